@@ -1,6 +1,7 @@
 //! PCI addresses.
 //!
-//! A [`Bdf`] can only hold an address that PCI can express; nothing is masked. It knows nothing of devices.
+//! A [`Bdf`] can only hold an address that PCI can express; nothing is masked. It does not know
+//! which devices exist.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -22,7 +23,7 @@ pub struct Bdf {
     function: u8,
 }
 
-/// Says why a text or a number is no PCI address.
+/// The error of a text or number that is not a PCI address.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -57,7 +58,7 @@ impl Bdf {
         Ok(Bdf { segment, bus, device, function })
     }
 
-    /// A number in the order of addresses: for looking them up.
+    /// Returns a number that sorts like the address, for use as a lookup key.
     pub fn key(self) -> u64 {
         let [bus, device, function] = [self.bus, self.device, self.function].map(u64::from);
         u64::from(self.segment) << 24 | bus << 16 | device << 8 | function

@@ -23,7 +23,7 @@ pub struct PcpuId(pub u32);
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
-/// A number that identifies one kind of thing.
+/// A number that identifies one kind of object.
 pub trait Id: Copy + Ord {
     /// What the number counts, for error texts.
     const KIND: &'static str;
@@ -73,15 +73,16 @@ pub type NodeSet = IdSet<NodeId>;
 /// A set of ids from 0 to [`MAX_ID`], ascending.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdSet<I> {
-    /// Words of zeros left out in front, so that one high id costs no more than a low one; 0 for the empty set.
+    /// Words of zeros left out in front, so that a high id takes no more memory than a low one; 0
+    /// for the empty set.
     base: u32,
     /// Bit `id % 64` of word `id / 64 - base`; the first and the last word are never zero.
     words: Vec<u64>,
-    /// The kind.
+    /// The kind of id.
     kind: PhantomData<I>,
 }
 
-/// Says why a text is no set.
+/// The error of a text that is not a set.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -145,7 +146,7 @@ impl<I: Id> IdSet<I> {
         self.words[word] |= 1 << (id % 64);
     }
 
-    /// Takes an id out.
+    /// Removes an id.
     pub fn remove(&mut self, id: I) {
         let id = id.as_u32();
         let word = (id / 64).checked_sub(self.base);
@@ -161,13 +162,13 @@ impl<I: Id> IdSet<I> {
         self.word(id / 64) >> (id % 64) & 1 == 1
     }
 
-    /// The word at a place, counted from that of id 0.
+    /// Returns the word at a place, counted from the word of id 0.
     fn word(&self, place: u32) -> u64 {
         let word = place.checked_sub(self.base);
         word.and_then(|word| self.words.get(word as usize)).copied().unwrap_or(0)
     }
 
-    /// Its words with their places.
+    /// Returns its words with their places.
     fn places(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         (self.base..).zip(self.words.iter().copied())
     }
@@ -198,7 +199,7 @@ impl<I: Id> IdSet<I> {
     /// The ids, ascending.
     pub fn iter(&self) -> impl Iterator<Item = I> + '_ {
         self.places().flat_map(|(index, word)| {
-            // Each step drops the lowest bit that is left, so that empty stretches cost nothing.
+            // Each step clears the lowest set bit, so that gaps cost nothing.
             let bits = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
             let bits = bits.take_while(|rest| *rest != 0);
             bits.map(move |rest| I::from_u32(index * 64 + rest.trailing_zeros()))
@@ -240,7 +241,7 @@ impl<I: Id> IdSet<I> {
         self.with(|place, word| word & !other.word(place))
     }
 
-    /// The set of these words in the places of its own; a word may only lose bits.
+    /// Makes a set from these words, at the same places as its own; a word may only lose bits.
     fn with(&self, word: impl Fn(u32, u64) -> u64) -> Self {
         let words = self.places().map(|(place, own)| word(place, own)).collect();
         let mut set = IdSet { base: self.base, words, kind: PhantomData };
@@ -310,8 +311,8 @@ impl<I: Id> fmt::Debug for IdSet<I> {
 impl<I: Id> FromStr for IdSet<I> {
     type Err = IdSetError;
 
-    /// Reads the kernel's list form (`0-23,48-71`, `0-30:2`) and libvirt's exclusions (`0-7,^3`). White space around
-    /// parts is passed over; an empty text is the empty set.
+    /// Reads the kernel's list form (`0-23,48-71`, `0-30:2`) and libvirt's exclusions (`0-7,^3`).
+    /// White space around parts is ignored; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, IdSetError> {
         let (mut set, mut out) = (IdSet::new(), IdSet::new());
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -1,12 +1,12 @@
-//! Addresses and numbers of Ethernet, as they are typed.
+//! MAC addresses and VLAN IDs as typed by the user.
 
-/// Reads a VLAN.
+/// Reads a VLAN ID.
 pub fn vlan(text: &str) -> Result<u16, String> {
     let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
     vlan.ok_or_else(|| format!("VLAN `{text}` is not a number from 1 to 4094"))
 }
 
-/// Reads a MAC address, which has to be of one interface; lower case.
+/// Reads a unicast MAC address; returns it in lower case.
 pub fn mac(text: &str) -> Result<String, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| {

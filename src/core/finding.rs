@@ -1,5 +1,5 @@
-//! Findings, how bad they are, and the rules they come from: the same for `check`, `verify` and `network doctor`. Knows no
-//! rule; each of these families has its own, and what it says of a finding beside the rule and the hint.
+//! Findings, their severity and their rules, common to `check`, `verify` and `network doctor`.
+//! Contains no rule; each of these families has its own, with its own details of a finding.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -40,15 +40,15 @@ impl Rule {
     }
 }
 
-/// What a family of rules says of a finding: where it is, what should be and what is.
+/// The details of a finding in a family of rules: its place, the expected and the actual value.
 pub trait Says: Serialize {
-    /// The most findings of one rule that are shown; the last one says how many more there are.
+    /// The most findings of one rule shown; the last one counts the rest.
     const MOST_OF_ONE_RULE: usize;
 
     /// The family's rules, in the order of its findings; gpuvm-codes(7) lists them.
     fn rules() -> impl Iterator<Item = &'static Rule>;
 
-    /// Adds to the end of what it says.
+    /// Appends to the message.
     fn say_more(&mut self, text: &str);
 }
 
@@ -68,13 +68,13 @@ pub struct Finding<S> {
 }
 
 impl<S: Says> Finding<S> {
-    /// A finding of a rule.
+    /// Makes a finding of a rule.
     pub fn by(rule: &Rule, says: S, hint: impl Into<String>) -> Finding<S> {
         Finding { rule: rule.id, severity: rule.severity, says, hint: hint.into() }
     }
 }
 
-/// Of each rule not more findings than anybody reads, in their order.
+/// Limits the findings of each rule to a readable number, in their order.
 pub(crate) fn capped<S: Says>(found: impl IntoIterator<Item = Finding<S>>) -> Vec<Finding<S>> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut findings: Vec<Finding<S>> = Vec::new();

@@ -1,9 +1,9 @@
-//! Golden files of `tests/golden`: what an answer is held against, and how it is written without words and names, which
-//! may change.
+//! Golden files of `tests/golden`: what results are compared with, written without words and names,
+//! which may change.
 
 use std::fmt::Debug;
 
-/// The values in a description: numbers, what stands in quotes, yes and no.
+/// Extracts the values from debug output: numbers, quoted texts, booleans.
 pub(crate) fn values(of: &impl Debug) -> String {
     let text = format!("{of:?}").replace("0000:", "");
     let mut found = Vec::new();
@@ -31,8 +31,8 @@ pub(crate) fn numbers(text: &str) -> String {
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Compares with what stands in a golden file, or renews it.
-#[allow(clippy::disallowed_methods)] // Files of the project, which are renewed.
+/// Compares a text with a golden file, or renews the file.
+#[allow(clippy::disallowed_methods)] // Writes files of the project.
 pub(crate) fn compare(name: &str, was: &str, is: &str) {
     if std::env::var_os("GPUVM_RENEW").is_some() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden");

@@ -1,4 +1,5 @@
-//! What gpuvm decides: where a GPU guest goes, what its libvirt domain says, and what is wrong with one that is there.
+//! The decisions of gpuvm: where a GPU guest is placed, what its libvirt domain contains, and what
+//! is wrong with an existing one.
 //!
 //! ```text
 //! Topology ──┐
@@ -6,10 +7,10 @@
 //! Request ───┘
 //! ```
 //!
-//! Values in, values out: nothing here opens a file, asks a clock, reads the environment or starts a process. Imports point
-//! left along the pipe.
+//! Values in, values out: nothing here opens a file, reads the clock or the environment, or starts
+//! a process. Imports point left along the pipe.
 //!
-//! A plan for two GPUs of a DGX-2 that is not here:
+//! Plans two GPUs of a recorded DGX-2:
 //!
 //! ```
 //! use gpuvm_core::placement::{Occupancy, plan};
@@ -62,7 +63,7 @@ pub mod image;
 mod schema;
 pub mod seed;
 
-// Tables of tests that the integration tests read, too, name the crate.
+// Test tables shared with the integration tests refer to the crate by name.
 #[cfg(test)]
 extern crate self as gpuvm_core;
 #[cfg(test)]

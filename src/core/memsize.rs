@@ -6,7 +6,7 @@ use std::iter::Sum;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
-/// Digits after the point that a size may have.
+/// The most decimals that a size may have.
 const MOST_DECIMALS: usize = 9;
 
 /// An amount of memory in KiB. JSON shows the number of KiB.
@@ -17,13 +17,13 @@ const MOST_DECIMALS: usize = 9;
 #[serde(transparent)]
 pub struct MemSize(u64);
 
-/// Says why a text is no amount of memory.
+/// The error of a text that is not an amount of memory.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "size-")]
 pub enum MemSizeError {
-    /// Not a number with a unit that is known.
+    /// Not a number with a known unit.
     #[error("`{text}` is not a size such as 180G, 1.5T or 4194304K (powers of 1024)")]
     Form {
         /// What was given.
@@ -53,7 +53,7 @@ impl MemSize {
         self.0
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -83,7 +83,7 @@ impl MemSize {
         }
     }
 
-    /// `self` less `other`, or nothing where `other` is more.
+    /// `self` minus `other`, or zero if `other` is larger.
     pub fn saturating_sub(self, other: MemSize) -> MemSize {
         MemSize(self.0.saturating_sub(other.0))
     }
@@ -129,9 +129,9 @@ impl fmt::Display for MemSize {
 impl FromStr for MemSize {
     type Err = MemSizeError;
 
-    /// Reads a number with K, M, G or T (also KiB, KB as 1024 bytes to the KiB, as `virt-install` and QEMU do); a bare
-    /// number is refused, since peers read it as KiB, MiB or bytes. It may have up to nine decimals, as `1.9T`: what that
-    /// is, in bytes, is rounded up to a whole KiB.
+    /// Reads a number with K, M, G or T (also KiB or KB, both 1024 bytes, as `virt-install` and
+    /// QEMU do); a bare number is refused, since similar tools read it as KiB, MiB or bytes. Up to
+    /// nine decimals are allowed, as in `1.9T`; the result is rounded up to a whole KiB.
     fn from_str(text: &str) -> Result<MemSize, MemSizeError> {
         let short = || text.chars().take(40).collect::<String>();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -152,7 +152,7 @@ impl FromStr for MemSize {
             return Err(MemSizeError::Form { text: short() });
         }
         let number: u64 = number.parse().map_err(|_| MemSizeError::TooLarge { text: short() })?;
-        // At most nine digits, none of which is lost.
+        // At most nine digits, so nothing is lost.
         let scale = 10_u128.pow(u32::try_from(decimals.len()).unwrap_or_default());
         let part = decimals.parse::<u128>().unwrap_or_default();
         let kib = ((u128::from(number) * scale + part) << shift).div_ceil(scale);

@@ -1,4 +1,4 @@
-//! What domains hold of a host: read from their XML, and what a plan goes round.
+//! Occupancy of a host: the resources that domains hold, read from their XML, which a plan avoids.
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};

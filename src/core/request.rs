@@ -1,4 +1,5 @@
-//! What is wanted of a guest, with defaults filled in and every value checked. No flag about how to run.
+//! A request for a guest, with defaults filled in and every value checked. Contains no flags about
+//! how to run.
 
 mod vf;
 mod wish;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name taken: libvirt makes file names of it, and with its suffixes it must fit in 255 bytes.
+/// The longest name accepted: libvirt makes file names of it, and with its suffixes it must fit in
+/// 255 bytes.
 pub const MAX_NAME: usize = 128;
 
 /// A domain's name that libvirt, file systems and shells all take.
@@ -21,7 +23,7 @@ pub const MAX_NAME: usize = 128;
 #[serde(transparent)]
 pub struct DomainName(String);
 
-/// Says why a request cannot be meant.
+/// The error of an invalid request.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -33,7 +35,7 @@ pub enum RequestError {
         /// Characters given.
         length: usize,
     },
-    /// The name holds a character that is not taken, or starts with `-` or `.`.
+    /// The name holds a character that is not allowed, or starts with `-` or `.`.
     #[error("domain name {name:?}: character {character:?} at {at} is not taken")]
     NameCharacter {
         /// The name, shortened.
@@ -49,7 +51,7 @@ pub enum RequestError {
     /// Memory below 1 MiB.
     #[error("{memory} of memory is too little for a guest")]
     TooLittleMemory {
-        /// What was asked.
+        /// The requested amount.
         memory: MemSize,
     },
     /// The same device twice.
@@ -68,7 +70,7 @@ pub enum RequestError {
 }
 
 impl DomainName {
-    /// Takes letters, digits, `-`, `_`, `.` and `+`, starting with a letter, digit or `_`.
+    /// Checks a name: letters, digits, `-`, `_`, `.` and `+`, starting with a letter, digit or `_`.
     pub fn new(name: &str) -> Result<DomainName, RequestError> {
         let length = name.chars().count();
         if length == 0 || length > MAX_NAME {
@@ -132,7 +134,7 @@ pub enum GpuWish {
 }
 
 impl GpuWish {
-    /// How many GPUs are wanted.
+    /// Returns the number of wanted GPUs.
     pub fn number(&self) -> u32 {
         match self {
             GpuWish::Count(count) | GpuWish::Run { count, .. } => *count,
@@ -174,7 +176,7 @@ impl Default for DeviceWish {
 }
 
 impl DeviceWish {
-    /// How many devices are wanted.
+    /// Returns the number of wanted devices.
     pub fn number(&self) -> usize {
         match self {
             DeviceWish::Count(number) => *number as usize,
@@ -322,14 +324,15 @@ impl PageSize {
     }
 }
 
-/// Which pages back a guest's memory. In JSON `auto`, a page size, or null for normal pages.
+/// The pages that back a guest's memory. In JSON `auto`, a page size, or null for normal pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<PagesWord>", into = "Option<PagesWord>")]
 pub enum HugePages {
-    /// Normal pages; what records of versions without `auto` say where no size was given.
+    /// Normal pages; also the value of requests without a size from versions without `auto`.
     #[default]
     Off,
-    /// The largest of which enough are free on the guest's nodes, where it has GPUs and 32 GiB or more; else normal pages.
+    /// The largest size with enough free pages on the guest's nodes, if it has GPUs and 32 GiB or
+    /// more; otherwise normal pages.
     Auto,
     /// Pages of this size.
     Size(PageSize),
@@ -379,7 +382,7 @@ impl From<Option<PageSize>> for HugePages {
 }
 
 impl HugePages {
-    /// What a request of this profile means that says nothing of pages: the replaced tool took normal ones.
+    /// Returns the default pages of a profile: `nvidia-vm` uses normal ones.
     pub fn usual(profile: Profile) -> HugePages {
         match profile {
             Profile::Share | Profile::Near => HugePages::Auto,
@@ -387,7 +390,7 @@ impl HugePages {
         }
     }
 
-    /// The size that is asked for; none: none is, or the planner chooses.
+    /// Returns the requested size; none: normal pages, or the planner chooses.
     pub fn asked(self) -> Option<PageSize> {
         match self {
             HugePages::Size(page) => Some(page),
@@ -448,22 +451,22 @@ pub struct Request {
     pub rounding: Option<PageSize>,
 }
 
-/// What a plan has to know of a guest's template.
+/// The properties of a guest's template that a plan needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Template {
-    /// Whether the admin named one; else it is the built-in one of the host's architecture.
+    /// Whether the admin named one; otherwise it is the built-in one of the host's architecture.
     pub is_given: bool,
     /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room for one.
     pub remaps_interrupts: bool,
 }
 
-/// Whether a wish is what goes without saying, so that it is not written down.
+/// Whether a value is the default, so that it is not serialized.
 fn is_default<T: Default + PartialEq>(wish: &T) -> bool {
     *wish == T::default()
 }
 
 impl Request {
-    /// A request for so many GPUs with every default.
+    /// Makes a request for this many GPUs with every default.
     pub fn for_gpus(count: u32) -> Request {
         Request {
             gpus: GpuWish::Count(count),

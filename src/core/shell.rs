@@ -1,8 +1,8 @@
-//! Words of commands that are shown, so that they can be pasted.
+//! Quoting of words in displayed commands, so that they can be pasted.
 
 use std::borrow::Cow;
 
-/// A word as a shell takes it: in quotes where it has to be.
+/// Returns a word for a shell, quoted if necessary.
 pub fn word(text: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@%+=:,".contains(c);
     match !text.is_empty() && text.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Versions of what a guest runs on, and what each of them gets wrong. Values and comparisons only.
+//! Versions of the components that a guest runs on. Values and comparisons only.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,7 +9,8 @@ use std::fmt;
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// Reads the numbers that a text begins with, two at least: `6.1.0-18-amd64` is 6.1.0. None where it has not two.
+    /// Reads the leading numbers of a text, at least two: `6.1.0-18-amd64` is 6.1.0. None if it has
+    /// fewer.
     pub fn read(text: &str) -> Option<Version> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let mut numbers = text[..end].split('.').map(|number| number.parse().ok());
@@ -17,7 +18,8 @@ impl Version {
         Some(Version(major, minor, numbers.next().flatten().unwrap_or(0)))
     }
 
-    /// A version as libvirt counts it: a million for the first number, a thousand for the second.
+    /// Converts libvirt's version number: a million for the first component, a thousand for the
+    /// second.
     pub fn of_libvirt(number: u32) -> Version {
         Version(number / 1_000_000, number / 1000 % 1000, number % 1000)
     }

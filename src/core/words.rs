@@ -1,14 +1,14 @@
-//! Numbers in sentences and in names. The only place that knows how a noun is written after one and after several.
+//! Numbers in sentences and names. The only place that forms plurals.
 
-/// A number with its noun in the singular: `1 GPU`, `3 GPUs`, `no GPU` is for the caller to say.
+/// A number with its noun in the singular: `1 GPU`, `3 GPUs`, `no GPU` is left to the caller.
 pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", nouns(number, noun))
 }
 
-/// A noun as it stands after this number: `GPU` after 1, `GPUs` after all others.
+/// A noun as written after this number: `GPU` after 1, `GPUs` after all others.
 pub fn nouns(number: impl TryInto<u64>, noun: &str) -> String {
-    // Of a group of words the first is counted: `page of 2 MiB`.
+    // In a phrase the first word takes the plural: `page of 2 MiB`.
     let groups: &[&str] = if noun.contains(' ') { &[" of ", " to ", " off "] } else { &[] };
     let end = groups.iter().filter_map(|word| noun.find(word)).min();
     let (first, rest) = noun.split_at(end.unwrap_or(noun.len()));
@@ -20,12 +20,12 @@ pub fn nouns(number: impl TryInto<u64>, noun: &str) -> String {
     format!("{first}{ending}{rest}")
 }
 
-/// The verb after so many: `is`, `are`.
+/// The verb after this number: `is`, `are`.
 pub fn are(number: impl TryInto<u64>) -> &'static str {
     if number.try_into().is_ok_and(|number: u64| number == 1) { "is" } else { "are" }
 }
 
-/// Compares names as people count: `mlx5_9` stands before `mlx5_10`.
+/// Compares names in natural order: `mlx5_9` before `mlx5_10`.
 pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
     let key = |text: &str| {
         let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());

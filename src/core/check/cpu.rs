@@ -13,20 +13,20 @@ use crate::placement::{
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// libvirt drops such a pin without a word.
+/// libvirt drops such a pin silently.
 const NO_VCPU: Rule = Rule::error("vcpupin-no-vcpu", "a vcpupin for a vCPU that does not exist");
-/// QEMU's threads would be refused or run elsewhere.
+/// The affinity call fails, or QEMU's threads run elsewhere.
 const ABSENT: Rule = Rule::error("pin-absent-pcpu", "a pin to a pcpu that the host does not have");
-/// As absent, until somebody switches the pcpu on.
+/// Like an absent pcpu until it is switched on.
 const OFFLINE: Rule = Rule::error("pin-offline-pcpu", "a pin to a pcpu that is offline");
-/// Two vCPUs that take turns, while the guest believes that they run side by side.
+/// The vCPUs take turns on a pcpu while the guest assumes that they run in parallel.
 const CROWDED: Rule = Rule::error("pcpu-twice", "more vCPUs pinned to pcpus than there are");
 /// libvirt refuses it at define.
 const PRODUCT: Rule = Rule::error(
     "topology-product",
     "sockets x dies x clusters x cores x threads that are not the vCPUs",
 );
-/// The guest's scheduler takes strangers for siblings.
+/// The guest's scheduler takes unrelated vCPUs for siblings.
 const PAIRS: Rule = Rule::warning(
     "vcpu-pair-split",
     "threads of one guest core that are pinned to several host cores",
@@ -40,7 +40,7 @@ const EMULATOR: Rule = Rule::warning(
     "emulator or I/O threads on a core of the guest's vCPUs",
 );
 
-/// Its spin locks wait for vCPUs that somebody else has pushed off their pcpu.
+/// Spinlocks in the guest wait for vCPUs that another thread has preempted.
 const DEDICATED: Rule = Rule::warning(
     "hint-dedicated-shared",
     "the hint that vCPUs have their pcpus to themselves, where they do not",
@@ -48,17 +48,17 @@ const DEDICATED: Rule = Rule::warning(
 /// libvirt refuses it at define.
 const CACHE_MODE: Rule =
     Rule::error("cpu-cache-mode", "the host's caches for a guest whose CPU is not the host's");
-/// The guest's scheduler and its libraries share work out over caches that are not there.
+/// The guest's scheduler and its libraries distribute work by caches that do not exist.
 const CACHES: Rule =
     Rule::warning("guest-caches", "a guest that sees other L3 caches than its vCPUs are below");
 
-/// Older libvirt refuses it at define; Linux leaves the others off where KVM has no wider destinations (its
-/// `try_to_enable_x2apic`).
+/// libvirt before the required version refuses it at define; Linux leaves the other vCPUs offline
+/// where KVM offers no wider interrupt destinations (`try_to_enable_x2apic` in Linux).
 const REMAPPING: Rule = Rule::warning(
     "vcpus-without-remapping",
     "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts",
 );
-/// QEMU ends at the start (its `intel_iommu.c`, `vtd_machine_done_notify_one`).
+/// QEMU exits at start (`vtd_machine_done_notify_one` in its `intel_iommu.c`).
 const CACHING: Rule = Rule::error(
     "iommu-without-caching",
     "passed-through functions beside an Intel IOMMU without caching mode",
@@ -88,7 +88,7 @@ pub fn check<'t>(
     interrupts(guest, report);
 }
 
-/// Checks that interrupts reach all vCPUs, by an IOMMU that lets functions pass.
+/// Checks that interrupts reach all vCPUsand that the IOMMU allows passthrough.
 fn interrupts<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let vcpus = &guest.vcpus;
     if guest.is_x86 && vcpus.value > MOST_VCPUS && !guest.remaps_interrupts {
@@ -107,7 +107,7 @@ fn interrupts<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Pins of vCPUs, vCPU 0 first; an empty set is no pin.
+/// Pins of vCPUs, vCPU 0 first; an empty set means no pin.
 pub fn pins_by_vcpu(guest: &Guest<'_>) -> Vec<CpuSet> {
     let mut pins: Vec<CpuSet> = Vec::new();
     for pin in live_pins(guest) {
@@ -119,16 +119,16 @@ pub fn pins_by_vcpu(guest: &Guest<'_>) -> Vec<CpuSet> {
     pins
 }
 
-/// The most vCPUs of a guest whose pins are judged together: QEMU takes no more.
+/// The most vCPUs whose pins are judged together; QEMU's limit.
 const MOST_JUDGED: u32 = 4096;
 
-/// Checks that who is told to have pcpus alone has them.
+/// Checks that a guest promised dedicated pcpus has them to itself.
 fn dedicated<'t>(guest: &Guest<'t>, others: &Occupancy, report: &mut Report<'t>) {
     let Some(spot) = guest.dedicated else { return };
     let pins = pins_by_vcpu(guest);
     let all = pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
     let name = |held: &crate::placement::Held| {
-        // Who floats over many pcpus holds none of them.
+        // A thread that floats over several pcpus occupies none of them.
         let on = |pin: &CpuSet| pin.len() == 1 && pin.intersects(&all);
         let shares = held.active && held.vcpu_pins.iter().any(on);
         shares.then(|| held.domain.clone())
@@ -142,14 +142,14 @@ fn dedicated<'t>(guest: &Guest<'t>, others: &Occupancy, report: &mut Report<'t>)
     report.add(&DEDICATED, spot, message, hint);
 }
 
-/// Where a guest's cache leaves come from: QEMU, where nothing is said.
+/// Returns where a guest's cache leaves come from; QEMU by default.
 pub fn shown_cache(cpu: &super::guest::Cpu<'_>) -> GuestCache {
     let is_passed = cpu.cache.as_ref().is_some_and(|(_, mode)| mode == "passthrough");
     if is_passed { GuestCache::Passthrough } else { GuestCache::Emulate }
 }
 
-/// The topology that a guest is shown, where it can be compared with the host's caches: on KVM with the host's CPU, without
-/// clusters, and of as many vCPUs as the guest has.
+/// Returns the CPU topology shown to a guest if it can be compared with the host's caches: on KVM
+/// with the host's CPU, without clusters, and with as many vCPUs as the guest has.
 pub fn comparable_shape(guest: &Guest<'_>) -> Option<GuestTopology> {
     let cpu = guest.cpu.as_ref().filter(|cpu| cpu.mode == "host-passthrough")?;
     let shown = cpu.topology.as_ref().filter(|_| guest.is_kvm)?;
@@ -176,7 +176,7 @@ fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
         return;
     }
     let all = GuestTopology { dies: 1, cores: shape.dies * shape.cores, ..shape };
-    // Where no shape would show them, it is as good as can be.
+    // If no topology would show the caches, the guest is as good as it can be.
     let Some((better, mode)) = with_caches(topology, &pins, all) else { return };
     let message = "the guest sees other L3 caches than those that its vCPUs are below".to_owned();
     let hint = format!(
@@ -187,7 +187,7 @@ fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
         mode.as_str(),
         crate::shell::word(&guest.name)
     );
-    // Nothing is said of caches in what versions made that knew none: it is as it was wanted, and runs as it did.
+    // Versions that did not know caches wrote no `<cache>`; such a guest runs as it was requested.
     if cpu.cache.is_none() && shape.dies == 1 {
         return report.note(&CACHES, shown.spot, format!("{message}; {hint}"));
     }
@@ -223,7 +223,7 @@ fn pins_exist<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t
     }
 }
 
-/// Every pin with whom it pins.
+/// Every pin with the name of the thread it pins.
 fn all_pins<'g, 't>(guest: &'g Guest<'t>) -> Vec<(String, &'g At<'t, CpuSet>)> {
     let mut pins: Vec<_> =
         guest.vcpu_pins.iter().map(|p| (format!("vcpu {}", p.of.value), &p.cpuset)).collect();
@@ -250,7 +250,7 @@ fn crowded<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     for pin in live_pins(guest) {
         users.entry(&pin.cpuset.value).or_default().push(pin);
     }
-    // A set inside another begins with one of its pcpus.
+    // A subset starts with a pcpu of the larger set.
     let mut by_first: BTreeMap<Option<PcpuId>, Vec<&CpuSet>> = BTreeMap::new();
     for set in users.keys() {
         by_first.entry(set.first()).or_default().push(set);
@@ -341,8 +341,8 @@ fn topoext<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
     }
 }
 
-/// Checks that emulator and I/O threads keep off the cores of vCPUs that are pinned to one core. Where their nodes have
-/// no other core that is free, they are nowhere better.
+/// Checks that emulator and I/O threads stay off the cores of vCPUs that are pinned to one core,
+/// unless their nodes have no other free core.
 fn emulator<'t>(
     guest: &Guest<'t>,
     topology: &Topology,
@@ -372,7 +372,8 @@ fn emulator<'t>(
             shared.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
         let kept = guest.asked.as_ref().map_or(0, |asked| asked.reserve.cores);
         let idle = idle_cores(topology, others, kept, &nodes);
-        // As the planner leaves them: of one core of a node, in guests that keep to a share that their vCPUs nearly fill.
+        // The planner leaves them like this: on one core of a node, in guests whose vCPUs nearly
+        // fill their share.
         let is_left = !live_pins(guest).any(|pin| pin.cpuset.intersects(cpuset));
         if is_left && (guest.asked.is_some() || shared.len() <= nodes.len()) {
             report.note(&EMULATOR, cpuset.spot, format!("{message}, on threads that these leave"));

@@ -1,4 +1,4 @@
-//! Rules on sets of GPUs and the NVSwitches that go with them.
+//! Rules on sets of GPUs and their NVSwitches.
 
 use super::guest::Guest;
 use super::report::Report;
@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 /// NVSWITCH).
 const NO_PARTITION: Rule =
     Rule::error("gpus-no-partition", "a set of GPUs that is no NVLink partition of the host");
-/// CUDA says "system not ready" for ever.
+/// CUDA says "system not ready" forever.
 const COUNT: Rule =
     Rule::error("nvswitch-count", "another number of NVSwitches than the set of GPUs needs");
-/// Its links end at GPUs of others.
+/// The NVSwitch's links lead to GPUs of other guests.
 const FOREIGN: Rule =
     Rule::error("nvswitch-foreign", "an NVSwitch of a board that no passed GPU is on");
-/// Fabric Manager on the host would lose it.
+/// Fabric Manager on the host would lose the NVSwitch.
 const SHARED: Rule =
     Rule::error("nvswitch-shared", "a passed NVSwitch where Fabric Manager keeps the switches");
 
@@ -42,7 +42,8 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let partition = match topology.partition_of(&list_of) {
         Ok(Some(partition)) => partition,
         Ok(None) => return,
-        // As many single GPUs: isolated as these are, and nobody was promised NVLinks between them.
+        // As good as the same number of single GPUs: equally isolated, and no NVLinks between them
+        // were promised.
         Err(_) if splits && switches.is_empty() && passes => return,
         Err(NoPartition { unknown }) => {
             let message = match (set.len(), unknown) {
@@ -98,7 +99,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
 }
 
-/// Addresses for a message.
+/// Formats addresses for a message.
 fn list(all: &[Bdf]) -> String {
     if all.is_empty() {
         return "nowhere: it needs none".to_owned();

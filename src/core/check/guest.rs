@@ -1,4 +1,5 @@
-//! What the rules look at: what the domain claims of its host, and what it shows to its guest. Does not judge.
+//! The domain as the rules see it: its claims on the host and what it shows to the guest. Does not
+//! judge.
 
 use crate::domain::claims::{Binding, Claims, VcpuSet};
 use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
@@ -22,12 +23,12 @@ pub struct Controller<'t> {
     pub cell: Option<At<'t, u32>>,
 }
 
-/// Something with queues or I/O threads.
+/// A device with queues or I/O threads.
 #[derive(Debug)]
 pub struct Queued<'t> {
     /// `disk`, `interface` or, of a SCSI controller, `controller`.
     pub kind: &'static str,
-    /// Queues.
+    /// Number of queues.
     pub queues: Option<At<'t, u32>>,
     /// I/O threads it names.
     pub iothreads: Vec<At<'t, u32>>,
@@ -42,11 +43,11 @@ pub struct Cpu<'t> {
     pub mode: String,
     /// Sockets, dies, clusters, cores, threads.
     pub topology: Option<At<'t, [u32; 5]>>,
-    /// Whether `topoext` is asked for.
+    /// Whether the `topoext` feature is required.
     pub topoext: bool,
-    /// Where its cache leaves come from, as `<cache>` says.
+    /// The source of its cache leaves, from `<cache>`.
     pub cache: Option<(Spot<'t>, String)>,
-    /// Physical address bits: `Some(None)` are the host's.
+    /// Physical address bits: `Some(None)` means the host's.
     pub address_bits: Option<Option<u32>>,
 }
 
@@ -57,17 +58,17 @@ pub struct Guest<'t> {
     pub claims: Claims<'t>,
     /// The `<domain>`.
     pub spot: Spot<'t>,
-    /// Where it is told that its vCPUs have their pcpus to themselves.
+    /// The element that promises its vCPUs dedicated pcpus.
     pub dedicated: Option<Spot<'t>>,
     /// Whether it runs on KVM.
     pub is_kvm: bool,
-    /// Whether it is one of x86.
+    /// Whether its architecture is x86.
     pub is_x86: bool,
     /// Its machine type.
     pub machine: Option<String>,
     /// Whether its interrupts reach vCPUs whose APIC id has more than 8 bits.
     pub remaps_interrupts: bool,
-    /// An Intel IOMMU, and whether it tells QEMU of each mapping.
+    /// An Intel IOMMU, and whether its caching mode reports each mapping to QEMU.
     pub iommu: Option<(Spot<'t>, bool)>,
     /// Its CPU.
     pub cpu: Option<Cpu<'t>>,
@@ -77,19 +78,20 @@ pub struct Guest<'t> {
     pub addresses: Vec<At<'t, GuestAddress>>,
     /// Disks, SCSI controllers and interfaces.
     pub queued: Vec<Queued<'t>>,
-    /// Where a balloon is asked for, or `<devices>` where libvirt adds one by itself; none: there is none.
+    /// The `<memballoon>`, or `<devices>` where libvirt adds a balloon by default; none: no
+    /// balloon.
     pub balloon: Option<Spot<'t>>,
-    /// Whether a passed GPU is told a clique for peer-to-peer transfers.
+    /// Whether a passed-through GPU has a clique for peer-to-peer transfers.
     pub has_clique: bool,
-    /// What was asked for, of a guest that gpuvm made.
+    /// The request of a guest that gpuvm made.
     pub asked: Option<Request>,
     /// Whether its root bus is PCI Express.
     pub is_pcie: bool,
-    /// What could not be understood, claims included.
+    /// Values that could not be parsed, those of the claims included.
     pub faults: Vec<Fault<'t>>,
 }
 
-/// An IOMMU of Intel's, and whether it has its caching mode on.
+/// An Intel IOMMU, and whether its caching mode is on.
 fn intel_iommu(iommu: Element<'_>) -> Option<(Spot<'_>, bool)> {
     let is_intels = iommu.attr("model").is_some_and(|model| model == "intel");
     let mode = iommu.child("driver").and_then(|driver| driver.attr("caching_mode"));
@@ -140,7 +142,7 @@ impl<'t> Guest<'t> {
         guest
     }
 
-    /// Takes in one device.
+    /// Adds one device.
     fn device(&mut self, device: Element<'t>, reader: &mut Reader<'t>) {
         let address = reader.guest_address(device);
         self.addresses.extend(address.clone());
@@ -163,12 +165,12 @@ impl<'t> Guest<'t> {
         }
     }
 
-    /// The controller of an index.
+    /// Returns the controller with this index.
     pub fn controller(&self, index: u32) -> Option<&Controller<'t>> {
         self.controllers.get(&index)
     }
 
-    /// The parts of the guest's memory: each cell's, or the guest's as one where it has no cells.
+    /// Returns the parts of the guest's memory: one per cell, or a single one without cells.
     pub fn banks(&self) -> Vec<Bank<'_, 't>> {
         let bank = |cell: Option<u32>, memory, vcpus| Bank {
             cell,
@@ -194,7 +196,7 @@ pub struct Bank<'g, 't> {
     pub memory: &'g At<'t, crate::memsize::MemSize>,
     /// vCPUs of the cell; none: all, or a cell without vCPUs.
     pub vcpus: Option<&'g VcpuSet>,
-    /// What binds it.
+    /// Its binding to host nodes.
     pub binding: Option<&'g Binding<'t>>,
     /// Size of its huge pages, where one is named.
     pub page: Option<&'g At<'t, crate::memsize::MemSize>>,

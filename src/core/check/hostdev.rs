@@ -16,20 +16,20 @@ const ABSENT: Rule =
 const TWICE: Rule = Rule::error("hostdev-twice", "a PCI function that is passed twice");
 /// VFIO takes endpoints only.
 const BRIDGE: Rule = Rule::error("hostdev-bridge", "a bridge that is passed");
-/// The host would lose its root, its route or a mounted file system.
+/// The host would lose its root, its network route or a mounted file system.
 const USED: Rule = Rule::error("hostdev-used-by-host", "a passed device that the host uses");
-/// VFIO refuses a group of which the host still drives a part.
+/// VFIO refuses a group while host drivers hold other functions of it.
 const MATES: Rule = Rule::error(
     "iommu-group-split",
     "a passed function whose IOMMU group has others that stay with the host",
 );
-/// Plan, export and create refuse it, too.
+/// `plan`, `export` and `create` refuse it, too.
 const UNSUPPORTED: Rule =
     Rule::error("hostdev-unsupported", "a passed function that is not supported yet");
 /// Every transfer crosses the link between packages.
 const NODE: Rule =
     Rule::warning("device-off-node", "a passed device on a node that the guest has no pcpus on");
-/// The firmware's window for BARs would be computed from QEMU's 40 bits.
+/// The firmware would size the BAR window from QEMU's default of 40 address bits.
 const PHYSICAL: Rule = Rule::warning(
     "maxphysaddr-missing",
     "large BARs in a guest that does not see the host's address bits",
@@ -38,13 +38,13 @@ const PHYSICAL: Rule = Rule::warning(
 const BALLOON: Rule =
     Rule::warning("balloon-with-hostdev", "a memory balloon beside passed devices");
 
-/// Groups that the kernel was told to split say nothing of the hardware.
+/// Groups split by a kernel override say nothing about the hardware's isolation.
 const ACS: Rule =
     Rule::warning("acs-override", "passed devices in IOMMU groups split by pcie_acs_override=");
-/// Without interrupt remapping a device's messages reach any interrupt.
+/// Without interrupt remapping a device can raise any interrupt by message.
 const INTERRUPTS: Rule =
     Rule::warning("unsafe-interrupts", "passed devices while VFIO allows unsafe interrupts");
-/// A device without IOMMU reaches all memory.
+/// Without an IOMMU a device can access all memory.
 const NO_IOMMU: Rule =
     Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
 
@@ -64,10 +64,10 @@ pub const RULES: &[Rule] = &[
     NO_IOMMU,
 ];
 
-/// A BAR of this size or more cannot stand below 4 GiB.
+/// A BAR of this size or more does not fit below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
 
-/// Checks passed functions.
+/// Checks passed-through functions.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let known = !topology.devices().is_empty();
     let nodes = nodes_of(guest, topology);
@@ -109,7 +109,8 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
 }
 
-/// Nodes of the pcpus that vCPUs are pinned to; of the bound memory where none is pinned.
+/// Returns the nodes of the pcpus that vCPUs are pinned to; without pins, those of the bound
+/// memory.
 fn nodes_of(guest: &Guest<'_>, topology: &Topology) -> NodeSet {
     let pins = super::cpu::live_pins(guest).map(|pin| &pin.cpuset).chain(&guest.default_pin);
     let pcpus = pins.flat_map(|cpuset| cpuset.iter());
@@ -134,7 +135,7 @@ fn used<'t>(passed: &Passed<'t>, device: &PciDevice, topology: &Topology, report
     }
 }
 
-/// What the host uses a device for.
+/// Returns what the host uses a device for.
 fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
     let mut reasons = Vec::new();
     for drive in topology.parts().drives.iter().filter(|d| d.bdf == Some(device.bdf)) {
@@ -144,7 +145,7 @@ fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
     reasons
 }
 
-/// Checks that nobody of the function's IOMMU group stays behind. Bridges go along by themselves.
+/// Checks that the host keeps no other function of the IOMMU group. Bridges go along by themselves.
 fn mates<'t>(
     guest: &Guest<'t>,
     passed: &Passed<'t>,
@@ -172,8 +173,8 @@ fn mates<'t>(
     }
 }
 
-/// Checks that a device is on a node of the guest. NVSwitches serve a whole board, and a node without pcpus has none
-/// to be near to.
+/// Checks that a device is on a node of the guest. NVSwitches serve a whole board, and a node
+/// without pcpus has no vCPUs to be near to.
 fn off_node<'t>(
     guest: &Guest<'t>,
     passed: &Passed<'t>,
@@ -189,7 +190,8 @@ fn off_node<'t>(
     if has_pcpus && device.kind() != DeviceKind::NvSwitch {
         let message =
             format!("{} is on node {node}, the guest's vcpus are on node {nodes}", device.bdf);
-        // A planner that was told nothing of how near NICs and drives are to be has taken the nearest that was free.
+        // Without a requirement on how near NICs and drives are, the planner took the nearest free
+        // ones.
         let is_gpu = device.kind() == DeviceKind::Gpu;
         if guest.asked.as_ref().is_some_and(|asked| asked.allow.remote || !is_gpu) {
             report.note(&NODE, passed.bdf.spot, format!("{message}, as was allowed"));
@@ -200,10 +202,10 @@ fn off_node<'t>(
     }
 }
 
-/// Checks that a guest with large BARs sees enough address bits. The firmware's window is an eighth of the address
-/// space (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
+/// Checks that a guest with large BARs has enough physical address bits. The firmware's window is
+/// an eighth of the address space (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
-    // An emulated CPU has as many as its model, whatever the host has.
+    // An emulated CPU has the address bits of its model, whatever the host has.
     let is_foreign =
         topology.machine().architecture.as_deref().is_some_and(|arch| arch != "x86_64");
     if is_foreign || !guest.is_kvm {
@@ -215,7 +217,8 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
     if sizes.is_empty() {
         return;
     }
-    // A port costs its largest BAR twice, since the small BARs beside it push the next port to the next boundary.
+    // A port takes twice its largest BAR, since the small BARs beside it push the next port to the
+    // next boundary.
     let window = sizes.iter().fold(0u64, |all, size| all.saturating_add(size.saturating_mul(2)));
     let needed = window.checked_next_power_of_two().map_or(64, |window| window.ilog2() + 3);
     let enough = match guest.cpu.as_ref().map(|cpu| (cpu.mode.as_str(), cpu.address_bits)) {
@@ -235,7 +238,8 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
     }
 }
 
-/// Checks that the IOMMU isolates what is passed; where that is unknown, [`super::unchecked`] says so.
+/// Checks that the IOMMU isolates passed-through devices; if the record does not tell,
+/// [`super::unchecked`] lists it.
 fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(first) = guest.passed.first() else { return };
     let there = |passed: &&Passed<'t>| topology.device(passed.bdf.value).is_some();

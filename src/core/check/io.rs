@@ -13,16 +13,16 @@ const NO_THREAD: Rule =
 /// libvirt refuses it at define.
 const NO_DISK_THREAD: Rule =
     Rule::error("iothread-undefined", "a device that names an I/O thread that is not defined");
-/// Threads that nobody uses: what they were meant for runs in the emulator (gpuvm-nvidia-vm(7),
-/// TRAPS OF THE GUIDE, T21).
+/// Unused threads: the work meant for them runs in the emulator thread (gpuvm-nvidia-vm(7), TRAPS
+/// OF THE GUIDE, T21).
 const UNUSED: Rule = Rule::warning("iothread-unused", "I/O threads that no device names");
 /// More queues than vCPUs are never used (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T22).
 const DISK_QUEUES: Rule = Rule::warning("disk-queues", "a disk with more queues than vCPUs");
 /// QEMU takes at most 256 queue pairs.
 const NET_QUEUES: Rule = Rule::error("net-queues", "an interface with more than 256 queues");
-/// As for disks.
+/// As for disks: never used.
 const NET_IDLE: Rule = Rule::warning("net-queues-idle", "an interface with more queues than vCPUs");
-/// Never a finding, since it may be wanted: each queue has a thread of the host.
+/// Only a note, since it may be intended: each queue has a host thread.
 const NET_MANY: Rule =
     Rule::warning("net-queues-many", "an interface with more queues than it gains from");
 
@@ -75,7 +75,7 @@ fn threads<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Checks the numbers of queues.
+/// Checks the queue counts.
 fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let vcpus = guest.vcpus.value;
     for device in &guest.queued {

@@ -11,9 +11,9 @@ use crate::topology::{HugePagePool, NumaNode, Topology};
 use crate::words;
 use std::collections::BTreeMap;
 
-/// The guest cannot get one page there.
+/// The guest cannot get a single page there.
 const EMPTY: Rule = Rule::error("memory-node-empty", "memory bound to nodes that have none");
-/// The kernel's out-of-memory killer ends it.
+/// The kernel's out-of-memory killer ends the guest.
 const EXCEEDS: Rule =
     Rule::error("memory-exceeds-node", "more memory than the nodes that it is bound to have");
 /// libvirt notices it at start.
@@ -25,7 +25,7 @@ const SHORT: Rule = Rule::warning("huge-pages-short", "fewer free huge pages tha
 const MULTIPLE: Rule =
     Rule::error("memory-no-page-multiple", "memory that is no multiple of its huge pages");
 
-/// The start would fail now; it can be mounted.
+/// The start would fail now; hugetlbfs can be mounted.
 const NO_MOUNT: Rule = Rule::warning(
     "huge-pages-not-mounted",
     "huge pages of a size that no file system is mounted for on the host",
@@ -34,9 +34,9 @@ const NO_MOUNT: Rule = Rule::warning(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT];
 
-/// The rule that a running guest breaks by holding its own pages.
+/// ID of the rule that a running guest breaks by holding its own pages.
 pub const SHORT_ID: &str = SHORT.id;
-/// The rule that a running guest shows to be wrong.
+/// ID of the rule that a running guest refutes.
 pub const NOT_MOUNTED_ID: &str = NO_MOUNT.id;
 
 /// Checks amounts and pages.
@@ -50,18 +50,19 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
 }
 
-/// Memory of a set of nodes; none where the host's record has no amounts at all.
+/// Returns the memory of a set of nodes; none if the host's record has no amounts at all.
 pub fn memory_of(topology: &Topology, nodes: &NodeSet) -> Option<MemSize> {
     let known = topology.nodes().iter().any(|node| !node.memory_kib.is_zero());
     known.then(|| among(topology, nodes).map(|node| node.memory_kib).sum())
 }
 
-/// The nodes of a set that are there.
+/// Returns the nodes of a set that exist.
 fn among<'h>(topology: &'h Topology, nodes: &'h NodeSet) -> impl Iterator<Item = &'h NumaNode> {
     topology.nodes().iter().filter(|node| nodes.contains(node.os_index))
 }
 
-/// Memory by the nodes that it cannot leave, memory bound to a part of them included, with the place that binds it.
+/// Returns memory by the nodes it cannot leave, memory bound to a subset of them included, with the
+/// place that binds it.
 pub fn bound<'t>(banks: &[Bank<'_, 't>]) -> Vec<(NodeSet, MemSize, Spot<'t>)> {
     let mut bound: BTreeMap<&NodeSet, (MemSize, Spot<'t>)> = BTreeMap::new();
     for bank in banks {
@@ -95,14 +96,14 @@ fn amounts<'t>(banks: &[Bank<'_, 't>], topology: &Topology, report: &mut Report<
     }
 }
 
-/// Says which nodes have memory.
+/// Lists the nodes that have memory.
 fn with_memory(topology: &Topology) -> String {
     let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero());
     let nodes: NodeSet = nodes.map(|node| node.os_index).collect();
     format!("nodes with memory are {nodes}")
 }
 
-/// The page size of a bank: the one named for it, else the host's default.
+/// Returns the page size of a bank: the one named for it, otherwise the host's default.
 pub fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
     let default = || {
         let arguments = topology.machine().kernel_arguments.iter();
@@ -113,8 +114,8 @@ pub fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
     bank.page.map_or_else(default, |page| page.value)
 }
 
-/// How many pages of a size a guest's memory needs among which nodes, with the place that names the size; memory that is
-/// not bound: among all.
+/// Returns how many pages of each size a guest's memory needs on which nodes, with the place that
+/// names the size; unbound memory may use all nodes.
 pub fn wanted_pages<'t>(
     banks: &[Bank<'_, 't>],
     topology: &Topology,
@@ -183,7 +184,7 @@ fn pools<'t>(
                 words::are(free)
             );
             let reserved: u64 = pools().map(HugePagePool::reserved).sum();
-            // Over several nodes, how many each of them gets is the admin's to say.
+            // Across several nodes, the admin decides how many each gets.
             let (node, number) = match nodes.len() {
                 1 => (nodes.to_string(), (reserved + count - free).to_string()),
                 _ => ("NODE".to_owned(), "NUMBER".to_owned()),

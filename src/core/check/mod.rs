@@ -1,7 +1,7 @@
-//! Our own checker: what libvirt accepts although it is plainly wrong (gpuvm-design(7), RULES OF
-//! THE DOMAIN), each finding with the place in the XML and the numbers. Pure: a domain, a host and
-//! what other domains hold in, findings out. Changes nothing, and cannot know what only the machine
-//! can tell: the format of an image, whether a path is there.
+//! The domain checker: finds what libvirt accepts although it is plainly wrong (gpuvm-design(7),
+//! RULES OF THE DOMAIN), each finding with the place in the XML and the numbers. Pure: takes a
+//! domain, a host and what other domains hold, and returns findings. It changes nothing and cannot
+//! know what only the machine can tell, such as the format of an image or whether a path exists.
 
 pub mod cpu;
 mod disks;
@@ -30,7 +30,7 @@ use crate::versions::Versions;
 use guest::Guest;
 use report::Report;
 
-/// A value that cannot be understood, so that no rule can judge it.
+/// A value that cannot be parsed, so that no rule can judge it.
 const UNREADABLE: Rule =
     Rule::error("unreadable-value", "a value is none that libvirt allows there");
 
@@ -49,7 +49,7 @@ pub const RULES: &[&[Rule]] = &[
     versions::RULES,
 ];
 
-/// The rules that one by one say what they refuse.
+/// Every rule, one by one.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()
 }
@@ -59,8 +59,8 @@ pub fn is_on_others(rule: &str) -> bool {
     others::RULES.iter().chain(disks::RULES).any(|other| other.id == rule)
 }
 
-/// Checks a domain against a host, against what other domains hold, and against what it will run on; `others` is without
-/// the domain itself.
+/// Checks a domain against a host, what other domains hold, and the versions it will run on;
+/// `others` excludes the domain itself.
 pub fn check(
     domain: &DomainXml,
     topology: &Topology,
@@ -70,7 +70,8 @@ pub fn check(
     judge(domain, topology, others, versions).0
 }
 
-/// The same, with what is no finding, since nothing better can be had on this host or was asked for.
+/// Like [`check`], and also returns notes: what is not a finding because this host allows nothing
+/// better or because it was requested.
 pub fn judge(
     domain: &DomainXml,
     topology: &Topology,
@@ -100,7 +101,8 @@ pub fn judge(
     (report.finish(), notes)
 }
 
-/// What cannot be checked against this host because its record does not tell, one phrase each.
+/// Returns what cannot be checked against this host because its record does not tell, one phrase
+/// each.
 pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
     let parts = topology.parts();
     let mut missing = Vec::new();

@@ -10,13 +10,13 @@ use crate::topology::Topology;
 
 /// libvirt refuses it at define.
 const ABOVE: Rule = Rule::error("cell-vcpu-above-count", "a cell with vCPUs that do not exist");
-/// QEMU puts it somewhere and says that this will be an error one day.
+/// QEMU assigns it to a cell and warns that this will become an error.
 const NOWHERE: Rule = Rule::error("vcpu-in-no-cell", "a vCPU that is in no cell");
 /// QEMU refuses it at start.
 const TWICE: Rule = Rule::error("vcpu-in-two-cells", "a vCPU that is in two cells");
 /// libvirt refuses it at define.
 const NO_CELL: Rule = Rule::error("memnode-no-cell", "a memnode of a cell that does not exist");
-/// libvirt accepts it where no huge pages are asked for.
+/// libvirt accepts it unless huge pages are requested.
 const NO_NODE: Rule =
     Rule::error("node-absent", "memory bound to a node that the host does not have");
 /// Every access of the guest crosses the link between packages.
@@ -74,7 +74,7 @@ fn cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Checks that memory is bound to nodes that are there.
+/// Checks that memory is bound to nodes that exist.
 fn nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let there: NodeSet = topology.nodes().iter().map(|node| node.os_index).collect();
     for binding in &guest.bindings {
@@ -91,7 +91,8 @@ fn nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     }
 }
 
-/// Checks that pinned vCPUs of a part of the memory can run near it. Nodes without pcpus have nothing near.
+/// Checks that the pinned vCPUs of a memory bank can run near it. Nothing is near a node without
+/// pcpus.
 fn far<'t>(guest: &Guest<'t>, bank: Bank<'_, 't>, topology: &Topology, report: &mut Report<'t>) {
     let Some(binding) = bank.binding.filter(|binding| binding.is_hard()) else { return };
     if !has_pcpus(binding, topology) {
@@ -106,7 +107,7 @@ fn far<'t>(guest: &Guest<'t>, bank: Bank<'_, 't>, topology: &Topology, report: &
         }
         let nodes: NodeSet =
             pin.cpuset.iter().filter_map(|p| Some(topology.core_of(p)?.node)).collect();
-        // Nothing is nearer to a node without memory than the node that the planner takes it from.
+        // For a node without memory, the node that the planner takes memory from is the nearest.
         let near = nodes.iter().filter_map(|node| memory_node(topology, node));
         if !nodes.is_empty()
             && !nodes.intersects(&binding.nodes)

@@ -13,17 +13,18 @@ use crate::topology::Topology;
 
 /// Only one of them can run; libvirt defines both.
 const DEVICE: Rule = Rule::error("device-held", "a passed device that another domain has too");
-/// The two slow each other down by half.
+/// The two slow each other down to half speed.
 const PCPU: Rule = Rule::error("pcpu-held", "vCPUs on pcpus of another domain's vCPUs");
-/// Two tenants on the threads of one core see each other's load, and more.
+/// Two tenants on the threads of one core can observe each other's load, and more.
 const CORE: Rule = Rule::error("core-split", "vCPUs on a core that carries another domain's vCPUs");
-/// Emulator work interrupts a guest that does not know why.
+/// Emulator work interrupts the other guest's vCPUs.
 const HELPER: Rule = Rule::warning(
     "helper-on-held-core",
     "emulator or I/O threads on a core of another domain's vCPUs, or the reverse",
 );
 
-/// Guests with passed devices have all their memory from the start; not all of them can run at once.
+/// Guests with passed-through devices allocate all their memory at start; not all of them can run
+/// at once.
 const MEMORY: Rule = Rule::warning(
     "memory-held",
     "memory on nodes that cannot hold it together with other domains' memory",
@@ -50,7 +51,7 @@ pub fn check<'t>(
     memory(guest, topology, others, report);
 }
 
-/// Checks that bound memory fits into its nodes beside what other domains bind there.
+/// Checks that bound memory fits into its nodes besides what other domains bind there.
 fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report: &mut Report<'t>) {
     for (nodes, wanted, spot) in super::memory::bound(&guest.banks()) {
         let Some(there) = super::memory::memory_of(topology, &nodes) else { continue };
@@ -73,12 +74,12 @@ fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report
     }
 }
 
-/// Whether memory is bound, and to no other nodes than these.
+/// Whether memory is bound to these nodes only.
 fn within(on: &NodeSet, nodes: &NodeSet) -> bool {
     !on.is_empty() && on.is_subset(nodes)
 }
 
-/// A domain with its state.
+/// Returns a domain's name with its state.
 fn name(held: &Held) -> String {
     let state = if held.active { "running" } else { "defined" };
     format!("domain `{}` ({state})", held.domain)
@@ -96,7 +97,7 @@ fn union<'s>(sets: impl IntoIterator<Item = &'s CpuSet>) -> CpuSet {
     sets.into_iter().fold(CpuSet::new(), |all, set| all.or(set))
 }
 
-/// The pcpus of one domain: of pins that hold cores, and of those that leave its threads more than one.
+/// The pcpus of another domain: those of pins to single cores, and those its threads float over.
 struct Theirs {
     /// Pcpus that carry its vCPUs.
     vcpus: CpuSet,
@@ -111,7 +112,7 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// Reads them, as the planner does: a pin holds cores or lets a thread float.
+    /// Reads them like the planner: a pin either holds cores or lets a thread float.
     fn of(topology: &Topology, held: &Held) -> Theirs {
         let parts = |pins: &mut dyn Iterator<Item = &CpuSet>| {
             let (wide, narrow): (Vec<_>, Vec<_>) = pins.partition(|pin| floats(topology, pin));
@@ -128,8 +129,9 @@ impl Theirs {
     }
 }
 
-/// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned. What the other's threads
-/// only may run on is a note: no place is free of who floats over all, and the planner says it, too.
+/// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned. An
+/// overlap with pcpus that the other domain merely floats over is a note: if it floats over all
+/// pcpus, no place is free of it, and the planner says so, too.
 fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
     let theirs = Theirs::of(topology, held);
     let split = theirs.cores.minus(&theirs.vcpus);
@@ -153,7 +155,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
         }
     }
     let wide = |set: &&&At<'t, CpuSet>| floats(topology, &set.value);
-    // Who floats over what another floats over could be held to cores of its own.
+    // Guests that float over the same pcpus could be given cores of their own.
     if let Some((first, shared)) = shared(pins.iter().filter(wide).copied(), &theirs.floating) {
         let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
         report.add(&PCPU, first.spot, message, "`gpuvm plan` finds cores that nobody holds");
@@ -175,7 +177,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
     }
 }
 
-/// What sets share with another, with the first of them that does.
+/// Returns what the sets share with another, and the first set that does.
 fn shared<'g, 't: 'g>(
     sets: impl Iterator<Item = &'g At<'t, CpuSet>>,
     theirs: &CpuSet,
@@ -185,7 +187,7 @@ fn shared<'g, 't: 'g>(
     Some((first, union(those.into_iter().map(|set| &set.value)).and(theirs)))
 }
 
-/// The pins of vCPUs, the default one included where a vCPU floats over it.
+/// The pins of vCPUs, including the default pin if a vCPU floats over it.
 fn vcpu_sets<'g, 't>(guest: &'g Guest<'t>) -> Vec<&'g At<'t, CpuSet>> {
     let pins: Vec<&Pin<'t>> = live_pins(guest).collect();
     let floats = pins.len() < guest.vcpus.value as usize;

@@ -1,4 +1,4 @@
-//! Rules on the guest's own PCI tree. Does not know what the host's devices are, but for which of them are GPUs.
+//! Rules on the guest's own PCI tree. Of the host's devices it knows only which are GPUs.
 
 use super::guest::{Controller, Guest};
 use super::report::Report;
@@ -13,7 +13,7 @@ const TWICE: Rule = Rule::error("guest-address-twice", "two devices at one addre
 /// The guest's firmware numbers the root's buses into the expander's range; QEMU then hides one of them.
 const LOW: Rule =
     Rule::error("pxb-bus-low", "an expander bus whose number the root's own buses reach");
-/// As above, between two expanders.
+/// As above, for two expanders.
 const OVERLAP: Rule =
     Rule::error("pxb-bus-overlap", "expander buses whose bus numbers overlap or end above 255");
 /// libvirt refuses it at define.
@@ -26,11 +26,11 @@ const SWITCH: Rule = Rule::error(
 /// CUDA fails on SXM GPUs that are integrated endpoints (gpuvm-hardware(7), GUEST PCIE TREE).
 const GPU_FLAT: Rule =
     Rule::error("gpu-on-root-bus", "a passed GPU that is not below a port of its own");
-/// No link, no hot reset, no peer-to-peer.
+/// Without a port: no PCIe link, no hot reset, no peer-to-peer.
 const FLAT: Rule =
     Rule::warning("device-on-root-bus", "a passed device that is not below a port of its own");
 
-/// NCCL prints CPU -1 for them, and pins its threads nowhere (gpuvm-hardware(7), NCCL TOPOLOGY).
+/// NCCL prints CPU -1 for them and pins no threads (gpuvm-hardware(7), NCCL TOPOLOGY).
 const NO_NODE: Rule = Rule::warning(
     "gpu-near-no-cell",
     "several passed GPUs and NICs of which the guest's kernel sees GPUs near no NUMA node",
@@ -42,7 +42,7 @@ const BRIDGES: Rule = Rule::warning(
     "passed GPUs below one expander bus that are below several host bridges, or the reverse",
 );
 
-/// The last bus number of PCI, hence also the deepest nesting of bridges.
+/// The last bus number of PCI, hence also the limit of nested bridges.
 const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
@@ -64,7 +64,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     bridges(guest, topology, report);
 }
 
-/// Checks that no address is taken twice.
+/// Checks that no address is used twice.
 fn addresses<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let mut seen: BTreeMap<GuestAddress, Spot<'t>> = BTreeMap::new();
     for address in &guest.addresses {
@@ -106,7 +106,8 @@ fn expander_above(guest: &Guest<'_>, controller: &Controller<'_>) -> Option<u32>
     None
 }
 
-/// Checks the numbers of expander buses: each bridge below takes the next number, those below the root start at 1.
+/// Checks the numbers of expander buses: each bridge below takes the next number; those below the
+/// root start at 1.
 fn buses<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let mut below: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for controller in guest.controllers.values().filter(|controller| takes_bus(controller)) {
@@ -142,7 +143,7 @@ fn buses<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Checks that expander buses belong to cells that are there.
+/// Checks that expander buses belong to cells that exist.
 fn expander_cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     for cell in guest.controllers.values().filter_map(|controller| controller.cell.as_ref()) {
         if !guest.cells.iter().any(|other| other.id == cell.value) {
@@ -153,8 +154,8 @@ fn expander_cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Advises where GPUs that share a cell are not as near to each other as on the host. No more than advice: it works, and
-/// another bus gives the guest's devices other names.
+/// Advises where GPUs that share a cell are closer to each other in the guest than on the host.
+/// Advice only: it works, and another bus would rename the guest's devices.
 fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let is_gpu = |passed: &&Passed<'t>| {
         topology.device(passed.bdf.value).is_some_and(|d| d.kind() == DeviceKind::Gpu)
@@ -198,7 +199,7 @@ fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut 
     };
     let Some(address) = &controller.address else { return };
     let above = guest.controller(address.controller).map(|above| above.model.as_str());
-    // Controller 0 need not be written down.
+    // Controller 0 may be left out.
     let above = above.or((address.controller == 0).then_some("pcie-root"));
     if let Some(above) = above.filter(|above| !allowed.contains(above)) {
         let message =
@@ -212,7 +213,7 @@ fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut 
 fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(at) = &passed.at else { return };
     let written = guest.controller(at.controller).map(|bus| bus.model.as_str());
-    // Controller 0 need not be written down, and its model neither.
+    // Controller 0 may be left out, and so may its model.
     let implied = at.controller == 0 && guest.is_pcie;
     let implied = implied.then_some("pcie-root");
     let Some(bus) = written.filter(|model| !model.is_empty()).or(implied) else { return };
@@ -234,7 +235,8 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
     report.add(rule, at.spot, message, hint);
 }
 
-/// Checks that the GPUs and NICs of a guest that has several are near a node in the guest: below an expander bus of a cell.
+/// Checks that the GPUs and NICs of a guest with several cells have a node in the guest: a place
+/// below a cell's expander bus.
 fn near_no_cell<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let kind = |passed: &Passed<'t>| topology.device(passed.bdf.value).map(|d| d.kind());
     let is_gpu = |passed: &&Passed<'t>| kind(passed) == Some(DeviceKind::Gpu);
@@ -245,9 +247,9 @@ fn near_no_cell<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<
     }
     let is_far = |passed: &&Passed<'t>| {
         let port = passed.at.as_ref().and_then(|at| guest.controller(at.controller));
-        // What is right on a root bus has a finding of its own.
+        // A device directly on a root bus has a finding of its own.
         let Some(port) = port.filter(|port| takes_bus(port)) else { return false };
-        // Where a guest has cells, one of a node that it has no vCPUs on is near none.
+        // In a guest with cells, a device of a node without its vCPUs is near none.
         expander_above(guest, port).is_none() || guest.cells.is_empty()
     };
     let far: Vec<_> = guest.passed.iter().filter(is_gpu).filter(is_far).collect();

@@ -28,7 +28,7 @@ impl Says for InXml {
     }
 }
 
-/// Something wrong with a domain.
+/// A finding about a domain, with its place in the XML.
 pub type Finding = finding::Finding<InXml>;
 
 /// What is worse than it could be, and is as good as this host or what was asked for lets it be.
@@ -45,12 +45,12 @@ pub struct Note {
     pub message: String,
 }
 
-/// Collects findings; at most one of a rule and a place.
+/// Collects findings; at most one per rule and place.
 #[derive(Debug, Default)]
 pub struct Report<'t> {
-    /// Findings with places not worked out yet.
+    /// Findings with places not resolved yet.
     found: Vec<(&'static Rule, Spot<'t>, String, String)>,
-    /// Notes with places not worked out yet.
+    /// Notes with places not resolved yet.
     notes: Vec<(&'static Rule, Spot<'t>, String)>,
 }
 

@@ -1,5 +1,5 @@
-//! `check`: every rule finds its defects, nothing else, and nothing in a correct domain. What libvirt says to the same
-//! defects is asked by the integration tests.
+//! Every rule finds its defects, nothing else, and nothing in a correct domain. The integration
+//! tests ask libvirt about the same defects.
 
 mod defects;
 mod old;
@@ -31,7 +31,7 @@ fn dgx2() -> Topology {
     file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
 }
 
-/// The correct domain with edits, each of which must find its place.
+/// The correct domain with edits, each of which must match.
 fn edited(edits: &[(&str, &str)]) -> String {
     edits.iter().fold(GOOD.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "the correct domain has no `{from}`");
@@ -50,7 +50,7 @@ fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
     let domain = DomainXml::parse(&edited(edits)).unwrap();
     let host = Topology::new(setting.host).unwrap();
     let (mut found, notes) = check::judge(&domain, &host, &setting.others, &setting.versions);
-    // What cannot be mended in the domain is a note, and found where it is all the same.
+    // What cannot be fixed in the domain is a note; its place is checked like a finding's.
     found.extend(notes.into_iter().map(|note| Finding {
         rule: note.rule,
         severity: Severity::Warning,
@@ -76,7 +76,7 @@ fn every_defect_is_found_where_it_is_and_nothing_else() {
     }
 }
 
-/// GPUs of two host bridges of one node below one expander bus, as versions before made it.
+/// GPUs of two host bridges of one node below one expander bus, as written by older versions.
 const TWO_BRIDGES: &str = "<domain type='kvm'><name>old</name><memory>1</memory><vcpu>1</vcpu><os>\
     <type machine='q35'>hvm</type></os><devices>\
     <controller type='pci' index='1' model='pcie-expander-bus'><target busNr='200'/>\
@@ -94,7 +94,7 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
     let mut tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
-    // Whose a disk is does not stand in its definition.
+    // The definition does not tell who uses a disk.
     let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
     let domain = DomainXml::parse(text).unwrap();
     for of_host in [false, true] {
@@ -105,7 +105,7 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
         assert_eq!((finding.says.line, &*finding.says.message), (2, "/a: why"));
         tried.insert(finding.rule);
     }
-    // Advice, and no finding: two GPUs of two host bridges of a DGX-2 below one expander bus.
+    // Advice, not a finding: two GPUs of two host bridges of a DGX-2 below one expander bus.
     let notes = check::judge(
         &DomainXml::parse(TWO_BRIDGES).unwrap(),
         &dgx2(),
@@ -125,7 +125,7 @@ fn nothing_is_found_in_what_is_correct() {
     }
 }
 
-/// What is found in a document on a host, one line each, the words left out.
+/// What is found in a document on a host, one line each, without its message.
 fn lines(name: &str, document: &str, host: &Topology, others: &Occupancy, on: &Versions) -> String {
     let domain = DomainXml::parse(document).unwrap();
     let (found, notes) = check::judge(&domain, host, others, on);
@@ -177,7 +177,8 @@ fn what_a_record_does_not_tell_is_not_checked() {
     assert_eq!(left(&parts), before + 2);
 }
 
-/// The correct domain with values between quotes, and some texts, exchanged: each a place and what comes there.
+/// The correct domain with quoted values and some texts replaced; each change is a place and its
+/// new text.
 fn garbled(changes: &[(usize, String)]) -> String {
     let text = GOOD;
     let mut pieces: Vec<&str> = text.split('\'').collect();

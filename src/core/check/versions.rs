@@ -1,5 +1,5 @@
-//! Rules on versions of kernel, QEMU and libvirt that are known to go wrong with what the guest has: a table, each line
-//! with its source. A version that is not known is not judged.
+//! Rules on versions of kernel, QEMU and libvirt with known defects for what the guest has: a
+//! table, each line with its source. An unknown version is not judged.
 
 use super::guest::Guest;
 use super::report::Report;
@@ -12,32 +12,33 @@ use crate::versions::{Version, Versions};
 /// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
 const SLOW_BARS: Rule =
     Rule::warning("slow-large-bars", "a kernel or QEMU that maps large BARs in small pieces");
-/// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and none of it with 10.1
+/// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and no such time with 10.1
 /// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
 const HUGE_BARS: Rule =
     Rule::warning("slow-huge-bars", "a QEMU with which BARs of 256 GiB take long");
-/// libvirt knows the element from 8.7 on (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
+/// libvirt has the element since 8.7 (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 const ADDRESS_BITS: Rule = Rule::error(
     "maxphysaddr-unknown",
     "host address bits asked of a libvirt that does not know them",
 );
-/// QEMU puts the capability where GPUs since Turing have another one, until 8.1 (gpuvm-hardware(7),
+/// QEMU puts the capability where GPUs since Turing have another onebefore 8.1 (gpuvm-hardware(7),
 /// PEER-TO-PEER CLIQUES).
 const CLIQUE: Rule =
     Rule::warning("clique-misplaced", "cliques with a QEMU that puts them over another capability");
-/// Cells are filled one after the other until QEMU 9.0 (gpuvm-hardware(7), MEMORY AT START: commit
-/// b41484ccb6).
+/// QEMU before 9.0 preallocates cells one after the other (gpuvm-hardware(7), MEMORY AT START:
+/// commit b41484ccb6).
 const FILL: Rule =
     Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
 
-/// `cpu-max` of QEMU 10.0's `query-machines`: 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2, 4096 from 9.0 on.
+/// `cpu-max` of QEMU 10.0's `query-machines`: 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2,
+/// 4096 since 9.0.
 const MACHINE: Rule =
     Rule::error("vcpus-beyond-machine", "more vCPUs than the machine type of this QEMU takes");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL, MACHINE];
 
-/// What a version is of.
+/// The component that a version belongs to.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     /// The host's kernel.
@@ -48,29 +49,29 @@ enum Of {
     Libvirt,
 }
 
-/// What a trap looks at in a guest.
+/// The guest's properties that traps depend on.
 struct Facts {
-    /// The largest BAR that is passed, in GiB.
+    /// The largest passed-through BAR, in GiB.
     bar_gib: u64,
     /// Whether the guest asks for the host's address bits.
     address_bits: bool,
     /// Whether a GPU gets a clique.
     clique: bool,
-    /// Cells of a guest whose memory is in huge pages; 0 of others.
+    /// Cells of a guest backed by huge pages; 0 for others.
     huge_cells: usize,
 }
 
-/// A version from which on something is right.
+/// A defect with the version that fixes it.
 struct Trap {
     /// Its rule.
     rule: &'static Rule,
-    /// Of which guests it matters.
+    /// Whether it matters to a guest.
     matters: fn(&Facts) -> bool,
-    /// Of what.
+    /// The component with the defect.
     of: Of,
-    /// From which version on it is right.
+    /// The first version without the defect.
     from: Version,
-    /// What happens before.
+    /// What happens with older versions.
     before: &'static str,
 }
 
@@ -139,7 +140,7 @@ pub fn check<'t>(
         let Some(old) = version.filter(|version| *version < trap.from) else { continue };
         let message = format!("{name} {old}: {}", trap.before);
         let hint = format!("{name} {} or later does not", trap.from);
-        // No domain could be written that would start sooner.
+        // No other definition would start faster.
         if [SLOW_BARS.id, HUGE_BARS.id].contains(&trap.rule.id) {
             report.note(trap.rule, guest.spot, format!("{message}; {hint}"));
             continue;
@@ -148,7 +149,8 @@ pub fn check<'t>(
     }
 }
 
-/// Checks that the machine type takes so many vCPUs. One without a version is that of QEMU.
+/// Checks that the machine type supports this many vCPUs. A type without a version is QEMU's
+/// newest.
 fn machine<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
     let Some(name) = &guest.machine else { return };
     let version = match name.strip_prefix("pc-q35-") {
@@ -169,7 +171,7 @@ fn machine<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) 
     }
 }
 
-/// What of a guest the traps look at.
+/// Returns the properties of a guest that traps depend on.
 fn facts(guest: &Guest<'_>, topology: &Topology) -> Facts {
     let devices = guest.passed.iter().filter_map(|passed| topology.device(passed.bdf.value));
     let bars = devices.clone().flat_map(|device| &device.bars).filter(|bar| bar.index < 6);

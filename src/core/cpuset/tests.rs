@@ -29,7 +29,7 @@ fn reads_and_prints_the_kernels_lists() {
     }
 }
 
-/// Ids that stand close, and ids with wide gaps before and between them.
+/// Ids close together, and ids with wide gaps before and between them.
 fn some_ids() -> impl Strategy<Value = std::collections::BTreeSet<u32>> {
     let close = proptest::collection::btree_set(0u32..300, 0..60);
     prop_oneof![close, proptest::collection::btree_set(0u32..4096, 0..4)]

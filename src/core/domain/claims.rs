@@ -1,5 +1,5 @@
-//! What a domain's XML asks of its host: pcpus, memory, PCI functions, each with its place in the XML. Reads any
-//! libvirt domain and passes over what it does not know; does not know whether the host has any of it.
+//! A domain's claims on its host: pcpus, memory, PCI functions, each with its place in the XML.
+//! Reads any libvirt domain and ignores unknown elements; does not know what the host has.
 
 use super::DomainXml;
 use super::Element;
@@ -9,8 +9,8 @@ use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
 use crate::memsize::MemSize;
 use std::collections::BTreeMap;
 
-/// The most vCPUs and I/O threads that are believed: eight times QEMU's limit of 4096 and far below what would
-/// exhaust memory here.
+/// The most vCPUs and I/O threads that are accepted: eight times QEMU's limit of 4096 and far below
+/// what would exhaust memory here.
 const MAX_THREADS: u32 = 32_768;
 
 /// A guest CPU, by number.
@@ -70,7 +70,7 @@ pub struct Cell<'t> {
 /// How memory is bound to host nodes.
 #[derive(Debug, Clone)]
 pub struct Binding<'t> {
-    /// Cell that it holds for; none: the whole guest.
+    /// Cell that it applies to; none: the whole guest.
     pub cell: Option<At<'t, u32>>,
     /// `strict` (the default), `restrictive`, `interleave`, `preferred`.
     pub mode: String,
@@ -90,7 +90,7 @@ impl Binding<'_> {
 pub struct Page<'t> {
     /// The size.
     pub size: At<'t, MemSize>,
-    /// Guest cells that it holds for; none: all that no other page names.
+    /// Guest cells that it applies to; none: all that no other page names.
     pub cells: Option<NodeSet>,
 }
 
@@ -105,7 +105,7 @@ pub struct Passed<'t> {
     pub at: Option<At<'t, GuestAddress>>,
 }
 
-/// A memory module (`<memory model='dimm'>`) that is there at start.
+/// A memory module (`<memory model='dimm'>`) that is present at start.
 #[derive(Debug, Clone)]
 pub struct Module {
     /// Its size.
@@ -116,16 +116,16 @@ pub struct Module {
     pub nodes: Option<NodeSet>,
 }
 
-/// What a domain asks of its host.
+/// The claims of a domain on its host.
 #[derive(Debug, Clone)]
 pub struct Claims<'t> {
     /// Its name; empty where it has none.
     pub name: String,
-    /// vCPUs, those that can be plugged later included.
+    /// vCPUs, including those that can be hotplugged.
     pub vcpus: At<'t, u32>,
     /// vCPUs that are plugged.
     pub plugged: VcpuSet,
-    /// Pin of every thread that has none of its own: `<vcpu cpuset=..>`.
+    /// Pin of every thread without one of its own: `<vcpu cpuset=..>`.
     pub default_pin: Option<At<'t, CpuSet>>,
     /// Pins of vCPUs, in document order.
     pub vcpu_pins: Vec<Pin<'t>>,
@@ -147,7 +147,7 @@ pub struct Claims<'t> {
     pub huge_pages: Option<At<'t, Vec<Page<'t>>>>,
     /// Passed-through functions, in document order.
     pub passed: Vec<Passed<'t>>,
-    /// What could not be understood.
+    /// Values that could not be parsed.
     pub faults: Vec<Fault<'t>>,
 }
 
@@ -188,14 +188,15 @@ impl<'t> Claims<'t> {
         }
     }
 
-    /// How the memory of a cell is bound: by its own memnode, else as the whole guest's; `None` asks for the latter.
+    /// Returns how the memory of a cell is bound: by its own memnode, otherwise like the whole
+    /// guest's; `None` asks for the latter.
     pub fn binding(&self, cell: Option<u32>) -> Option<&Binding<'t>> {
         let own = |b: &&Binding| b.cell.as_ref().is_some_and(|id| Some(id.value) == cell);
         self.bindings.iter().find(own).or_else(|| self.bindings.iter().find(|b| b.cell.is_none()))
     }
 
-    /// The page size of a cell's memory, or of the guest's where it has no cells; none: the host's default size or
-    /// normal pages.
+    /// Returns the page size of a cell's memory, or of the guest's if it has no cells; none: the
+    /// host's default size or normal pages.
     pub fn page_of(&self, cell: u32) -> Option<&At<'t, MemSize>> {
         let pages = self.huge_pages.as_ref()?;
         let names = |page: &&Page| {
@@ -217,7 +218,8 @@ fn vcpus<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> (At<'t, u32>, Option
     (count, reader.attribute(element, "cpuset", set))
 }
 
-/// Reads which of the vCPUs are plugged: those that `<vcpus>` enables, else the first `current` ones, else all.
+/// Reads which of the vCPUs are plugged: those enabled in `<vcpus>`, otherwise the first `current`
+/// ones, otherwise all.
 fn plugged(root: Element<'_>, vcpus: u32) -> VcpuSet {
     let each = root.child("vcpus").into_iter().flat_map(|vcpus| vcpus.children("vcpu"));
     let enabled = each.filter(|vcpu| vcpu.attr("enabled").as_deref() == Some("yes"));
@@ -247,7 +249,8 @@ fn pin<'t>(element: Element<'t>, of: &'static str, reader: &mut Reader<'t>) -> O
     Some(Pin { of: of?, cpuset: cpuset? })
 }
 
-/// Reads the I/O threads: those of `<iothreadids>`, and as many more of the lowest free ids as `<iothreads>` asks for.
+/// Reads the I/O threads: those of `<iothreadids>`, then the lowest free ids up to the count in
+/// `<iothreads>`.
 fn iothreads<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> BTreeMap<u32, Spot<'t>> {
     let ids = root.child("iothreadids");
     let mut threads: BTreeMap<u32, Spot<'t>> = ids
@@ -363,7 +366,7 @@ fn passed<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Pass
             continue;
         }
         if let Some(bdf) = reader.host_address(address) {
-            // A fault in the guest's address is nothing to those who ask what is held.
+            // A fault in the guest address does not matter to the claims on the host.
             let at = Reader::default().guest_address(device);
             passed.push(Passed { bdf, device: Spot::of(device), at });
         }

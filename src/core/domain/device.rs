@@ -1,31 +1,31 @@
-//! What a device of a document is: what tells it from others, and whether and where it sits on the guest's PCI buses.
-//! Reads only; knows no host.
+//! Properties of a device in a document: its identity among its siblings, and where it belongs on
+//! the guest's PCI buses. Reads only; knows no host.
 
 use super::element::{Element, number};
 use crate::bdf::Bdf;
 
-/// Where a device without an address is put.
+/// The place of a device that has no address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seat {
     /// Below a root port of its own: PCI Express devices, all of virtio.
     Port,
-    /// On the root bus: devices of conventional PCI, and those that must be there.
+    /// On the root bus: devices of conventional PCI, and those that must be on it.
     Slot,
 }
 
-/// The path that a disk stands for.
+/// Returns the path of a disk's source.
 pub(super) fn disk_path(disk: Element<'_>) -> Option<String> {
     let source = disk.child("source")?;
     ["file", "dev"].into_iter().find_map(|name| source.attr(name)).map(Into::into)
 }
 
-/// The path of a disk that our metadata remembers.
+/// The path of a disk recorded in our metadata.
 pub(super) fn remembered_path(disk: Element<'_>) -> Option<String> {
     disk.attr("path").map(Into::into)
 }
 
-/// The host address of a passed-through PCI function, as text, of a hostdev or of an interface that is one; none for
-/// others.
+/// The host address of a passed-through PCI function, as text, of a `<hostdev>` or an interface of
+/// type hostdev; none for others.
 pub(super) fn hostdev_bdf(hostdev: Element<'_>) -> Option<String> {
     let kind = if hostdev.name() == "interface" { "hostdev" } else { "pci" };
     if hostdev.attr("type")? != kind {
@@ -50,7 +50,7 @@ pub(super) fn is_our_hostdev(hostdev: Element<'_>) -> bool {
     })
 }
 
-/// Whether a disk is on virtio, by its bus or else by its name.
+/// Whether a disk is on virtio, by its bus, otherwise by its target name.
 fn is_virtio_disk(disk: Element<'_>) -> bool {
     let Some(target) = disk.child("target") else { return false };
     match target.attr("bus") {
@@ -66,8 +66,9 @@ fn model(device: Element<'_>) -> String {
     inner.or_else(|| device.attr("model")).map(Into::into).unwrap_or_default()
 }
 
-/// Where a device sits on PCI; none for what is no PCI device. Follows libvirt's `qemu_domain_address.c` for x86 and
-/// Arm; video and sound are conventional PCI for it, or take no port.
+/// Where a device sits on PCI; none if it is not a PCI device. Follows libvirt's
+/// `qemu_domain_address.c` for x86 and Arm; video and sound are conventional PCI there, or take no
+/// port.
 pub(super) fn seat(device: Element<'_>) -> Option<Seat> {
     let kind = device.attr("type").unwrap_or_default();
     let model = model(device);

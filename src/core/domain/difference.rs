@@ -1,5 +1,5 @@
-//! Where a defined domain is not what was planned. What libvirt adds by itself (a UUID, models, chassis numbers, its own
-//! devices) is no difference, and neither is order.
+//! Differences between a planned and a defined domain. What libvirt adds by itself (a UUID, models,
+//! chassis numbers, default devices) is not a difference, and neither is order.
 
 use super::DomainXml;
 use super::element::Element;
@@ -33,18 +33,18 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Elements that libvirt never adds, so that one more is a difference.
+/// Elements that libvirt never adds, so that an extra one is a difference.
 const NEVER_ADDED: [&str; 8] =
     ["vcpupin", "emulatorpin", "iothreadpin", "memnode", "cell", "hostdev", "disk", "interface"];
 
-/// Finds where `defined` is not what `planned` says, in the order of `planned`.
+/// Finds where `defined` differs from `planned`, in the order of `planned`.
 pub fn differences(planned: &DomainXml, defined: &DomainXml) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(planned.root(), defined.root(), &mut found);
     found
 }
 
-/// Whether a defined element is all that was planned.
+/// Whether a defined element has all that was planned.
 fn covers(planned: Element<'_>, defined: Element<'_>) -> bool {
     let mut found = Vec::new();
     compare(planned, defined, &mut found);
@@ -58,7 +58,7 @@ fn compare(planned: Element<'_>, defined: Element<'_>, found: &mut Vec<Differenc
         if there.as_ref().is_none_or(|there| !is_same(name, &value, there)) {
             let path = format!("{}/@{name}", planned.path());
             let shown = |value: Cow<'_, str>| match name {
-                // Told to whoever reads the answer.
+                // Never shown to readers of the output.
                 "passwd" => "***".to_owned(),
                 _ => value.into_owned(),
             };
@@ -81,7 +81,7 @@ fn compare(planned: Element<'_>, defined: Element<'_>, found: &mut Vec<Differenc
     }
 }
 
-/// Compares the elements of a name in two elements: those that are alike are paired first, the rest in order.
+/// Compares the elements of a name in two elements: equal ones are paired first, the rest in order.
 fn compare_siblings(
     planned: Element<'_>,
     defined: Element<'_>,
@@ -118,8 +118,8 @@ fn brief(element: Element<'_>) -> String {
     element.tree.slice(&place.open).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether two values of an attribute say the same: numbers in any base, and machine types by the short name that
-/// libvirt replaces.
+/// Whether two values of an attribute mean the same: numbers in any base, and machine types by the
+/// short name that libvirt replaces.
 fn is_same(name: &str, planned: &str, defined: &str) -> bool {
     let newest = |short: &str, long: &str| planned == short && defined.starts_with(long);
     planned == defined

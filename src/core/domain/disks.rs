@@ -1,4 +1,4 @@
-//! Where a guest's disks sit, and which I/O thread serves which of their queues.
+//! Places of a guest's disks, and the I/O threads that serve their queues.
 
 use super::DomainXml;
 use super::DomainXmlError;
@@ -12,14 +12,15 @@ use crate::placement::{GuestCell, Placement};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// Queues of a disk at most: beyond, each costs memory and interrupts and wins nothing; the replaced tool's guide ends
-/// here too (gpuvm-hardware(7), DISKS AND QUEUES). Unlike a NIC's, a disk's queue has no thread of its own: the planned I/O
-/// threads serve all of them, so that more vCPUs gain from more; Linux takes no more than it has CPUs (commit
-/// bf348f9b78d4).
+/// The most queues of a disk: more cost memory and interrupts and gain nothing; the guide of
+/// `nvidia-vm` stops here, too (gpuvm-hardware(7), DISKS AND QUEUES). Unlike a NIC's, a disk's
+/// queue has no thread of its own: the planned I/O threads serve all of them, so that more queues
+/// still help more vCPUs; Linux uses no more than it has CPUs (commit bf348f9b78d4).
 const MOST_DISK_QUEUES: u32 = 64;
 
 impl Seats<'_> {
-    /// Seats the guest's disks, each on all I/O threads or, where the hypervisor cannot do that, on one of them.
+    /// Places the guest's disks, each on all I/O threads or, if the hypervisor does not support
+    /// that, on one of them.
     pub(super) fn disks(
         &mut self,
         guest: &Guest,
@@ -54,12 +55,13 @@ impl Seats<'_> {
     }
 }
 
-/// Queues of a disk that a guest with so many vCPUs writes: the largest power of two that is not above them.
+/// Returns the queues of a writable disk in a guest with this many vCPUs: the largest power of two
+/// not above that number.
 pub fn disk_queues(vcpus: u32) -> u32 {
     1 << vcpus.clamp(1, MOST_DISK_QUEUES).ilog2()
 }
 
-/// Gives each thread, in this order, its run of a disk's queues.
+/// Gives each thread, in this order, a contiguous range of a disk's queues.
 fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
     let count = u32::try_from(threads.len()).unwrap_or(u32::MAX);
     let share = |(at, id): (u32, &u32)| {
@@ -69,19 +71,19 @@ fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
     (0..).zip(threads).map(share).collect()
 }
 
-/// Which I/O threads serve the disks that a guest writes.
+/// The I/O threads that serve a guest's writable disks.
 #[derive(Debug, Clone)]
 pub struct Spread {
-    /// The threads, by number. Where all of them serve one disk they come in the order of the guest's cells: Linux gives a
-    /// disk's first queues to the vCPUs of its first node, and so on, so the thread of a cell serves the queues of that
-    /// cell's vCPUs.
+    /// The threads, by number. If all of them serve one disk, they are in the order of the guest's
+    /// cells: Linux assigns a disk's first queues to the vCPUs of its first node, and so on, so
+    /// that the thread of a cell serves the queues of that cell's vCPUs.
     threads: Vec<u32>,
     /// Whether the queues of one disk are spread over all of them.
     mapping: bool,
 }
 
 impl Spread {
-    /// Spreads so many disks over the planned I/O threads.
+    /// Spreads this many disks over the planned I/O threads.
     pub fn new(
         written: usize,
         mapping: bool,
@@ -103,12 +105,12 @@ impl Spread {
         Spread { threads, mapping }
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub fn threads(&self) -> u32 {
         u32::try_from(self.threads.len()).unwrap_or(u32::MAX)
     }
 
-    /// The threads that serve disk number `disk`, from 0, with so many queues.
+    /// Returns the threads that serve disk number `disk`, from 0, with this many queues.
     pub fn of(&self, disk: usize, queues: u32) -> Vec<IoThread> {
         if self.mapping || self.threads.is_empty() {
             return share(queues, &self.threads);
@@ -118,13 +120,13 @@ impl Spread {
     }
 }
 
-/// How many disks a guest writes.
+/// Counts the writable disks of a guest.
 fn written_disks(guest: &Guest) -> usize {
     guest.disks.iter().filter(|disk| !disk.read_only).count()
 }
 
-/// How many of the planned I/O threads a guest uses that writes so many disks: a thread that no disk names would only
-/// idle (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T21).
+/// Returns how many of the planned I/O threads a guest with this many writable disks uses: a thread
+/// that no disk names would only idle (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T21).
 pub fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u32 {
     let planned = u32::try_from(placement.iothread_pins.len()).unwrap_or(u32::MAX);
     let most = match (written, mapping) {
@@ -135,14 +137,16 @@ pub fn used_iothreads(written: usize, mapping: bool, placement: &Placement) -> u
     planned.min(most)
 }
 
-/// How many I/O threads the guest gets: those that its disks use and those that the document's own disks name.
+/// Returns how many I/O threads the guest gets: those its disks use and those the document's own
+/// disks name.
 pub(super) fn iothreads(current: &DomainXml, guest: &Guest, placement: &Placement) -> u32 {
     let is_ours = |path: &str| guest.disks.iter().any(|disk| disk.path == path);
     let named = most_named_iothread(current, is_ours);
     used_iothreads(written_disks(guest), guest.abilities.queue_mapping, placement).max(named)
 }
 
-/// The largest number of an I/O thread that a document's devices name, without the disks whose paths are left out.
+/// Returns the highest I/O thread number that a document's devices name, except disks with
+/// `left_out` paths.
 pub fn most_named_iothread(document: &DomainXml, left_out: impl Fn(&str) -> bool) -> u32 {
     let devices = document.root().child("devices").into_iter().flat_map(Element::elements);
     let others = devices.filter(|device| !disk_path(*device).is_some_and(|path| left_out(&path)));
@@ -157,7 +161,7 @@ pub fn named_iothreads(device: Element<'_>) -> Vec<u32> {
     driver.attr("iothread").into_iter().chain(mapped).filter_map(|id| number(&id)).collect()
 }
 
-/// The name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
+/// Returns the name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
 fn disk_name(number: usize) -> String {
     let mut rest = number + 1;
     let mut letters = Vec::new();

@@ -1,5 +1,5 @@
-//! One change to a domain, as data. What it does to a document is a `Fragment`; the numbers are all in the edit, so
-//! this module knows no plan and no host.
+//! One change to a domain, as data. It becomes a `Fragment` of the document; the edit holds all the
+//! numbers, so that this module knows no plan and no host.
 
 use super::device::{disk_path, is_our_hostdev, remembered_path};
 use super::fragment::{Fragment, Want};
@@ -160,7 +160,7 @@ pub enum DomainEdit {
 }
 
 impl DomainEdit {
-    /// What the domain shall be like.
+    /// Returns the wanted state of the domain.
     pub(super) fn fragment(&self) -> Fragment {
         let domain = Fragment::new("domain");
         match self {
@@ -210,7 +210,7 @@ impl DomainEdit {
         }
     }
 
-    /// What the domain's devices shall be like.
+    /// Returns the wanted state of the domain's devices.
     fn devices(&self, devices: Fragment) -> Fragment {
         match self {
             DomainEdit::SetAddresses { addresses } => {
@@ -248,7 +248,7 @@ impl DomainEdit {
     }
 }
 
-/// A domain without a disk, which is forgotten where asked.
+/// Wants a domain without a disk; with `forget`, the metadata drops it, too.
 fn drop_disk(domain: Fragment, path: &str, forget: bool) -> Fragment {
     let disk = Fragment::gone("disk").key(disk_path, path);
     let domain = domain.child(Fragment::new("devices").if_there().child(disk));

@@ -1,5 +1,5 @@
-//! From a place to the changes that make a document that guest: which edits there are, and with which numbers. Every
-//! number comes from the placement; what a document has already right is not touched.
+//! From a placement to the edits that turn a document into that guest. Every number comes from the
+//! placement; what is already right in a document is not touched.
 
 use super::edit::DomainEdit;
 use super::guest::CpuModel;
@@ -9,11 +9,11 @@ use super::{DomainXml, DomainXmlError, seated};
 use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, needs_remapping, window};
 use crate::topology::Topology;
 
-/// Threads that QEMU fills memory with at most, per cell (gpuvm-hardware(7), MEMORY AT START:
-/// MAX_MEM_PREALLOC_THREAD_COUNT).
+/// The most threads per cell with which QEMU preallocates memory (gpuvm-hardware(7), MEMORY AT
+/// START: MAX_MEM_PREALLOC_THREAD_COUNT).
 pub const MOST_FILL_THREADS: u32 = 16;
 
-/// Finds what has to change for a document to be the guest at its place; empty: it is so already.
+/// Finds the edits that turn a document into the guest at its placement; empty: nothing to change.
 pub fn edits(
     current: &DomainXml,
     guest: &Guest,
@@ -41,7 +41,7 @@ pub fn window_edits(
         .map_err(|error| DomainXmlError::Value { path: path.into(), message: error.to_string() })?;
     let Some(window) = window else { return Ok(Vec::new()) };
     let mut edits = vec![DomainEdit::SetPciHole { kib: window.bytes >> 10 }];
-    // A document can tell UEFI a larger one, which stays.
+    // A larger window already configured for UEFI in the document stays.
     if let Some(mib) = window.told_mib()
         && current.is_x86()
         && current.is_uefi()
@@ -52,7 +52,7 @@ pub fn window_edits(
     Ok(edits)
 }
 
-/// Checks what a document and a place must be for edits to make sense.
+/// Checks that a document and a placement fit together.
 fn check(
     current: &DomainXml,
     guest: &Guest,
@@ -90,7 +90,7 @@ fn check(
     Ok(())
 }
 
-/// Refuses a document for another processor than the host's, which KVM cannot run.
+/// Refuses a document for another architecture than the host's, which KVM cannot run.
 pub fn check_architecture(
     current: &DomainXml,
     virt: VirtType,
@@ -109,7 +109,7 @@ pub fn check_architecture(
     }
 }
 
-/// The edits of all but the devices, in the order of libvirt's elements.
+/// Returns all edits except those of the devices, in the order of libvirt's elements.
 fn domain_edits(
     current: &DomainXml,
     guest: &Guest,
@@ -163,7 +163,7 @@ fn domain_edits(
     });
     let many = needs_remapping(placement.topology) && current.is_x86();
     if many && !current.remaps_interrupts() && current.can_remap_interrupts() {
-        // What a template says of DMA in its own IOMMU stays.
+        // A template's own IOMMU keeps its DMA settings.
         let is_own = current.root().find("devices/iommu").is_some();
         let translates_dma = guest.abilities.translates_dma || is_own;
         edits.push(DomainEdit::Set { setting: Setting::RemapInterrupts { translates_dma } });
@@ -177,7 +177,8 @@ fn domain_edits(
     edits
 }
 
-/// What only guests on KVM get: an emulator has no use for the hints and shows no leaf of the host.
+/// Returns the edits that only guests on KVM get: an emulator has no use for the hints and shows no
+/// CPUID leaf of the host.
 fn kvm_settings(
     current: &DomainXml,
     placement: &Placement,
@@ -191,8 +192,9 @@ fn kvm_settings(
     is_x86.then_some(hints).into_iter().chain(cache).chain(fixed)
 }
 
-/// The CPU model of a guest. An emulator's `maximum` is of AMD's family and hides threads without `topoext`, which it
-/// has not, so guests that shall see threads get one of Intel's; a model that the document names is kept.
+/// Returns the CPU model of a guest. An emulator's `maximum` is an AMD model without `topoext`,
+/// which hides threads, so guests that show threads get an Intel model; a model that the document
+/// names is kept.
 fn cpu_model(current: &DomainXml, virt: VirtType, placement: &Placement) -> CpuModel {
     let cpu = current.root().child("cpu");
     let mode = cpu.and_then(|cpu| cpu.attr("mode"));

@@ -1,10 +1,10 @@
-//! An element of a document, to read. Knows no libvirt.
+//! A readable element of a document. Knows nothing of libvirt.
 
 use super::tree::{Node, Text, Tree, line_at, namespace};
 use quick_xml::escape::unescape;
 use std::borrow::Cow;
 
-/// An element of a document, to read.
+/// A readable element of a document.
 #[derive(Clone, Copy)]
 pub struct Element<'t> {
     /// The document.
@@ -13,7 +13,7 @@ pub struct Element<'t> {
     pub(super) node: usize,
 }
 
-/// A number as libvirt writes those of addresses: `0x1f`, `1f` with a prefix only, or decimal.
+/// Parses a number as in libvirt's addresses: hexadecimal with prefix (`0x1f`) or decimal.
 pub(super) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -22,7 +22,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
 }
 
 impl Tree {
-    /// The root.
+    /// Returns the root.
     pub fn root(&self) -> Element<'_> {
         Element { tree: self, node: 0 }
     }
@@ -54,12 +54,12 @@ impl<'t> Element<'t> {
     pub fn attrs(self) -> impl Iterator<Item = (&'t str, Cow<'t, str>)> {
         self.place().attributes.iter().map(move |attribute| {
             let raw = self.tree.slice(&attribute.value);
-            let value = unescape(raw).unwrap_or(Cow::Borrowed(raw)); // checked when it was read
+            let value = unescape(raw).unwrap_or(Cow::Borrowed(raw)); // checked at parsing
             (self.tree.slice(&attribute.name), value)
         })
     }
 
-    /// Its own text without the white space around it; that of elements in it is not part of it.
+    /// Its own text without the white space around it, without that of its children.
     pub fn text(self) -> Cow<'t, str> {
         let texts = &self.place().texts;
         let piece = |text: &Text| {
@@ -80,17 +80,17 @@ impl<'t> Element<'t> {
         }
     }
 
-    /// Elements in it with this name, in order.
+    /// Its child elements with this name, in order.
     pub fn children(self, name: &str) -> impl Iterator<Item = Element<'t>> {
         self.elements().filter(move |child| child.name() == name)
     }
 
-    /// Elements in it, in order.
+    /// Its child elements, in order.
     pub fn elements(self) -> impl Iterator<Item = Element<'t>> {
         self.place().children.iter().map(move |&node| Element { tree: self.tree, node })
     }
 
-    /// The first element in it with this name.
+    /// Its first child element with this name.
     pub fn child(self, name: &str) -> Option<Element<'t>> {
         self.children(name).next()
     }
@@ -100,12 +100,13 @@ impl<'t> Element<'t> {
         path.split('/').try_fold(self, Element::child)
     }
 
-    /// The element around it; none for the root.
+    /// Its parent; none for the root.
     pub fn parent(self) -> Option<Element<'t>> {
         self.place().parent.map(|node| Element { tree: self.tree, node })
     }
 
-    /// Its path, with its number from 1 where several have its name: `domain/devices/hostdev[2]/source`.
+    /// Its path, with an index from 1 among siblings of the same name:
+    /// `domain/devices/hostdev[2]/source`.
     pub fn path(self) -> String {
         let Some(parent) = self.parent() else { return self.name().to_owned() };
         let mut same = parent.children(self.name());

@@ -1,18 +1,19 @@
-//! What an element shall be: attributes, text and elements in it, as far as we want them. [`super::splice`] makes it so
-//! in a document, and what a fragment does not name stays. Knows XML and libvirt's writing style, not its meaning.
+//! The wanted state of an element: those attributes, texts and children that matter to us.
+//! [`super::splice`] applies it to a document; what a fragment does not name stays. Knows XML and
+//! libvirt's formatting, not its meaning.
 
 use super::element::Element;
 use quick_xml::escape::{escape, partial_escape};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Reads from an element what tells it from its siblings of the same name.
+/// Reads the key that tells an element from its siblings of the same name.
 pub(super) type KeyOf = fn(Element<'_>) -> Option<String>;
 
 /// Tells whether an element is ours to remove.
 pub(super) type IsOurs = fn(Element<'_>) -> bool;
 
-/// Which element of a name a fragment speaks of.
+/// Selects the element of a name that a fragment is about.
 #[derive(Debug, Clone)]
 pub(super) enum Pick {
     /// The first that no other fragment has taken.
@@ -23,42 +24,43 @@ pub(super) enum Pick {
     Key(KeyOf, String),
 }
 
-/// What an attribute shall be.
+/// The wanted state of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
-    /// There, with this value.
+    /// Present, with this value.
     Set(String),
-    /// Absent, or with this value, which absence stands for.
+    /// Absent, or with this value, which is the default.
     Default(String),
     /// Absent.
     Absent,
 }
 
-/// What an element shall be.
+/// The wanted state of an element.
 #[derive(Debug, Clone)]
 pub(super) struct Fragment {
     /// Its name.
     pub name: &'static str,
-    /// Which of that name.
+    /// Selects one of that name.
     pub pick: Pick,
     /// Its attributes.
     pub attributes: Vec<(&'static str, Want)>,
     /// Its own text.
     pub text: Option<String>,
-    /// Elements in it.
+    /// Its child elements.
     pub children: Vec<Fragment>,
-    /// Names of elements in it that are ours: those that no child speaks of are removed if the test says so.
+    /// Names of child elements that are ours: those that no child fragment names are removed if the
+    /// test holds.
     pub only: Vec<(&'static str, IsOurs)>,
-    /// Whether it shall not be there.
+    /// Whether it is to be removed.
     pub gone: bool,
-    /// Whether it is left out where it is not there.
+    /// Whether it is only changed, never created.
     pub if_there: bool,
-    /// Whether it is removed, or not made, where it would be left without elements.
+    /// Whether it is removed, or not created, if it would have no children.
     pub drop_empty: bool,
 }
 
 impl Fragment {
-    /// An element about which nothing is wanted but that it is there.
+    /// Makes a fragment that only wants the element to exist.
     pub fn new(name: &'static str) -> Fragment {
         Fragment {
             name,
@@ -73,7 +75,7 @@ impl Fragment {
         }
     }
 
-    /// An element that shall not be there.
+    /// Makes a fragment that wants the element removed.
     pub fn gone(name: &'static str) -> Fragment {
         Fragment { gone: true, ..Fragment::new(name) }
     }
@@ -96,68 +98,68 @@ impl Fragment {
         self
     }
 
-    /// Wants an element in it.
+    /// Wants a child element.
     pub fn child(mut self, child: Fragment) -> Fragment {
         self.children.push(child);
         self
     }
 
-    /// Wants elements in it.
+    /// Wants child elements.
     pub fn children(mut self, children: impl IntoIterator<Item = Fragment>) -> Fragment {
         self.children.extend(children);
         self
     }
 
-    /// Speaks of the element with this key.
+    /// Selects the element with this key.
     pub fn key(mut self, of: KeyOf, key: impl ToString) -> Fragment {
         self.pick = Pick::Key(of, key.to_string());
         self
     }
 
-    /// Speaks of the element at this place among those of its name.
+    /// Selects the element at this index among those of its name.
     pub fn nth(mut self, nth: usize) -> Fragment {
         self.pick = Pick::Nth(nth);
         self
     }
 
-    /// Wants no other elements of this name in it.
+    /// Wants no other children of this name.
     pub fn only(self, name: &'static str) -> Fragment {
         self.only_where(name, |_| true)
     }
 
-    /// Wants no other elements of this name in it for which the test says yes.
+    /// Wants no other children of this name for which the test holds.
     pub fn only_where(mut self, name: &'static str, ours: IsOurs) -> Fragment {
         self.only.push((name, ours));
         self
     }
 
-    /// Wants nothing where the element is not there.
+    /// Wants nothing if the element does not exist.
     pub fn if_there(mut self) -> Fragment {
         self.if_there = true;
         self
     }
 
-    /// Wants no empty element to be left.
+    /// Wants the element removed when empty.
     pub fn drop_empty(mut self) -> Fragment {
         self.drop_empty = true;
         self
     }
 
-    /// Whether it is to be made where it is not there.
+    /// Whether the element is created if absent.
     pub fn is_made(&self) -> bool {
         !self.gone
             && !self.if_there
             && (!self.drop_empty || self.children.iter().any(Fragment::is_made))
     }
 
-    /// Adds the wishes of another fragment about the same element.
+    /// Merges another fragment of the same element.
     pub fn join(&mut self, other: Fragment) {
         let both = |a: &Fragment, b: &Fragment| {
             a.name == b.name
                 && matches!((&a.pick, &b.pick), (Pick::First, Pick::First))
                 && matches!(a.name, "devices" | "cpu" | "os" | "features" | "metadata")
         };
-        // Two edits may both need a namespace; written twice it would be no document.
+        // Two edits may both need a namespace; declared twice it would not be well-formed.
         let again = |name: &str| other.attributes.iter().any(|(other, _)| *other == name);
         self.attributes.retain(|(name, _)| !again(name));
         self.attributes.extend(other.attributes);
@@ -171,8 +173,8 @@ impl Fragment {
         }
     }
 
-    /// Writes it as libvirt does: two more spaces per level, single quotes. `line` begins a line at its level; none
-    /// writes everything in one line.
+    /// Writes it in libvirt's format: two spaces per level, single quotes. `line` starts a line at
+    /// its level; none writes everything on one line.
     pub fn write(&self, out: &mut String, line: Option<&str>) {
         let _ = write!(out, "<{}", self.name);
         for (name, want) in &self.attributes {
@@ -200,7 +202,7 @@ impl Fragment {
     }
 }
 
-/// Escapes a value for an attribute with any quotes.
+/// Escapes a value for an attribute in single or double quotes.
 pub(super) fn escaped(value: &str) -> Cow<'_, str> {
     let value = escape(value);
     if !value.contains(['\n', '\r', '\t']) {

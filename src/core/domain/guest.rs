@@ -1,5 +1,5 @@
-//! What a guest's XML needs beyond its place: name, kind, disks, networks, and what to remember of how it was made.
-//! Knows no host and no numbers of the plan.
+//! What a guest's XML needs besides its placement: name, kind, disks, networks, and the record of
+//! how it was made. Knows no host and no numbers of the plan.
 
 use super::wish::NicWish;
 use crate::bdf::Bdf;
@@ -302,8 +302,9 @@ pub struct Guest {
     pub record: Record,
 }
 
-/// The MAC address of a domain's NIC number `nic`, from 0: the same name gives the same address, so a guest that is made
-/// again keeps its DHCP lease. 52:54:00 is QEMU's prefix; the rest are 24 bits of an FNV-1a hash of name, NUL, number.
+/// The MAC address of a domain's NIC number `nic`, from 0: the same name gives the same address, so
+/// that a recreated guest keeps its DHCP lease. 52:54:00 is QEMU's prefix; the rest are 24 bits of
+/// an FNV-1a hash of name, NUL, number.
 pub fn mac(name: &str, nic: u32) -> String {
     let bytes = name.bytes().chain([0]).chain(nic.to_be_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

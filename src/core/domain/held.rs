@@ -1,4 +1,5 @@
-//! What a domain holds of its host, for the planner. Does not judge it: [`crate::check`] does.
+//! The host resources that a domain holds, for the planner. Judging them is left to
+//! [`crate::check`].
 
 use super::claims::Claims;
 use super::{DomainXml, DomainXmlError};
@@ -7,12 +8,14 @@ use crate::memsize::MemSize;
 use crate::occupancy::Held;
 use std::collections::BTreeSet;
 
-/// The size that `<hugepages/>` without a size is taken for: the default of x86 and of Arm with 4 KiB pages.
+/// The size assumed for `<hugepages/>` without a size: the default of x86 and of Arm with 4 KiB
+/// pages.
 const DEFAULT_HUGE_PAGE: MemSize = MemSize::from_kib(2048);
 
 impl DomainXml {
-    /// What the domain holds of its host. Any libvirt domain can be read; a value that cannot be understood where it
-    /// matters here is an error, since a pcpu or a device that is held unseen would be given away twice.
+    /// Returns the host resources that the domain holds. Any libvirt domain can be read; a relevant
+    /// value that cannot be parsed is an error, since a pcpu or device overlooked here would be
+    /// given away twice.
     pub fn held(&self, active: bool) -> Result<Held, DomainXmlError> {
         let claims = Claims::read(self);
         if let Some(fault) = claims.faults.first() {
@@ -27,7 +30,7 @@ impl DomainXml {
             pinned.insert(pin.of.value);
             vcpu_pins.push(pin.cpuset.value.clone());
         }
-        // One entry stands for all vCPUs that float over the default pin.
+        // One entry represents all vCPUs that float over the default pin.
         if pinned.len() < claims.vcpus.value as usize {
             vcpu_pins.extend(default.clone());
         }
@@ -53,7 +56,7 @@ impl DomainXml {
     }
 }
 
-/// Memory by the nodes that it is bound to; `preferred` does not bind.
+/// Returns memory by the nodes it is bound to; `preferred` does not bind.
 pub fn bound_memory(claims: &Claims<'_>) -> Vec<(NodeSet, MemSize)> {
     let nodes = |cell: Option<u32>| {
         let binding = claims.binding(cell).filter(|binding| binding.is_hard());

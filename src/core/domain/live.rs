@@ -1,5 +1,5 @@
-//! What a running domain can take of a new definition: pins of its threads and bandwidths of its interfaces. All else
-//! waits for the next start.
+//! The parts of a new definition that a running domain can take: thread pins and interface
+//! bandwidths. The rest waits for the next start.
 
 use super::{Difference, DomainXml, Element, differences};
 use crate::cpuset::CpuSet;
@@ -52,7 +52,7 @@ pub struct Bandwidth {
     pub from: String,
 }
 
-/// What a running domain takes of a definition.
+/// The changes to a running domain and those that wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveChanges {
     /// Threads that move.
@@ -63,11 +63,11 @@ pub struct LiveChanges {
     pub waits: Vec<Difference>,
 }
 
-/// Finds what a running domain, given as it runs, can take of a definition. `all`: every pcpu of the host, where threads
-/// without a pin run.
+/// Finds what a running domain, given by its live XML, can take of a definition. `all` is every
+/// pcpu of the host, where unpinned threads run.
 pub fn live_changes(live: &DomainXml, wanted: &DomainXml, all: &CpuSet) -> LiveChanges {
     let (now, then) = (pins(live, all), pins(wanted, all));
-    // A thread that does not run yet has no pin to be changed.
+    // A thread that does not run yet has no pin to change.
     let moves = then.into_iter().filter_map(|(thread, to)| {
         let from = now.get(&thread)?.clone();
         (from != to).then_some(Move { thread, to, from })
@@ -79,7 +79,7 @@ pub fn live_changes(live: &DomainXml, wanted: &DomainXml, all: &CpuSet) -> LiveC
     LiveChanges { moves, bandwidths, waits }
 }
 
-/// Whether a path is of a pin.
+/// Whether a path belongs to a pin.
 fn is_pin(path: &str) -> bool {
     ["vcpupin", "emulatorpin", "iothreadpin"]
         .iter()
@@ -131,7 +131,7 @@ fn bandwidths(live: &DomainXml, wanted: &DomainXml) -> (Vec<Bandwidth>, DomainXm
         text = text.replacen(&from, &to, 1);
         found.push(Bandwidth { mac, to, from });
     }
-    // What cannot be read any more is compared as it was.
+    // If the changed text cannot be parsed, the domain is compared unchanged.
     let with = DomainXml::parse(&text).unwrap_or_else(|_| live.clone());
     (found, with)
 }
@@ -148,7 +148,7 @@ fn mac(interface: Element<'_>) -> Option<String> {
     Some(mac.to_ascii_lowercase())
 }
 
-/// The bandwidth of an interface, as it stands in the document.
+/// The bandwidth of an interface, as written in the document.
 fn bandwidth(interface: Element<'_>) -> Option<String> {
     Some(interface.child("bandwidth")?.xml().to_owned())
 }

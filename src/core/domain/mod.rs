@@ -1,4 +1,5 @@
-//! Domain XML: read, changed in place, compared. What is not ours stays byte-identical. No I/O.
+//! libvirt domain XML: reads it, edits it in place, compares it. What is not ours stays
+//! byte-identical. No I/O.
 
 pub mod claims;
 mod device;
@@ -43,17 +44,17 @@ use splice::Splicer;
 /// A libvirt domain's XML, well-formed and with `<domain>` at its root.
 #[derive(Clone)]
 pub struct DomainXml {
-    /// The document and where its elements stand.
+    /// The document and the places of its elements.
     tree: tree::Tree,
 }
 
-/// Says why a text is no domain XML, or why an edit cannot be made.
+/// The error of a text that is not domain XML, or of an edit that cannot be made.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "xml-")]
 pub enum DomainXmlError {
-    /// Not well-formed, or what is refused on purpose (DOCTYPE).
+    /// Not well-formed, or refused on purpose (DOCTYPE).
     #[error("domain XML, line {line}: {message}")]
     Syntax {
         /// Line, from 1.
@@ -61,7 +62,7 @@ pub enum DomainXmlError {
         /// What is wrong.
         message: String,
     },
-    /// A value is not what libvirt allows there.
+    /// A value that libvirt does not allow there.
     #[error("domain XML, {path}: {message}")]
     Value {
         /// Path of the element or attribute.
@@ -77,7 +78,7 @@ impl DomainXml {
         Ok(DomainXml { tree: tree::Tree::parse(text.to_owned())? })
     }
 
-    /// The document.
+    /// Returns the document.
     pub fn text(&self) -> &str {
         &self.tree.text
     }
@@ -102,7 +103,8 @@ impl DomainXml {
         self.apply_all(std::slice::from_ref(edit))
     }
 
-    /// Makes several edits, which the document is read and written for only once. Nothing is changed where one fails.
+    /// Makes several edits, parsing and writing the document only once. Nothing is changed where
+    /// one fails.
     pub fn apply_all(&mut self, edits: &[DomainEdit]) -> Result<(), DomainXmlError> {
         let mut wanted = Fragment::new("domain");
         for edit in edits {
@@ -133,13 +135,13 @@ impl DomainXml {
         })
     }
 
-    /// Whether the guest has an IOMMU that gives its interrupts the addresses of more than 255 vCPUs.
+    /// Whether the guest has an IOMMU whose interrupt remapping can address more than 255 vCPUs.
     pub fn remaps_interrupts(&self) -> bool {
         let driver = self.root().find("devices/iommu/driver");
         driver.and_then(|driver| driver.attr("eim")).is_some_and(|eim| eim == "on")
     }
 
-    /// Whether it has such an IOMMU or can get one: libvirt has it only on q35, and no second one.
+    /// Whether it has such an IOMMU or can get one: libvirt supports it on q35 only, and only one.
     pub fn can_remap_interrupts(&self) -> bool {
         let machine = self.root().find("os/type").and_then(|kind| kind.attr("machine"));
         let is_q35 = machine.is_some_and(|machine| {
@@ -150,8 +152,8 @@ impl DomainXml {
         self.remaps_interrupts() || is_q35 && iommu.is_none_or(is_intels)
     }
 
-    /// Whether the guest's architecture is x86; libvirt's default on hosts that run this is the host's, so an unnamed one
-    /// counts as x86.
+    /// Whether the guest's architecture is x86; without one libvirt uses the host's, which counts
+    /// as x86 here.
     pub fn is_x86(&self) -> bool {
         let arch = self.root().find("os/type").and_then(|kind| kind.attr("arch"));
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))

@@ -1,5 +1,5 @@
-//! The NICs of a guest: the template's or one per network that is asked for, each with a stable MAC address and a
-//! queue for each vCPU, up to [`USUAL_QUEUES`].
+//! The NICs of a guest: the template's or one per requested network, each with a stable MAC address
+//! and a queue for each vCPU, up to [`USUAL_QUEUES`].
 
 use super::element::Element;
 use super::guest::{Guest, mac};
@@ -10,14 +10,14 @@ use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
 
-/// Number of the first virtual function among a guest's NICs, as far as MAC addresses go: they do not change when a NIC
-/// comes or goes.
+/// Number of a guest's first virtual function in the hash of MAC addresses, far above other NICs,
+/// so that its MAC does not change when a NIC is added or removed.
 const FIRST_VF: u32 = 1 << 16;
 /// Class and subclass of Ethernet controllers.
 const CLASS_ETHERNET: u32 = 0x0200;
 
-/// Finds what each NIC shall be, and the places of those that shall not be there. `is_new` says that the document is of
-/// another domain, whose MAC addresses must not be used twice.
+/// Finds the wanted state of each NIC, and the places of those to be removed. `is_new` means that
+/// the document belongs to another domain, whose MAC addresses must not be used again.
 pub(super) fn nics(
     seats: &mut Seats<'_>,
     guest: &Guest,
@@ -83,8 +83,8 @@ pub(super) fn nics(
     Ok((nics, dropped))
 }
 
-/// Gives the NICs that are new to the document, their ports: after those of the document's own, so
-/// that the guest numbers all of them in the order that they were asked for in.
+/// Gives new NICs their ports, after those of the document's own NICs, so that the guest numbers
+/// all of them in the order requested.
 pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<(), DomainXmlError> {
     let found = seats.named("interface").count();
     for nic in nics.iter_mut().filter(|nic| nic.nth >= found) {
@@ -93,23 +93,23 @@ pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<()
     Ok(())
 }
 
-/// Queues of a NIC of a guest with so many vCPUs, where nobody asks for another number.
+/// Returns the default queues of a NIC in a guest with this many vCPUs.
 pub fn usual_queues(vcpus: u32) -> u32 {
     vcpus.min(USUAL_QUEUES)
 }
 
-/// What an interface of a domain hangs on.
+/// The network or bridge that a domain's interface is connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     /// Its MAC address, lower case.
     pub mac: String,
-    /// libvirt's network.
+    /// The libvirt network.
     pub network: Option<String>,
-    /// The host's bridge; of a running domain also that of its network.
+    /// The host's bridge; for a running domain also that of its network.
     pub bridge: Option<String>,
 }
 
-/// What the interfaces of a domain hang on, in their order.
+/// Returns what the interfaces of a domain are connected to, in order.
 pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
     let devices = xml.root().children("devices");
     let nics = devices.flat_map(|devices| devices.children("interface"));
@@ -124,8 +124,8 @@ pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
     .collect()
 }
 
-/// The card of a virtual function that can be set up over it: an Ethernet card with a network device. libvirt sets MAC
-/// addresses over no other.
+/// Returns the physical function through which a virtual function can be configured: an Ethernet
+/// card with a network device. libvirt sets MAC addresses through no other.
 pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
     let Some(Sriov::Vf { pf }) = topology.device(bdf)?.sriov else { return None };
     let pf = topology.device(pf)?;
@@ -133,19 +133,20 @@ pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
     (pf.class >> 8 == CLASS_ETHERNET && has_netdev).then_some(pf)
 }
 
-/// What a guest's virtual function number `nth` is as a NIC.
+/// Returns a guest's virtual function number `nth` as a NIC.
 pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
     let settings = guest.record.request.extras.settings_of(bdf);
     let own = || mac(guest.name.as_str(), FIRST_VF + nth);
     VfNic { mac: settings.mac.unwrap_or_else(own), vlan: settings.vlan }
 }
 
-/// A count as a NIC number.
+/// Converts a count to a NIC number.
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Whether queues can be set on a NIC of the document: virtio, and of a kind that libvirt takes queues for.
+/// Whether queues can be set on a NIC of the document: virtio, and of a type for which libvirt
+/// accepts queues.
 pub fn takes_queues(nic: Element<'_>) -> bool {
     let model = nic.child("model").and_then(|model| model.attr("type"));
     let kind = nic.attr("type").unwrap_or_default();

@@ -1,5 +1,6 @@
-//! The order in which libvirt writes elements. Its schema takes most of them in any order; new elements are put where
-//! libvirt would, so that a domain reads the same before and after it was defined.
+//! The order in which libvirt writes elements. Its schema accepts most of them in any order; new
+//! elements are put where libvirt puts them, so that a domain reads the same before and after
+//! define.
 
 /// Elements of `<domain>`.
 const DOMAIN: &[&str] = &[
@@ -150,7 +151,8 @@ const INTERFACE: &[&str] = &[
     "address",
 ];
 
-/// The place of an element among its siblings: before those with a larger one. Unknown elements come last.
+/// Returns the rank of an element among its siblings, in ascending order. Unknown elements come
+/// last.
 pub(super) fn rank(parent: &str, name: &str) -> usize {
     let order = match parent {
         "domain" => DOMAIN,
@@ -160,13 +162,14 @@ pub(super) fn rank(parent: &str, name: &str) -> usize {
         "cpu" => CPU,
         "interface" => INTERFACE,
         "disk" | "hostdev" | "controller" | "rng" | "memballoon" => DEVICE,
-        // What holds one kind of elements, or a device with an order of its own: its address comes last.
+        // A container of one kind of elements, or a device without a listed order: its address
+        // comes last.
         _ => &[],
     };
     order.iter().position(|known| *known == name).unwrap_or(order.len())
 }
 
-/// The name of a device's element, for as long as the program runs; none for a device that libvirt does not know.
+/// Returns the name of a device's element as a static string; none for a device unknown to libvirt.
 pub(super) fn device_name(name: &str) -> Option<&'static str> {
     DEVICES.iter().copied().find(|known| *known == name)
 }

@@ -1,5 +1,5 @@
-//! Properties of QEMU's devices that libvirt has no element for, set in its namespace for QEMU. Each is bound to the
-//! alias of a device of ours; what others set there stays.
+//! QEMU device properties without a libvirt element, set in libvirt's QEMU namespace. Each is bound
+//! to the alias of one of our devices; what others set there stays.
 
 use super::DomainXml;
 use super::element::Element;
@@ -9,13 +9,13 @@ use crate::placement::GuestPcie;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// libvirt's namespace for what only QEMU knows.
+/// libvirt's namespace for QEMU-specific settings.
 pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// The property that gives a GPU its clique (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
 const CLIQUE: &str = "x-nv-gpudirect-clique";
 /// The properties of a root port's link; QEMU's own are 16 GT/s and 32 lanes.
 const SPEED: &str = "x-speed";
-/// Its width.
+/// The width of a root port's link.
 const WIDTH: &str = "x-width";
 /// Every property that we set.
 const OURS: [&str; 3] = [CLIQUE, SPEED, WIDTH];
@@ -40,7 +40,7 @@ pub struct Override {
 }
 
 impl DomainXml {
-    /// Whether a property of a device of QEMU's is set in libvirt's namespace for it.
+    /// Whether this QEMU device property is set in libvirt's QEMU namespace.
     pub fn sets_property(&self, name: &str) -> bool {
         let devices = of_qemu(self.root()).flat_map(of_qemu);
         let mut properties = devices.flat_map(of_qemu).flat_map(of_qemu);
@@ -48,7 +48,7 @@ impl DomainXml {
     }
 }
 
-/// The properties that a guest's PCIe tree asks for; `aliases` of its devices.
+/// Returns the properties that a guest's PCIe tree needs; `aliases` are those of its devices.
 pub(super) fn overrides(pcie: &GuestPcie, aliases: &BTreeMap<Bdf, String>) -> Vec<Override> {
     let cliques = pcie.cliques.iter().enumerate();
     let gpus = cliques.flat_map(|(number, gpus)| gpus.iter().map(move |gpu| (number, gpu)));
@@ -59,8 +59,8 @@ pub(super) fn overrides(pcie: &GuestPcie, aliases: &BTreeMap<Bdf, String>) -> Ve
     gpus.filter_map(clique).collect()
 }
 
-/// The properties of the root ports of passed-through devices: each like the host's path to its device, as far as a port
-/// can be told. `ports` are the ports' aliases.
+/// The properties of the root ports of passed-through devices: each link as fast and wide as the
+/// host's path to the device, as far as a port supports it. `ports` are the ports' aliases.
 pub(super) fn links(
     pcie: &GuestPcie,
     fastest_dgts: u32,
@@ -80,7 +80,7 @@ pub(super) fn links(
     overrides
 }
 
-/// What a domain shall be like so that its devices have these properties, and no others of ours.
+/// Returns the wanted state of a domain whose devices have these properties, and no others of ours.
 pub(super) fn fragment(domain: Fragment, overrides: &[Override]) -> Fragment {
     let mut devices: BTreeMap<&str, Vec<&Override>> = BTreeMap::new();
     for one in overrides {
@@ -114,7 +114,7 @@ fn is_ours(property: Element<'_>) -> bool {
     property.attr("name").is_some_and(|name| OURS.contains(&name.as_ref()))
 }
 
-/// Whether something is said of a device, and all of it is ours.
+/// Whether a device has properties, and all of them are ours.
 fn is_all_ours(device: Element<'_>) -> bool {
     let mut said = device.elements().peekable();
     let ours = |frontend: Element<'_>| {
@@ -123,7 +123,7 @@ fn is_all_ours(device: Element<'_>) -> bool {
     said.peek().is_some() && said.all(ours)
 }
 
-/// The elements of libvirt's namespace for QEMU in an element.
+/// Returns the children of an element that are in libvirt's QEMU namespace.
 pub(super) fn of_qemu(element: Element<'_>) -> impl Iterator<Item = Element<'_>> {
     element.elements().filter(|below| below.namespace() == Some(NAMESPACE))
 }

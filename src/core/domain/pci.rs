@@ -1,5 +1,5 @@
-//! The guest's PCI buses: addresses, controllers, and the allocation of free ones. Knows neither the host nor which
-//! device is whose.
+//! The guest's PCI buses: addresses, controllers, and the allocation of free ones. Knows neither
+//! the host nor the owners of devices.
 
 use super::DomainXmlError;
 use super::element::{Element, number};
@@ -27,7 +27,7 @@ impl PciAddress {
         PciAddress { bus: port, slot: 0, function: 0, multifunction: false }
     }
 
-    /// What the element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(self) -> Fragment {
         let address = Fragment::new("address")
             .attr("type", "pci")
@@ -59,7 +59,7 @@ pub struct Controller {
     pub address: Option<PciAddress>,
 }
 
-/// The guest PCI address of a device or controller; none where it has none or it is no PCI address.
+/// The guest PCI address of a device or controller; none if it has none or another kind.
 pub(super) fn pci_address(device: Element<'_>) -> Option<PciAddress> {
     let address = device.child("address").filter(|a| a.attr("type").as_deref() == Some("pci"))?;
     let field = |name: &str| u8::try_from(number(&address.attr(name)?)?).ok();
@@ -67,7 +67,7 @@ pub(super) fn pci_address(device: Element<'_>) -> Option<PciAddress> {
     Some(PciAddress { bus, slot, function: field("function").unwrap_or(0), multifunction: false })
 }
 
-/// Reads the index of a PCI controller, as text without zeros in front.
+/// Reads the index of a PCI controller, as text without leading zeros.
 fn pci_index(controller: Element<'_>) -> Option<String> {
     let is_pci = controller.attr("type").is_some_and(|kind| kind == "pci");
     is_pci.then(|| number(&controller.attr("index")?).map(|index| index.to_string()))?
@@ -91,17 +91,17 @@ impl Controller {
         root.attr("index", 0).attr("model", "pcie-root")
     }
 
-    /// A PCI controller that shall not be there.
+    /// A PCI controller to be removed.
     pub(super) fn dropped(index: u8) -> Fragment {
         Fragment::gone("controller").key(pci_index, index)
     }
 
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
         let controller = Fragment::new("controller");
         let mut controller = match (self.kind, self.model) {
             ("pci", _) => controller.key(pci_index, self.index),
-            // Only made where the document has none of its type, so no element has this key.
+            // Only made if the document has none of its type, so that no element has this key.
             _ => controller.key(|_| None, self.index),
         };
         controller = controller.attr("type", self.kind).attr("index", self.index);
@@ -132,18 +132,19 @@ pub(super) struct Bridge {
     pub cell: Option<u32>,
 }
 
-/// What is in use on the guest's PCI buses.
+/// The occupancy of the guest's PCI buses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buses {
     /// PCI controllers by index.
     pub bridges: BTreeMap<u8, Bridge>,
     /// Slots in use, by bus.
     used: BTreeSet<(u8, u8)>,
-    /// The slot of the root bus that takes the next root ports, and the function for the next one.
+    /// The slot of the root bus that takes the next root ports, and the function of the next one.
     filling: Option<(u8, u8)>,
 }
 
-/// Slots of the root bus that machine type q35 or libvirt want for themselves: host bridge, first video, ISA bridge.
+/// Slots of the root bus that machine type q35 or libvirt reserve: host bridge, first video, ISA
+/// bridge.
 const RESERVED: [u8; 3] = [0, 1, 31];
 
 impl Buses {
@@ -171,7 +172,7 @@ impl Buses {
         Ok(buses)
     }
 
-    /// Whether a PCI controller is an expander bus or hangs below one; that one's index.
+    /// Whether a PCI controller is an expander bus or hangs below one; returns that bus's index.
     pub fn expander_above(&self, index: u8) -> Option<u8> {
         let mut next = index;
         for _ in 0..=self.bridges.len() {
@@ -184,13 +185,13 @@ impl Buses {
         None
     }
 
-    /// Indexes of an expander bus and of all below it.
+    /// Indexes of an expander bus and of all controllers below it.
     pub fn below(&self, expander: u8) -> Vec<u8> {
         let is_below = |index: &u8| self.expander_above(*index) == Some(expander);
         self.bridges.keys().copied().filter(is_below).collect()
     }
 
-    /// How many bus numbers the root bus and what hangs below it take: 0 and up.
+    /// Returns how many bus numbers, from 0, the root bus and the buses below it take.
     fn buses_of_root(&self) -> usize {
         let on_root = |&index: &u8| index != 0 && self.expander_above(index).is_none();
         1 + self.bridges.keys().copied().filter(on_root).count()
@@ -204,7 +205,8 @@ impl Buses {
         self.used.retain(|(bus, _)| *bus != index);
     }
 
-    /// Whether the bus numbers of expander buses leave room for what hangs below each and for the root's.
+    /// Whether the bus numbers of expander buses leave room for the buses below each and for those
+    /// of the root.
     pub fn bus_numbers_fit(&self) -> bool {
         let expanders = self.bridges.iter().filter(|(_, b)| b.model.ends_with("expander-bus"));
         let ranges =
@@ -259,8 +261,8 @@ impl Buses {
         Ok(Controller::port(index, address))
     }
 
-    /// Makes expander buses with so many root ports each, and gives them bus numbers: the last takes the highest. Call it
-    /// when the root bus is complete.
+    /// Makes expander buses with the given numbers of root ports, and assigns bus numbers, the
+    /// highest to the last. Call it when the root bus is complete.
     pub fn add_expanders(
         &mut self,
         groups: &[(Option<u32>, usize)],
@@ -299,7 +301,7 @@ impl Buses {
     }
 }
 
-/// Makes the error that the guest's PCI buses have no room.
+/// Makes the error that the guest's PCI buses are full.
 fn full(message: &str) -> DomainXmlError {
     DomainXmlError::Value { path: "domain/devices".into(), message: message.into() }
 }

@@ -17,7 +17,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Reads a mean rate and, if wanted, the highest rate and the burst, with this between them: `1Gbit/s:2Gbit/s:4M`.
+    /// Reads an average rate and, optionally, peak and burst, separated by `between`:
+    /// `1Gbit/s:2Gbit/s:4M`.
     pub fn read(text: &str, between: char) -> Option<Rate> {
         let mut parts = text.split(between);
         let average_kb_s = speed(parts.next()?)?;
@@ -30,7 +31,7 @@ impl Rate {
         Some(Rate { average_kb_s, peak_kb_s: peak_kb_s.flatten(), burst_kib })
     }
 
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(self, name: &'static str) -> Fragment {
         let or_absent =
             |value: Option<u64>| value.map_or(Want::Absent, |value| Want::Set(value.to_string()));
@@ -41,7 +42,7 @@ impl Rate {
     }
 }
 
-/// Reads a rate with its unit, in units of 1000 bytes per second, which libvirt counts in.
+/// Reads a rate with its unit; returns it in units of 1000 bytes per second, like libvirt.
 fn speed(text: &str) -> Option<u64> {
     /// Units, each with how many bits per second it is.
     const UNITS: [(&str, u64); 6] = [

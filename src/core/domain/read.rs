@@ -1,6 +1,6 @@
-//! Values out of a domain's XML, each with its place. Knows libvirt's spellings of numbers, sets, sizes and PCI
-//! addresses; does not know what a value is for. What cannot be understood becomes a [`Fault`], never a panic and
-//! never a guess.
+//! Reads values from a domain's XML, each with its place. Knows libvirt's spellings of numbers,
+//! sets, sizes and PCI addresses, but not what a value is for. A value that cannot be parsed
+//! becomes a [`Fault`], never a panic and never a guess.
 
 use super::Element;
 use crate::bdf::Bdf;
@@ -8,7 +8,7 @@ use crate::cpuset::{Id, IdSet};
 use crate::memsize::MemSize;
 use std::ops::Deref;
 
-/// Where something stands in a domain's XML. Path and line are worked out only where somebody asks.
+/// A place in a domain's XML. Path and line are computed only on demand.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot<'t> {
     /// The element.
@@ -28,7 +28,7 @@ impl<'t> Spot<'t> {
         Spot { element, attribute: Some(name) }
     }
 
-    /// The element, or the one that the attribute is of.
+    /// Returns the element, or the attribute's element.
     pub fn element(self) -> Element<'t> {
         self.element
     }
@@ -63,19 +63,19 @@ impl<T> Deref for At<'_, T> {
     }
 }
 
-/// A value that cannot be understood.
+/// A value that cannot be parsed.
 #[derive(Debug, Clone)]
 pub struct Fault<'t> {
     /// Its place.
     pub spot: Spot<'t>,
-    /// What is wrong, with the value in it.
+    /// What is wrong, including the value.
     pub message: String,
 }
 
 /// Collects faults while values are read.
 #[derive(Debug, Default)]
 pub struct Reader<'t> {
-    /// What could not be understood so far.
+    /// Faults so far.
     pub faults: Vec<Fault<'t>>,
 }
 
@@ -85,7 +85,7 @@ impl<'t> Reader<'t> {
         self.faults.push(Fault { spot, message: message.into() });
     }
 
-    /// Reads an attribute with `read`; none where it is absent or not understood.
+    /// Reads an attribute with `read`; none if it is absent or cannot be parsed.
     pub fn attribute<T>(
         &mut self,
         element: Element<'t>,
@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads an attribute that must be there.
+    /// Reads an attribute that must be present.
     pub fn required<T>(
         &mut self,
         element: Element<'t>,
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads a size whose number stands in an element's text and whose unit in its attribute `unit`.
+    /// Reads a size from an element's text, with the unit in its attribute `unit`.
     pub fn size(&mut self, element: Element<'t>) -> Option<At<'t, MemSize>> {
         let unit = element.attr("unit");
         self.text(element, |number| memory(number, unit.as_deref()))
@@ -159,7 +159,8 @@ impl<'t> Reader<'t> {
         Some(fields)
     }
 
-    /// Reads the host address out of an `<address>` below `<source>`; absent fields are 0, as in libvirt.
+    /// Reads the host address from an `<address>` below `<source>`; absent fields are 0, as in
+    /// libvirt.
     pub fn host_address(&mut self, address: Element<'t>) -> Option<At<'t, Bdf>> {
         let [segment, bus, device, function] = self.address_fields(address)?;
         let narrow = |field: &str, value: u32| {
@@ -184,7 +185,7 @@ impl<'t> Reader<'t> {
 pub struct GuestAddress {
     /// PCI segment.
     pub segment: u32,
-    /// Index of the PCI controller that it hangs on; not the bus number that the guest sees.
+    /// Index of the PCI controller that it is connected to, not the bus number that the guest sees.
     pub controller: u32,
     /// Device.
     pub slot: u32,
@@ -199,7 +200,7 @@ impl std::fmt::Display for GuestAddress {
     }
 }
 
-/// A text shortened for a message.
+/// Shortens a text for a message.
 fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -212,7 +213,8 @@ pub fn number(text: &str) -> Result<u32, String> {
     value.ok_or_else(|| format!("`{}` is not a number from 0 to {}", short(text), u32::MAX))
 }
 
-/// Reads a number as C does: `0x34` is hexadecimal, `010` octal. PCI addresses are written so.
+/// Reads a number as C does: `0x34` is hexadecimal, `010` octal. PCI addresses are written this
+/// way.
 pub fn c_number(text: &str) -> Result<u32, String> {
     let trimmed = text.trim();
     let (digits, radix) = match trimmed.as_bytes() {
@@ -251,7 +253,7 @@ pub fn memory(text: &str, unit: Option<&str>) -> Result<MemSize, String> {
     }
 }
 
-/// Bytes of one of a unit.
+/// Returns the number of bytes in a unit.
 fn unit_bytes(unit: &str) -> Option<u128> {
     let lower = unit.to_ascii_lowercase();
     if matches!(lower.as_str(), "b" | "byte" | "bytes") {

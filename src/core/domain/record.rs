@@ -1,4 +1,4 @@
-//! Our metadata of a domain, read back.
+//! Reads our metadata of a domain.
 
 use super::claims::Claims;
 use super::device::{disk_path, hostdev_bdf};
@@ -13,7 +13,7 @@ use crate::request::Guard;
 use crate::topology::Binding;
 
 impl DomainXml {
-    /// What was remembered of how the guest was made; none where it was not made by us.
+    /// Returns the record of how the guest was made; none if we did not make it.
     pub fn record(&self) -> Result<Option<Record>, DomainXmlError> {
         let Some(guest) = self.ours() else { return Ok(None) };
         let child = |of: Element<'_>, name: &str| {
@@ -34,8 +34,8 @@ impl DomainXml {
         Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl: nccl(guest) }))
     }
 
-    /// Whether our metadata is about a domain of another UUID: the definition is a copy of that one's, and what was made,
-    /// bound and reserved for that one is not its own.
+    /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and what
+    /// was made, bound and reserved for the original is not its own.
     pub fn is_copy(&self) -> bool {
         match (self.recorded_uuid(), self.uuid()) {
             (Some(recorded), Some(own)) => !recorded.eq_ignore_ascii_case(&own),
@@ -43,8 +43,8 @@ impl DomainXml {
         }
     }
 
-    /// Whether what was bound, reserved and told for the guest can be its own, and may be used to give it back: anybody
-    /// can write metadata.
+    /// Whether the resources recorded as bound, reserved and set up for the guest can be its own,
+    /// so that they may be released: anybody can write metadata.
     fn may_give_back(&self) -> Result<bool, DomainXmlError> {
         let Some(guest) = self.ours().filter(|_| !self.is_copy()) else { return Ok(false) };
         let wrong = |what: String| {
@@ -66,7 +66,7 @@ impl DomainXml {
             let Some(size) = size.filter(|_| nodes.insert((node, page_kib))) else {
                 return wrong(format!("{count} pages of {page_kib} on node {node} cannot be"));
             };
-            // The last page of a node may be used in part.
+            // The last page of a node may be used only in part.
             pages = pages + MemSize::from_kib(size.saturating_sub(page_kib.kib()));
         }
         let memory = Claims::read(self).memory.value;
@@ -76,39 +76,42 @@ impl DomainXml {
         }
     }
 
-    /// The UUID of the domain that our metadata is about; none: there is none, or it was made by a version that did not
-    /// write it. Where it is not the domain's own, the definition was copied, and what is remembered is not its own.
+    /// Returns the UUID of the domain that our metadata belongs to; none without metadata, or from
+    /// a version that did not write it. If it is not the domain's own, the definition is a copy,
+    /// and the recorded resources are not its own.
     pub fn recorded_uuid(&self) -> Option<String> {
         Some(self.ours()?.attr("uuid")?.into_owned())
     }
 
-    /// The disks that were made for the guest, also where the rest of our metadata cannot be read.
+    /// Returns the disks made for the guest, even if the rest of our metadata cannot be read.
     pub fn made(&self) -> Vec<Made> {
         self.ours().map(made).unwrap_or_default()
     }
 
-    /// The functions that were bound for the guest, also where the rest of our metadata cannot be read; none for a copy of
-    /// another domain. What cannot be true of them is an error.
+    /// Returns the functions bound for the guest, even if the rest of our metadata cannot be read;
+    /// none for a copy of another domain. Impossible records are an error.
     pub fn bound(&self) -> Result<Vec<Bound>, DomainXmlError> {
         self.given(bound)
     }
 
-    /// The huge pages that were reserved for the guest, likewise.
+    /// Returns the huge pages reserved for the guest, as [`DomainXml::bound`] does.
     pub fn reserved(&self) -> Result<Vec<Reserved>, DomainXmlError> {
         self.given(reserved)
     }
 
-    /// The virtual functions that their cards were told about for the guest, likewise.
+    /// Returns the virtual functions set up on their cards for the guest, as [`DomainXml::bound`]
+    /// does.
     pub fn guarded(&self) -> Result<Vec<Guarded>, DomainXmlError> {
         self.given(guarded)
     }
 
-    /// The topology file for NCCL that the guest's seed brought; none for a copy of another domain.
+    /// Returns the NCCL topology file that the guest's seed installed; none for a copy of another
+    /// domain.
     pub fn seeded_nccl(&self) -> Option<SeededNccl> {
         nccl(self.ours().filter(|_| !self.is_copy())?)
     }
 
-    /// A part of our metadata that goes back with the guest.
+    /// Reads a part of our metadata whose resources are released with the guest.
     fn given<T>(&self, part: impl Fn(Element<'_>) -> Vec<T>) -> Result<Vec<T>, DomainXmlError> {
         Ok(match self.may_give_back()? {
             true => self.ours().map(part).unwrap_or_default(),
@@ -116,7 +119,8 @@ impl DomainXml {
         })
     }
 
-    /// Passed-through functions that libvirt does not bind: what binds them has to have been there before.
+    /// Returns passed-through functions that libvirt does not bind (`managed='no'`): they must be
+    /// bound before the start.
     pub fn unmanaged(&self) -> Vec<Bdf> {
         let devices = self.root().children("devices");
         let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
@@ -124,7 +128,7 @@ impl DomainXml {
         unmanaged.filter_map(|hostdev| hostdev_bdf(hostdev)?.parse().ok()).collect()
     }
 
-    /// The element of the disk at a path; none: the domain has no such disk.
+    /// Returns the element of the disk at a path; none: the domain has no such disk.
     pub fn disk(&self, path: &str) -> Option<Element<'_>> {
         let mut disks = self.root().child("devices")?.children("disk");
         disks.find(|&disk| disk_path(disk).as_deref() == Some(path))
@@ -139,7 +143,7 @@ impl DomainXml {
     }
 }
 
-/// Whether a word can be the name of a kernel's driver.
+/// Whether a word can be the name of a kernel driver.
 fn is_driver(word: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     (1..=64).contains(&word.len()) && word.chars().all(good)
@@ -150,7 +154,7 @@ fn local(name: &str) -> &str {
     name.split_once(':').map_or(name, |(_, local)| local)
 }
 
-/// The disks that were made for a guest, by our metadata's root.
+/// Reads the disks made for a guest from our metadata's root.
 fn made(guest: Element<'_>) -> Vec<Made> {
     let below = guest.elements().filter(|element| local(element.name()) == "made");
     let disks = below.flat_map(Element::elements).filter(|disk| local(disk.name()) == "disk");
@@ -160,7 +164,7 @@ fn made(guest: Element<'_>) -> Vec<Made> {
         let role = Role::ALL.into_iter().find(|known| role.as_deref() == Some(known.as_str()));
         let (pool, name) = (text(disk, "pool"), text(disk, "volume"));
         Some(Made {
-            // What a later version made for something else is kept as data is.
+            // A role from a later version is treated like data: kept.
             role: role.unwrap_or(Role::Data),
             path: text(disk, "path")?,
             volume: pool.zip(name).map(|(pool, name)| VolumeRef { pool, name }),
@@ -169,13 +173,13 @@ fn made(guest: Element<'_>) -> Vec<Made> {
     disks.filter_map(read).collect()
 }
 
-/// The functions of a list of our metadata, by its root and the list's name.
+/// Returns the functions in the named list of our metadata's root.
 fn listed<'a>(guest: Element<'a>, name: &'static str) -> impl Iterator<Item = Element<'a>> {
     let below = guest.elements().filter(move |element| local(element.name()) == name);
     below.flat_map(Element::elements).filter(|element| local(element.name()) == "device")
 }
 
-/// The functions that were bound for a guest, by our metadata's root.
+/// Reads the functions bound for a guest from our metadata's root.
 fn bound(guest: Element<'_>) -> Vec<Bound> {
     let text = |device: Element<'_>, name: &str| device.attr(name).map(|value| value.into_owned());
     let read = |device: Element<'_>| {
@@ -186,7 +190,7 @@ fn bound(guest: Element<'_>) -> Vec<Bound> {
     listed(guest, "bound").filter_map(read).collect()
 }
 
-/// The virtual functions that their cards were told about for a guest, by our metadata's root.
+/// Reads the virtual functions set up on their cards for a guest from our metadata's root.
 fn guarded(guest: Element<'_>) -> Vec<Guarded> {
     let is_on = |device: Element<'_>, name: &str| Some(device.attr(name)? == "on");
     let read = |device: Element<'_>| {
@@ -198,7 +202,7 @@ fn guarded(guest: Element<'_>) -> Vec<Guarded> {
     listed(guest, "guarded").filter_map(read).collect()
 }
 
-/// The topology file for NCCL in a guest's seed, by our metadata's root.
+/// Reads the NCCL topology file in a guest's seed from our metadata's root.
 fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
     let found = guest.elements().find(|element| local(element.name()) == "nccl")?;
     let address = |device: Element<'_>, name: &str| device.attr(name)?.parse::<Bdf>().ok();
@@ -207,7 +211,7 @@ fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
     Some(SeededNccl { sum: found.attr("sum")?.into_owned(), functions })
 }
 
-/// The huge pages that were reserved for a guest, by our metadata's root.
+/// Reads the huge pages reserved for a guest from our metadata's root.
 fn reserved(guest: Element<'_>) -> Vec<Reserved> {
     let below = guest.elements().filter(|element| local(element.name()) == "reserved");
     let pages = below.flat_map(Element::elements).filter(|e| local(e.name()) == "pages");

@@ -1,5 +1,5 @@
-//! The edits of a guest's devices: of all of them for a new guest, of the places of passed-through functions alone for
-//! one that is there. Where each sits is [`super::seats`]'s.
+//! The edits of a guest's devices: all of them for a new guest, only the places of passed-through
+//! functions for an existing one. [`super::seats`] chooses the places.
 
 use super::device::hostdev_bdf;
 use super::edit::DomainEdit;
@@ -17,7 +17,7 @@ use crate::placement::Placement;
 use crate::topology::{DeviceKind, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Finds the edits of the devices, in an order in which each can also be made alone.
+/// Finds the edits of the devices, in an order in which they can also be made one by one.
 pub(super) fn device_edits(
     current: &DomainXml,
     guest: &Guest,
@@ -50,9 +50,10 @@ pub(super) fn device_edits(
     Ok(edits)
 }
 
-/// Finds the edits that give the passed-through functions of a document their places and leave what they are as it is:
-/// a root port each, below one expander bus for each group of the plan. `stays`: functions below one for each guest cell
-/// stay there. `port_speed_dgts` is as in [`Abilities`](super::guest::Abilities).
+/// Finds the edits that move the passed-through functions of a document to their places and change
+/// nothing else about them: a root port each, below one expander bus per group of the plan. With
+/// `stays`, functions below one expander bus per guest cell stay there. `port_speed_dgts` is as in
+/// [`Abilities`](super::guest::Abilities).
 pub fn seat_edits(
     current: &DomainXml,
     placement: &Placement,
@@ -95,9 +96,9 @@ pub fn unseat_edits(
     Ok(vec![unseated, seats.controllers_edit(), overrides])
 }
 
-/// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the GPUs and NVSwitches of
-/// an NVLink board. Their driver can hang on unbind, and other guests' links depend on them
-/// (gpuvm-hardware(7), BINDING AND RESET).
+/// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the
+/// GPUs and NVSwitches of an NVLink board. Unbinding their driver can hang, and other guests' links
+/// depend on them (gpuvm-hardware(7), BINDING AND RESET).
 pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
     match kind(topology, bdf) {
         DeviceKind::Gpu => topology.fabric().board.is_some(),
@@ -105,7 +106,8 @@ pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
     }
 }
 
-/// Gives each passed-through function its name and its way of being bound. Without a guest no function becomes a NIC.
+/// Gives each passed-through function its alias and its binding mode. Without a guest no function
+/// becomes a NIC.
 fn hostdevs(
     guest: Option<&Guest>,
     placement: &Placement,
@@ -132,12 +134,12 @@ fn hostdevs(
     hostdevs
 }
 
-/// The names of passed-through functions.
+/// Returns the aliases of passed-through functions.
 fn aliases(hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
     hostdevs.iter().map(|hostdev| (hostdev.bdf, hostdev.alias.clone())).collect()
 }
 
-/// What a function is, as far as its name goes.
+/// Returns the kind of a function, which its alias is made from.
 fn kind(topology: &Topology, bdf: Bdf) -> DeviceKind {
     match topology.device(bdf).map(crate::topology::PciDevice::kind) {
         Some(kind @ (DeviceKind::Gpu | DeviceKind::NvSwitch)) => kind,
@@ -145,7 +147,7 @@ fn kind(topology: &Topology, bdf: Bdf) -> DeviceKind {
     }
 }
 
-/// The properties of passed-through functions and of their ports.
+/// Returns the properties of passed-through functions and of their ports.
 fn properties(
     seats: &mut Seats<'_>,
     hostdevs: &[HostdevSeat],
@@ -159,7 +161,8 @@ fn properties(
     properties
 }
 
-/// Leaves functions the names that they have, which others may speak of, and all but their places.
+/// Keeps the aliases of functions, which other elements may refer to, and everything but their
+/// places.
 fn keep_names(seats: &Seats<'_>, hostdevs: &mut [HostdevSeat]) {
     let name = |device: Element<'_>| {
         let name = device.child("alias")?.attr("name")?.into_owned();

@@ -1,6 +1,6 @@
-//! Where each device of a guest sits: an address for every PCI device, a root port for each, an expander bus for each
-//! group of passed-through functions. libvirt would put devices without an address on any free port, that of an
-//! expander bus included, and so on the wrong guest cell.
+//! The guest's PCI places: an address and a root port for every PCI device, an expander bus for
+//! each group of passed-through functions. libvirt would put devices without an address on any free
+//! port, including those of an expander bus, and so in the wrong guest cell.
 
 use super::device::{Seat, hostdev_bdf, is_on_usb, is_on_virtio_serial, is_our_hostdev, seat};
 use super::edit::DomainEdit;
@@ -14,17 +14,18 @@ use crate::bdf::Bdf;
 use crate::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The work of seating the devices of one guest.
+/// An allocation of PCI places to the devices of one guest.
 pub(super) struct Seats<'a> {
     /// The document's devices; none where it has none.
     pub devices: Option<Element<'a>>,
-    /// Its place.
+    /// Its placement.
     pub placement: &'a Placement,
-    /// Whether the machine has PCI Express; addresses are left to libvirt where not.
+    /// Whether the machine has PCI Express; without it, libvirt chooses addresses.
     pub is_pcie: bool,
-    /// Whether the guest has a function of the host, now or from its start on, so that all its memory stays mapped.
+    /// Whether the guest has a passed-through function, now or from its start, so that all its
+    /// memory stays mapped.
     pub passes: bool,
-    /// What is in use.
+    /// Addresses and bus numbers in use.
     buses: Buses,
     /// Controllers to set.
     controllers: Vec<Controller>,
@@ -33,7 +34,7 @@ pub(super) struct Seats<'a> {
 }
 
 impl<'a> Seats<'a> {
-    /// Looks at a document whose functions shall be placed.
+    /// Reads a document whose functions are to be placed.
     pub fn new(
         current: &'a DomainXml,
         placement: &'a Placement,
@@ -46,8 +47,9 @@ impl<'a> Seats<'a> {
         Ok(Seats { devices, placement, is_pcie, passes, buses, controllers, dropped })
     }
 
-    /// The guest addresses that functions keep; none where they get new ones, and room was made for these. `stays`: those
-    /// below one expander bus for each cell, as versions before made them, stay there.
+    /// Returns the guest addresses that functions keep; none if they get new ones, for which room
+    /// has been made. With `stays`, functions below one expander bus per cell, as older versions
+    /// placed them, stay there.
     pub fn kept_or_dropped(
         &mut self,
         groups: &[(Option<u32>, Vec<Bdf>)],
@@ -57,7 +59,7 @@ impl<'a> Seats<'a> {
         let kept = kept.or_else(|| self.kept_addresses(&by_cell(groups)).filter(|_| stays));
         match kept {
             None => self.drop_expanders(|_, _| true),
-            // Those of cells that the guest has lost, with nothing below them.
+            // Empty expander buses of cells that the guest no longer has.
             Some(_) => {
                 let cells = self.placement.cells.len();
                 self.drop_expanders(|cell, idle| {
@@ -68,7 +70,7 @@ impl<'a> Seats<'a> {
         kept
     }
 
-    /// The edit of the controllers.
+    /// Returns the edit of the controllers.
     pub fn controllers_edit(self) -> DomainEdit {
         let Seats { controllers, dropped, .. } = self;
         DomainEdit::SetControllers { controllers, dropped }
@@ -79,17 +81,18 @@ impl<'a> Seats<'a> {
         self.devices.into_iter().flat_map(Element::elements)
     }
 
-    /// The hostdevs and the interfaces that are one.
+    /// Returns the hostdevs and the interfaces of type hostdev.
     pub fn hostdevs(&self) -> impl Iterator<Item = Element<'a>> + use<'a> {
         self.elements().filter(|device| matches!(device.name(), "hostdev" | "interface"))
     }
 
-    /// Devices of a kind.
+    /// Returns the devices of a kind.
     pub fn named(&self, name: &'static str) -> impl Iterator<Item = Element<'a>> + use<'a> {
         self.elements().filter(move |device| device.name() == name)
     }
 
-    /// Groups of functions with the cell that each belongs to; every function is in exactly one.
+    /// Returns groups of functions with the cell that each belongs to; every function is in exactly
+    /// one.
     pub fn groups(&self) -> Vec<(Option<u32>, Vec<Bdf>)> {
         let only = (self.placement.cells.len() == 1).then_some(0);
         let mut left: BTreeSet<Bdf> = self.placement.devices.iter().copied().collect();
@@ -104,13 +107,15 @@ impl<'a> Seats<'a> {
         groups
     }
 
-    /// Whether a hostdev, or an interface that is one, is one that the plan or an earlier one put there.
+    /// Whether a hostdev, or an interface of type hostdev, was put there by this plan or an earlier
+    /// one.
     pub fn is_planned(&self, hostdev: Element<'_>) -> bool {
         let bdf = hostdev_bdf(hostdev).and_then(|bdf| bdf.parse().ok());
         is_our_hostdev(hostdev) || bdf.is_some_and(|bdf| self.placement.devices.contains(&bdf))
     }
 
-    /// The guest addresses that functions have already; none unless all sit as planned.
+    /// Returns the current guest addresses of functions; none unless all are at their planned
+    /// places.
     fn kept_addresses(
         &self,
         groups: &[(Option<u32>, Vec<Bdf>)],
@@ -140,8 +145,8 @@ impl<'a> Seats<'a> {
         (all && self.buses.bus_numbers_fit()).then_some(found)
     }
 
-    /// Removes expander buses that carry nothing but functions of the plan or of an earlier one, of those that `goes` takes by
-    /// the cell and by whether nothing is below.
+    /// Removes expander buses with no functions but those of this plan or an earlier one, if `goes`
+    /// agrees given the bus's cell and whether it is empty.
     pub fn drop_expanders(&mut self, goes: impl Fn(Option<u32>, bool) -> bool) {
         let expanders: Vec<u8> = self.buses.bridges.keys().copied().collect();
         for index in expanders {
@@ -176,7 +181,7 @@ impl<'a> Seats<'a> {
         }
     }
 
-    /// An address behind a new root port; none where addresses are libvirt's.
+    /// Returns an address behind a new root port; none if libvirt chooses addresses.
     pub fn port(&mut self) -> Result<Option<PciAddress>, DomainXmlError> {
         if !self.is_pcie {
             return Ok(None);
@@ -187,7 +192,7 @@ impl<'a> Seats<'a> {
         Ok(Some(address))
     }
 
-    /// Addresses for devices of the document that have none.
+    /// Allocates addresses for devices of the document that have none.
     pub fn addresses(
         &mut self,
         dropped_nics: &[usize],
@@ -226,8 +231,8 @@ impl<'a> Seats<'a> {
         Ok(addresses)
     }
 
-    /// Writes out the controllers that libvirt would add by itself, so that they get an address too; where
-    /// asked, a USB controller that nothing hangs on is ruled out.
+    /// Writes out the controllers that libvirt would add by itself, so that they get an address,
+    /// too; with `rules_out_usb`, an unused USB controller is disabled.
     pub fn implied_controllers(&mut self, rules_out_usb: bool) -> Result<(), DomainXmlError> {
         if !self.is_pcie {
             return Ok(());
@@ -263,7 +268,7 @@ impl<'a> Seats<'a> {
         Ok(())
     }
 
-    /// The edit of the memory balloon.
+    /// Returns the edit of the memory balloon.
     pub fn balloon(&mut self) -> Result<Option<DomainEdit>, DomainXmlError> {
         if self.passes {
             return Ok(Some(DomainEdit::SetBalloon { address: None }));
@@ -275,8 +280,8 @@ impl<'a> Seats<'a> {
         Ok(address.map(|address| DomainEdit::SetBalloon { address: Some(address) }))
     }
 
-    /// The functions that sit in one slot with another function of the same card, as on the host, each with the one
-    /// that is function 0 there. They stay together.
+    /// Returns the functions that share a slot with another function of the same card, as on the
+    /// host, each with function 0 of that slot. They stay together.
     pub fn paired(&self, found: &BTreeMap<Bdf, PciAddress>) -> BTreeMap<Bdf, Bdf> {
         let card = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
         let mut paired = BTreeMap::new();
@@ -291,13 +296,13 @@ impl<'a> Seats<'a> {
         paired
     }
 
-    /// The addresses of the hostdevs of a document.
+    /// Returns the addresses of the hostdevs of a document.
     pub fn hostdev_addresses(&self) -> BTreeMap<Bdf, PciAddress> {
         let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
         self.hostdevs().filter_map(at).collect()
     }
 
-    /// Makes the expander buses and gives each function the port behind which it sits.
+    /// Makes the expander buses and gives each function its port.
     pub fn expanders(
         &mut self,
         groups: &[(Option<u32>, Vec<Bdf>)],
@@ -328,12 +333,12 @@ impl<'a> Seats<'a> {
         Ok(seated)
     }
 
-    /// Gives each root port of a passed-through function a name, made of the function's.
+    /// Gives each root port of a passed-through function an alias derived from the function's.
     pub fn name_ports(&mut self, hostdevs: &[HostdevSeat]) -> BTreeMap<Bdf, String> {
         let mut names = BTreeMap::new();
         for HostdevSeat { bdf, alias, address, .. } in hostdevs {
             if address.function > 0 {
-                continue; // its port has the name of function 0
+                continue; // its port has the alias of function 0
             }
             let name = format!("{alias}-port");
             let mut made = self.controllers.iter_mut();
@@ -350,7 +355,7 @@ impl<'a> Seats<'a> {
     }
 }
 
-/// Groups of functions with those of one cell joined.
+/// Merges the groups of functions of the same cell.
 fn by_cell(groups: &[(Option<u32>, Vec<Bdf>)]) -> Vec<(Option<u32>, Vec<Bdf>)> {
     let mut joined: BTreeMap<Option<u32>, Vec<Bdf>> = BTreeMap::new();
     for (cell, devices) in groups {
@@ -359,7 +364,7 @@ fn by_cell(groups: &[(Option<u32>, Vec<Bdf>)]) -> Vec<(Option<u32>, Vec<Bdf>)> {
     joined.into_iter().collect()
 }
 
-/// Whether the guest is of the kind that the host's kernel can move packets for.
+/// Whether the host's kernel can move packets for the guest (vhost).
 pub(super) fn has_vhost(guest: &Guest) -> bool {
     guest.virt == VirtType::Kvm
 }

@@ -1,4 +1,5 @@
-//! One setting of a domain at a time, for `tune`: what it shall be like, and nothing else of the element around it.
+//! One setting of a domain at a time, for `tune`: its wanted state, and nothing else of the
+//! surrounding element.
 
 mod disk;
 
@@ -17,7 +18,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 use serde::Serialize;
 
-/// The name by which libvirt and a guest's agent find each other.
+/// The name of the channel between libvirt and the guest agent.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
 
 /// What becomes of a value that a document may have.
@@ -35,7 +36,7 @@ pub enum Put<T> {
 }
 
 impl<T: ToString> Put<T> {
-    /// What an attribute with this value shall be; none: as it is.
+    /// Returns the wanted state of an attribute; none: unchanged.
     fn want(&self) -> Option<Want> {
         match self {
             Put::Stays => None,
@@ -195,7 +196,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// What the domain shall be like.
+    /// Returns the wanted state of the domain.
     pub(super) fn fragment(&self) -> Fragment {
         let domain = Fragment::new("domain");
         match self {
@@ -269,7 +270,7 @@ impl Setting {
         }
     }
 
-    /// What the guest's CPU shall be like.
+    /// Returns the wanted state of `<cpu>`.
     fn cpu(&self, cpu: Fragment) -> Fragment {
         match self {
             Setting::Topology { topology: None, .. } => {
@@ -319,7 +320,8 @@ impl Setting {
     }
 }
 
-/// A domain with these pins of its vCPUs. A pin of all threads together makes no sense beside them.
+/// Wants a domain with these vCPU pins. A common pin of all threads makes no sense beside them and
+/// is removed.
 fn vcpu_pins(domain: Fragment, pins: &[CpuSet]) -> Fragment {
     let domain = domain.child(tune("vcpupin", shape::vcpu_pins(pins)));
     if pins.iter().all(CpuSet::is_empty) {
@@ -329,12 +331,12 @@ fn vcpu_pins(domain: Fragment, pins: &[CpuSet]) -> Fragment {
     domain.child(vcpu.want("placement", Want::Default("static".into())))
 }
 
-/// What `<cputune>` shall be like as far as pins of a name go.
+/// Returns the wanted state of `<cputune>` for pins of this name.
 fn tune(name: &'static str, pins: Vec<Fragment>) -> Fragment {
     Fragment::new("cputune").children(pins).only(name).drop_empty()
 }
 
-/// What `<features>` shall be like as far as the hints go that KVM gives its guests.
+/// Returns the wanted state of `<features>` for KVM's hints to its guests.
 fn kvm_hints(on: bool) -> Fragment {
     let names = ["hint-dedicated", "poll-control"].into_iter();
     let kvm = Fragment::new("kvm");
@@ -346,7 +348,7 @@ fn kvm_hints(on: bool) -> Fragment {
     features.child(kvm.children(names.map(|name| Fragment::new(name).attr("state", "on"))))
 }
 
-/// A domain whose IOMMU remaps interrupts. libvirt wants the I/O APIC in QEMU for it.
+/// Wants an IOMMU that remaps interrupts. libvirt requires the I/O APIC in QEMU for it.
 fn remapping(domain: Fragment, translates_dma: bool) -> Fragment {
     let ioapic = Fragment::new("ioapic").attr("driver", "qemu");
     let driver = ["intremap", "caching_mode", "eim"].into_iter();
@@ -358,12 +360,12 @@ fn remapping(domain: Fragment, translates_dma: bool) -> Fragment {
         .child(Fragment::new("devices").child(iommu))
 }
 
-/// What `<memoryBacking>` shall be like as far as one element of it goes.
+/// Returns the wanted state of `<memoryBacking>` for one of its elements.
 fn backing(part: Fragment) -> Fragment {
     Fragment::new("memoryBacking").child(part).drop_empty()
 }
 
-/// What the channel of the guest's agent shall be like.
+/// Returns the wanted state of the guest agent's channel.
 fn agent(there: bool) -> Fragment {
     let name = |channel: Element<'_>| Some(channel.child("target")?.attr("name")?.into());
     let devices = Fragment::new("devices");
@@ -375,7 +377,7 @@ fn agent(there: bool) -> Fragment {
 }
 
 impl NicTuning {
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     fn fragment(&self) -> Fragment {
         let mut nic = Fragment::new("interface").nth(self.nth).if_there();
         let driver = Fragment::new("driver");

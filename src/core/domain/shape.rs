@@ -1,4 +1,4 @@
-//! What the elements that edits set shall be like, as fragments. Writes down numbers and chooses none.
+//! The elements that edits set, as fragments. Writes numbers but chooses none.
 
 use super::device::{disk_path, hostdev_bdf};
 use super::element::Element;
@@ -14,7 +14,7 @@ use crate::request::{PageSize, Request};
 use crate::topology::PartitionId;
 
 impl DiskSeat {
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
         let (kind, source) = match self.disk.kind {
             DiskKind::File => ("file", "file"),
@@ -41,12 +41,12 @@ impl DiskSeat {
     }
 }
 
-/// A disk's driver with so many queues, served by these I/O threads.
+/// Wants a disk's driver with this many queues, served by these I/O threads.
 pub(super) fn served(driver: Fragment, queues: u32, iothreads: &[IoThread]) -> Fragment {
     with_queues(with_iothreads(driver, iothreads), queues)
 }
 
-/// A driver with so many queues; one is not written.
+/// Wants a driver with this many queues; a single queue is not written.
 pub(super) fn with_queues(driver: Fragment, queues: u32) -> Fragment {
     match queues {
         0 | 1 => driver.want("queues", Want::Absent),
@@ -54,7 +54,7 @@ pub(super) fn with_queues(driver: Fragment, queues: u32) -> Fragment {
     }
 }
 
-/// A disk's driver that is served by these I/O threads.
+/// Wants a disk's driver served by these I/O threads.
 pub(super) fn with_iothreads(driver: Fragment, iothreads: &[IoThread]) -> Fragment {
     match iothreads {
         [] => driver.want("iothread", Want::Absent).child(Fragment::gone("iothreads")),
@@ -63,7 +63,7 @@ pub(super) fn with_iothreads(driver: Fragment, iothreads: &[IoThread]) -> Fragme
     }
 }
 
-/// Which I/O thread serves which queues of a disk.
+/// Maps the queues of a disk to I/O threads.
 fn mapping(threads: &[IoThread]) -> Fragment {
     let id = |element: Element<'_>| element.attr("id").map(Into::into);
     let threads = threads.iter().map(|thread| {
@@ -78,7 +78,7 @@ fn mapping(threads: &[IoThread]) -> Fragment {
 }
 
 impl NicSeat {
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
         let mut nic = Fragment::new("interface").nth(self.nth);
         if let Some(network) = &self.network {
@@ -107,7 +107,7 @@ impl NicSeat {
 }
 
 impl HostdevSeat {
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
         let bdf = self.bdf;
         let source = Fragment::new("address")
@@ -145,13 +145,13 @@ impl HostdevSeat {
     }
 }
 
-/// What a guest's wish in our metadata shall be like.
+/// Returns the wanted state of a guest's request in our metadata.
 pub(super) fn request(request: &Request) -> Fragment {
     let request = serde_json::to_string(request).expect("a request has no map");
     Fragment::new("gpuvm:request").text(request)
 }
 
-/// What `<metadata>` shall be like.
+/// Returns the wanted state of `<metadata>`.
 pub(super) fn metadata(
     record: &Record,
     partition: Option<PartitionId>,
@@ -212,7 +212,7 @@ pub(super) fn metadata(
     Fragment::new("metadata").child(guest)
 }
 
-/// What is remembered of a disk that was made for the guest.
+/// Returns the record of a disk that was made for the guest.
 pub(super) fn made(made: &Made) -> Fragment {
     let disk = Fragment::new("gpuvm:disk").attr("path", &made.path);
     let disk = disk.attr("role", made.role.as_str());
@@ -222,7 +222,7 @@ pub(super) fn made(made: &Made) -> Fragment {
     }
 }
 
-/// What `<memoryBacking>` shall be like.
+/// Returns the wanted state of `<memoryBacking>`.
 pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment {
     let backing = Fragment::new("memoryBacking").drop_empty();
     backing.child(hugepages(pages)).child(match threads {
@@ -231,19 +231,19 @@ pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment
     })
 }
 
-/// What `<hugepages>` shall be like; none: normal pages.
+/// Returns the wanted state of `<hugepages>`; none: normal pages.
 pub(super) fn hugepages(pages: Option<PageSize>) -> Fragment {
     let Some(pages) = pages else { return Fragment::gone("hugepages") };
     let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");
     Fragment::new("hugepages").child(page.want("nodeset", Want::Absent)).only("page")
 }
 
-/// What fills the memory with so many threads before the guest starts.
+/// Wants memory preallocated by this many threads before the guest starts.
 pub(super) fn allocation(threads: u32) -> Fragment {
     Fragment::new("allocation").attr("mode", "immediate").attr("threads", threads)
 }
 
-/// What `<cputune>` shall be like.
+/// Returns the wanted state of `<cputune>`.
 pub(super) fn cputune(vcpus: &[CpuSet], emulator: &CpuSet, iothreads: &[CpuSet]) -> Fragment {
     let pins = [vcpu_pins(vcpus), emulator_pin(emulator), iothread_pins(iothreads)];
     Fragment::new("cputune")
@@ -254,25 +254,25 @@ pub(super) fn cputune(vcpus: &[CpuSet], emulator: &CpuSet, iothreads: &[CpuSet])
         .drop_empty()
 }
 
-/// The pins of vCPUs, vCPU 0 first; an empty set is no pin.
+/// Returns the pins of vCPUs, vCPU 0 first; an empty set means no pin.
 pub(super) fn vcpu_pins(sets: &[CpuSet]) -> Vec<Fragment> {
     let of: KeyOf = |pin| Some(pin.attr("vcpu")?.into());
     pins("vcpupin", ("vcpu", of), 0, sets)
 }
 
-/// The pin of the emulator; none where the set is empty.
+/// Returns the pin of the emulator; none if the set is empty.
 pub(super) fn emulator_pin(set: &CpuSet) -> Vec<Fragment> {
     let pin = Fragment::new("emulatorpin").attr("cpuset", set);
     if set.is_empty() { Vec::new() } else { vec![pin] }
 }
 
-/// The pins of I/O threads, thread 1 first; an empty set is no pin.
+/// Returns the pins of I/O threads, thread 1 first; an empty set means no pin.
 pub(super) fn iothread_pins(sets: &[CpuSet]) -> Vec<Fragment> {
     let of: KeyOf = |pin| Some(pin.attr("iothread")?.into());
     pins("iothreadpin", ("iothread", of), 1, sets)
 }
 
-/// Pins of threads that are numbered from `first` on and told apart by an attribute.
+/// Returns pins of threads numbered from `first` in an attribute.
 fn pins(
     name: &'static str,
     (key, of): (&'static str, KeyOf),
@@ -286,7 +286,7 @@ fn pins(
     pinned.map(pin).collect()
 }
 
-/// What `<numatune>` shall be like.
+/// Returns the wanted state of `<numatune>`.
 pub(super) fn numatune(cells: &[NodeSet]) -> Fragment {
     let bound = cells.iter().enumerate().filter(|(_, nodes)| !nodes.is_empty());
     let nodes = bound.clone().map(|(cell, nodes)| {
@@ -307,7 +307,7 @@ pub(super) fn numatune(cells: &[NodeSet]) -> Fragment {
     numatune.only("memory").only("memnode").drop_empty()
 }
 
-/// What `<cpu>` shall be like.
+/// Returns the wanted state of `<cpu>`.
 pub(super) fn cpu(
     model: CpuModel,
     topology: GuestTopology,
@@ -342,7 +342,7 @@ pub(super) fn cpu(
     cpu.children(topoext.then(require_topoext)).child(numa(cells))
 }
 
-/// What `<topology>` shall be like.
+/// Returns the wanted state of `<topology>`.
 pub(super) fn cpu_topology(topology: GuestTopology) -> Fragment {
     let GuestTopology { sockets, dies, cores, threads } = topology;
     let one = || Want::Default("1".into());
@@ -354,14 +354,14 @@ pub(super) fn cpu_topology(topology: GuestTopology) -> Fragment {
         .attr("threads", threads)
 }
 
-/// The feature without which guests on AMD's CPUs see no threads.
+/// Requires the feature without which guests on AMD CPUs see no threads.
 pub(super) fn require_topoext() -> Fragment {
     let name = |feature: Element<'_>| feature.attr("name").map(Into::into);
     let feature = Fragment::new("feature").key(name, "topoext");
     feature.attr("policy", "require").attr("name", "topoext")
 }
 
-/// What `<numa>` shall be like; without cells it shall not be there.
+/// Returns the wanted state of `<numa>`; removed without cells.
 pub(super) fn numa(cells: &[GuestCell]) -> Fragment {
     let cell = |(id, cell): (usize, &GuestCell)| {
         let distances = cell.distances.iter().enumerate().map(|(other, distance)| {

@@ -1,5 +1,6 @@
-//! Changes a document by replacing as few bytes as needed. Everything else, white space and comments included, is
-//! copied; nothing is written anew. Knows where libvirt likes elements to stand, not what they mean.
+//! Changes a document by replacing as few bytes as needed. Everything else, white space and
+//! comments included, is copied; nothing is reformatted. Knows libvirt's order of elements, not
+//! what they mean.
 
 use super::element::Element;
 use super::fragment::{Fragment, Pick, Want, escaped};
@@ -12,9 +13,9 @@ use std::ops::Range;
 /// New text for a span of a document.
 #[derive(Debug)]
 struct Splice {
-    /// What is replaced; empty: an insertion.
+    /// The replaced bytes; empty: an insertion.
     span: Range<usize>,
-    /// What stands there then.
+    /// The replacement.
     text: String,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct Splicer<'t> {
 }
 
 impl<'t> Splicer<'t> {
-    /// Collects what has to change for the root to be as wanted.
+    /// Collects the changes that make the root as wanted.
     pub fn new(tree: &'t Tree, wanted: &Fragment) -> Splicer<'t> {
         let mut splicer = Splicer { tree, splices: Vec::new() };
         splicer.merge(tree.root(), wanted);
@@ -123,7 +124,7 @@ impl<'t> Splicer<'t> {
         }
     }
 
-    /// Replaces all that is in an element by a text: no element of libvirt's has both text and elements.
+    /// Replaces all that is in an element by a text: no libvirt element has both text and children.
     fn set_text(&mut self, place: &Node, text: &str) {
         let name = self.tree.slice(&place.name);
         if place.close.is_empty() {
@@ -133,7 +134,7 @@ impl<'t> Splicer<'t> {
         self.splice(place.open.end..place.close.start, partial_escape(text));
     }
 
-    /// Removes an element with the line that it leaves empty.
+    /// Removes an element and the line left empty by it.
     fn remove(&mut self, place: &Node) {
         let start = match self.line_start(place) {
             Some(start) => start,
@@ -142,7 +143,8 @@ impl<'t> Splicer<'t> {
         self.splice(start..place.close.end, "");
     }
 
-    /// Where the line break and the indentation in front of an element begin; none where other things stand there.
+    /// Returns where the line break and indentation before an element begin; none if other text
+    /// precedes it.
     fn line_start(&self, place: &Node) -> Option<usize> {
         let before = &self.tree.text[..place.open.start];
         let line = before.trim_end_matches([' ', '\t']);
@@ -192,7 +194,8 @@ impl<'t> Splicer<'t> {
         }
     }
 
-    /// Where to insert behind an element that ends at `end`: behind a comment that follows in the same line.
+    /// Returns where to insert after an element that ends at `end`: after a comment that follows on
+    /// the same line.
     fn after(&self, end: usize) -> usize {
         let rest = &self.tree.text[end..];
         let space = rest.len() - rest.trim_start_matches([' ', '\t']).len();
@@ -202,7 +205,8 @@ impl<'t> Splicer<'t> {
         if self.tree.text[end..close].contains('\n') { end } else { close }
     }
 
-    /// The line break and indentation that elements in an element begin with; none where they stand in one line.
+    /// Returns the line break and indentation before the children of an element; none if they are
+    /// on one line.
     fn line_of_children(&self, element: Element<'t>) -> Option<String> {
         let place = element.place();
         let line = |node: &Node| {
@@ -220,7 +224,7 @@ impl<'t> Splicer<'t> {
     }
 }
 
-/// The element in `parent` that a fragment speaks of.
+/// Returns the child of `parent` that a fragment selects.
 fn pick<'t>(
     parent: Element<'t>,
     wanted: &Fragment,
@@ -234,7 +238,7 @@ fn pick<'t>(
     }
 }
 
-/// Whether an element is to be removed because nothing would be left in it.
+/// Whether an element is to be removed because it would be empty.
 fn is_dropped(element: Element<'_>, wanted: &Fragment) -> bool {
     let ours = |child: Element<'_>| {
         let goes = |wish: &Fragment| {

@@ -1,5 +1,5 @@
-//! What edits do to documents, and the whole guests that they make. What libvirt says to these is asked by the
-//! integration tests.
+//! What edits do to documents, and the whole guests that they make. The integration tests ask
+//! libvirt about these.
 
 mod corpus;
 mod edits;

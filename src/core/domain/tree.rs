@@ -1,6 +1,6 @@
-//! A document and the byte spans of its parts, read once with quick-xml. Knows XML and nothing of libvirt but the name
-//! of the root. What XML allows and nobody needs here (DOCTYPE, entities of one's own) is refused, so that no document
-//! can grow while it is read.
+//! A document and the byte spans of its parts, read once with quick-xml. Knows XML, and of libvirt
+//! only the name of the root. XML features that nobody needs here (DOCTYPE, custom entities) are
+//! refused, so that no document can grow while it is read.
 
 use super::DomainXmlError;
 use quick_xml::escape::unescape;
@@ -12,9 +12,9 @@ use std::ops::Range;
 pub const MAX_BYTES: usize = 8 << 20;
 /// The deepest nesting that is read; libvirt's own documents reach 10.
 pub const MAX_DEPTH: usize = 64;
-/// Bytes of the longest value of an attribute; the kernel hands no longer argument to QEMU.
+/// The longest attribute value, in bytes; the kernel passes no longer argument to QEMU.
 pub const MAX_VALUE: usize = 128 << 10;
-/// Bytes of the longest name of a domain; it is a file's name for libvirt, which has 255 at most.
+/// The longest domain name, in bytes; libvirt uses it as a file name, which has 255 at most.
 pub const MAX_NAME: usize = 1024;
 
 /// The place of a name and of the value between the quotes.
@@ -31,26 +31,26 @@ pub(super) struct Attribute {
 pub(super) struct Text {
     /// Its bytes; of a CDATA section those inside.
     pub span: Range<usize>,
-    /// Whether `&` and `<` stand for themselves.
+    /// Whether it is a CDATA section, where `&` and `<` are literal.
     pub cdata: bool,
 }
 
 /// The place of an element's parts.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    /// The element around it; none for the root.
+    /// Its parent; none for the root.
     pub parent: Option<usize>,
     /// The name in the start tag, with its prefix.
     pub name: Range<usize>,
     /// The start tag, `<` to `>`.
     pub open: Range<usize>,
-    /// The end tag, `<` to `>`; empty and at the end of `open` where the element closes itself.
+    /// The end tag, `<` to `>`; empty and at the end of `open` for a self-closing element.
     pub close: Range<usize>,
     /// Its attributes, in order.
     pub attributes: Vec<Attribute>,
     /// Its own text, in order.
     pub texts: Vec<Text>,
-    /// Elements in it, in order.
+    /// Its children, in order.
     pub children: Vec<usize>,
 }
 
@@ -87,7 +87,8 @@ impl Tree {
     }
 }
 
-/// The first name or value that is too long to be of a domain, which is compared and printed over and over.
+/// Returns the first name or value that is too long for a domain; they are compared and printed
+/// many times.
 fn too_long(text: &str, nodes: &[Node]) -> Option<Failure> {
     nodes.iter().find_map(|node| {
         let values = node.attributes.iter().map(|attribute| &attribute.value);
@@ -102,21 +103,21 @@ fn too_long(text: &str, nodes: &[Node]) -> Option<Failure> {
     })
 }
 
-/// The line, from 1, of a byte.
+/// Returns the line, from 1, of a byte.
 pub(super) fn line_at(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// A failure at a byte.
+/// A byte offset and what is wrong there.
 type Failure = (usize, String);
 
-/// A reading in progress.
+/// A parse in progress.
 struct Indexer<'t> {
     /// The document.
     text: &'t str,
     /// Elements found.
     nodes: Vec<Node>,
-    /// Elements that are open, the root first.
+    /// Open elements, the root first.
     open: Vec<usize>,
 }
 
@@ -165,9 +166,10 @@ impl Indexer<'_> {
         }
     }
 
-    /// The place of a part of the document.
+    /// Returns the span of a part of the document.
     fn span(&self, part: &str) -> Range<usize> {
-        // Events borrow from the document, so the difference of addresses is the offset; the end of the file does not.
+        // Events borrow from the document, so the difference of addresses is the offset; that of
+        // the end of the file does not.
         let start = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         if start > self.text.len() {
             return self.text.len()..self.text.len();
@@ -175,7 +177,7 @@ impl Indexer<'_> {
         start..start + part.len()
     }
 
-    /// Takes a start tag.
+    /// Handles a start tag.
     fn start(&mut self, tag: &BytesStart<'_>, empty: bool) -> Result<(), Failure> {
         let content = self.span(tag);
         let name = self.span(tag.name().0);
@@ -232,7 +234,8 @@ impl Indexer<'_> {
         Ok(attributes)
     }
 
-    /// Checks that the prefixes of an element and of its attributes are declared on it or around it.
+    /// Checks that the prefixes of an element and of its attributes are declared on it or an
+    /// ancestor.
     fn check_prefixes(&self, node: usize) -> Result<(), Failure> {
         let this = &self.nodes[node];
         let names = std::iter::once(&this.name).chain(this.attributes.iter().map(|a| &a.name));
@@ -249,7 +252,7 @@ impl Indexer<'_> {
         Ok(())
     }
 
-    /// Takes an end tag, whose name stands at `name`; the reader has checked that it is the right one.
+    /// Handles an end tag whose name is at `name`; the reader has checked that it matches.
     fn end(&mut self, name: Range<usize>) {
         let close = self.text[name.end..].find('>').map_or(self.text.len(), |at| name.end + at + 1);
         if let Some(node) = self.open.pop() {
@@ -257,7 +260,7 @@ impl Indexer<'_> {
         }
     }
 
-    /// Takes text between tags.
+    /// Handles text between tags.
     fn characters(&mut self, text: &str, at: Range<usize>) -> Result<(), Failure> {
         if let Some(bad) = text.find("]]>") {
             return Err((at.start + bad, "`]]>` in text".into()));
@@ -270,7 +273,7 @@ impl Indexer<'_> {
         Ok(())
     }
 
-    /// Takes a reference such as `&amp;`, whose name stands at `name`.
+    /// Handles a reference such as `&amp;`, whose name is at `name`.
     fn reference(&mut self, name: Range<usize>) -> Result<(), Failure> {
         let span = name.start - 1..name.end + 1;
         unescape(&self.text[span.clone()]).map_err(|error| (span.start, error.to_string()))?;
@@ -293,7 +296,7 @@ fn check_name(name: &str) -> Result<(), String> {
     if good(prefix) && good(local) { Ok(()) } else { Err(format!("`{name}` is no name")) }
 }
 
-/// The namespace that a prefix stands for at an element; an empty prefix asks for the default one.
+/// Returns the namespace of a prefix at an element; an empty prefix asks for the default one.
 pub(super) fn namespace<'t>(
     text: &'t str,
     nodes: &[Node],

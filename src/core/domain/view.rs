@@ -1,4 +1,5 @@
-//! A domain as `list`, `show`, `create` and `delete` need it: read from its XML, whoever made it. Asks no hypervisor.
+//! The view of a domain for `list`, `show`, `create` and `delete`: read from its XML, whoever made
+//! it. Asks no hypervisor.
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -100,7 +101,7 @@ pub struct View {
 }
 
 impl View {
-    /// Reads a domain; `topology` is the host that its GPUs are counted on.
+    /// Reads a domain; `topology` is the host whose GPUs are numbered.
     pub fn of(xml: &DomainXml, topology: Option<&Topology>) -> Result<View, DomainXmlError> {
         let held = xml.held(true)?;
         let claims = Claims::read(xml);
@@ -127,7 +128,7 @@ impl View {
         })
     }
 
-    /// Its GPUs in words: indexes on this host, else the passed-through functions.
+    /// Returns its GPUs as text: indexes on this host, otherwise the passed-through functions.
     pub fn gpu_text(&self) -> String {
         if !self.gpus.is_empty() {
             let indexes: Vec<String> = self.gpus.iter().map(usize::to_string).collect();
@@ -140,7 +141,7 @@ impl View {
     }
 }
 
-/// Indexes of the GPUs among these devices, by PCI address from 0; ascending.
+/// Returns the indexes of the GPUs among these devices, by PCI address from 0; ascending.
 pub fn gpu_indexes(topology: &Topology, devices: &[Bdf]) -> Vec<usize> {
     let gpus = topology.gpus().enumerate();
     gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf)).map(|(index, _)| index).collect()
@@ -193,7 +194,7 @@ fn console_view(console: Element<'_>) -> ConsoleView {
     }
 }
 
-/// How the agent stands, by the channels of a running domain's definition.
+/// Returns the agent's state from the channels of a running domain's definition.
 fn agent_state<'a>(channels: impl Iterator<Item = Element<'a>>) -> AgentState {
     let mut targets = channels.filter_map(|channel| channel.child("target"));
     let is = |target: &Element<'_>, name, value: &str| {
@@ -223,7 +224,7 @@ pub fn remembered(xml: &DomainXml) -> Option<Remembered> {
 mod tests {
     use super::*;
 
-    /// A domain of ours with a made disk, a drive without medium and two NICs.
+    /// A domain of ours with a made disk, a drive without a medium and two NICs.
     const OURS: &str = "<domain type='kvm'><name>a</name><metadata><x:y xmlns:x='urn:other'/>
         <g:guest xmlns:g='urn:gpuvm:domain:1'><g:request>{}</g:request><g:made><g:disk path='/d/a.raw'/>
         </g:made></g:guest></metadata><memory>4096</memory><vcpu>2</vcpu>

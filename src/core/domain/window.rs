@@ -1,17 +1,20 @@
-//! How UEFI is told the guest's window for 64-bit BARs, whose size is the plan's (`placement::window`).
+//! Tells UEFI the size of the guest's 64-bit MMIO window, which the plan chooses
+//! (`placement::window`).
 //!
-//! QEMU's `pcihole64` is what ACPI tells the guest; OVMF does not read it and makes a window of its own. Since
-//! edk2-stable202211 (tianocore/edk2 pull request 3381) that is an eighth of the address space; how old a firmware is
-//! cannot be asked of its file, and the template of a host whose firmware is older can carry the argument itself.
+//! QEMU's `pcihole64` is the window that ACPI reports to the guest; OVMF ignores it and makes its
+//! own. Since edk2-stable202211 (tianocore/edk2 pull request 3381) that is an eighth of the address
+//! space. The age of a firmware cannot be read from its file; on a host with older firmware the
+//! template can carry the argument itself.
 
 use super::DomainXml;
 use super::element::Element;
 use super::fragment::Fragment;
 use super::overrides::{NAMESPACE, of_qemu};
 
-/// The name that OVMF reads the size of its window from, in MiB. libvirt reserves such names in its own element.
+/// The name that OVMF reads the size of its window from, in MiB. libvirt reserves such names in its
+/// own `<sysinfo>` element.
 const FILE: &str = "name=opt/ovmf/X-PciMmio64Mb,";
-/// QEMU's option for it.
+/// The QEMU option that passes it.
 const OPTION: &str = "-fw_cfg";
 
 impl DomainXml {
@@ -23,7 +26,8 @@ impl DomainXml {
         named || loader.is_some_and(|kind| kind == "pflash")
     }
 
-    /// Whether UEFI is told a window of at least this many MiB; one whose size stands elsewhere is the admin's to know.
+    /// Whether UEFI is told a window of at least this many MiB; a size given in another way is left
+    /// to the admin.
     pub(super) fn tells_window(&self, mib: u64) -> bool {
         let lines = of_qemu(self.root()).filter(|line| line.name().ends_with(":commandline"));
         let mut told = lines.flat_map(of_qemu).filter_map(|argument| {
@@ -35,7 +39,7 @@ impl DomainXml {
     }
 }
 
-/// What a domain shall be like so that UEFI makes a window of so many MiB.
+/// Returns the wanted state of a domain whose UEFI makes a window of this many MiB.
 pub(super) fn fragment(domain: Fragment, mib: u64) -> Fragment {
     let argument = |part: &'static str, value: String| {
         Fragment::new("qemu:arg").key(part_of_ours, part).attr("value", value)
@@ -46,7 +50,8 @@ pub(super) fn fragment(domain: Fragment, mib: u64) -> Fragment {
     domain.attr("xmlns:qemu", NAMESPACE).child(line)
 }
 
-/// Which of our two arguments one of QEMU's is: the option before the file, or the file behind the option.
+/// Returns which of our two arguments a QEMU argument is: the option before the file, or the file
+/// after the option.
 fn part_of_ours(argument: Element<'_>) -> Option<String> {
     let all: Vec<Element<'_>> = argument.parent()?.children("qemu:arg").collect();
     let ours = all.windows(2).find(|pair| {
@@ -77,7 +82,7 @@ mod tests {
         assert!(xml.tells_window(8192), "{}", xml.text());
         let again = write(xml.text(), 8192);
         assert_eq!(again.text(), xml.text());
-        // What an admin told QEMU besides stays where it is.
+        // Other arguments that an admin passed to QEMU stay where they are.
         let other = xml.text().replace(
             "value='-fw_cfg'/>",
             "value='-fw_cfg'/><qemu:arg value='name=opt/x,file=y'/><qemu:arg value='-fw_cfg'/>",

@@ -1,4 +1,4 @@
-//! What an admin wishes of one NIC of a guest: its network, and what is to be set on it beyond the plan.
+//! The admin's request for one NIC of a guest: its network, and settings beyond the plan.
 
 mod text;
 
@@ -6,15 +6,16 @@ use super::fragment::{Fragment, Want};
 use super::rate::Rate;
 use serde::{Deserialize, Serialize};
 
-/// Queues of a tap device at most (`MAX_TAP_QUEUES` of the kernel).
+/// The most queues of a tap device (`MAX_TAP_QUEUES` of the kernel).
 pub const MOST_QUEUES: u32 = 256;
-/// Queues of a NIC at most where nobody asks for more. Each is a pair of rings with a vhost thread on the host and 64 KiB
-/// of its memory (OpenShift Virtualization, "About multi-queue functionality"), and one for each of many vCPUs is wasted
-/// (kubevirt/kubevirt issue 18012): a bridge or macvtap has one uplink, and address translation less. Guests spread more
-/// vCPUs over fewer queues (Linux 4.19, commit 2ca653d607ce). Eight are what drivers of real NICs took by default
-/// (DEFAULT_MAX_NUM_RSS_QUEUES of the kernel).
+/// The most queues of a NIC unless more are requested. Each is a pair of rings with a vhost thread
+/// on the host and 64 KiB of its memory (OpenShift Virtualization, "About multi-queue
+/// functionality"), and one for each of many vCPUs is wasted (kubevirt/kubevirt issue 18012): a
+/// bridge or macvtap has one uplink, and address translation is slower still. Guests spread more
+/// vCPUs over fewer queues (Linux 4.19, commit 2ca653d607ce). Drivers of physical NICs used eight
+/// by default (DEFAULT_MAX_NUM_RSS_QUEUES of the kernel).
 pub const USUAL_QUEUES: u32 = 8;
-/// MTUs that the kernel takes for a NIC.
+/// MTUs that the kernel accepts for a NIC.
 pub const MTUS: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 /// The device that a guest sees.
@@ -35,11 +36,11 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// Every one.
+    /// Every model.
     pub const ALL: [NicModel; 5] =
         [NicModel::Virtio, NicModel::E1000e, NicModel::E1000, NicModel::Igb, NicModel::Rtl8139];
 
-    /// libvirt's word.
+    /// Returns libvirt's name of the model.
     pub fn word(self) -> &'static str {
         match self {
             NicModel::Virtio => "virtio",
@@ -84,12 +85,12 @@ impl NicSettings {
         *self == NicSettings::default()
     }
 
-    /// Whether the guest is to see a device that is not virtio, which has no queues.
+    /// Whether the guest sees an emulated device instead of virtio, without queues.
     pub fn is_emulated(&self) -> bool {
         self.model.is_some_and(|model| model != NicModel::Virtio)
     }
 
-    /// The words on the command line of those that are set.
+    /// Returns the command-line keys of the settings that are set.
     pub fn words(&self) -> Vec<&'static str> {
         let set = [
             ("mac=", self.mac.is_some()),
@@ -103,7 +104,8 @@ impl NicSettings {
         set.into_iter().filter_map(|(word, is_set)| is_set.then_some(word)).collect()
     }
 
-    /// An interface on which they are set, but for MAC address, model and queues, which are not theirs alone to say.
+    /// Adds them to an interface, except MAC address, model and queues, which also depend on other
+    /// settings.
     pub(super) fn onto(&self, mut nic: Fragment) -> Fragment {
         let rates = [("inbound", self.inbound), ("outbound", self.outbound)];
         let rates = rates.into_iter().filter_map(|(name, rate)| Some(rate?.fragment(name)));
@@ -116,7 +118,7 @@ impl NicSettings {
     }
 }
 
-/// What to do where more queues are asked for than a NIC takes.
+/// The hint where more queues are requested than a NIC supports.
 pub const QUEUES_HINT: &str = "leave queues= out: it has one for each vCPU then, at most 8";
 
 /// A NIC of a guest on a network.
@@ -131,12 +133,13 @@ pub struct NicWish {
 }
 
 impl NicWish {
-    /// A NIC on a network of which nothing else is said.
+    /// Makes the request for a NIC on a network with default settings.
     pub fn on(network: impl Into<String>) -> NicWish {
         NicWish { network: network.into(), settings: NicSettings::default() }
     }
 
-    /// Why a guest of so many vCPUs cannot have it, which libvirt would say at the start; none: it can.
+    /// Returns why a guest with this many vCPUs cannot have it, which libvirt would report only at
+    /// start; none: it can.
     pub fn too_many_queues(&self, vcpus: u32) -> Option<String> {
         let most = vcpus.min(MOST_QUEUES);
         let queues = self.settings.queues.filter(|queues| *queues > most)?;
@@ -147,7 +150,7 @@ impl NicWish {
     }
 }
 
-/// What the `<vlan>` of an interface whose frames are in one VLAN shall be like.
+/// Returns the wanted `<vlan>` of an interface in one VLAN.
 pub(super) fn vlan(id: u16) -> Fragment {
     let tag = Fragment::new("tag").attr("id", id);
     Fragment::new("vlan").want("trunk", Want::Absent).child(tag).only("tag")

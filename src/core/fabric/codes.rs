@@ -1,5 +1,6 @@
-//! Return codes of Fabric Manager's library, and what each means for the call that it answers (gpuvm-hardware(7), FABRIC
-//! MANAGER). Releases differ: older ones answer IN_USE and UNINITIALIZED where newer ones name the partition.
+//! Return codes of Fabric Manager's library, and what each means for the call that returned it
+//! (gpuvm-hardware(7), FABRIC MANAGER). Releases differ: older ones answer IN_USE and UNINITIALIZED
+//! where newer ones name the partition.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,8 +10,8 @@ pub const VERSION_MISMATCH: i32 = -6;
 /// The library was initialised before.
 pub const IN_USE: i32 = -7;
 
-/// Names of the codes from -1 downwards, without the `FM_ST_` in front, and what to do about each; empty: nothing is
-/// known.
+/// Names of the codes from -1 downwards, without the prefix `FM_ST_`, with advice for each; empty:
+/// none known.
 const CODES: [(&str, &str); 29] = [
     ("BADPARAM", "the address in fabricmanager.cfg may be wrong"),
     ("GENERIC_ERROR", "its log has the reason: `journalctl -u nvidia-fabricmanager`"),
@@ -56,53 +57,53 @@ const CODES: [(&str, &str); 29] = [
 #[serde(transparent)]
 pub struct Code(pub i32);
 
-/// What is asked of Fabric Manager.
+/// A call to Fabric Manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// The list of partitions, and all else that changes nothing.
+    /// Lists partitions, or any other call that changes nothing.
     List,
-    /// To activate a partition, with virtual functions or without.
+    /// Activates a partition, with or without virtual functions.
     Activate,
-    /// To deactivate one.
+    /// Deactivates a partition.
     Deactivate,
-    /// To take partitions as active that were so before it restarted.
+    /// Sets the partitions that were active before a restart.
     SetActivated,
 }
 
-/// What a code means for its call.
+/// The meaning of a code for its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Meaning {
-    /// It is done.
+    /// Success.
     Done,
-    /// Fabric Manager is still starting: ask again.
+    /// Fabric Manager is still starting: retry.
     Starting,
     /// The partition is active, or GPUs of it are in another one: its list tells which.
     AlreadyActive,
-    /// The partition is not active: its list tells whether that is so.
+    /// The partition is not active: the list tells whether that is true.
     AlreadyInactive,
-    /// Nobody answers at the address.
+    /// No service answers at the address.
     Unreachable,
     /// NVLinks could not be trained.
     LinksFailed,
-    /// Not in this mode: NVSwitches are not shared, or the list of active partitions is waited for; of that list: it is
-    /// not waited for.
+    /// Wrong mode: NVSwitches are not shared, or Fabric Manager waits for the list of active
+    /// partitions; for `SetActivated`: it does not wait for it.
     WrongMode,
     /// There is no such partition.
     NoPartition,
-    /// Anything else: whether it was done only the list tells.
+    /// Any other failure; only the list tells whether the change was made.
     Failed,
 }
 
 impl Code {
-    /// Its entry in the table; none for a code that is not published.
+    /// Returns its entry in the table; none for an unpublished code.
     fn entry(self) -> Option<(&'static str, &'static str)> {
         let place = usize::try_from(self.0.checked_neg()?).ok()?.checked_sub(1)?;
         CODES.get(place).copied()
     }
 
-    /// What to do about it as the answer to a call; none where nothing is known.
+    /// Returns what to do if a call returned it; none if nothing is known.
     pub fn advice(self, call: Call) -> Option<&'static str> {
         match self.meaning(call) {
             Meaning::NoPartition => return Some("`gpuvm fabric show` lists the partitions"),
@@ -114,7 +115,7 @@ impl Code {
         self.entry().map(|(_, advice)| advice).filter(|advice| !advice.is_empty())
     }
 
-    /// What it means where it answers this.
+    /// Returns what it means if this call returned it.
     pub fn meaning(self, call: Call) -> Meaning {
         match (self.0, call) {
             (0, _) => Meaning::Done,

@@ -1,5 +1,5 @@
-//! Whether a partition may be activated for a domain, and whether one may be deactivated. The list is read again right
-//! before either: others may have changed it since the plan.
+//! Decides whether a partition may be activated for a domain or deactivated. The list is read again
+//! right before either: others may have changed it since the plan.
 
 use super::restore::RestoreList;
 use super::{Domain, Listed, Modules, ModulesText, Running};
@@ -16,7 +16,7 @@ pub struct Wanted {
     pub domain: String,
 }
 
-/// What to do about a partition that a domain needs.
+/// The decision on a partition that a domain needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
@@ -28,7 +28,7 @@ pub enum Decision {
     Refused(PartitionRefusal),
 }
 
-/// What to do about a partition that is to be inactive.
+/// The decision on a partition to be deactivated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
@@ -55,7 +55,7 @@ pub enum Release {
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
 pub enum PartitionRefusal {
-    /// A running domain has GPUs of it.
+    /// A running domain has some of its GPUs.
     #[error("NVLink partition {partition} is held by domain `{}`, which runs", domain.name)]
     Held {
         /// The partition.
@@ -69,7 +69,7 @@ pub enum PartitionRefusal {
         /// The partition.
         partition: u32,
     },
-    /// Another one that has GPUs of it is active.
+    /// Another partition that shares GPUs with it is active.
     #[error(
         "NVLink partition {partition} shares GPUs with partition {with}, which is active for {}",
         domain.as_ref().map_or("no running domain".to_owned(), |d| format!("domain `{}`", d.name))
@@ -77,12 +77,14 @@ pub enum PartitionRefusal {
     Overlap {
         /// The partition.
         partition: u32,
-        /// The other one.
+        /// The other partition.
         with: u32,
-        /// The running domain that has GPUs of the other one; none: nobody has, so that it is stale.
+        /// The running domain with GPUs of the other partition; none: no domain has any, so that it
+        /// is stale.
         domain: Option<Domain>,
     },
-    /// It is of other GPUs than when this was planned: Fabric Manager has restarted with other definitions.
+    /// It has other GPUs than when this was planned: Fabric Manager has restarted with other
+    /// definitions.
     #[error(
         "NVLink partition {partition} has {} now, and had {} when this was planned",
         ModulesText(now),
@@ -91,9 +93,9 @@ pub enum PartitionRefusal {
     Changed {
         /// The partition.
         partition: u32,
-        /// Module ids of then.
+        /// Module ids when this was planned.
         planned: Modules,
-        /// Module ids of now.
+        /// Module ids now.
         now: Modules,
     },
     /// Fabric Manager does not list it.
@@ -101,7 +103,7 @@ pub enum PartitionRefusal {
     NotListed {
         /// The partition.
         partition: u32,
-        /// How many it lists.
+        /// How many partitions it lists.
         listed: usize,
     },
     /// It is active, and a running domain may have its GPUs: their module ids are not known.
@@ -121,7 +123,7 @@ pub enum PartitionRefusal {
 }
 
 impl PartitionRefusal {
-    /// The partition that has to be released first, where nobody uses it.
+    /// Returns the unused partition that has to be released first.
     pub fn stale(&self) -> Option<u32> {
         match self {
             PartitionRefusal::Stale { partition } => Some(*partition),
@@ -131,7 +133,8 @@ impl PartitionRefusal {
     }
 }
 
-/// Decides on a partition that a domain needs, by Fabric Manager's list, the running domains and what was remembered.
+/// Decides on a partition that a domain needs, from Fabric Manager's list, the running domains and
+/// the recorded activations.
 pub fn decide(
     wanted: &Wanted,
     listed: &[Listed],
@@ -185,7 +188,7 @@ pub fn decide(
     }
 }
 
-/// Decides on a partition that is to be inactive: one that any running domain has GPUs of stays.
+/// Decides on a partition to be deactivated: it stays active if any running domain has GPUs of it.
 pub fn release(partition: u32, listed: &[Listed], running: &[Running]) -> Release {
     let Some(found) = listed.iter().find(|one| one.id == partition) else {
         let listed = listed.len();

@@ -22,9 +22,9 @@ pub struct ListedGpu {
     pub module: u32,
     /// Its address; none where Fabric Manager does not know it, as on H100 and later.
     pub bus: Option<Bdf>,
-    /// NVLinks that work.
+    /// Number of working NVLinks.
     pub links: u32,
-    /// NVLinks that it should have in this partition.
+    /// Number of NVLinks that it should have in this partition.
     pub most: u32,
 }
 

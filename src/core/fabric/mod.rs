@@ -1,9 +1,10 @@
-//! Fabric Manager's partitions where NVSwitches are shared: whether one may be activated for a domain, what the list says
-//! of the running domains, what a return code means, and what is restored when Fabric Manager has restarted
-//! (gpuvm-hardware(7), SHARED NVSWITCH).
+//! Fabric Manager's partitions in the shared NVSwitch model: whether one may be activated for a
+//! domain, how the list fits the running domains, what a return code means, and what is restored
+//! after Fabric Manager restarts (gpuvm-hardware(7), SHARED NVSWITCH).
 //!
-//! Fabric Manager knows partitions and GPUs by module id, libvirt knows domains; here the two are compared. What runs
-//! counts most, then what was remembered, then what Fabric Manager says. Asks nobody.
+//! Fabric Manager knows partitions and GPUs by module id, libvirt knows domains; here the two are
+//! compared. Running domains take precedence, then the recorded activations, then Fabric Manager's
+//! list. Pure: asks neither.
 
 mod codes;
 mod decision;
@@ -45,14 +46,14 @@ pub struct Domain {
     pub uuid: String,
 }
 
-/// A domain that runs, and the GPUs of the board that it has.
+/// A running domain and the GPUs of the board that it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     /// The domain.
     pub domain: Domain,
     /// Module ids of its GPUs.
     pub modules: Modules,
-    /// How many GPUs of the board it has whose module id is not known.
+    /// How many of its GPUs have an unknown module id.
     pub unknown: usize,
 }
 
@@ -62,7 +63,8 @@ impl Running {
         !self.modules.is_disjoint(modules)
     }
 
-    /// Whether it has exactly the GPUs of a set. With module ids unknown that is told of the set of all GPUs only.
+    /// Whether it has exactly the GPUs of a set. With unknown module ids, this is known for the set
+    /// of all GPUs only.
     pub fn has_exactly(&self, modules: &Modules, all: &Modules) -> bool {
         match self.unknown {
             0 => self.modules == *modules,
@@ -70,14 +72,14 @@ impl Running {
         }
     }
 
-    /// Whether it may have exactly the GPUs of a set: the module ids of some are not known.
+    /// Whether it may have exactly the GPUs of a set, some module ids being unknown.
     pub fn may_have(&self, modules: &Modules) -> bool {
         let unknown = modules.len().checked_sub(self.modules.len());
         self.unknown > 0 && self.modules.is_subset(modules) && unknown == Some(self.unknown)
     }
 }
 
-/// Module ids for people: `modules 1, 3`.
+/// Formatted module ids: `modules 1, 3`.
 pub struct ModulesText<'a>(pub &'a Modules);
 
 impl fmt::Display for ModulesText<'_> {

@@ -1,5 +1,5 @@
-//! Which partition a set of GPUs needs where Fabric Manager keeps the NVSwitches, by what is known of the host alone: the one
-//! rule for `create`, `start` and what libvirt calls at a start.
+//! The partition that a set of GPUs needs where Fabric Manager controls the NVSwitches, decided
+//! from the host's record alone: one rule for `create`, `start` and libvirt's hook at start.
 
 use super::{Listed, ListedGpu, Modules, ModulesText};
 use crate::bdf::Bdf;
@@ -7,12 +7,12 @@ use crate::topology::{FabricModel, HOW_MODULES, NoPartition, Partition, Topology
 use crate::words::count;
 use std::fmt;
 
-/// A GPU of a partition that is needed.
+/// A GPU of a needed partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeededGpu {
     /// Its address.
     pub bdf: Bdf,
-    /// Its module id; none: not known, which only the partition of all GPUs can do without.
+    /// Its module id; none: unknown, which only the partition of all GPUs can do without.
     pub module: Option<u32>,
 }
 
@@ -42,13 +42,13 @@ pub enum NeedRefusal {
     None {
         /// How many GPUs of the board the guest has.
         gpus: usize,
-        /// The module ids of these, where known.
+        /// Their known module ids.
         modules: Modules,
-        /// How many of these have no known module id.
+        /// How many of them have no known module id.
         unknown: usize,
-        /// The sizes of partitions that there are.
+        /// The sizes of existing partitions.
         sizes: Vec<usize>,
-        /// The partitions of so many GPUs, by module id.
+        /// The partitions of this many GPUs, by module id.
         same: Vec<Modules>,
     },
     /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
@@ -63,7 +63,7 @@ pub enum NeedRefusal {
 }
 
 impl NeedRefusal {
-    /// What helps.
+    /// Returns what helps.
     pub fn hint(&self) -> String {
         match self {
             NeedRefusal::None { unknown: 1.., .. } => HOW_MODULES.to_owned(),
@@ -88,8 +88,9 @@ impl Need {
         self.gpus.iter().filter_map(|gpu| gpu.module).collect()
     }
 
-    /// Each GPU with its module id. Where one is unknown, the partition is that of all GPUs and has the modules that Fabric
-    /// Manager lists for it: which of them is which GPU then matters to nobody. None: it lists another number of them.
+    /// Each GPU with its module id. If one is unknown, the partition is that of all GPUs and has
+    /// the modules that Fabric Manager lists for it; the assignment to GPUs then does not matter.
+    /// None: it lists another number of modules.
     pub fn placed(&self, listed: &[Listed]) -> Option<Vec<(u32, Bdf)>> {
         let known = self.modules();
         let mut free: Vec<u32> = Vec::new();
@@ -114,8 +115,8 @@ impl fmt::Display for Need {
     }
 }
 
-/// The partition that a guest with these devices needs active; none: it has no GPU of a board whose NVSwitches Fabric
-/// Manager keeps.
+/// Returns the partition that must be active for a guest with these devices; none: it has no GPU of
+/// a board whose NVSwitches Fabric Manager controls.
 pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRefusal> {
     let fabric = topology.fabric();
     if fabric.model != FabricModel::SharedNvswitch {
@@ -144,7 +145,7 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
     Ok(Some(Need { partition: number, gpus }))
 }
 
-/// The refusal of GPUs that are no partition, with the partitions that are.
+/// Returns the refusal of GPUs that form no partition, with the partitions that exist.
 fn none(topology: &Topology, gpus: &[Bdf], unknown: usize) -> NeedRefusal {
     let fabric = topology.fabric();
     let modules = |gpus: &[Bdf]| -> Modules {
@@ -159,13 +160,13 @@ fn none(topology: &Topology, gpus: &[Bdf], unknown: usize) -> NeedRefusal {
     NeedRefusal::None { gpus: gpus.len(), modules: modules(gpus), unknown, sizes, same }
 }
 
-/// Numbers in a row.
+/// Formats a list of numbers.
 fn listed(numbers: &[usize]) -> String {
     numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The list that Fabric Manager would give, by what is known of the host: those partitions of whose GPUs all module ids are
-/// known, inactive.
+/// Returns the list that Fabric Manager would give according to the host's record: the partitions
+/// whose module ids are all known, as inactive.
 pub fn by_record(topology: &Topology) -> Vec<Listed> {
     let fabric = topology.fabric();
     let module = |bdf: &Bdf| fabric.module_ids.iter().find(|(known, _)| known == bdf);

@@ -1,15 +1,16 @@
-//! How long to wait before Fabric Manager is asked again that is still starting.
+//! Pauses between retries while Fabric Manager is starting.
 
 use std::time::Duration;
 
-/// The pauses between two tries: each twice the one before up to a longest, and no more than so much in all.
+/// The pauses between tries: each twice the previous one up to a maximum, with a limit on their
+/// sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
     /// The next pause.
     next: Duration,
-    /// The longest.
+    /// The longest pause.
     longest: Duration,
-    /// What is left of them all.
+    /// The rest of the total.
     left: Duration,
 }
 
@@ -21,11 +22,11 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// No second try.
+    /// No retry.
     pub const NONE: Pauses =
         Pauses { next: Duration::ZERO, longest: Duration::ZERO, left: Duration::ZERO };
 
-    /// Pauses from a first one to a longest, and how long they may be in all.
+    /// Makes pauses from the first, the longest and their total.
     pub fn new(first: Duration, longest: Duration, in_all: Duration) -> Pauses {
         Pauses { next: first, longest, left: in_all }
     }

@@ -1,5 +1,6 @@
-//! What is remembered of activated partitions, for a Fabric Manager that has restarted: the file's format, and what to
-//! tell it. Running domains count most, then the file, then Fabric Manager's own list.
+//! The record of activated partitions, for restoring them after Fabric Manager restarts: the file's
+//! format, and what to tell Fabric Manager. Running domains take precedence, then the file, then
+//! Fabric Manager's own list.
 
 use super::{Domain, Listed, Modules, Running, modules_of};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ pub struct RestoreEntry {
     pub domain: String,
 }
 
-/// The partitions that were activated, in the order in which they were.
+/// The partitions that were activated, in the order of activation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreList {
@@ -36,7 +37,7 @@ pub struct RestoreList {
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-list-")]
 pub enum RestoreListError {
-    /// It is no JSON of this form.
+    /// Not JSON of this form.
     #[error("line {line}: {reason}")]
     Damaged {
         /// The line, from 1.
@@ -44,7 +45,7 @@ pub enum RestoreListError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A later version has written it.
+    /// Written by a later version.
     #[error("its version is {version}; this program reads version {FORMAT}")]
     Version {
         /// Its version.
@@ -59,9 +60,9 @@ impl Default for RestoreList {
 }
 
 impl RestoreList {
-    /// Reads the file's text. An empty one is that of a file which was just made.
+    /// Reads the file's text. An empty text is that of a newly created file.
     pub fn parse(text: &str) -> Result<RestoreList, RestoreListError> {
-        /// What every version has.
+        /// The part common to all versions.
         #[derive(Deserialize)]
         struct Head {
             /// Its version.
@@ -88,47 +89,48 @@ impl RestoreList {
         text
     }
 
-    /// It with one more, the last; of its number there is no other then.
+    /// Returns the list with this entry last, replacing another of its number.
     pub fn with(&self, entry: RestoreEntry) -> RestoreList {
         let mut list = self.without(entry.id);
         list.partitions.push(entry);
         list
     }
 
-    /// It without the partition of a number.
+    /// Returns the list without the partition of this number.
     pub fn without(&self, id: u32) -> RestoreList {
         let partitions = self.partitions.iter().filter(|one| one.id != id).cloned().collect();
         RestoreList { version: FORMAT, partitions }
     }
 
-    /// The partition of a number.
+    /// Returns the partition of this number.
     pub fn get(&self, id: u32) -> Option<&RestoreEntry> {
         self.partitions.iter().find(|one| one.id == id)
     }
 }
 
-/// How Fabric Manager has started.
+/// The mode in which Fabric Manager has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// It waits to be told what is active, and answers nothing else before (`FABRIC_MODE_RESTART`).
+    /// It waits for the list of active partitions and answers no other call before
+    /// (`FABRIC_MODE_RESTART`).
     Restart,
     /// Nothing was active; this is its list.
     Normal(Vec<Listed>),
 }
 
-/// What is to be done after Fabric Manager has restarted.
+/// The action after Fabric Manager has restarted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restore {
-    /// It is told once that these are active, and no others; possibly none.
+    /// Tell it once that exactly these are active, possibly none.
     Set {
         /// Their numbers, in order.
         ids: Vec<u32>,
-        /// Running domains whose partition nobody knows: they lose their NVLinks.
+        /// Running domains whose partition is unknown: they lose their NVLinks.
         unplaced: Vec<Domain>,
     },
-    /// These are activated one by one. Their guests have lost NVLink and have to be power cycled: one that ran while
-    /// Fabric Manager started stays broken.
+    /// Activate these one by one. Their guests have lost NVLink and have to be power cycled: a
+    /// guest that was running while Fabric Manager started stays broken.
     Activate {
         /// The partitions.
         entries: Vec<RestoreEntry>,
@@ -137,8 +139,9 @@ pub enum Restore {
     },
 }
 
-/// Decides what is restored. `running`: none where libvirt is not up yet, so that the file alone tells. `known`: sets of
-/// partitions by number where neither the file nor Fabric Manager tells.
+/// Decides what is restored. `running`: none if libvirt is not up yet; then the file alone decides.
+/// `known`: the GPUs of partitions by number, for those in neither the file nor Fabric Manager's
+/// list.
 pub fn restore(
     mode: &Mode,
     list: &RestoreList,
@@ -152,7 +155,8 @@ pub fn restore(
     }
 }
 
-/// Numbers by the file alone. Of two that share GPUs the later one was activated when the other was no longer.
+/// Returns the numbers by the file alone. Of two that share GPUs, the later one was activated after
+/// the other was deactivated.
 fn by_file(list: &RestoreList) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut taken = Modules::new();
@@ -166,11 +170,12 @@ fn by_file(list: &RestoreList) -> Vec<u32> {
     ids
 }
 
-/// The partition of a running domain, by the file: its own entry, or one of the same GPUs.
+/// Returns the file's entry for a running domain: its own, or one with the same GPUs.
 fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry> {
     let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&one.domain.uuid);
     let same = |entry: &&RestoreEntry| entry.modules == one.modules && one.unknown == 0;
-    // With module ids unknown its own entry has to have the GPUs that are known, and as many more as are not.
+    // With unknown module ids, its own entry must contain the known GPUs and exactly as many others
+    // as are unknown.
     let fits = |entry: &&RestoreEntry| {
         let count = one.modules.len() + one.unknown;
         let has_them = one.modules.is_subset(&entry.modules) && entry.modules.len() == count;
@@ -180,7 +185,7 @@ fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry
     all.clone().find(|entry| is_its(entry) && fits(entry)).or_else(|| all.find(same))
 }
 
-/// What is set in restart mode where the running domains are known.
+/// Returns what to set in restart mode if the running domains are known.
 fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Restore {
     let (mut ids, mut unplaced) = (Vec::new(), Vec::new());
     let all: Modules = known.iter().flat_map(|(_, set)| set).copied().collect();
@@ -199,11 +204,12 @@ fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Res
     Restore::Set { ids, unplaced }
 }
 
-/// What is activated in normal mode.
+/// Returns what to activate in normal mode.
 fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) -> Restore {
     let (mut entries, mut unplaced) = (Vec::<RestoreEntry>::new(), Vec::new());
     let all = modules_of(listed);
-    // Without libvirt nobody knows whether the guests of the file run: activating for one that does not makes it stale.
+    // Without libvirt it is unknown whether the file's guests run; activating a partition for a
+    // stopped one would make it stale.
     for one in running.unwrap_or_default() {
         if one.modules.is_empty() && one.unknown == 0 {
             continue;
@@ -211,7 +217,7 @@ fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) 
         let modules = match entry_of(list, one) {
             Some(entry) if one.unknown > 0 => &entry.modules,
             None if one.unknown > 0 && one.has_exactly(&all, &all) => &all,
-            // Which partition has its GPUs nobody knows.
+            // The partition with its GPUs is unknown.
             None if one.unknown > 0 => {
                 unplaced.push(one.domain.clone());
                 continue;
@@ -236,14 +242,15 @@ fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) 
     Restore::Activate { entries, unplaced }
 }
 
-/// What the file has of domains that do not run and Fabric Manager does not call inactive: they are still to be
-/// deactivated, as when a guest was stopped while Fabric Manager was away. `listed`: none where it does not answer.
+/// Returns entries of stopped domains whose partitions Fabric Manager does not list as inactive:
+/// they are still to be deactivated, as when a guest stopped while Fabric Manager was down.
+/// `listed`: none where it does not answer.
 pub fn pending<'l>(
     list: &'l RestoreList,
     running: &[Running],
     listed: Option<&[Listed]>,
 ) -> Vec<&'l RestoreEntry> {
-    // One whose GPUs another domain has by now is that one's.
+    // A partition whose GPUs another domain has by now belongs to that one.
     let runs = |entry: &RestoreEntry| {
         let is_its = |one: &Running| one.domain.uuid.eq_ignore_ascii_case(&entry.domain);
         running.iter().any(|one| is_its(one) || one.has_any(&entry.modules))

@@ -1,4 +1,4 @@
-//! The table of decisions, row by row, and what is read and restored.
+//! The table of decisions, row by row, and reading and restoring the list.
 
 use super::*;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn listed(id: u32, gpus: &[u32], active: bool) -> Listed {
     Listed { id, active, gpus: gpus.iter().map(gpu).collect() }
 }
 
-/// The list of a board H100 where these are active (gpuvm-hardware(7), SHARED NVSWITCH).
+/// The list of an H100 board with these partitions active (gpuvm-hardware(7), SHARED NVSWITCH).
 fn h100(active: &[u32]) -> Vec<Listed> {
     let sets: [&[u32]; 9] = [
         &[1, 2, 3, 4, 5, 6, 7, 8],
@@ -72,12 +72,13 @@ fn refusal(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> Pa
 #[test]
 fn an_inactive_partition_of_the_planned_gpus_is_activated() {
     assert_eq!(decided(&h100(&[]), &[], &[]), Decision::Activate);
-    // Others do not matter while they have other GPUs; nor does what the file remembers of another domain.
+    // Other domains do not matter while they have other GPUs; nor do the file's entries of other
+    // domains.
     let entries = [entry(3, &[1, 3], "b"), entry(4, &[2, 4], "c")];
     assert_eq!(decided(&h100(&[4, 2]), &[runs("c", &[2, 4])], &entries), Decision::Activate);
-    // Its own domain runs already, as one that gets a virtual function later.
+    // The domain itself already runs, like one that gets a virtual function later.
     assert_eq!(decided(&h100(&[]), &[runs("a", &[1, 3])], &[]), Decision::Activate);
-    // What other domains have that is not known is not in an active partition.
+    // The unknown GPUs of other domains are not in an active partition.
     let unknown = Running { unknown: 2, ..runs("b", &[]) };
     assert_eq!(decided(&h100(&[4]), &[unknown], &[]), Decision::Activate);
 }
@@ -86,7 +87,7 @@ fn an_inactive_partition_of_the_planned_gpus_is_activated() {
 fn one_that_is_active_for_this_domain_is_so_already() {
     assert_eq!(decided(&h100(&[3]), &[], &[entry(3, &[1, 3], "A")]), Decision::AlreadySo);
     assert_eq!(decided(&h100(&[3]), &[runs("a", &[1, 3])], &[]), Decision::AlreadySo);
-    // The file is of another time, when the number was of other GPUs.
+    // The file is older, from when the number meant other GPUs.
     let stale = PartitionRefusal::Stale { partition: 3 };
     assert_eq!(refusal(&h100(&[3]), &[], &[entry(3, &[1, 2], "a")]), stale);
 }
@@ -95,9 +96,9 @@ fn one_that_is_active_for_this_domain_is_so_already() {
 fn one_that_a_running_domain_has_is_held() {
     let held = |name: &str| PartitionRefusal::Held { partition: 3, domain: domain(name) };
     assert_eq!(refusal(&h100(&[3]), &[runs("b", &[1, 3])], &[]), held("b"));
-    // Running domains count more than the file.
+    // Running domains take precedence over the file.
     assert_eq!(refusal(&h100(&[3]), &[runs("b", &[1, 3])], &[entry(3, &[1, 3], "a")]), held("b"));
-    // Part of the GPUs is enough, and so is it where Fabric Manager says inactive.
+    // Some of the GPUs are enough, even if Fabric Manager lists the partition as inactive.
     assert_eq!(refusal(&h100(&[3]), &[runs("b", &[3])], &[]), held("b"));
     assert_eq!(refusal(&h100(&[]), &[runs("b", &[1, 3])], &[]), held("b"));
     let said = held("b").to_string();
@@ -111,7 +112,7 @@ fn one_that_is_active_for_nobody_is_stale() {
         let refusal = refusal(&h100(&[3]), &[runs("c", &[2, 4])], entries);
         assert_eq!((&refusal, refusal.stale()), (&stale, Some(3)));
     }
-    // Unless a domain that runs may have it.
+    // Unless a running domain may have it.
     let unknown = Running { unknown: 2, ..runs("b", &[]) };
     let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 2 };
     assert_eq!(refusal(&h100(&[3]), &[unknown], &[]), untold);
@@ -127,7 +128,7 @@ fn an_active_one_that_shares_gpus_is_named_with_its_domain() {
     assert!(held.to_string().ends_with("partition 1, which is active for domain `b`"), "{held}");
     let stale = refusal(&h100(&[1]), &[], &[entry(3, &[1, 3], "a")]);
     assert_eq!((&stale, stale.stale()), (&overlap(1, None), Some(1)));
-    // A domain with none of our GPUs has the other one nevertheless.
+    // A domain with none of our GPUs still holds the other partition.
     assert_eq!(refusal(&h100(&[1]), &[runs("b", &[2])], &[]), overlap(1, Some(domain("b"))));
     let unknown = Running { unknown: 1, ..runs("b", &[]) };
     let untold = PartitionRefusal::Untold { partition: 1, domain: domain("b"), unknown: 1 };
@@ -216,7 +217,7 @@ fn codes_have_names() {
         (-10..=-1).all(|code| Code(code).advice(Call::List).is_some()),
         "each that is published for lists"
     );
-    // The same code is of a partition where one is changed.
+    // For a call that changes a partition, the same code is about the partition.
     for (code, call, advice) in [
         (-1, Call::Deactivate, "`gpuvm fabric show` lists the partitions"),
         (-4, Call::Deactivate, "`gpuvm fabric show` tells which partitions are active"),
@@ -324,18 +325,18 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
     let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
     assert_eq!(restored(&[a.clone(), b.clone()], &[]), set(&[3, 4], &[]), "one was stopped");
     assert_eq!(restored(&[], &[]), set(&[], &[]), "none runs, which is told, too");
-    // What runs has other GPUs than the file says: what runs counts.
+    // The running domain has other GPUs than the file says; the running domain counts.
     let moved = runs("a", &[6, 8]);
     assert_eq!(restored(std::slice::from_ref(&moved), &[]), set(&[], &["a"]));
     assert_eq!(restored(&[moved], &[(6, modules(&[6, 8]))]), set(&[6], &[]));
-    // A domain that the file does not have, with GPUs that it has.
+    // A domain without an entry whose GPUs have one.
     assert_eq!(restored(&[runs("x", &[5, 7])], &[]), set(&[5], &[]));
-    // Its GPUs are not known; the file has what it was started with.
+    // Its GPUs are unknown; the file records those it was started with.
     let blind = Running { unknown: 2, ..runs("b", &[]) };
     assert_eq!(restored(&[blind], &[]), set(&[4], &[]));
     assert_eq!(restored(&[Running { unknown: 1, ..runs("z", &[]) }], &[]), set(&[], &["z"]));
     assert_eq!(restored(&[runs("no-gpu", &[])], &[]), set(&[], &[]));
-    // libvirt is not up: the file tells, and of two that share GPUs the later one.
+    // libvirt is not up: the file decides, and of two that share GPUs the later one.
     let blind = restore(&Mode::Restart, &list.with(entry(1, &[1, 2, 3, 4], "d")), None, &[]);
     assert_eq!(blind, set(&[1, 5], &[]));
 }
@@ -378,11 +379,11 @@ fn a_guest_of_unknown_modules_keeps_no_other_from_being_restored() {
     };
     let a = runs("a", &[1, 3]);
     let b = || vec!["b".to_owned()];
-    // One GPU is known, and the partition of it alone is not the guest's.
+    // One GPU is known, and the partition of that GPU alone is not the guest's.
     assert_eq!(restored(&[blind(&[2], 1), a.clone()], &[]), (vec![3], b()));
     assert_eq!(restored(&[blind(&[], 1), a.clone()], &[]), (vec![3], b()));
     assert_eq!(restored(&[blind(&[2], 1), a], &[entry(4, &[2, 4], "b")]), (vec![3, 4], vec![]));
-    // All GPUs are in one partition, whichever is which.
+    // All GPUs are in one partition, in whatever order.
     assert_eq!(restored(&[blind(&[], 8)], &[]), (vec![0], vec![]));
     assert_eq!(restored(&[blind(&[], 7)], &[]), (vec![], b()));
 }
@@ -400,7 +401,8 @@ fn what_was_not_deactivated_is_pending() {
     assert_eq!(ids(&[], Some(&h100(&[]))), [0; 0], "nothing is active since the host has booted");
 }
 
-/// A host of eight GPUs whose NVSwitches Fabric Manager keeps, with these partitions and module ids by GPU.
+/// A host of eight GPUs whose NVSwitches Fabric Manager controls, with these partitions and module
+/// ids by GPU.
 fn shared(partitions: &[(u32, &[u32])], known: &[u32]) -> crate::topology::Topology {
     use crate::topology::{FabricModel, Partition, PartitionId};
     let text = include_str!("../../../topologies/dgx-h100.json");

@@ -1,4 +1,4 @@
-//! What Fabric Manager's list is worth beside the domains that run.
+//! Judges Fabric Manager's list against the running domains.
 
 use super::{Domain, Listed, Modules, Running};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All of them.
+    /// Every verdict.
     pub const ALL: [Verdict; 7] = [
         Verdict::Ok,
         Verdict::Free,
@@ -37,7 +37,7 @@ impl Verdict {
         Verdict::Unknown,
     ];
 
-    /// Whether it is to be mended: a guest is broken, or GPUs are kept from guests.
+    /// Whether it needs repair: a guest is broken, or GPUs are unusable for guests.
     pub fn is_wrong(self) -> bool {
         matches!(self, Verdict::Stale | Verdict::Missing | Verdict::Overlap)
     }
@@ -91,7 +91,7 @@ pub fn states(listed: &[Listed], running: &[Running]) -> Vec<PartitionState> {
     states
 }
 
-/// Judges one partition. `all`: the GPUs of all of them.
+/// Judges one partition. `all`: the GPUs of all partitions.
 fn state(one: &Listed, listed: &[Listed], running: &[Running], all: &Modules) -> PartitionState {
     let modules = one.modules();
     let exact = running.iter().find(|r| r.has_exactly(&modules, all));

@@ -1,15 +1,15 @@
-//! The versions that have to be the same where NVSwitches are shared: Fabric Manager's, that of the host's driver, and that
-//! of the driver in each guest ("Fabric Manager User Guide"; it refuses another driver, and guests with another one get no
-//! NVLink).
+//! The versions that must match where NVSwitches are shared: those of Fabric Manager, the host's
+//! driver and the driver in each guest ("Fabric Manager User Guide": Fabric Manager refuses another
+//! driver, and guests with another one get no NVLink).
 
 use serde::Serialize;
 
 /// The versions of a host; none: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FabricVersions {
-    /// Of Fabric Manager as it runs.
+    /// Version of the running Fabric Manager.
     pub manager: Option<String>,
-    /// Of the driver that is loaded.
+    /// Version of the loaded driver.
     pub driver: Option<String>,
 }
 
@@ -27,7 +27,7 @@ pub enum VersionCheck {
 }
 
 impl FabricVersions {
-    /// What is to be said of them.
+    /// Compares them.
     pub fn check(&self) -> VersionCheck {
         match (&self.manager, &self.driver) {
             (Some(manager), Some(driver)) if manager == driver => VersionCheck::Same,
@@ -36,7 +36,8 @@ impl FabricVersions {
         }
     }
 
-    /// The version that a guest's driver has to have: Fabric Manager's, which does not run beside another driver.
+    /// Returns the version that a guest's driver must have: Fabric Manager's, which does not run
+    /// with another driver.
     pub fn of_guests(&self) -> Option<&str> {
         self.manager.as_deref().or(self.driver.as_deref())
     }

@@ -1,5 +1,5 @@
-//! What configures a host's network. gpuvm changes that of netplan with systemd-networkd; gpuvm-networks(7), OTHER NETWORK
-//! MANAGERS, has the configurations of others.
+//! The program that configures a host's network. gpuvm supports netplan with systemd-networkd;
+//! gpuvm-networks(7), OTHER NETWORK MANAGERS, has the configurations of others.
 
 use serde::Serialize;
 use std::fmt;

@@ -1,8 +1,10 @@
-//! Bridges of the host over its own NICs: which one a request makes beside the host's links, addresses and routes, or
-//! every reason why not ([`plan()`]); the file of netplan's that makes it ([`netplan`]), what else may configure the host
-//! ([`manager`]); and what systemd-networkd makes of its units ([`units`]). Values only: it runs nothing and reads no file.
+//! Bridges of the host over its own NICs: the bridge that a request makes given the host's links,
+//! addresses and routes, or every reason against it ([`plan()`]); the netplan file for it
+//! ([`netplan`]); other network managers ([`manager`]); and how systemd-networkd applies its units
+//! ([`units`]). Values only: it runs nothing and reads no file.
 //!
-//! IPv4 alone, as everywhere here: what the LAN's routers announce for IPv6 reaches the bridge without being asked for.
+//! IPv4 only, as everywhere here: for IPv6 the bridge uses the router advertisements of the LAN
+//! without configuration.
 
 pub mod manager;
 pub mod netplan;
@@ -81,7 +83,7 @@ pub enum BondMode {
 }
 
 impl BondMode {
-    /// The kernel's word.
+    /// Returns the kernel's name.
     pub fn word(self) -> &'static str {
         match self {
             BondMode::Lacp => "802.3ad",
@@ -91,12 +93,12 @@ impl BondMode {
         }
     }
 
-    /// Whether packets are spread by addresses, so that it matters by which.
+    /// Whether packets are distributed by a hash of addresses, so that the hash policy matters.
     pub fn hashes(self) -> bool {
         matches!(self, BondMode::Lacp | BondMode::Xor)
     }
 
-    /// What the switch has to be told; none: nothing.
+    /// Returns what has to be configured on the switch; none: nothing.
     pub fn of_switch(self) -> Option<&'static str> {
         match self {
             BondMode::Lacp => Some("a group of these ports with LACP (802.3ad)"),
@@ -148,20 +150,20 @@ pub enum Addressing {
     None,
 }
 
-/// What a bridge is to be.
+/// A request for a host bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Its name.
     pub name: String,
-    /// The NICs that it leads over, as they are named on the command line.
+    /// Its NICs, as named on the command line.
     pub nics: Vec<String>,
     /// How they are bonded.
     pub bond: Option<BondMode>,
     /// The host's own address.
     pub addressing: Addressing,
-    /// Number of the VLAN that it is in.
+    /// Its VLAN ID.
     pub vlan: Option<u32>,
-    /// Largest packet, in bytes; none: that of the NICs as it is.
+    /// MTU in bytes; none: that of the NICs.
     pub mtu: Option<u32>,
 }
 
@@ -209,26 +211,26 @@ pub struct HostBridge {
 }
 
 impl HostBridge {
-    /// Whether the NIC stays what it is, with its addresses, beside the VLAN on it.
+    /// Whether the NIC keeps its addresses besides the VLAN on it.
     pub fn keeps_nic(&self) -> bool {
         self.vlan.is_some() && self.bond.is_none()
     }
 
-    /// Names of the network devices that it makes, each before those that stand on it.
+    /// Names of the network devices that it makes, each before those on top of it.
     pub fn links(&self) -> Vec<String> {
         let bond = self.bond.iter().map(|bond| &bond.name);
         let vlan = self.vlan.iter().map(|vlan| &vlan.name);
         bond.chain(vlan).chain([&self.name]).cloned().collect()
     }
 
-    /// The one that is a port of the bridge, or the NIC.
+    /// Returns the device that is the port of the bridge, or the NIC.
     pub fn port(&self) -> &str {
         let nic = || self.nics.first().map_or("", String::as_str);
         let bond = self.bond.as_ref().map(|bond| bond.name.as_str());
         self.vlan.as_ref().map(|vlan| vlan.name.as_str()).or(bond).unwrap_or_else(nic)
     }
 
-    /// Ports with what each is a port of.
+    /// Returns ports, each with its master.
     pub fn ports(&self) -> Vec<(String, String)> {
         let own = |nic: &String, bond: &Bond| (nic.clone(), bond.name.clone());
         let bond = self.bond.iter();

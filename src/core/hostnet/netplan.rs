@@ -1,69 +1,72 @@
-//! The file of netplan's that makes a bridge, and what has to become of it.
+//! The netplan file of a bridge, and the units that it must result in.
 //!
-//! Netplan merges its files, and lists only grow: an address that another file gives a NIC cannot be taken away by a later
-//! one. So the NICs of a bridge are configured under a name of our own, by the device's name, that comes before every
-//! usual one: systemd-networkd takes the first unit that matches, and all that other files say of the NIC rests until
-//! ours goes. That ours is the first is checked on the units that netplan makes ([`judge`]).
+//! Netplan merges its files, and lists only grow: an address that another file gives a NIC cannot
+//! be removed by a later one. So the NICs of a bridge are configured under a netplan ID of our own,
+//! matched by device name, that sorts before every usual one: systemd-networkd uses the first
+//! matching unit, and what other files say about the NIC has no effect until ours is removed. That
+//! ours is the first is checked on the units that netplan generates ([`judge`]).
 
 use super::units::{Link, Unit, taker};
 use super::{Addressing, HostBridge, Problem};
 use std::fmt::Write as _;
 
-/// Where netplan's files are that hold for good.
+/// Directory of netplan's persistent files.
 pub const KEPT: &str = "etc/netplan";
-/// Where those are that the next boot forgets; one of these hides one of the same name that is kept.
+/// Directory of netplan's files until the next boot; a file here hides a persistent one of the same
+/// name.
 pub const TRIED: &str = "run/netplan";
-/// What a file says that hides another one and configures nothing.
+/// Content of a file that hides another one and configures nothing.
 pub const NOTHING: &str = "# Hides the file of this name in /etc/netplan until it is removed, or until the next boot.\n\
                            network:\n  version: 2\n";
-/// Begins the first line of our files.
+/// Start of the first line of our files.
 const HEAD: &str = "# Made by `gpuvm network host-bridge create ";
 
-/// The name of the file that makes a bridge.
+/// Returns the name of the file that makes a bridge.
 pub fn file(name: &str) -> String {
     format!("90-gpuvm-{name}.yaml")
 }
 
-/// What an admin runs on a host that netplan is to configure: the file of [`text`], put in force.
+/// Returns a script for the admin that writes the file of [`text`] and applies it.
 pub fn script(bridge: &HostBridge) -> String {
     let text = text(bridge, bridge.nics.first().map_or("", String::as_str));
     let path = format!("/{KEPT}/{}", file(&bridge.name));
     format!("cat >{path} <<'END'\n{text}END\nchmod 600 {path}\nnetplan apply\n")
 }
 
-/// The bridge that a text makes, which is one of ours; none: it is not.
+/// Returns the bridge that one of our files makes; none: the text is not ours.
 pub fn made(text: &str) -> Option<&str> {
     text.strip_prefix(HEAD)?.split('`').next()
 }
 
-/// The network devices that a text of ours makes, each before those that stand on it.
+/// Returns the network devices that one of our files makes, each before those on top of it.
 pub fn links(text: &str) -> Vec<String> {
     let words = text.lines().find_map(|line| line.strip_prefix(LINKS)).unwrap_or_default();
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The NICs that a text of ours gives to its bridge.
+/// Returns the NICs that one of our files adds to its bridge.
 pub fn nics(text: &str) -> Vec<String> {
     let words = text.lines().find_map(|line| line.strip_prefix(NICS)).unwrap_or_default();
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Begins the line with the network devices that a file makes.
+/// Start of the line with the network devices that a file makes.
 const LINKS: &str = "# Makes: ";
-/// Begins the line with the NICs that a file is about.
+/// Start of the line with the NICs that a file is about.
 const NICS: &str = "# NICs: ";
 
-/// Netplan's ID of a NIC that is part of a bridge or bond.
+/// Returns netplan's ID of a NIC that is part of a bridge or bond.
 fn own_id(nic: &str) -> String {
     format!("00-gpuvm-{nic}")
 }
 
-/// The unit that netplan makes of an ID.
+/// Returns the unit that netplan generates for an ID.
 fn unit(id: &str) -> String {
     format!("10-netplan-{id}.network")
 }
 
-/// The text of the file; `id`: netplan's ID of the NIC that stays what it is beside its VLAN.
+/// Returns the text of the file; `id`: netplan's ID of the NIC that keeps its configuration besides
+/// its VLAN.
 pub fn text(bridge: &HostBridge, id: &str) -> String {
     let name = &bridge.name;
     let mut text = format!(
@@ -99,7 +102,7 @@ pub fn text(bridge: &HostBridge, id: &str) -> String {
         mtu.iter().for_each(|mtu| line(3, mtu));
         line(3, "parameters:");
         line(4, &format!("mode: {}", bond.mode.word()));
-        // The kernel looks at no link without.
+        // Without it the kernel does not monitor links.
         line(4, "mii-monitor-interval: 100");
         if bond.mode.hashes() {
             line(4, "transmit-hash-policy: layer2+3");
@@ -122,19 +125,20 @@ pub fn text(bridge: &HostBridge, id: &str) -> String {
         line(3, &format!("macaddress: \"{mac}\""));
     }
     mtu.iter().for_each(|mtu| line(3, mtu));
-    // With it a port says nothing for half a minute, and a switch that guards its ports takes the NIC off the network.
+    // STP blocks a new port for half a minute, and a switch with BPDU guard disables the NIC's
+    // port.
     line(3, "parameters: {stp: false, forward-delay: 0}");
     addresses(&bridge.addressing, &mut line);
     text
 }
 
-/// The lines of the host's address.
+/// Writes the lines of the host's address.
 fn addresses(addressing: &Addressing, line: &mut dyn FnMut(usize, &str)) {
     let Addressing::Static { address, gateway, dns } = addressing else {
         let dhcp = *addressing == Addressing::Dhcp;
         line(3, &format!("dhcp4: {dhcp}"));
         if dhcp {
-            // By the default the server would see another client than the NIC was.
+            // With the default the DHCP server would see a different client than the NIC.
             line(3, "dhcp-identifier: mac");
         }
         return;
@@ -152,13 +156,14 @@ fn addresses(addressing: &Addressing, line: &mut dyn FnMut(usize, &str)) {
     }
 }
 
-/// Words as YAML takes every one of them for text.
+/// Quotes words so that YAML reads each as text.
 fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
 }
 
-/// Netplan's ID of a NIC, by the units that it makes without our file, or the NIC's name where none is about it. Errors: it
-/// is about another of the host's NICs, too, or something else than netplan configures the NIC.
+/// Returns netplan's ID of a NIC, from the units generated without our file, or the NIC's name if
+/// no unit matches it. Errors: the ID matches another of the host's NICs, too, or the NIC is not
+/// configured by netplan.
 pub fn id_of(units: &[Unit], nic: &Link, links: &[Link]) -> Result<String, Problem> {
     let Some(unit) = taker(units, nic) else { return Ok(nic.name.clone()) };
     let id = unit.file.strip_prefix("10-netplan-").and_then(|id| id.strip_suffix(".network"));
@@ -176,7 +181,7 @@ pub fn id_of(units: &[Unit], nic: &Link, links: &[Link]) -> Result<String, Probl
     }
 }
 
-/// Refuses names that are configured already, by the units that there are without our file.
+/// Refuses names that are already configured by the units existing without our file.
 pub fn free(bridge: &HostBridge, units: &[Unit]) -> Result<(), Problem> {
     for name in bridge.links() {
         let taken = units.iter().find(|unit| unit.makes() == Some(&name));
@@ -187,8 +192,8 @@ pub fn free(bridge: &HostBridge, units: &[Unit]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Judges the units that netplan makes with our file beside all others of the host: each device has to have the unit that
-/// was made for it, and that has to say what was meant. `id` as of [`text`].
+/// Judges the units that netplan generates from our file and all others of the host: each device
+/// must get the unit made for it, with the intended content. `id` as in [`text`].
 pub fn judge(bridge: &HostBridge, id: &str, units: &[Unit]) -> Result<(), Problem> {
     let link = |name: &str| Link { name: name.to_owned(), mac: None };
     let mut expected: Vec<(String, String, String, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Which bridge a request makes on a host, or every reason why it cannot be.
+//! Plans the bridge that a request makes on a host, or lists every reason against it.
 
 use super::problem::{Problem, Refused};
 use super::{Addressing, Bond, HostBridge, HostIp, Request, Vlan};
@@ -22,17 +22,17 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-/// What a bridge is planned beside.
+/// A bridge being planned.
 struct Planner<'a> {
-    /// What is asked for.
+    /// The request.
     request: &'a Request,
     /// The host.
     host: &'a HostNetwork,
-    /// What is wrong.
+    /// Problems so far.
     problems: Vec<Problem>,
 }
 
-/// Plans a bridge on a host. Errors: every reason why it cannot be.
+/// Plans a bridge on a host. Errors: every reason against it.
 pub fn plan(request: &Request, host: &HostNetwork) -> Result<Planned, Refused> {
     let mut planner = Planner { request, host, problems: Vec::new() };
     planner.name();
@@ -62,7 +62,7 @@ pub fn plan(request: &Request, host: &HostNetwork) -> Result<Planned, Refused> {
 }
 
 impl Planner<'_> {
-    /// Its name.
+    /// Checks its name.
     fn name(&mut self) {
         let name = &self.request.name;
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -80,7 +80,7 @@ impl Planner<'_> {
         self.problems.push(Problem::Name { name: name.clone(), why });
     }
 
-    /// The NICs, as far as they are there.
+    /// Returns the NICs that exist.
     fn nics(&mut self) -> Vec<Link> {
         let mut nics: Vec<Link> = Vec::new();
         let bonded_or_not = self.request.vlan.is_none() || self.request.bond.is_some();
@@ -95,7 +95,7 @@ impl Planner<'_> {
                 continue;
             }
             nics.push(link.clone());
-            // What is made of hardware has no kind; a pair of devices stands for one in a container.
+            // A hardware device has no kind; in a container a veth pair takes its place.
             if link.loopback || link.kind.as_deref().is_some_and(|kind| kind != "veth") {
                 self.problems.push(Problem::NoNic { name, what: what(link) });
             } else if let Some(master) = link.master.clone() {
@@ -107,7 +107,8 @@ impl Planner<'_> {
         nics
     }
 
-    /// What stands on a NIC and cannot stay there: a macvtap's packets are taken where a bridge would take them.
+    /// Refuses devices on top of a NIC that cannot stay: a macvtap takes packets at the same hook
+    /// as a bridge.
     fn under(&mut self, name: &str) {
         let upon = self.host.links.iter().filter(|link| link.over.as_deref() == Some(name));
         for link in upon {
@@ -120,7 +121,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The bond, where one is asked for.
+    /// Returns the bond if requested.
     fn bond(&mut self) -> Option<Bond> {
         let count = self.request.nics.len();
         match self.request.bond {
@@ -142,7 +143,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The VLAN, where one is asked for.
+    /// Returns the VLAN if requested.
     fn vlan(&mut self, bond: Option<&Bond>) -> Option<Vlan> {
         let id = self.request.vlan?;
         if !(1..=4094).contains(&id) {
@@ -158,7 +159,7 @@ impl Planner<'_> {
         Some(Vlan { name, id })
     }
 
-    /// Its MTU, which every NIC has to be able to have.
+    /// Checks its MTU, which every NIC must support.
     fn mtu(&mut self, nics: &[Link]) {
         let Some(mtu) = self.request.mtu else { return };
         if !(LEAST_MTU..=MOST_MTU).contains(&mtu) {
@@ -171,7 +172,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The host's address on it; `default`: the host has its default route by these NICs now.
+    /// Checks the host's address on it; `default`: the host has its default route by these NICs
+    /// now.
     fn addresses(&mut self, nics: &[Link], default: bool) {
         let cut_off = |what| Problem::CutOff {
             nic: self.request.nics.join(" and "),
@@ -202,7 +204,7 @@ impl Planner<'_> {
     }
 }
 
-/// Why no host can have an address; none: one can.
+/// Returns why no host can have an address; none: a host can.
 fn unfit(address: HostIp) -> Option<String> {
     let HostIp { ip, subnet } = address;
     let prefix = subnet.prefix();
@@ -218,7 +220,7 @@ fn unfit(address: HostIp) -> Option<String> {
     }
 }
 
-/// Why a gateway is none for this address; none: it is one.
+/// Returns why a gateway cannot serve this address; none: it can.
 fn unreachable(gateway: Ipv4Addr, address: HostIp) -> Option<Problem> {
     let subnet = address.subnet;
     if gateway == address.ip {
@@ -233,7 +235,7 @@ fn unreachable(gateway: Ipv4Addr, address: HostIp) -> Option<Problem> {
     Some(Problem::Gateway { gateway, why, subnet })
 }
 
-/// What a network device is, in words.
+/// Describes the kind of a network device.
 fn what(link: &Link) -> String {
     match &link.kind {
         _ if link.loopback => "the host's own loop".into(),
@@ -242,7 +244,7 @@ fn what(link: &Link) -> String {
     }
 }
 
-/// What the NICs of a bridge lose.
+/// Lists what the NICs of a bridge lose.
 fn lost(bridge: &HostBridge, host: &HostNetwork) -> Vec<String> {
     let mut lost = Vec::new();
     let name = &bridge.name;
@@ -274,7 +276,7 @@ fn lost(bridge: &HostBridge, host: &HostNetwork) -> Vec<String> {
     lost
 }
 
-/// What is worth knowing.
+/// Lists notes for the user.
 fn notes(bridge: &HostBridge, nics: &[Link], host: &HostNetwork) -> Vec<String> {
     let mut notes = Vec::new();
     let down: Vec<&str> = nics.iter().filter(|nic| !nic.up).map(|nic| nic.name.as_str()).collect();

@@ -1,17 +1,17 @@
-//! Why a bridge of the host cannot be as it is asked for, each reason with its numbers.
+//! Reasons why a requested host bridge is refused, each with its numbers.
 
 use super::HostIp;
 use crate::network::{Subnet, reasons};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// One reason.
+/// A reason against a host bridge.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
 pub enum Problem {
-    /// Its name cannot be had.
+    /// The bridge's name cannot be used.
     #[error("{name} cannot be its name: {why}")]
     Name {
         /// The name.
@@ -42,7 +42,7 @@ pub enum Problem {
         /// What it is a port of.
         master: String,
     },
-    /// A NIC on which guests or others have devices that cannot be on a port of a bridge.
+    /// A NIC with devices of guests or others on it that do not work on a port of a bridge.
     #[error(
         "{upper}, a {kind}, stands on {name}, which cannot become a port of a bridge or bond with it"
     )]
@@ -50,7 +50,7 @@ pub enum Problem {
     Under {
         /// The NIC.
         name: String,
-        /// What stands on it.
+        /// The device on it.
         upper: String,
         /// Its kind.
         kind: String,
@@ -62,7 +62,7 @@ pub enum Problem {
         /// Its name.
         name: String,
     },
-    /// A bond of one.
+    /// A bond of a single NIC.
     #[error("a bond needs two NICs, and {count} is named")]
     LoneBond {
         /// How many are named.
@@ -76,7 +76,7 @@ pub enum Problem {
         /// How many are named.
         count: usize,
     },
-    /// A bridge by which the host would lose its way out.
+    /// A bridge that would cut the host off the network.
     #[error("{nic} carries the host's default route, and {name} is to have no {what}")]
     CutOff {
         /// The NIC.
@@ -94,7 +94,7 @@ pub enum Problem {
         /// Why.
         why: String,
     },
-    /// An address that the host has elsewhere, or one in a subnet of it.
+    /// An address that the host has on another device, or in the subnet of one.
     #[error("{address} overlaps {other}, where the host has {ip} on {link}")]
     Overlap {
         /// The address.
@@ -106,7 +106,7 @@ pub enum Problem {
         /// Its network device.
         link: String,
     },
-    /// A gateway that cannot be reached.
+    /// A gateway that is unreachable.
     #[error("gateway {gateway} {why} {subnet}")]
     Gateway {
         /// The gateway.
@@ -123,7 +123,7 @@ pub enum Problem {
         /// The gateway.
         gateway: Ipv4Addr,
     },
-    /// A VLAN that cannot be.
+    /// A VLAN ID out of range.
     #[error("VLAN {id} cannot be had: it has to be 1 to 4094")]
     #[strum(to_string = "vlan-range")]
     VlanBounds {
@@ -141,34 +141,34 @@ pub enum Problem {
         /// The NIC.
         nic: String,
     },
-    /// An MTU that no link has.
+    /// An MTU out of range.
     #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
     #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.
         mtu: u32,
     },
-    /// An MTU that the NIC cannot have.
+    /// An MTU that the NIC does not support.
     #[error("an MTU of {mtu} bytes is above the {most} that {nic} can have")]
     MtuAbove {
         /// The MTU.
         mtu: u32,
         /// The NIC.
         nic: String,
-        /// The most that it can have.
+        /// Its largest MTU.
         most: u32,
     },
-    /// A unit of systemd-networkd other than the one that is made has the say.
+    /// A systemd-networkd unit other than ours takes effect.
     #[error("{link} would be configured by {file}, which comes before {ours}")]
     OtherUnit {
         /// The network device.
         link: String,
         /// The file.
         file: String,
-        /// The one that is made.
+        /// Our unit.
         ours: String,
     },
-    /// Netplan makes something else of the file.
+    /// Netplan generates something else from the file.
     #[error("{file}, as netplan makes it, does not say {wanted}")]
     #[strum(to_string = "netplan-output")]
     NotSaid {
@@ -177,7 +177,7 @@ pub enum Problem {
         /// What it should say.
         wanted: String,
     },
-    /// A device of the name is configured, although it is not there.
+    /// A device of the name is configured but does not exist.
     #[error("{name} is configured in {file} already")]
     Configured {
         /// The device.
@@ -185,7 +185,7 @@ pub enum Problem {
         /// The file.
         file: String,
     },
-    /// A configuration of netplan's that is about several NICs.
+    /// A netplan configuration that matches several NICs.
     #[error(
         "netplan configures {nic} as `{id}`, and {other} with it, so the VLAN would be on either"
     )]
@@ -195,13 +195,13 @@ pub enum Problem {
         nic: String,
         /// Netplan's ID.
         id: String,
-        /// The other one.
+        /// The other NIC.
         other: String,
     },
 }
 
 impl Problem {
-    /// What to do about it; empty: what it says is enough.
+    /// Returns what to do about it; empty: the message is enough.
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::NoLink { .. } | Problem::NoNic { .. } => {
@@ -230,7 +230,7 @@ impl Problem {
     }
 }
 
-/// Says why a bridge cannot be as it is asked for.
+/// The refusal of a requested host bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Its name.

@@ -1,4 +1,4 @@
-//! Bridges that are planned, refused, and written for netplan.
+//! Bridges planned, refused, and written for netplan.
 
 use super::netplan::{file, judge, links, made, nics, text};
 use super::units::Unit;
@@ -45,7 +45,7 @@ fn host() -> HostNetwork {
     }
 }
 
-/// A request from words: the NICs, then what differs from a bridge br0 without an address.
+/// A request from the names of NICs and what differs from a bridge br0 without an address.
 fn request(nics: &[&str], change: impl FnOnce(&mut Request)) -> Request {
     let mut request = Request {
         name: "br0".into(),
@@ -59,13 +59,13 @@ fn request(nics: &[&str], change: impl FnOnce(&mut Request)) -> Request {
     request
 }
 
-/// A static address, with a gateway where one is given.
+/// A static address, with a gateway if given.
 fn fixed(address: &str, gateway: &str) -> Addressing {
     let dns = vec!["10.77.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     Addressing::Static { address: address.parse().unwrap(), gateway: gateway.parse().ok(), dns }
 }
 
-/// The bridge of a request that can be had.
+/// The bridge of a valid request.
 fn bridge(nics: &[&str], change: impl FnOnce(&mut Request)) -> HostBridge {
     plan(&request(nics, change), &host()).unwrap().bridge
 }
@@ -82,7 +82,7 @@ fn stacked() -> HostBridge {
     })
 }
 
-/// A bridge in a VLAN beside the NIC's own network, without an address.
+/// A bridge in a VLAN besides the NIC's own network, without an address.
 fn beside() -> HostBridge {
     bridge(&["nic0"], |r| (r.vlan, r.addressing) = (Some(5), Addressing::None))
 }
@@ -115,7 +115,7 @@ fn what_the_nics_lose_is_named() {
     );
 }
 
-/// What the refusal of a request says.
+/// The text of a request's refusal.
 fn refusal(nics: &[&str], change: impl FnOnce(&mut Request)) -> String {
     plan(&request(nics, change), &host()).unwrap_err().to_string()
 }

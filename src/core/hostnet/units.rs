@@ -1,10 +1,10 @@
-//! systemd-networkd's units as far as it matters here: which one a network device gets, and what that says
-//! (systemd.network(5)).
+//! systemd-networkd's units, as far as needed here: which unit applies to a network device, and its
+//! settings (systemd.network(5)).
 
 /// One unit: a `.network`, or a `.netdev`, which makes a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Its file's name, by which it has its place among the others.
+    /// Its file name, which decides its order among the others.
     pub file: String,
     /// Its lines: section, key and value.
     lines: Vec<(String, String, String)>,
@@ -15,12 +15,12 @@ pub struct Unit {
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Its MAC address, lower case; none: one that is not there yet.
+    /// Its MAC address, lower case; none: the device does not exist yet.
     pub mac: Option<String>,
 }
 
 impl Unit {
-    /// Reads one.
+    /// Reads a unit.
     pub fn read(file: &str, text: &str) -> Unit {
         let (mut section, mut lines) = (String::new(), Vec::new());
         for line in text.lines().map(str::trim) {
@@ -35,13 +35,13 @@ impl Unit {
         Unit { file: file.to_owned(), lines }
     }
 
-    /// The values of a key of a section.
+    /// Returns the values of a key in a section.
     fn values<'a>(&'a self, section: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
         let is_it = move |line: &&(String, String, String)| line.0 == section && line.1 == key;
         self.lines.iter().filter(is_it).map(|line| line.2.as_str())
     }
 
-    /// Whether it says this anywhere; a number of words count each.
+    /// Whether a key has this value in any section; each word of a list counts.
     pub fn says(&self, key: &str, value: &str) -> bool {
         let has = |said: &str| said == value || said.split_whitespace().any(|word| word == value);
         self.lines.iter().any(|(_, k, v)| k == key && has(v))
@@ -53,7 +53,8 @@ impl Unit {
         self.values("NetDev", "Name").next().filter(|_| is_netdev)
     }
 
-    /// Whether it is for this device. What cannot be told, its driver for one, is taken to fit.
+    /// Whether it matches this device. Conditions that cannot be evaluated, such as the driver,
+    /// count as matching.
     fn fits(&self, link: &Link) -> bool {
         let names = self.values("Match", "Name").all(|value| {
             let (not, value) = match value.strip_prefix('!') {
@@ -72,14 +73,14 @@ impl Unit {
     }
 }
 
-/// The unit that a device gets: the first by name that is for it. Files of one name are given once, as the first of their
-/// directories has them.
+/// Returns the unit that applies to a device: the first matching one by name. Of files with the
+/// same name only the one from the first directory is given.
 pub fn taker<'a>(units: &'a [Unit], link: &Link) -> Option<&'a Unit> {
     let networks = units.iter().filter(|unit| unit.file.ends_with(".network"));
     networks.filter(|unit| unit.fits(link)).min_by(|a, b| a.file.cmp(&b.file))
 }
 
-/// Whether a text is like a pattern of the shell: `*`, `?`, `[a-z]`, `[!a]`.
+/// Whether a text matches a shell pattern: `*`, `?`, `[a-z]`, `[!a]`.
 fn is_like(text: &str, pattern: &str) -> bool {
     let mut rest = pattern.chars();
     let Some(first) = rest.next() else { return text.is_empty() };

@@ -1,19 +1,19 @@
-//! What an image says lies below it: the file that it is an overlay of, the files that its bytes are in. What an image
-//! says is believed only as far as that others may need what it names.
+//! The files that an image refers to: its backing file and the files that hold its data. An image's
+//! claims are trusted only so far that the files it names count as possibly needed.
 
 use super::content::{long, read_at, word};
 use std::io::{self, Read, Seek};
 
-/// Bytes of the longest header that is looked into; a name lies within the first cluster.
+/// The most bytes read of a header; names lie within the first cluster.
 const MOST_HEAD: usize = 64 << 10;
-/// Longest name of a file below (docs/interop/qcow2).
+/// Longest name of a backing file, in bytes (docs/interop/qcow2).
 const MOST_NAME: u32 = 1023;
-/// Extension of a qcow2 header: the format of the file below.
+/// Extension of a qcow2 header: the format of the backing file.
 const BACKING_FORMAT: u32 = 0xe279_2aca;
-/// Extension of a qcow2 header: the name of the file that holds the bytes.
+/// Extension of a qcow2 header: the name of the external data file.
 const DATA_FILE: u32 = 0x4441_5441;
 
-/// A file that an image names.
+/// A file that an image refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Below {
     /// Its name as the image has it: a path, relative to the image, or `json:` and QEMU's own words.
@@ -22,7 +22,7 @@ pub struct Below {
     pub raw: bool,
 }
 
-/// Says why it cannot be told what lies below an image.
+/// The error of an image whose backing files cannot be determined.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "backing-file-")]
 pub enum BelowError {
@@ -30,12 +30,12 @@ pub enum BelowError {
     #[error("{0}")]
     #[strum(to_string = "unreadable")]
     Read(#[from] io::Error),
-    /// It names something that cannot be understood.
+    /// It names a file in a form that cannot be parsed.
     #[error("{0}")]
     Unclear(String),
 }
 
-/// Every file that an image names; none: it stands alone, or is raw.
+/// Returns every file that an image refers to; none: it is standalone or raw.
 pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
     let head = read_at(image, 0, MOST_HEAD)?;
     if head.starts_with(b"QFI\xfb") {
@@ -54,14 +54,14 @@ pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
     {
         return Ok(vmdk(&head));
     }
-    // A dynamic VHD begins with a copy of its footer; type 4 lies over another.
+    // A dynamic VHD begins with a copy of its footer; type 4 is a differencing disk.
     if head.starts_with(b"conectix") && word(&head, 60) == 4 {
         return Err(BelowError::Unclear("it is a VHD image over another".into()));
     }
     Ok(Vec::new())
 }
 
-/// The files that a qcow or qcow2 image names.
+/// Returns the files that a qcow or qcow2 image refers to.
 fn qcow(image: &mut (impl Read + Seek), head: &[u8]) -> Result<Vec<Below>, BelowError> {
     let version = word(head, 4);
     let (at, bytes) = (long(head, 8), word(head, 16));
@@ -81,7 +81,7 @@ fn qcow(image: &mut (impl Read + Seek), head: &[u8]) -> Result<Vec<Below>, Below
     if at != 0 {
         all.push(Below { name: name(image, at, bytes)?, raw });
     }
-    // Bit 2 of a qcow2 image's features: its bytes are in another file.
+    // Bit 2 of a qcow2 image's features: external data file.
     let is_outside = version >= 3 && long(head, 72) & 4 != 0;
     if is_outside && !all.iter().any(|below| below.raw) {
         return Err(BelowError::Unclear("its bytes are in a file that it does not name".into()));
@@ -89,7 +89,8 @@ fn qcow(image: &mut (impl Read + Seek), head: &[u8]) -> Result<Vec<Below>, Below
     Ok(all)
 }
 
-/// The extensions of a qcow2 header, which end before the name of the file below: kind and content.
+/// Returns the extensions of a qcow2 header, type and content; they end before the backing file
+/// name.
 fn extensions(head: &[u8], version: u32, end: u64) -> Vec<(u32, &[u8])> {
     let mut at = if version == 2 { 72 } else { word(head, 100) as usize };
     let end = usize::try_from(end).unwrap_or(usize::MAX).min(head.len());
@@ -126,7 +127,7 @@ fn text(content: &[u8]) -> Result<String, BelowError> {
     Ok(text.trim_end_matches('\0').to_owned())
 }
 
-/// The files that the description of a VMDK image names: its parent and its extents.
+/// Returns the files that a VMDK descriptor refers to: its parent and its extents.
 fn vmdk(head: &[u8]) -> Vec<Below> {
     let text = String::from_utf8_lossy(head);
     let mut all = Vec::new();
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use std::io::Cursor;
 
-    /// A qcow2 header of version 3 over this name, with these extensions.
+    /// A qcow2 header of version 3 with this backing file, with these extensions.
     fn qcow2(backing: &str, extensions: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
@@ -166,7 +167,7 @@ mod tests {
         bytes
     }
 
-    /// The names, each with `!` where it is raw.
+    /// The names, raw files marked with `!`.
     fn named(bytes: Vec<u8>) -> Result<Vec<String>, String> {
         let all = below(&mut Cursor::new(bytes)).map_err(|error| error.to_string())?;
         let mark = |raw| if raw { "!" } else { "" };

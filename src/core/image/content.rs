@@ -1,5 +1,6 @@
-//! The format of a disk image from its first bytes. A format that is only guessed is how a guest reads its host's
-//! files: raw bytes that a guest wrote and the next start takes for qcow2 can name any file as their backing file.
+//! Detects the format of a disk image from its first bytes. Guessing formats lets a guest read the
+//! host's files: a guest can write a qcow2 header with any backing file to its raw disk, which the
+//! next start would take for qcow2.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -37,7 +38,7 @@ pub struct Content {
     pub boots: bool,
 }
 
-/// Says why an image is not taken.
+/// The reason an image is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
 pub enum ContentError {
@@ -52,7 +53,7 @@ pub enum ContentError {
         /// What it is.
         kind: &'static str,
     },
-    /// It is qcow2, but not one that stands alone and whole.
+    /// It is qcow2, but not a standalone, intact one.
     #[error("is qcow2 {0}")]
     Qcow2(String),
     /// It holds nothing that could be a disk.
@@ -75,7 +76,7 @@ const DISKS: [Magic; 10] = [
     (0, b"conectix", "a VHD disk"),
     (0x40, b"\x7f\x10\xda\xbe", "a VDI disk"),
     (0, b"QED\0", "a QED disk"),
-    // libvirt takes these for directories of Virtuozzo, and cannot delete what is none.
+    // libvirt takes these for Virtuozzo directories and cannot delete a plain file of this format.
     (0, b"WithouFreSpacExt", "a Parallels disk"),
     (0, b"WithoutFreeSpace", "a Parallels disk"),
     (0, b"OOOM\0\x01", "a disk of another hypervisor"),
@@ -89,7 +90,7 @@ const COMPRESSED: [Magic; 4] = [
     (0, b"BZh", "compressed (bzip2)"),
 ];
 
-/// What no system is on; a raw disk of a guest may well begin so.
+/// Files that hold no operating system; a guest's raw data disk may well start like this.
 const OTHERS: [Magic; 5] = [
     (0, b"LUKS\xba\xbe", "encrypted (LUKS)"),
     (0, b"PK\x03\x04", "a ZIP archive"),
@@ -98,7 +99,7 @@ const OTHERS: [Magic; 5] = [
     (0, b"\x7fELF", "a program"),
 ];
 
-/// Tells what an image is.
+/// Detects the format of an image.
 pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> {
     let bytes = image.seek(SeekFrom::End(0))?;
     let head = read_at(image, 0, 512)?;
@@ -113,17 +114,17 @@ pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> 
     Ok(Content { format: Format::Raw, virtual_bytes: bytes, boots })
 }
 
-/// What a disk that a guest is given as it is consists of.
+/// The format and backing file of a disk that a guest gets unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its format.
     pub format: Format,
-    /// The file that it lies over, as it names it; none: it stands alone.
+    /// Its backing file, as it names it; none: it is standalone.
     pub backing: Option<String>,
 }
 
-/// Tells the format of a disk that a guest is given as it is. Raw is what is no disk of another format; what a guest
-/// wrote on it is its own business.
+/// Detects the format of a disk that a guest gets unchanged. Any disk not of another format is raw;
+/// its content is up to the guest.
 pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     let bytes = disk.seek(SeekFrom::End(0))?;
     let head = read_at(disk, 0, 512)?;
@@ -135,7 +136,7 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     // Its name is at most 1023 bytes long (docs/interop/qcow2).
     let name = read_at(disk, name_at, name_bytes.min(1023) as usize)?;
     let backing = (name_at != 0).then(|| String::from_utf8_lossy(&name).into_owned());
-    // Apart from the file that it lies over it has to be sound; one that was not closed QEMU repairs.
+    // Apart from its backing file it has to be valid; QEMU repairs one that was not closed.
     let mut own = head;
     if let Some(names) = own.get_mut(8..20) {
         names.fill(0);
@@ -147,11 +148,11 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     Ok(Found { format: Format::Qcow2, backing })
 }
 
-/// Bytes of an image's head that tell what is kept in it.
+/// Bytes of an image's header that [`kept`] needs.
 pub const HEAD: u64 = 104;
 
-/// What an image keeps beside the disk as it is now, by its first [`HEAD`] bytes, and a copy of the disk does not have; none:
-/// nothing.
+/// Returns what an image contains besides the current disk (snapshots, bitmaps), which a copy of
+/// the disk would lose; `head` is its first [`HEAD`] bytes. None: nothing.
 pub fn kept(head: &[u8]) -> Option<String> {
     if !head.starts_with(b"QFI\xfb") {
         return None;
@@ -177,7 +178,7 @@ fn refuse<'m>(
     Ok(())
 }
 
-/// Reads up to so many bytes from an offset on.
+/// Reads up to this many bytes from an offset.
 pub(super) fn read_at(
     image: &mut (impl Read + Seek),
     offset: u64,
@@ -189,8 +190,9 @@ pub(super) fn read_at(
     Ok(bytes)
 }
 
-/// Incompatible features of a qcow2 image that a guest can be made from: none. Bit 0 is dirty, 1 corrupt, 2 an external
-/// data file; 3 names the compression, 4 extended entries, which QEMU knows.
+/// Incompatible features allowed in a qcow2 image that guests are made from. Bit 0 is dirty, 1
+/// corrupt, 2 an external data file: not allowed; 3 is the compression type, 4 extended L2 entries:
+/// QEMU handles both.
 const HARMLESS: u64 = 1 << 3 | 1 << 4;
 
 /// Reads a qcow2 header: big-endian, fields at fixed places.

@@ -1,5 +1,5 @@
-//! What a disk image is, told by its own bytes and never by its name, and whether it is the one that was published.
-//! It reads bytes that it is given and knows no file, no pool and no guest.
+//! Disk images: the format, detected from the content and never from the name, and the checksum
+//! against the published one. Reads given bytes and knows no file, pool or guest.
 
 mod below;
 mod content;
@@ -16,12 +16,12 @@ use std::str::FromStr;
 /// The longest name of an image.
 const MAX_NAME: usize = 100;
 
-/// An image's name, which is a volume's too: no path, no hidden file, nothing that a shell minds.
+/// An image's name, also used for its volume: no path, no hidden file, no shell metacharacters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ImageName(String);
 
-/// Says why a name is not an image's.
+/// The error of an invalid image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "image name {name:?}: 1 to {MAX_NAME} letters, digits, `-`, `_`, `.` and `+`, a letter or digit first"

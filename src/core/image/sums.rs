@@ -1,4 +1,4 @@
-//! SHA-256 of an image, and the lists of them that publishers put beside their images.
+//! SHA-256 checksums of images, and the checksum lists that publishers provide.
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
@@ -6,33 +6,34 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::str::FromStr;
 
-/// A SHA-256.
+/// A SHA-256 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sha256([u8; 32]);
 
-/// Passes bytes on, from a reader or to a writer, and sums them: so a sum is that of the very bytes that went through.
+/// A reader or writer that hashes the bytes passing through, so that the checksum is of exactly
+/// those bytes.
 pub struct Summing<T> {
-    /// Where bytes come from or go to.
+    /// The underlying reader or writer.
     inner: T,
-    /// What went through so far.
+    /// The hash of the bytes so far.
     hasher: sha2::Sha256,
-    /// How many bytes that were.
+    /// The number of bytes so far.
     through: u64,
 }
 
 impl<T> Summing<T> {
-    /// Begins with nothing through.
+    /// Wraps a reader or writer.
     pub fn new(inner: T) -> Summing<T> {
         Summing { inner, hasher: sha2::Sha256::new(), through: 0 }
     }
 
-    /// The sum of what went through, and how many bytes that were.
+    /// Returns the checksum and the number of bytes that passed through.
     pub fn end(self) -> (Sha256, u64) {
         (Sha256(self.hasher.finalize().into()), self.through)
     }
 
-    /// Sums what went through.
+    /// Adds bytes to the checksum.
     fn add(&mut self, bytes: &[u8]) {
         self.hasher.update(bytes);
         self.through += bytes.len() as u64;
@@ -59,7 +60,7 @@ impl<W: Write> Write for Summing<W> {
     }
 }
 
-/// Says what is wrong with a sum or a list.
+/// The error of a checksum or a list of them.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -87,13 +88,13 @@ pub enum SumError {
 }
 
 impl Sha256 {
-    /// The sum of what is in memory.
+    /// Computes the checksum of bytes in memory.
     pub fn of_bytes(bytes: &[u8]) -> Sha256 {
         Sha256(sha2::Sha256::digest(bytes).into())
     }
 
-    /// Computes the sum of everything that is read; `progress` is told how many bytes are through, and breaks off where
-    /// it says false.
+    /// Computes the checksum of everything read; `progress` gets the number of bytes so far and
+    /// cancels by returning false.
     pub fn of(from: impl Read, progress: &mut dyn FnMut(u64) -> bool) -> io::Result<Sha256> {
         let mut from = Summing::new(from);
         let mut buffer = vec![0; 1 << 20];
@@ -145,13 +146,13 @@ impl From<Sha256> for String {
     }
 }
 
-/// A list of sums by file name.
+/// A list of checksums by file name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums(Vec<(String, Sha256)>);
 
 impl Sums {
-    /// Reads a list in the form of `sha256sum` or of BSD's `sha256`; empty lines, comments and a signature around it
-    /// are passed over. Sums of other lengths in a mixed list are, too.
+    /// Reads a list in the form of `sha256sum` or of BSD's `sha256`; empty lines, comments and a
+    /// surrounding signature are ignored, as are checksums of other lengths in a mixed list.
     pub fn parse(text: &str) -> Result<Sums, SumError> {
         let mut sums: Vec<(String, Sha256)> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -178,14 +179,15 @@ impl Sums {
         Ok(Sums(sums))
     }
 
-    /// The sum of a file, by its name alone: lists name files beside themselves, some with `./` before.
+    /// Returns the checksum of a file by its name without directories: lists name files in their
+    /// own directory, some with a leading `./`.
     pub fn of(&self, name: &str) -> Option<Sha256> {
         let own = |listed: &str| listed.strip_prefix("./").unwrap_or(listed) == name;
         self.0.iter().find(|(listed, _)| own(listed)).map(|(_, sum)| *sum)
     }
 }
 
-/// Name and sum of a line; no sum where it is one of another length.
+/// Returns name and checksum of a line; no checksum if it has another length.
 fn entry(line: &str) -> Option<(&str, Option<Sha256>)> {
     let hex = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
     if let Some((kind, rest)) = line.split_once(" (") {

@@ -1,4 +1,4 @@
-//! Images that are taken and images that are not.
+//! Images accepted and images refused.
 
 use super::*;
 use std::io::Cursor;
@@ -13,7 +13,7 @@ fn qcow2() -> Vec<u8> {
     head
 }
 
-/// What an image of these bytes is, as text.
+/// Describes an image of these bytes.
 fn told(bytes: &[u8]) -> String {
     match content(&mut Cursor::new(bytes)) {
         Ok(Content { format, virtual_bytes, boots }) => format!("{format} {virtual_bytes} {boots}"),
@@ -77,7 +77,7 @@ fn a_qcow2_that_is_not_whole_and_alone_is_refused() {
 
 #[test]
 fn lists_of_sums_are_read_in_both_forms() {
-    // SHA-256 of nothing and of "abc" (FIPS 180-4).
+    // SHA-256 of the empty string and of "abc" (FIPS 180-4).
     let none = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let text = format!(

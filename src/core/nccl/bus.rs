@@ -1,9 +1,10 @@
-//! The bus numbers that a guest's firmware assigns. libvirt's `bus` of an address is the index of a controller; what the
-//! guest, and NCCL in it, calls a bus is a number that firmware gives.
+//! The bus numbers that a guest's firmware assigns. The `bus` of a libvirt address is the index of
+//! a controller; the bus numbers that the guest, and NCCL in it, sees are assigned by firmware.
 //!
-//! SeaBIOS and OVMF number alike: each root bus has its own number (0, and `busNr` of an expander bus), and the bridges below it
-//! take the following ones, depth first, by slot and function (SeaBIOS src/fw/pciinit.c; edk2 PciBusDxe/PciLib.c). Linux keeps
-//! them. The integration tests compare this with what QEMU shows after each of them.
+//! SeaBIOS and OVMF assign the same numbers: each root bus has its own number (0, and `busNr` of an
+//! expander bus), and the bridges below it take the following ones, depth first, by slot and
+//! function (SeaBIOS src/fw/pciinit.c; edk2 PciBusDxe/PciLib.c). Linux keeps them. The integration
+//! tests compare this with what QEMU shows after each of them.
 
 use super::NcclError;
 use super::filled::unplaced;
@@ -23,7 +24,8 @@ pub struct Buses<'g, 't> {
     guest: &'g Guest<'t>,
     /// Number of the bus behind a controller, by the controller's index.
     numbers: BTreeMap<u32, u8>,
-    /// A device on the root bus whose address libvirt has still to choose; it may get a port that moves the others.
+    /// A device on the root bus whose address libvirt will choose; it may get a port that renumbers
+    /// the others.
     unplaced: Option<String>,
 }
 
@@ -37,7 +39,7 @@ fn is_expander(controller: &Controller<'_>) -> bool {
     matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
 }
 
-/// Where a controller stands on the bus above it.
+/// Returns a controller's place on the bus above it.
 fn place(controller: &Controller<'_>) -> Option<(u32, u32, u32)> {
     let at = controller.address.as_ref()?;
     Some((at.controller, at.slot, at.function))
@@ -83,7 +85,8 @@ impl<'g, 't> Buses<'g, 't> {
     ///
     /// # Errors
     ///
-    /// Where it is on no bus of the guest, or on one whose number devices without an address may still change.
+    /// Where it is on no bus of the guest, or on one whose number may still change through devices
+    /// without an address.
     pub fn address(&self, at: GuestAddress, bdf: Bdf) -> Result<Bdf, NcclError> {
         let controller = at.controller;
         let bus = self.numbers.get(&controller).copied();
@@ -99,7 +102,8 @@ impl<'g, 't> Buses<'g, 't> {
         })
     }
 
-    /// The guest NUMA cell of what is on a controller's bus: its expander bus's; none: no one in particular.
+    /// Returns the guest NUMA cell of devices on a controller's bus: that of its expander bus;
+    /// none: no particular cell.
     pub fn cell_of(&self, controller: u32) -> Option<u32> {
         self.expander(controller)?.cell.as_ref().map(|cell| cell.value)
     }
@@ -114,7 +118,7 @@ impl<'g, 't> Buses<'g, 't> {
     }
 }
 
-/// A root bus while what is below it is numbered.
+/// A root bus whose subordinate buses are being numbered.
 struct Root<'b, 'g, 't> {
     /// Its number.
     root: u32,
@@ -124,8 +128,8 @@ struct Root<'b, 'g, 't> {
     below: &'b BTreeMap<u32, Vec<&'g Controller<'t>>>,
 }
 
-/// Gives a bus its number and those behind its bridges the following ones; the last one that was given. It ends at the limit,
-/// however long the chain of bridges is.
+/// Numbers a bus and, consecutively, those behind its bridges; returns the last number. It ends at
+/// the limit, however long the chain of bridges is.
 fn number(
     index: u32,
     own: u32,
@@ -216,8 +220,9 @@ mod tests {
 
     #[test]
     fn buses_are_numbered_depth_first_by_slot_and_function() {
-        // As QEMU 10.0 showed after SeaBIOS and after OVMF: expander at 64 with ports at slots 0, 2, 1; expander at 128 with
-        // a port, a switch of two ports below it, and another port; ports of one slot on the root bus.
+        // As shown by QEMU 10.0 after SeaBIOS and after OVMF: expander at 64 with ports at slots 0,
+        // 2, 1; expander at 128 with a port, a switch of two ports below it, and another port;
+        // ports of one slot on the root bus.
         let devices = [
             expander(1, 64, 16),
             port(2, 1, 0, 0),
@@ -271,7 +276,7 @@ mod tests {
         let looped = |controller| Err(NcclError::ControllerLoop { controller });
         assert_eq!(numbers(&port(3, 3, 0, 0)), looped(3));
         assert_eq!(numbers(&(port(7, 8, 0, 0) + &port(8, 7, 0, 0))), looped(7));
-        // A chain that no stack would hold.
+        // A chain that would overflow any stack.
         let chain: String =
             (1..20_000).map(|index| controller(index, "pci-bridge", (index - 1, 1, 0))).collect();
         let reached = NcclError::BusNumbers { root: 0, reached: 256, limit: 255 };

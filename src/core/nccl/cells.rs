@@ -1,4 +1,5 @@
-//! The guest NUMA cell that a function belongs to: the one that stands for the function's node on the host.
+//! The guest NUMA cell that a function belongs to: the one that represents the function's host
+//! node.
 
 use super::{About, Function, Note};
 use crate::check::guest::Guest;
@@ -6,7 +7,7 @@ use crate::cpuset::{NodeId, NodeSet};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// The cells of a guest with the host nodes that each stands for.
+/// The cells of a guest with the host nodes that each represents.
 pub struct Cells<'h> {
     /// By number; none: the guest has no cells.
     cells: Vec<(u32, NodeSet)>,

@@ -1,4 +1,5 @@
-//! Whether a definition is one that libvirt has filled in and that can start: every PCI device has a place, and its own one.
+//! Checks that libvirt has completed a definition so that it can start: every PCI device has an
+//! address of its own.
 
 use super::{About, NcclError, Note};
 use crate::check::guest::Guest;
@@ -12,7 +13,7 @@ fn devices(domain: &DomainXml) -> impl Iterator<Item = Element<'_>> {
     domain.root().child("devices").into_iter().flat_map(Element::elements)
 }
 
-/// An attribute, as text of its own.
+/// Returns an attribute as an owned string.
 fn attr(element: Option<Element<'_>>, name: &str) -> Option<String> {
     element.and_then(|element| element.attr(name)).map(|value| value.into_owned())
 }
@@ -47,11 +48,12 @@ pub fn refuse_unfilled(domain: &DomainXml, guest: &Guest<'_>) -> Result<(), Nccl
     Ok(())
 }
 
-/// Says which NICs are left out since only their network knows what they are, and only when the guest starts.
+/// Notes NICs that are left out because only their network decides what they are, when the guest
+/// starts.
 pub fn note_networks(domain: &DomainXml, notes: &mut Vec<Note>) {
     let is_open = |device: &Element<'_>| {
         let source = device.child("source");
-        // Of a guest that runs libvirt has put down what the network gave.
+        // For a running guest libvirt has recorded the device that the network assigned.
         let is_given = ["bridge", "portid"].iter().any(|name| attr(source, name).is_some());
         device.name() == "interface"
             && device.attr("type").as_deref() == Some("network")
@@ -72,7 +74,7 @@ pub fn note_networks(domain: &DomainXml, notes: &mut Vec<Note>) {
     notes.push(Note { about: About::Networks, says, compromise: false });
 }
 
-/// A device whose address libvirt has still to choose.
+/// Returns a device whose address libvirt has yet to choose.
 pub fn unplaced(domain: &DomainXml) -> Option<String> {
     let is_open = |device: &Element<'_>| match device.child("address") {
         None => is_pci(*device),
@@ -103,7 +105,7 @@ fn is_pci(device: Element<'_>) -> bool {
             matches!(kind, Some("pci" | "scsi_host"))
                 || (kind == Some("mdev") && matches!(model, None | Some("vfio-pci")))
         }
-        // Without a model it is libvirt's choice, which is this one on some machines.
+        // Without a model libvirt chooses, and chooses this one for some machine types.
         "watchdog" => matches!(model, None | Some("i6300esb")),
         "input" => match attr(Some(device), "bus") {
             Some(bus) => bus == "virtio",

@@ -1,4 +1,5 @@
-//! Links as NCCL reads them. It compares the text of a speed with those that Linux prints, and takes any other for 8 GT/s.
+//! PCIe links as NCCL reads them. It compares the speed's text with those that Linux prints and
+//! takes any other for 8 GT/s.
 
 use crate::topology::Link;
 use serde::Serialize;
@@ -26,7 +27,7 @@ const SPEEDS: [(u32, &str); 6] = [
 ];
 
 impl PcieLink {
-    /// The link as NCCL is told of it.
+    /// Makes the link as written for NCCL.
     pub fn new(link: &Link) -> PcieLink {
         let known = SPEEDS.iter().find(|(speed, _)| Some(*speed) == link.speed_dgts);
         PcieLink { link_speed: known.map(|(_, text)| *text), link_width: link.width }
@@ -38,7 +39,8 @@ impl PcieLink {
     }
 }
 
-/// The best link between two ends: what both can have. What one end does not tell is the other's.
+/// The best link between two ends: the best both support. A value unknown at one end is taken from
+/// the other.
 pub fn between(one: Option<&Link>, other: Option<&Link>) -> Link {
     fn lesser<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
         one.into_iter().chain(other).min()
@@ -50,11 +52,11 @@ pub fn between(one: Option<&Link>, other: Option<&Link>) -> Link {
     }
 }
 
-/// The slowest of the links of a way, as far as they are known.
+/// Returns the slowest known link of a path.
 pub fn slowest(links: impl IntoIterator<Item = Link>) -> Link {
     let rate = |link: &Link| Some(link.speed_dgts? * u32::from(link.width?));
     let unknown = Link { speed_dgts: None, width: None };
-    // What is known only in part stands where nothing else is known.
+    // A partly known link is used only if no other is known.
     links.into_iter().fold(unknown, |least, link| match (rate(&least), rate(&link)) {
         (Some(before), Some(now)) if now < before => link,
         (None, Some(_)) => link,

@@ -1,11 +1,13 @@
-//! What NCCL of a guest is told of the host's PCIe tree: the file of `NCCL_TOPO_FILE`, made from the guest's definition and
-//! from its host.
+//! The topology file for NCCL in a guest (`NCCL_TOPO_FILE`): the host's PCIe tree around the
+//! guest's devices, made from the guest's definition and its host.
 //!
-//! A guest sees each passed-through function below a root port of its own, so that NCCL takes GPUs and NICs of one switch for
-//! far from each other and keeps GPUDirect RDMA off. The file puts the host's switches back, as elements with addresses that no
-//! guest has. NCCL looks its GPUs and NICs up in it by their addresses in the guest, which the guest's firmware assigns
-//! ([`bus`]), and takes their parents from it (NVIDIA/nccl, src/graph/xml.cc and topo.cc, 2.30). What NCCL reads from the guest
-//! itself, and believes of a file where it stands there, is not written: affinities, CPU models, NVLinks, ranks.
+//! A guest sees each passed-through function below a root port of its own, so that NCCL considers
+//! GPUs and NICs of one switch distant and disables GPUDirect RDMA. The file restores the host's
+//! switches, as elements with addresses that no guest has. NCCL looks its GPUs and NICs up in it by
+//! their addresses in the guest, which the guest's firmware assigns ([`bus`]), and takes their
+//! parents from it (NVIDIA/nccl, src/graph/xml.cc and topo.cc, 2.30). What NCCL reads from the
+//! guest itself, unless a file overrides it, is not written: affinities, CPU models, NVLinks,
+//! ranks.
 //!
 //! Knows no bandwidth and no NVLink, and writes no file.
 
@@ -28,9 +30,10 @@ use std::collections::BTreeSet;
 
 pub use link::PcieLink;
 
-/// Elements that are written at most. NCCL reads 256 (src/graph/xml.h), and adds its own of GPUs, NICs and NVLinks.
+/// The most elements written. NCCL reads 256 (src/graph/xml.h), and adds its own for GPUs, NICs and
+/// NVLinks.
 const MOST_ELEMENTS: usize = 200;
-/// Elements in one element at most: NCCL 2.28 reads 128, later ones 640.
+/// The most children of an element: NCCL 2.28 reads 128, later ones 640.
 const MOST_BELOW: usize = 128;
 
 /// The topology of a guest, as NCCL reads it.
@@ -120,18 +123,18 @@ pub struct Note {
     pub compromise: bool,
 }
 
-/// A guest's topology, and what is to be known of it.
+/// A guest's topology, with notes on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// The topology.
     pub system: System,
     /// What is inferred, missing or left out.
     pub notes: Vec<Note>,
-    /// Whether NCCL chooses otherwise with it than without: the guest has two GPUs, or a GPU and a NIC.
+    /// Whether it makes a difference to NCCL: the guest has two GPUs, or a GPU and a NIC.
     pub is_needed: bool,
 }
 
-/// Says why NCCL cannot be told a guest's topology.
+/// The reason no topology file can be made for a guest.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -140,7 +143,7 @@ pub enum NcclError {
     /// No GPU that NCCL uses is passed through.
     #[error("the guest has no NVIDIA GPU")]
     NoGpu,
-    /// The guest's buses are numbered in another way.
+    /// The guest has no PCI Express; its buses are numbered differently.
     #[error("the guest's machine type has no PCI Express")]
     NoPcie,
     /// A value of the definition cannot be read.
@@ -151,13 +154,13 @@ pub enum NcclError {
         /// What is wrong.
         message: String,
     },
-    /// The definition leaves to libvirt where something is.
+    /// The definition leaves an address to libvirt.
     #[error("{what} has no guest address: libvirt has not filled in the definition")]
     NoAddress {
-        /// What.
+        /// The device.
         what: String,
     },
-    /// A function hangs on a controller that is not there, or not below a root bus.
+    /// A function is on a controller that does not exist or is not below a root bus.
     #[error("{bdf} is on PCI controller {controller}, which is not connected to a root bus")]
     Unconnected {
         /// The function, on the host.
@@ -165,7 +168,7 @@ pub enum NcclError {
         /// Index of the controller.
         controller: u32,
     },
-    /// The machine's own root bus is something else.
+    /// Controller 0 is not the machine's PCIe root.
     #[error("PCI controller 0 is a {model}, and has to be the root bus")]
     NotRoot {
         /// Its model.
@@ -183,24 +186,24 @@ pub enum NcclError {
         /// The index.
         index: u32,
     },
-    /// Two devices are in one place.
+    /// Two devices have the same address.
     #[error("domain XML, {second}: {first} is the same guest address")]
     SameAddress {
-        /// Where the address stands first.
+        /// The address's first place.
         first: String,
-        /// Where it stands again.
+        /// The address's second place.
         second: String,
     },
     /// A function is passed through twice.
     #[error("{bdf} is passed through twice")]
     PassedTwice {
-        /// It, on the host.
+        /// The function, on the host.
         bdf: Bdf,
     },
     /// A device is in a PCI segment that no guest has.
     #[error("domain XML, {path}: PCI domain {segment:#06x}, and a guest has 0 only")]
     OtherSegment {
-        /// Where its address stands.
+        /// The place of its address.
         path: String,
         /// The segment.
         segment: u32,
@@ -239,14 +242,14 @@ pub enum NcclError {
         /// The bus.
         bus: u8,
     },
-    /// NCCL would not read all of it.
+    /// It exceeds a limit of NCCL.
     #[error("the topology has {count} {what}, and NCCL reads {most}")]
     TooLarge {
         /// How many.
         count: usize,
-        /// Of what.
+        /// The counted items.
         what: &'static str,
-        /// How many are written at most.
+        /// The limit.
         most: usize,
     },
 }
@@ -254,11 +257,11 @@ pub enum NcclError {
 /// A GPU or NIC of the guest.
 #[derive(Debug, Clone)]
 struct Function<'h> {
-    /// It, on the host.
+    /// The device on the host.
     host: &'h PciDevice,
     /// Its address in the guest.
     guest: Bdf,
-    /// The guest NUMA cell that the guest's kernel sees it near; none: no one in particular.
+    /// The guest NUMA cell that the guest's kernel reports for it; none: no particular cell.
     seen: Option<u32>,
 }
 
@@ -266,7 +269,7 @@ struct Function<'h> {
 ///
 /// # Errors
 ///
-/// Where an address, a path or a limit of NCCL's would make the file wrong: nothing is guessed.
+/// If an address, a path or a limit of NCCL would make the file wrong: nothing is guessed.
 pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> {
     if !domain.is_pcie() {
         return Err(NcclError::NoPcie);
@@ -317,7 +320,7 @@ fn functions<'h>(
     let mut seen = BTreeSet::new();
     for passed in &guest.passed {
         let bdf = passed.bdf.value;
-        // An NVMe drive's namespaces are disks of their own.
+        // The namespaces of an NVMe drive are disks, not functions.
         let is_disk = passed.device.element().name() == "disk";
         if !is_disk && !seen.insert(bdf) {
             return Err(NcclError::PassedTwice { bdf });
@@ -342,14 +345,16 @@ fn functions<'h>(
     one_nic_a_bus(functions)
 }
 
-/// Whether a function is taken from the host and not shown to the guest, as some of an IOMMU group are.
+/// Whether a function is detached from the host but not shown to the guest, as some members of an
+/// IOMMU group are.
 fn is_withheld(passed: &Passed<'_>) -> bool {
     let address = passed.device.element().child("address");
     address.is_some_and(|address| address.attr("type").as_deref() == Some("unassigned"))
 }
 
-/// Leaves one function of each NIC. NCCL looks a NIC up with function 0, since its ports are one NIC, and with device 00, since
-/// it takes virtual functions of one card for one (`NCCL_IB_MERGE_VFS`, src/transport/net_ib/init.cc).
+/// Keeps one function of each NIC. NCCL looks a NIC up by function 0, since it treats ports as one
+/// NIC, and by device 00, since it treats virtual functions of one card as one
+/// (`NCCL_IB_MERGE_VFS`, src/transport/net_ib/init.cc).
 fn one_nic_a_bus(functions: Vec<Function<'_>>) -> Result<Vec<Function<'_>>, NcclError> {
     let mut kept: Vec<Function<'_>> = Vec::new();
     let is_nic = |function: &Function<'_>| function.host.kind() == DeviceKind::Nic;
@@ -378,7 +383,7 @@ fn one_nic_a_bus(functions: Vec<Function<'_>>) -> Result<Vec<Function<'_>>, Nccl
     Ok(kept)
 }
 
-/// Refuses what NCCL would not read.
+/// Refuses topologies beyond NCCL's limits.
 fn refuse_large(system: &System) -> Result<(), NcclError> {
     let fits = |count, what, most| match count > most {
         true => Err(NcclError::TooLarge { count, what, most }),
@@ -389,7 +394,7 @@ fn refuse_large(system: &System) -> Result<(), NcclError> {
     fits(system.elements(), "elements", MOST_ELEMENTS)
 }
 
-/// The most elements in one of these, or of these themselves.
+/// Returns the most elements at any one level.
 fn widest(level: &[Pci]) -> usize {
     level.iter().map(|pci| widest(&pci.below)).fold(level.len(), usize::max)
 }
@@ -400,7 +405,7 @@ impl System {
         1 + self.cpus.iter().map(|cpu| 1 + count(&cpu.below)).sum::<usize>()
     }
 
-    /// The functions in the order of the file: the address on the host, and that in the guest.
+    /// Returns the functions in the order of the file: address on the host, address in the guest.
     pub fn functions(&self) -> Vec<(Bdf, Bdf)> {
         let mut functions = Vec::new();
         let mut left: Vec<&Pci> =
@@ -415,7 +420,8 @@ impl System {
     }
 }
 
-/// The guest addresses of the functions that a file of ours names, in its order; switches have those that no guest has.
+/// The guest addresses of the functions that a file of ours names, in its order; switches have
+/// addresses that no guest has.
 pub fn addresses_of(file: &str) -> Vec<Bdf> {
     let named = file.split("<pci busid=\"").skip(1).filter_map(|rest| rest.split('"').next());
     named

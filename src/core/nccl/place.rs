@@ -1,36 +1,38 @@
-//! Where a guest keeps the file, and by what NCCL finds it there.
+//! Where a guest keeps the topology file, and how NCCL finds it there.
 //!
-//! NCCL takes the file that `NCCL_TOPO_FILE` names, in the environment or in /etc/nccl.conf, else the one at a fixed place
-//! below /run, from 2.10.3 on (NVIDIA/nccl, src/graph/topo.cc and src/misc/param.cc). /run is empty after each start, so that a
-//! line of tmpfiles.d makes a link there. The directory is made too: who starts containers mounts it.
+//! NCCL reads the file named by `NCCL_TOPO_FILE`, in the environment or in /etc/nccl.conf,
+//! otherwise one at a fixed path below /run, since 2.10.3 (NVIDIA/nccl, src/graph/topo.cc and
+//! src/misc/param.cc). /run is empty after each boot, so a tmpfiles.d line creates a link there,
+//! and its directory, which container runtimes mount.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 
-/// The file.
+/// Path of the topology file.
 pub const FILE: &str = "/etc/nccl-topo.xml";
-/// Where NCCL looks for it by itself.
+/// Path where NCCL looks by default.
 pub const FOUND_AT: &str = "/run/nvidia-topologyd/virtualTopology.xml";
-/// What makes the link there at each start.
+/// The tmpfiles.d file that creates the link at each boot.
 pub const TMPFILES: &str = "/etc/tmpfiles.d/nccl-topo.conf";
 /// The same without its directory, as systemd-tmpfiles takes it.
 pub const TMPFILES_NAME: &str = "nccl-topo.conf";
-/// What is in it.
+/// Its content.
 pub const TMPFILES_TEXT: &str = "# Made by gpuvm: NCCL finds its topology file here.
 d /run/nvidia-topologyd 0755 root root -
 L+ /run/nvidia-topologyd/virtualTopology.xml - - - - /etc/nccl-topo.xml
 ";
-/// The settings of NCCL.
+/// NCCL's settings file.
 pub const CONF: &str = "/etc/nccl.conf";
 
-/// Where NVIDIA's daemon that writes a file of its own at [`FOUND_AT`] has its unit, of which one is there in a guest with it.
+/// Possible unit files of NVIDIA's daemon that writes its own file at [`FOUND_AT`]; a guest with
+/// the daemon has one of them.
 pub const DAEMON: [&str; 3] = [
     "/usr/lib/systemd/system/nvidia-topologyd.service",
     "/lib/systemd/system/nvidia-topologyd.service",
     "/etc/systemd/system/nvidia-topologyd.service",
 ];
-/// What may name another file for programs of the guest, over [`CONF`]: environments, then NCCL's settings of a user.
-/// Patterns of a shell.
+/// Files that may name another topology file and override [`CONF`]: environments, then a user's
+/// NCCL settings. Shell patterns.
 pub const OVER_CONF: [&str; 11] = [
     "/etc/environment",
     "/etc/environment.d/*.conf",
@@ -45,14 +47,14 @@ pub const OVER_CONF: [&str; 11] = [
     "/home/*/.nccl.conf",
 ];
 
-/// How a file of ours begins, of either kind.
+/// Starts of our files, of either kind.
 const OURS: [&str; 2] = ["<!-- Made by gpuvm ", "# Made by gpuvm"];
-/// What an admin of the guest reads first, before the sum of what follows.
+/// The first line, for the guest's admin, up to the checksum of the rest.
 const HEAD: &str = "<!-- Made by gpuvm for this guest. Switches with only one of its devices are left out. \
                     Stale after any change to its devices: make it again with gpuvm nccl. Sum ";
 /// The end of that line.
 const HEAD_END: &str = " -->";
-/// Digits of the sum that are written.
+/// Digits of the checksum that are written.
 const SUM_DIGITS: usize = 16;
 
 /// The SHA-256 of a text, as `sha256sum` prints it.
@@ -64,28 +66,29 @@ pub fn sum(text: &str) -> String {
     })
 }
 
-/// The first line of the file; `body`: what follows it.
+/// The first line of the file; `body`: the rest of the file.
 pub(super) fn head(body: &str) -> String {
     format!("{HEAD}{}{HEAD_END}", &sum(body)[..SUM_DIGITS])
 }
 
-/// The sum in the first line of a file of ours; none: there is none.
+/// Returns the checksum in the first line of our file; none: it has none.
 pub fn sum_of(file: &str) -> Option<&str> {
     file.lines().next()?.strip_prefix(HEAD)?.strip_suffix(HEAD_END)
 }
 
-/// Whether a file of a guest is one that gpuvm wrote, also where somebody has changed it since.
+/// Whether a file of a guest was written by gpuvm, even if changed since.
 pub fn is_ours(text: &str) -> bool {
     OURS.iter().any(|head| text.starts_with(head))
 }
 
-/// Whether a file of a guest is one that gpuvm wrote, to the byte: nobody misses it.
+/// Whether a file of a guest is exactly as gpuvm wrote it, so that it can be removed.
 pub fn is_untouched(text: &str) -> bool {
     let of_nccl = || text.split_once('\n').is_some_and(|(first, body)| first == head(body));
     text == TMPFILES_TEXT || of_nccl()
 }
 
-/// The file that a line of an environment or of a shell's settings names; none: it names none.
+/// Returns the topology file named by a line of an environment or shell profile; none: it names
+/// none.
 pub fn named_by(line: &str) -> Option<&str> {
     let (before, value) = line.split_once("NCCL_TOPO_FILE=")?;
     let starts_word = before.is_empty() || before.ends_with([' ', '\t', '"', '\'', ';', '=']);
@@ -96,19 +99,19 @@ pub fn named_by(line: &str) -> Option<&str> {
     value.split(['"', '\'', ' ', '\t', ';', '\r']).next().filter(|path| !path.is_empty())
 }
 
-/// The file that NCCL's settings name; none: they name none. As NCCL reads them: `KEY=VALUE` from the first column, and the
-/// first one counts, since a later one does not overwrite it.
+/// Returns the topology file named by NCCL's settings; none: they name none. Read as by NCCL:
+/// `KEY=VALUE` from the first column, and the first one counts.
 pub fn named(conf: &str) -> Option<&str> {
     conf.split('\n').find_map(|line| line.strip_prefix("NCCL_TOPO_FILE="))
 }
 
-/// NCCL's settings with the file named too; what they say already stays.
+/// Adds the file to NCCL's settings; everything else stays.
 pub fn naming(conf: &str) -> String {
     let end = if conf.is_empty() || conf.ends_with('\n') { "" } else { "\n" };
     format!("{conf}{end}NCCL_TOPO_FILE={FILE}\n")
 }
 
-/// NCCL's settings without the line that names the file; what else they say stays.
+/// Removes the line that names the file from NCCL's settings; everything else stays.
 pub fn unnaming(conf: &str) -> String {
     let line = format!("NCCL_TOPO_FILE={FILE}");
     let kept = conf.split_inclusive('\n').filter(|one| one.trim_end_matches('\n') != line);
@@ -158,7 +161,7 @@ mod tests {
         assert!(is_ours(&text) && is_ours(TMPFILES_TEXT));
         assert!(is_untouched(&text) && is_untouched(TMPFILES_TEXT));
         assert!(!is_ours("<system version=\"1\">\n") && !is_ours(""));
-        // What somebody has changed is ours still, and is not thrown away.
+        // A file changed by somebody is still ours, but is not removed.
         for changed in
             [text.clone() + "\n", text.replace("system", "System"), "# Made by gpuvm".into()]
         {

@@ -86,7 +86,7 @@ fn guest(cells: &[(u32, &[&str])]) -> DomainXml {
     domain(&cells.iter().map(|(node, _)| *node).collect::<Vec<_>>(), &devices)
 }
 
-/// What NCCL reads, and how many elements.
+/// What NCCL reads, and the number of elements.
 fn read(told: &Told) -> (Vec<Placed>, usize) {
     let node = reader::read(told.system.to_string().as_bytes()).unwrap();
     (node.placed(), node.count())
@@ -129,7 +129,7 @@ fn functions_share_the_switches_of_the_host() {
     let named: Vec<Bdf> = told.system.functions().into_iter().map(|(_, guest)| guest).collect();
     assert_eq!(addresses_of(&text), named);
     assert_eq!(named.len(), 4);
-    // Each GPU has its NIC below an element that both are below.
+    // Each GPU shares an element above it with its NIC.
     let above = |bus: &str| &placed.iter().find(|one| one.busid.starts_with(bus)).unwrap().above;
     assert_eq!(above("0000:66")[..], above("0000:67")[..]);
     assert_eq!(above("0000:65")[..], above("0000:68")[..]);
@@ -140,7 +140,7 @@ fn functions_share_the_switches_of_the_host() {
     assert!(told.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == told);
 }
 
-/// Of every switch that is written, how many GPUs and NICs are right below.
+/// For every written switch, how many GPUs and NICs are directly below.
 fn right_below(placed: &[Placed]) -> Vec<(usize, usize)> {
     let switches = placed.iter().filter(|one| one.class.starts_with("0x0604"));
     let count = |switch: &Placed, class: &str| {
@@ -228,7 +228,7 @@ fn cells_stand_for_the_nodes_of_their_memory_or_the_nearest_are_taken() {
     let numaids = |told: &Told| -> Vec<String> {
         read(told).0.into_iter().filter(|one| one.above.is_empty()).map(|one| one.numaid).collect()
     };
-    // The expander buses are of the wrong cells: what the memory is bound to counts.
+    // The expander buses are of the wrong cells: the binding of the memory counts.
     let swapped = guest(&[(1, &["1b:00.0"]), (0, &["9d:00.0"])]);
     let told = topology(&swapped, &host).unwrap();
     assert_eq!(told.system.cpus.iter().map(|cpu| cpu.numaid).collect::<Vec<_>>(), [0, 1]);
@@ -266,7 +266,7 @@ fn what_nccl_would_take_for_something_else_is_refused() {
         refused(&with(hostdev("18:00.0", (3, 1, 0)))),
         NcclError::NicPlace { bdf: bdf("18:00.0"), guest: bdf("66:01.0") }
     );
-    // Nor a virtual function, which NCCL looks for at device 00 of its bus.
+    // Nor a virtual function: NCCL looks for it at device 00 of its bus.
     let mut parts = host.parts().clone();
     let vf = parts.devices.iter_mut().find(|one| one.bdf == bdf("18:00.0")).unwrap();
     vf.sriov = Some(Sriov::Vf { pf: bdf("40:00.0") });
@@ -323,7 +323,7 @@ fn definitions_that_cannot_start_as_they_are_are_refused() {
     let gpu = hostdev("1b:00.0", (2, 0, 0));
     let told = |more: &str| topology(&domain(&[0], &format!("{bus}{gpu}{more}")), &host);
     let bdf = |text: &str| text.parse::<Bdf>().unwrap();
-    // A function that NCCL does not use has to have a place too, since it may get a port.
+    // A function that NCCL does not use must have an address, too, since it may get a port.
     let drive = host.devices().iter().find(|one| one.kind() == DeviceKind::Nvme).unwrap().bdf;
     let unplaced = hostdev(&drive.to_string(), (3, 0, 0))
         .replace("<address type='pci' bus='3' slot='0' function='0'/></hostdev>", "</hostdev>");

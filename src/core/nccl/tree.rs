@@ -1,8 +1,9 @@
-//! From a guest's functions to the elements: which switches of the host stand between them.
+//! Builds the elements from a guest's functions and the host's switches above them.
 //!
-//! NCCL goes two levels of sysfs up at a time, from a function to the upstream port of the switch above it, and stops at a root
-//! complex; so a switch is one element, its upstream port, and a root port none. A switch with one function of the guest below
-//! it is left out: nothing is shared there, and paths stay the same.
+//! NCCL climbs sysfs two levels at a time, from a function to the upstream port of the switch above
+//! it, and stops at a root complex; so a switch is one element, its upstream port, and a root port
+//! none. A switch with one function of the guest below it is left out: nothing is shared there, and
+//! paths stay the same.
 
 use super::cells::Cells;
 use super::link::{PcieLink, between, slowest};
@@ -14,7 +15,7 @@ use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// A function with the way from it to its root complex.
+/// A function with its path to the root complex.
 struct Branch<'f, 'h> {
     /// The function.
     function: &'f Function<'h>,
@@ -40,7 +41,7 @@ pub fn build(
     }
     let cells = Cells::new(guest, host);
     cells.note_missing(functions, notes);
-    // What shares a switch stays together, whatever cell the guest sees it near.
+    // Functions sharing a switch stay together, whatever cells the guest sees them in.
     let mut of_switch: BTreeMap<Bdf, u32> = BTreeMap::new();
     let mut by_cell: BTreeMap<u32, Vec<&Branch<'_, '_>>> = BTreeMap::new();
     for branch in &branches {
@@ -56,7 +57,7 @@ pub fn build(
     Ok(System { cpus: cpus.collect::<Result<_, _>>()? })
 }
 
-/// The way of every function, and how many switches are left out.
+/// Returns the path of every function, and how many switches are left out.
 fn branches<'f, 'h>(
     functions: &'f [Function<'h>],
     host: &Topology,
@@ -90,18 +91,18 @@ fn is_bridge(device: &PciDevice) -> bool {
     device.kind() == DeviceKind::Bridge
 }
 
-/// The elements as they are made.
+/// A tree of elements being built.
 struct Builder<'b> {
     /// The host.
     host: &'b Topology,
-    /// How many switches have an address.
+    /// How many switches have been assigned an address.
     switches: usize,
-    /// What is to be known.
+    /// Notes for the user.
     notes: &'b mut Vec<Note>,
 }
 
 impl Builder<'_> {
-    /// The elements of one level: `depth` switches are above them.
+    /// Builds the elements of one level, with `depth` switches above them.
     fn level(&mut self, branches: &[&Branch<'_, '_>], depth: usize) -> Result<Vec<Pci>, NcclError> {
         let mut elements = Vec::new();
         let at = |branch: &Branch<'_, '_>| branch.switches.get(depth).map(|&p| branch.path[p]);
@@ -138,7 +139,7 @@ impl Builder<'_> {
         Ok(elements)
     }
 
-    /// The next address that no guest has: its segment is ffff, and a guest's is 0.
+    /// Returns the next address that no guest has: its segment is ffff, and a guest's is 0.
     fn next_address(&mut self) -> Result<Bdf, NcclError> {
         /// Devices 01 to 1f; then the same with the next function.
         const DEVICES: usize = 31;
@@ -150,8 +151,8 @@ impl Builder<'_> {
         Bdf::new(0xffff, 0xff, narrow(device)?, narrow(function)?).map_err(|_| too_large())
     }
 
-    /// The slowest link between these places of a path, the downstream end of each at an even one; `of`: the element, on the
-    /// host.
+    /// Returns the slowest link between these places of a path; the downstream end of each is at an
+    /// even place. `of`: the element, on the host.
     fn link(&mut self, branch: &Branch<'_, '_>, ports: Range<usize>, of: Bdf) -> PcieLink {
         let ends = branch.path[ports].chunks(2);
         let links = ends.map(|ends| {
@@ -160,7 +161,7 @@ impl Builder<'_> {
         });
         let link = PcieLink::new(&slowest(links));
         if !link.is_known() {
-            // What a file lacks of a function that is there NCCL reads from the guest.
+            // For an existing function, NCCL reads missing attributes from the guest.
             let then = match of == branch.path[0] {
                 true => "NCCL takes what the guest shows",
                 false => "NCCL takes it for 16 lanes of 8 GT/s",
@@ -174,13 +175,15 @@ impl Builder<'_> {
 }
 
 impl Branch<'_, '_> {
-    /// Where the links of an element end: at the switch above it, or at the end of the path.
+    /// Returns where the links of an element end: at the switch above it, or at the end of the
+    /// path.
     fn end_of(&self, above: Option<usize>) -> usize {
         above.map_or(self.path.len(), |above| self.switches[above])
     }
 }
 
-/// The best link that a function can have; of a virtual function its card's, since it has none of its own.
+/// Returns the best link that a function supports; for a virtual function its card's, since it
+/// reports none.
 fn best_link(host: &Topology, bdf: Bdf) -> Option<&Link> {
     let device = host.device(bdf)?;
     match &device.sriov {

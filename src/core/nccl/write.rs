@@ -1,4 +1,5 @@
-//! The text of a topology, as NCCL's own reader takes it: no prolog, no tabs, attributes on one line, lower-case addresses.
+//! Writes a topology in the form that NCCL's parser accepts: no prolog, no tabs, attributes on one
+//! line, lower-case addresses.
 
 use super::{Pci, System, place};
 use std::fmt::{self, Write};
@@ -14,7 +15,7 @@ impl fmt::Display for System {
             writeln!(body, "  </cpu>")?;
         }
         body += "</system>\n";
-        // NCCL skips comments, also before the first element.
+        // NCCL skips comments, even before the first element.
         write!(f, "{}\n{body}", place::head(&body))
     }
 }

@@ -1,4 +1,4 @@
-//! A network's definition as libvirt's document has it; what is not named here is not read.
+//! libvirt's network XML; elements not named here are ignored.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct Document {
     /// Its UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Where its interfaces lead.
+    /// How its packets are forwarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Forward>,
     /// Its bridge.
@@ -25,10 +25,10 @@ pub struct Document {
     pub ips: Vec<Ip>,
 }
 
-/// Where the interfaces of a network lead.
+/// How a network's packets are forwarded.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Forward {
-    /// `nat`, `bridge`, `hostdev`; libvirt reads none as `nat`.
+    /// `nat`, `bridge`, `hostdev`; libvirt's default is `nat`.
     #[serde(default, rename = "@mode", skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The host's network device.
@@ -48,7 +48,7 @@ pub struct Forward {
 /// A network device of the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Dev {
-    /// Its name; none of an interface that is told otherwise.
+    /// Its name; none of an interface given in another way.
     #[serde(default, rename = "@dev", skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
 }
@@ -59,7 +59,7 @@ pub struct Bridge {
     /// Its name; libvirt chooses one where none is given.
     #[serde(default, rename = "@name", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether it finds loops.
+    /// Whether it runs the spanning tree protocol.
     #[serde(default, rename = "@stp", skip_serializing_if = "Option::is_none")]
     pub stp: Option<String>,
     /// How long it listens before it forwards, in seconds.
@@ -90,23 +90,23 @@ pub struct Ip {
     /// Length of the prefix.
     #[serde(default, rename = "@prefix", skip_serializing_if = "Option::is_none")]
     pub prefix: Option<u8>,
-    /// What is handed out.
+    /// Its DHCP settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<Dhcp>,
 }
 
-/// What a network's DHCP server hands out.
+/// The addresses of a network's DHCP server.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Dhcp {
-    /// Runs of addresses for everybody.
+    /// Dynamic ranges.
     #[serde(default, rename = "range", skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<DhcpRange>,
-    /// Addresses for one each.
+    /// Static leases.
     #[serde(default, rename = "host", skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<DhcpHost>,
 }
 
-/// A run of addresses for everybody.
+/// A dynamic range.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DhcpRange {
     /// The first.
@@ -117,10 +117,10 @@ pub struct DhcpRange {
     pub end: String,
 }
 
-/// An address for one.
+/// A static lease.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DhcpHost {
-    /// MAC address of its interface; none where it is known by its name.
+    /// MAC address of its interface; none if it is identified by name.
     #[serde(default, rename = "@mac", skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Its host name.

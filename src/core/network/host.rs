@@ -1,5 +1,5 @@
-//! What a network has to fit beside: the host's network devices, addresses and routes. Values only; `discover` reads
-//! them.
+//! The host's network devices, addresses and routes, which a network must not conflict with. Values
+//! only; `discover` reads them.
 
 use super::subnet::Subnet;
 use serde::Serialize;
@@ -75,7 +75,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Whether it is a default route: to everything, or to one half of it, as tunnels have them.
+    /// Whether it is a default route: to all addresses, or to one half of them, as tunnels set it
+    /// up.
     pub fn is_default(&self) -> bool {
         self.to.prefix() <= 1
     }

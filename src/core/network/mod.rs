@@ -1,9 +1,9 @@
-//! libvirt networks: what one is, read from its definition and written as one ([`Network`]); which one a request makes
-//! beside the host's links, addresses, routes and other networks, or every reason why not ([`plan()`]); and who reaches
-//! whom on it ([`Reach`]); and what breaks the path of a guest's NIC ([`doctor`]). Values only: it asks neither libvirt nor
-//! the kernel.
+//! libvirt networks: reading and writing definitions ([`Network`]); the network that a request
+//! makes given the host's links, addresses, routes and other networks, or every reason against it
+//! ([`plan()`]); who reaches whom on it ([`Reach`]); and what breaks the path of a guest's NIC
+//! ([`doctor`]). Values only: it asks neither libvirt nor the kernel.
 //!
-//! IPv4 alone: a network's IPv6 addresses are neither made nor judged.
+//! IPv4 only: a network's IPv6 addresses are neither made nor judged.
 
 mod address;
 pub mod doctor;
@@ -71,7 +71,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// libvirt's word.
+    /// Returns libvirt's name of it.
     pub fn word(self) -> &'static str {
         match self {
             Mode::Bridge => "bridge",
@@ -98,7 +98,7 @@ impl fmt::Display for Kind {
 }
 
 impl Kind {
-    /// Whether libvirt makes its bridge and serves it.
+    /// Whether libvirt creates its bridge and serves DHCP on it.
     pub fn has_own_bridge(self) -> bool {
         matches!(self, Kind::Nat | Kind::Private | Kind::Routed | Kind::Isolated)
     }
@@ -144,7 +144,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network of which no more is known.
+    /// Makes a network with only a name and a kind.
     pub fn bare(name: &str, kind: Kind) -> Network {
         Network {
             name: name.to_owned(),
@@ -246,7 +246,8 @@ impl Network {
         })
     }
 
-    /// What of a plan is otherwise in `defined`, as libvirt reads it back; what a plan leaves to libvirt is not compared.
+    /// Returns how `defined`, as libvirt reports it, differs from this plan; what the plan leaves
+    /// to libvirt is not compared.
     pub fn differences(&self, defined: &Network) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, planned: String, now: String| {
@@ -282,7 +283,7 @@ impl Network {
     }
 }
 
-/// What the parts of a definition make of it.
+/// Derives the kind from the parts of a definition.
 fn kind(forward: Option<&Forward>, bridge: Option<&Bridge>, has_address: bool) -> Kind {
     let Some(forward) = forward else {
         return if has_address { Kind::Private } else { Kind::Isolated };
@@ -313,7 +314,7 @@ fn span(range: &DhcpRange) -> Option<Span> {
     Span::new(range.start.parse().ok()?, range.end.parse().ok()?)
 }
 
-/// An address for one of a document; none of one that is not told by MAC address.
+/// Converts a static lease of a document; none if it has no MAC address.
 fn fixed(host: DhcpHost) -> Option<Static> {
     let mac = host.mac?.to_ascii_lowercase();
     Some(Static { mac, ip: host.ip?.parse().ok()?, name: host.name })

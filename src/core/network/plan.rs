@@ -1,4 +1,4 @@
-//! Which network a request makes, or every reason why it cannot be.
+//! Plans the network that a request makes, or lists every reason against it.
 
 use super::host::{HostNetwork, Link};
 use super::problem::{Problem, Refused};
@@ -7,37 +7,37 @@ use super::subnet::{Range, Span, Subnet};
 use super::{Kind, Mode, Network};
 use std::net::Ipv4Addr;
 
-/// Third number of the first range that is tried, 192.168.N.0/24: that of libvirt's `default`.
+/// Third octet of the first range tried, 192.168.N.0/24: that of libvirt's `default`.
 const DEFAULT: u8 = 122;
-/// The same for every other network, so that `default` finds its own free.
+/// The same for every other network, so that the range of `default` stays free.
 const FIRST: u8 = 123;
-/// Third number of the last.
+/// Third octet of the last range tried.
 const LAST: u8 = 254;
-/// Smallest MTU that every IPv4 host takes (RFC 791).
+/// Smallest MTU that every IPv4 host accepts (RFC 791).
 pub const LEAST_MTU: u32 = 576;
 /// Largest MTU that a bridge has.
 pub const MOST_MTU: u32 = 65_535;
 /// Longest name of a network device (`IFNAMSIZ`, less the NUL).
 pub const MOST_NAME: usize = 15;
 
-/// What a network is planned beside.
+/// A network being planned.
 struct Planner<'a> {
-    /// What is asked for.
+    /// The request.
     request: &'a Request,
-    /// The host; none: it is another machine, of which nothing is known.
+    /// The host; none: another machine, whose network is unknown.
     host: Option<&'a HostNetwork>,
     /// The other networks.
     others: Vec<&'a Network>,
-    /// The one of this name that is made anew.
+    /// The network of this name that is replaced.
     before: Option<&'a Network>,
-    /// What is wrong.
+    /// Problems so far.
     problems: Vec<Problem>,
-    /// What is worth knowing.
+    /// Notes for the user.
     notes: Vec<String>,
 }
 
-/// Plans a network beside a host (none: it is not known) and the networks that are there; `replace`: one of its name is
-/// made anew. Errors: every reason why it cannot be.
+/// Plans a network given the host (none: unknown) and the existing networks; with `replace`, it may
+/// replace one of its name. Errors: every reason against it.
 pub fn plan(
     request: &Request,
     host: Option<&HostNetwork>,
@@ -66,7 +66,7 @@ pub fn plan(
 }
 
 impl Planner<'_> {
-    /// Refuses options of other kinds, and misses those of this one.
+    /// Refuses options of other kinds, and reports missing ones of this kind.
     fn refuse_unfit(&mut self) {
         let Request { kind, nic, bridge, range, dhcp, statics, mtu, .. } = self.request;
         let kind = *kind;
@@ -96,7 +96,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The network device of a name; none, with the reason noted, where it is not there or cannot be asked for.
+    /// The network device of a name; none, with the reason noted, if it does not exist or cannot be
+    /// used.
     fn link(&mut self, name: &str) -> Option<Link> {
         let host = self.host?;
         let link = host.link(name).cloned();
@@ -126,7 +127,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What of macvtap does not go together on one network device.
+    /// Refuses macvtap modes that conflict on one network device.
     fn macvtap(&mut self, link: &Link, mode: Mode) {
         let whole = mode == Mode::Passthrough;
         let name = || link.name.clone();
@@ -147,7 +148,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Its bridge: one that is there, or the name of its own.
+    /// Plans its bridge: an existing one, or the name of its own.
     fn bridge(&mut self, network: &mut Network) {
         let kept = self.before.filter(|before| before.kind.has_own_bridge());
         let kept = kept.and_then(|before| before.bridge.clone());
@@ -158,7 +159,7 @@ impl Planner<'_> {
             }
             return;
         }
-        // libvirt chooses the name where none is asked for; `default` has had this one everywhere.
+        // libvirt chooses the name if none is requested; `default` has this one everywhere.
         let usual = (network.name == "default").then(|| "virbr0".to_owned());
         let usual = usual.filter(|name| self.bridge_holder(name).is_none());
         network.bridge = self.request.bridge.clone().or(kept.clone()).or(usual);
@@ -174,7 +175,7 @@ impl Planner<'_> {
         self.problems.extend(why.map(|why| Problem::BridgeName { name, why }));
     }
 
-    /// Who has the name of a bridge that is to be made; none: it is free.
+    /// Returns who has the name of a bridge to be created; none: it is free.
     fn bridge_holder(&self, name: &str) -> Option<String> {
         let of = |other: &&&Network| other.bridge.as_deref() == Some(name);
         let network = self.others.iter().find(of);
@@ -209,7 +210,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Its range, what DHCP hands out, and static addresses.
+    /// Plans its range, DHCP range and static addresses.
     fn addresses(&mut self, network: &mut Network) {
         if !matches!(network.kind, Kind::Nat | Kind::Private) {
             return;
@@ -246,10 +247,10 @@ impl Planner<'_> {
         ranges.into_iter().find(|range| self.clashes(range.subnet).is_empty())
     }
 
-    /// What of the host and of the other networks lies in a range.
+    /// Finds conflicts of a range with the host and other networks.
     fn clashes(&self, range: Subnet) -> Vec<Problem> {
         let mut found = Vec::new();
-        // Those of bridges that libvirt makes are told by their networks.
+        // Ranges of libvirt's bridges are known from their networks.
         let networks = self.others.iter().copied().chain(self.before);
         let theirs: Vec<&str> = networks
             .filter(|network| network.kind.has_own_bridge())
@@ -284,7 +285,7 @@ impl Planner<'_> {
         found
     }
 
-    /// What DHCP hands out to everybody.
+    /// Plans the dynamic DHCP range.
     fn handed_out(&mut self, range: Subnet, hosts: Span, own: Ipv4Addr) -> Option<Span> {
         match self.request.dhcp.unwrap_or(Dhcp::Longest) {
             Dhcp::Off => None,
@@ -332,7 +333,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Its MTU, which no link on the way may fall short of.
+    /// Plans its MTU, which every link on the path must support.
     fn mtu(&mut self, network: &mut Network) {
         let Some(mtu) = self.request.mtu else { return };
         network.mtu = Some(mtu);

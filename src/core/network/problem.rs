@@ -1,10 +1,10 @@
-//! Why a network cannot be as it is asked for, each reason with its numbers.
+//! Reasons why a requested network is refused, each with its numbers.
 
 use super::subnet::{Span, Subnet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// One reason.
+/// A reason against a network.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -13,7 +13,7 @@ pub enum Problem {
     /// The name is taken.
     #[error("there is a network of this name")]
     Exists,
-    /// An option is of another kind of network.
+    /// An option that applies to other kinds of networks only.
     #[error("{option} is of {of} networks, and this one is {kind}")]
     #[strum(to_string = "option")]
     Unfit {
@@ -39,7 +39,7 @@ pub enum Problem {
         /// Its name.
         name: String,
     },
-    /// The host's own loop.
+    /// The host's loopback device.
     #[error("{name} is the host's own loop")]
     Loopback {
         /// Its name.
@@ -53,7 +53,7 @@ pub enum Problem {
         /// What it is a port of.
         master: String,
     },
-    /// A device that the host cannot miss.
+    /// A device that the host cannot do without.
     #[error(
         "{name} carries the host's default route, and in mode passthrough a guest has it for itself"
     )]
@@ -104,7 +104,7 @@ pub enum Problem {
         /// The network.
         network: String,
     },
-    /// A range without room.
+    /// A range that is too small.
     #[error("range {range} has no room for guests: its prefix has to be 8 to 30 bits")]
     RangeSize {
         /// The range.
@@ -116,7 +116,7 @@ pub enum Problem {
     Own {
         /// The address.
         ip: Ipv4Addr,
-        /// Which end.
+        /// Which end of the range.
         end: &'static str,
         /// The range.
         range: Subnet,
@@ -131,7 +131,7 @@ pub enum Problem {
         /// The other network.
         network: String,
     },
-    /// A range in which the host is.
+    /// A range that the host has an address in.
     #[error("range {range} overlaps {other}, where the host has {ip} on {link}")]
     RangeOfHost {
         /// The range.
@@ -156,21 +156,21 @@ pub enum Problem {
     /// No range is free.
     #[error("none of 192.168.122.0/24 to 192.168.254.0/24 is free")]
     NoRange,
-    /// What DHCP is to hand out lies elsewhere.
+    /// The DHCP range is outside the network's range.
     #[error("DHCP cannot hand out {span}: hosts of {range} have {hosts}")]
     DhcpOutside {
-        /// What it is to hand out.
+        /// The DHCP range.
         span: Span,
         /// The range.
         range: Subnet,
-        /// What hosts of it can have.
+        /// Its host addresses.
         hosts: Span,
     },
     /// DHCP would hand out the host's address.
     #[error("DHCP cannot hand out {span}: {ip} is the host's own address")]
     #[strum(to_string = "dhcp-host")]
     DhcpOwn {
-        /// What it is to hand out.
+        /// The DHCP range.
         span: Span,
         /// The host's address.
         ip: Ipv4Addr,
@@ -178,17 +178,17 @@ pub enum Problem {
     /// Nothing is left for DHCP.
     #[error("static addresses leave DHCP nothing of {hosts}")]
     DhcpFull {
-        /// What hosts can have.
+        /// The host addresses.
         hosts: Span,
     },
-    /// A static address lies elsewhere.
+    /// A static address is outside the range.
     #[error("static address {ip} is outside {range}, whose hosts have {hosts}")]
     StaticOutside {
         /// The address.
         ip: Ipv4Addr,
         /// The range.
         range: Subnet,
-        /// What hosts of it can have.
+        /// Its host addresses.
         hosts: Span,
     },
     /// A static address is the host's.
@@ -198,15 +198,15 @@ pub enum Problem {
         /// The address.
         ip: Ipv4Addr,
     },
-    /// A static address that somebody else may get.
+    /// A static address in the dynamic DHCP range.
     #[error("static address {ip} is inside {span}, which DHCP hands out to everybody")]
     StaticDynamic {
         /// The address.
         ip: Ipv4Addr,
-        /// What DHCP hands out.
+        /// The dynamic range.
         span: Span,
     },
-    /// Two that are to have one address.
+    /// One address assigned to two MAC addresses.
     #[error("static address {ip} is given to {first} and to {second}")]
     StaticTwice {
         /// The address.
@@ -216,7 +216,7 @@ pub enum Problem {
         /// MAC address of the second.
         second: String,
     },
-    /// One that is to have two addresses.
+    /// One MAC address with two addresses.
     #[error("{mac} is given both {first} and {second}")]
     MacTwice {
         /// MAC address.
@@ -226,14 +226,14 @@ pub enum Problem {
         /// Its second.
         second: Ipv4Addr,
     },
-    /// An MTU that no link has.
+    /// An MTU out of range.
     #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
     #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.
         mtu: u32,
     },
-    /// An MTU that the device has not.
+    /// An MTU above the device's.
     #[error("an MTU of {mtu} bytes is above the {link_mtu} of {link}")]
     MtuAbove {
         /// The MTU.
@@ -246,7 +246,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// What to do about it; empty: what it says is enough.
+    /// Returns what to do about it; empty: the message is enough.
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::Exists => {
@@ -276,7 +276,7 @@ impl Problem {
     }
 }
 
-/// Says why a network cannot be as it is asked for.
+/// The refusal of a requested network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Its name.
@@ -294,7 +294,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Writes the reasons of a refusal: one behind it, several in lines of their own.
+/// Writes the reasons of a refusal: a single one on the same line, several on lines of their own.
 pub fn reasons(problems: &[impl fmt::Display], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match problems {
         [one] => write!(f, ": {one}"),

@@ -15,14 +15,14 @@ pub struct Reach {
     pub guest_lan: &'static str,
 }
 
-/// The condition of a mode in which the switch has to send packets back.
+/// The condition of modes that need a switch that reflects packets.
 const HAIRPIN: &str = "if the switch sends packets back (hairpin)";
 
 impl Reach {
-    /// Who reaches whom on a network of a kind; none of one that is not told apart.
+    /// Who reaches whom on a network of a kind; none for other kinds.
     ///
-    /// Those of macvtap are the modes of the kernel's macvlan: it never hands a packet of the lower device's own to one of
-    /// the upper ones, so the host is reached in no mode but over a switch.
+    /// macvtap has the modes of the kernel's macvlan, which never passes packets of the lower
+    /// device itself to the upper ones, so that the host is reachable only through a switch.
     pub fn of(kind: Kind) -> Option<Reach> {
         let (guest_guest, guest_host, guest_lan) = match kind {
             Kind::Nat => ("yes", "yes", "outwards, by the host's address; not inwards"),
@@ -46,7 +46,7 @@ impl Reach {
         Some(Reach { guest_guest, guest_host, guest_lan })
     }
 
-    /// It as lines, each a pair and whether it is reached.
+    /// Returns it as lines, each a pair and whether it is reachable.
     pub fn lines(self) -> [(&'static str, &'static str); 3] {
         [
             ("guest - guest", self.guest_guest),

@@ -1,37 +1,38 @@
-//! What a network is to be, and what a plan makes of it.
+//! A request for a network, and the planned network.
 
 use super::subnet::{Range, Span};
 use super::{Kind, Network, Static};
 
-/// What DHCP is to hand out.
+/// The requested DHCP range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dhcp {
-    /// The longest run that has no static address.
+    /// The longest span without static addresses.
     Longest,
-    /// This run.
+    /// This span.
     Span(Span),
     /// Nothing.
     Off,
 }
 
-/// What a network is to be.
+/// A request for a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Its name.
     pub name: String,
     /// Its kind.
     pub kind: Kind,
-    /// The host's network device: that of macvtap, the card of virtual functions, or the only one that NAT goes by.
+    /// The host's network device: that of macvtap, the card of virtual functions, or the only
+    /// uplink of NAT.
     pub nic: Option<String>,
     /// The host's bridge, or the name of the one that libvirt makes.
     pub bridge: Option<String>,
     /// Its range; none: one that is free.
     pub range: Option<Range>,
-    /// What DHCP hands out; none: what is usual.
+    /// DHCP range; none: the default of its kind.
     pub dhcp: Option<Dhcp>,
-    /// Addresses for one guest each.
+    /// Static addresses of guests.
     pub statics: Vec<Static>,
-    /// Largest packet, in bytes; none: libvirt's default.
+    /// MTU in bytes; none: libvirt's default.
     pub mtu: Option<u32>,
 }
 
@@ -48,6 +49,6 @@ impl Request {
 pub struct Planned {
     /// The network.
     pub network: Network,
-    /// What is worth knowing before it is made.
+    /// Notes for the user before it is made.
     pub notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! IPv4 subnets and runs of addresses.
+//! IPv4 subnets and spans of addresses.
 
 use serde::Serialize;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct Subnet {
-    /// Its first address, with every bit behind the prefix 0.
+    /// Its first address, with all host bits 0.
     base: u32,
     /// Length of the prefix, 0 to 32.
     prefix: u8,
@@ -33,13 +33,13 @@ impl Subnet {
         Ipv4Addr::from_bits(self.base)
     }
 
-    /// Its last address, that of broadcasts.
+    /// Its broadcast address.
     pub fn broadcast(self) -> Ipv4Addr {
         let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         Ipv4Addr::from_bits(self.base | hosts)
     }
 
-    /// The run of addresses that hosts can have; none below four addresses.
+    /// The span of host addresses; none in subnets of fewer than four addresses.
     pub fn hosts(self) -> Option<Span> {
         let (first, last) = (self.base.checked_add(1)?, self.broadcast().to_bits().checked_sub(1)?);
         Span::new(Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(last))
@@ -78,7 +78,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// A range with this address of the host's own; none where the prefix is longer than 32.
+    /// A range with this address for the host; none if the prefix is longer than 32.
     pub fn of(own: Ipv4Addr, prefix: u8) -> Option<Range> {
         let subnet = Subnet::around(own, prefix)?;
         Some(Range { subnet, own: (own != subnet.base()).then_some(own) })
@@ -122,12 +122,13 @@ impl Span {
         self.first <= ip && ip <= self.last
     }
 
-    /// How many addresses it has; those of IPv4 are counted in 33 bits.
+    /// How many addresses it has; counting all of IPv4 takes 33 bits.
     pub fn count(self) -> u64 {
         u64::from(self.last.to_bits()) - u64::from(self.first.to_bits()) + 1
     }
 
-    /// The longest run within it that has none of these addresses, the first among equals; none where nothing is left.
+    /// Returns the longest span within it without any of these addresses, the first among equals;
+    /// none if nothing is left.
     pub fn without(self, taken: &[Ipv4Addr]) -> Option<Span> {
         let mut inside: Vec<u64> =
             taken.iter().filter(|ip| self.contains(**ip)).map(|ip| ip.to_bits().into()).collect();

@@ -1,4 +1,4 @@
-//! Networks that are read, planned and refused.
+//! Networks read, planned and refused.
 
 use super::host::{HostAddress, HostNetwork, Link, Route};
 use super::*;
@@ -79,7 +79,7 @@ fn fixed(mac: u8, ip: &str) -> Static {
     Static { mac: format!("52:54:00:00:00:{mac:02x}"), ip: ip.parse().unwrap(), name: None }
 }
 
-/// Plans beside the host and `default`.
+/// Plans given the host and `default`.
 fn planned(request: &Request) -> Result<Planned, Refused> {
     plan(request, Some(&host()), &[Network::read(DEFAULT).unwrap()], false)
 }
@@ -161,12 +161,12 @@ fn a_difference_is_told_with_both_sides() {
 
 #[test]
 fn a_range_that_is_free_is_taken() {
-    // 122 is of `default`, to 123 there is a route.
+    // 122 belongs to `default`; 123 has a route.
     let Planned { network, notes } = planned(&request("a", Kind::Private)).unwrap();
     assert_eq!(network.range.unwrap().to_string(), "192.168.124.0/24");
     assert_eq!(network.own.unwrap().to_string(), "192.168.124.1");
     assert_eq!((network.bridge, notes), (None, vec![]), "libvirt chooses the bridge's name");
-    // Without `default` that name has its own range, and its own bridge where that is free.
+    // Without `default` that name gets its usual range, and its usual bridge if that is free.
     let default = |host: &HostNetwork| {
         plan(&request("default", Kind::Nat), Some(host), &[], false).unwrap().network
     };
@@ -178,7 +178,7 @@ fn a_range_that_is_free_is_taken() {
     let network = default(&host);
     assert_eq!(network.range.unwrap().to_string(), "192.168.122.0/24");
     assert_eq!(network.bridge.as_deref(), Some("virbr0"));
-    // Of another machine nothing is known but its networks.
+    // Of another machine only the networks are known.
     let far = plan(&request("a", Kind::Nat), None, &[network], false).unwrap().network;
     assert_eq!(far.range.unwrap().to_string(), "192.168.123.0/24");
 }

@@ -1,9 +1,8 @@
-//! The networks that the replaced tool knew by name (gpuvm-nvidia-vm(7), NETWORKS, FILES AND
-//! DEFAULTS).
+//! The networks that `nvidia-vm` knows by name (gpuvm-nvidia-vm(7), NETWORKS, FILES AND DEFAULTS).
 
 use super::{Kind, Mode};
 
-/// What a name of the replaced tool's stands for; none: it is not one.
+/// Returns the kind of a network by its `nvidia-vm` name; none: not such a name.
 pub fn known(name: &str) -> Option<Kind> {
     match name {
         "default" => Some(Kind::Nat),

@@ -1,4 +1,5 @@
-//! What is asked of networks and NICs, as text: a NIC of the host, a guest's fixed address, MAC addresses and VLANs.
+//! Text forms of network and NIC requests: a NIC of the host, a guest's fixed address, MAC
+//! addresses and VLANs.
 
 use super::request::Dhcp;
 use crate::bdf::Bdf;
@@ -6,7 +7,7 @@ use crate::ethernet::mac;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A network card of the host, as it is named.
+/// A network card of the host, as named by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Card {
     /// By its PCI address.
@@ -36,10 +37,10 @@ impl FromStr for Dhcp {
     }
 }
 
-/// An address that one guest is always to get.
+/// A fixed address of one guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedAddress {
-    /// Who gets it.
+    /// Its owner.
     pub who: Who,
     /// The address.
     pub ip: Ipv4Addr,
@@ -47,7 +48,7 @@ pub struct FixedAddress {
     pub name: Option<String>,
 }
 
-/// Who gets an address.
+/// The owner of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The interface of this MAC address, lower case.

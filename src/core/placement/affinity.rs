@@ -1,5 +1,5 @@
-//! Which cores belong to a GPU: its node, its share of the node, its block of cores. Knows the host alone and what is
-//! kept for it; what is taken is not its question.
+//! The cores that belong to a GPU: its node, its share of the node, its block of cores. Knows only
+//! the host and the cores reserved for it, not what is in use.
 
 mod annex;
 
@@ -10,24 +10,24 @@ use crate::topology::{Core, NumaNode, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Why a GPU's home is not simply the node that the kernel names.
+/// Why a GPU's home node is not the one that the kernel reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// The kernel names no node, and there are several.
+    /// The kernel reports no node, and there are several.
     Unknown,
     /// The node has no cores.
     NoCores(NodeId),
 }
 
-/// A core in its place on a node.
+/// A core with its place on a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat<'a> {
     /// The core.
     pub(super) core: &'a Core,
     /// Its place in [`Topology::cores`].
     pub(super) at: usize,
-    /// Its L3 cache, by the place in the record; cores whose cache is not known count as on one cache of their node,
-    /// numbered above the known ones.
+    /// Its L3 cache, by index in the record; cores with an unknown cache count as sharing one cache
+    /// per node, numbered above the known ones.
     pub(super) cache: usize,
     /// Its online threads.
     pub(super) threads: usize,
@@ -38,15 +38,15 @@ pub(super) struct Seat<'a> {
 pub(super) struct Home<'a> {
     /// Its number.
     pub(super) id: NodeId,
-    /// Cores that guests may have, in the order of the node's caches: as hwloc numbers them.
+    /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
-    /// Cores that are kept for the host; they are the first ones and not among the seats.
+    /// Number of cores reserved for the host, which are the first ones and not in `seats`.
     pub(super) kept: usize,
     /// GPUs at home here, by address.
     pub(super) gpus: Vec<Bdf>,
-    /// Nodes without GPUs of which its GPUs have a share, as places among [`Homes::all`].
+    /// Nodes without GPUs that its GPUs share, as places among [`Homes::all`].
     pub(super) annexes: Vec<usize>,
-    /// On a node without GPUs: those that have a share of it, by address.
+    /// On a node without GPUs: the GPUs that share it, by address.
     pub(super) tenants: Vec<Bdf>,
 }
 
@@ -57,7 +57,7 @@ impl Home<'_> {
     }
 }
 
-/// Where the GPUs of a host are at home.
+/// The home nodes of a host's GPUs.
 #[derive(Debug)]
 pub(super) struct Homes<'a> {
     /// The host.
@@ -66,14 +66,15 @@ pub(super) struct Homes<'a> {
     nodes: Vec<Home<'a>>,
     /// GPUs by address, with the place of their home in `nodes`.
     gpus: Vec<(Bdf, usize, Option<Moved>)>,
-    /// Cores below each L3 cache, by [`Seat::cache`], as places in [`Topology::cores`]; those that are kept, too.
+    /// Cores below each L3 cache, by [`Seat::cache`], as places in [`Topology::cores`], reserved
+    /// ones included.
     below: Vec<Vec<usize>>,
-    /// The number of threads that most cores have.
+    /// The most common number of threads per core.
     common: usize,
 }
 
 impl<'a> Homes<'a> {
-    /// Finds every GPU's home on a host whose nodes keep so many cores each.
+    /// Finds every GPU's home on a host that reserves `kept` cores per node.
     pub(super) fn new(topology: &'a Topology, kept: u32) -> Homes<'a> {
         let (nodes, below) = nodes(topology, kept as usize);
         let mut homes = Homes { topology, nodes, gpus: Vec::new(), below, common: 1 };
@@ -90,7 +91,7 @@ impl<'a> Homes<'a> {
         homes
     }
 
-    /// The homes as a profile has them.
+    /// Finds the homes under a profile.
     pub(super) fn of_profile(topology: &'a Topology, kept: u32, profile: Profile) -> Homes<'a> {
         let mut homes = Homes::new(topology, kept);
         if profile == Profile::Share {
@@ -99,7 +100,7 @@ impl<'a> Homes<'a> {
         homes
     }
 
-    /// Adds GPUs that do not count ([`Topology::set_aside`]): they have a home and take nobody's share.
+    /// Adds GPUs that do not count ([`Topology::set_aside`]): they have a home but take no share.
     pub(super) fn with(mut self, displays: &[Bdf]) -> Homes<'a> {
         for bdf in displays {
             let (node, moved) = self.find(self.topology.device(*bdf).and_then(|gpu| gpu.node));
@@ -110,7 +111,7 @@ impl<'a> Homes<'a> {
         self
     }
 
-    /// The node with cores for a device of this node.
+    /// Finds the node with cores for a device of this node.
     fn find(&self, node: Option<NodeId>) -> (NodeId, Option<Moved>) {
         match node {
             Some(node) if self.place(node).is_some() => (node, None),
@@ -137,7 +138,7 @@ impl<'a> Homes<'a> {
         }
     }
 
-    /// A GPU's home, and why it is another than the kernel's node.
+    /// A GPU's home, and why it differs from the kernel's node.
     pub(super) fn of_gpu(&self, bdf: Bdf) -> (NodeId, Option<Moved>) {
         let at = self.gpus.binary_search_by_key(&bdf, |(gpu, _, _)| *gpu).ok();
         match at.map(|at| self.gpus[at]) {
@@ -156,7 +157,7 @@ impl<'a> Homes<'a> {
         &self.nodes
     }
 
-    /// The place of a node among [`Homes::all`].
+    /// The index of a node among [`Homes::all`].
     pub(super) fn place(&self, node: NodeId) -> Option<usize> {
         self.nodes.binary_search_by_key(&node, |home| home.id).ok()
     }
@@ -166,7 +167,7 @@ impl<'a> Homes<'a> {
         self.place(node).map(|at| &self.nodes[at])
     }
 
-    /// Cores of a node that guests may have, in hwloc's order.
+    /// Cores of a node available to guests, in hwloc's order.
     pub(super) fn seats(&self, node: NodeId) -> &[Seat<'a>] {
         self.home(node).map_or(&[], |home| &home.seats)
     }
@@ -176,14 +177,15 @@ impl<'a> Homes<'a> {
         self.home(node).map_or(&[], |home| &home.gpus)
     }
 
-    /// Cores that each GPU of a node owns: cores of the node over GPUs that have a share of it, at least one.
+    /// Cores that each GPU of a node owns: cores of the node divided by the GPUs that share it, at
+    /// least one.
     pub(super) fn share(&self, node: NodeId) -> usize {
         let gpus = self.home(node).map_or(0, |home| home.owners().len());
         (self.seats(node).len() / gpus.max(1)).max(1)
     }
 
-    /// The blocks of cores of a node that GPUs own, as places in [`Homes::seats`]; the last ones are empty where there
-    /// are more GPUs than cores.
+    /// The blocks of cores of a node that GPUs own, as index ranges in [`Homes::seats`]; the last
+    /// ones are empty where there are more GPUs than cores.
     pub(super) fn blocks(&self, node: usize) -> impl Iterator<Item = (Bdf, Range<usize>)> + '_ {
         let home = &self.nodes[node];
         let (share, cores) = (self.share(home.id), home.seats.len());
@@ -197,7 +199,7 @@ impl<'a> Homes<'a> {
         self.below.get(cache).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of threads that most cores of the host have; the larger where two numbers tie.
+    /// The most common number of threads per core; the larger of a tie.
     pub(super) fn common_threads(&self) -> usize {
         self.common
     }
@@ -214,7 +216,8 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Lists nodes with their cores, by number, the first ones of each kept for the host; and the cores below each cache.
+/// Lists nodes with their cores, by number, the first ones of each reserved for the host; and the
+/// cores below each cache.
 fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
     let caches = &topology.parts().l3;
     let mut cache_of: Vec<u32> = Vec::new();
@@ -250,7 +253,8 @@ fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
     (homes.collect(), below)
 }
 
-/// The nearest node to another that has a property, itself first; by distance where the host knows it, then by number.
+/// The nearest node to another that has a property, itself first; by distance if the host reports
+/// it, then by number.
 pub(super) fn nearest(
     topology: &Topology,
     from: NodeId,
@@ -261,8 +265,8 @@ pub(super) fn nearest(
     candidates.min_by_key(|&(at, node)| rank(at, node)).map(|(_, node)| node.os_index)
 }
 
-/// How far nodes are from one, for ordering: itself, then by distance where the host knows it, then by number. Takes a
-/// node and its place in the record.
+/// Returns a sort key for distance from a node: itself first, then by distance if the host reports
+/// it, then by number. Takes a node and its index in the record.
 pub(super) fn rank(
     topology: &Topology,
     from: NodeId,

@@ -1,4 +1,4 @@
-//! What a guest that is there would have asked for, so that another place can be planned for it.
+//! Derives a request from an existing guest, so that another place can be planned for it.
 
 use super::Held;
 use crate::bdf::Bdf;
@@ -8,8 +8,8 @@ use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
-/// The request that a guest like this one is: as many GPUs, vCPUs, NICs and NVMe drives, and as much memory. A domain
-/// with a display keeps its GPUs, since no other stands in for a display.
+/// Returns the request for a guest like this one: as many GPUs, vCPUs, NICs and NVMe drives, and as
+/// much memory. A domain with a display GPU keeps its GPUs, since no other can replace a display.
 pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
     let number = |kind: DeviceKind, vf: bool| {
@@ -25,7 +25,7 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
     let gpus = || devices().filter(|device| device.kind() == DeviceKind::Gpu);
     let shown = gpus().any(|gpu| topology.set_aside(gpu).is_some());
-    // A guest stays on GPUs of its model where the host has others.
+    // If the host has several GPU models, a guest stays on its own.
     let mut models = gpus().map(ids);
     let first = models.next().filter(|first| models.all(|other| other == *first));
     let gpus: Vec<Bdf> = gpus().map(|gpu| gpu.bdf).collect();
@@ -46,7 +46,7 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     }
 }
 
-/// A number as requests have it.
+/// Converts a count to the type used in requests.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -57,7 +57,8 @@ mod tests {
     use super::*;
     use crate::placement::tests::testhost::{HostSpec, held};
 
-    /// Two cards and, before them, the display of the host, whose node is not known; node 1 has most of the cores.
+    /// Two cards and, before them, the host's display, whose node is unknown; node 1 has most of
+    /// the cores.
     fn desktop() -> Topology {
         let mut spec = HostSpec::even(2, 8, 64, 2);
         spec.nodes[1].cores = 24;
@@ -96,7 +97,7 @@ mod tests {
             let placement = plan(&host, &taken, &wish(gpu, vcpus)).unwrap();
             taken.domains.push(held(name, &placement));
         }
-        // Its cores are beside a card that others could have, and its GPU is the display.
+        // Its cores are near a card that others could have, and its GPU is the display.
         taken.domains[1].devices = vec![gpus[0]];
         let like = Request { vcpus: Some(14), ..Request::for_gpus(0) };
         let next = capacity(&host, &taken, &like, &[1]).next.unwrap();

@@ -1,8 +1,9 @@
-//! Which devices beside which GPUs: the cheapest choice of so many pairs. Knows costs alone, neither GPUs nor NICs.
+//! Assigns devices to GPUs: the cheapest choice of a given number of pairs. Knows only costs,
+//! neither GPUs nor NICs.
 //!
-//! It is a bipartite matching of least cost, found by successive shortest paths (R. K. Ahuja, T. L. Magnanti,
-//! J. B. Orlin: Network Flows, 9.7): each step adds one pair and may move others, and what it has then is the cheapest
-//! matching of that many pairs.
+//! It is a bipartite matching of least cost, found by successive shortest paths (R. K. Ahuja, T. L.
+//! Magnanti, J. B. Orlin: Network Flows, 9.7): each step adds one pair and may move others, and the
+//! result is the cheapest matching of that many pairs.
 
 /// Parts of a cost.
 pub(super) const PARTS: usize = 9;
@@ -25,7 +26,7 @@ impl Cost {
     }
 }
 
-/// What comes to a seat on the cheapest path to it.
+/// The predecessor of a seat on the cheapest path to it.
 #[derive(Debug, Clone, Copy)]
 enum From {
     /// A device that has no seat yet.
@@ -34,8 +35,9 @@ enum From {
     Seat(usize),
 }
 
-/// Pairs `number` devices with a seat each, at the least sum of costs; fewer where seats or devices do not suffice.
-/// `costs` has a row for each seat with a column for each device. The answer is by seat.
+/// Pairs `number` devices with a seat each, at the least sum of costs; fewer if seats or devices do
+/// not suffice. `costs` has a row for each seat with a column for each device. The result is
+/// ordered by seat.
 pub(super) fn cheapest(costs: &[Vec<Cost>], number: usize) -> Vec<(usize, usize)> {
     let mut device_of: Vec<Option<usize>> = vec![None; costs.len()];
     let mut is_used = vec![false; costs.first().map_or(0, Vec::len)];
@@ -57,8 +59,9 @@ pub(super) fn cheapest(costs: &[Vec<Cost>], number: usize) -> Vec<(usize, usize)
     pairs.filter_map(|(seat, device)| Some((seat, (*device)?))).collect()
 }
 
-/// The empty seat that one more device reaches at the least cost, moving others on, and what comes to each seat on
-/// the way; none where seats or devices are used up. Bellman and Ford's way: moving a device on can gain.
+/// Finds the empty seat that one more device reaches at the least cost, moving others on, and the
+/// predecessor of each seat; none if seats or devices are used up. Bellman-Ford, since moving a
+/// device can reduce the cost.
 fn shortest(
     costs: &[Vec<Cost>],
     device_of: &[Option<usize>],
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The least sum of costs of so many pairs, by trying all.
+    /// The least sum of costs of this many pairs, by trying all.
     fn exhaustive(costs: &[Vec<Cost>], number: usize, used: &mut Vec<usize>) -> Option<Cost> {
         if number == 0 {
             return Some(Cost::default());

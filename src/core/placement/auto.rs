@@ -1,5 +1,5 @@
-//! Which pages a guest gets where that is left to the planner: the largest that are free on its nodes, else normal ones
-//! and what these cost. Reserves nothing.
+//! Chooses a guest's page size if that is left to the planner: the largest pages free on its nodes,
+//! otherwise normal ones with a note on their cost. Reserves nothing.
 
 use super::budget::PerGpu;
 use super::pages::advised;
@@ -9,10 +9,11 @@ use crate::memsize::MemSize;
 use crate::request::{HugePages, PageSize, Request};
 use crate::topology::Topology;
 
-/// The least memory of a guest that gets huge pages unasked: smaller ones start in seconds on any.
+/// The least memory of a guest that gets huge pages by default: smaller guests start in seconds on
+/// any pages.
 const LEAST: MemSize = MemSize::from_gib(32);
 
-/// Finds a guest's place and its pages. Whatever has a place on normal pages has one.
+/// Finds a guest's place and pages. A request that fits on normal pages always succeeds.
 pub(super) fn plan(
     topology: &Topology,
     held: &Occupancy,
@@ -65,32 +66,32 @@ fn chosen(mut found: Placement, page: PageSize) -> Placement {
 struct Search<'a> {
     /// The host.
     topology: &'a Topology,
-    /// What is taken.
+    /// What domains hold.
     held: &'a Occupancy,
-    /// What is wanted, with its pages left to the planner.
+    /// The request, with its pages left to the planner.
     request: &'a Request,
 }
 
 impl Search<'_> {
-    /// Whether it is known before a place is found that the guest gets normal pages.
+    /// Whether the guest gets normal pages whatever place is found.
     fn is_small(&self) -> bool {
         let memory = self.request.memory_kib;
         self.request.gpus.number() == 0 || memory.is_some_and(|memory| memory < LEAST)
     }
 
-    /// The place on normal pages, with the pages that it would take of the advised size.
+    /// Plans on normal pages, and counts the pages it would take of the advised size.
     fn normal_with_pages(&self) -> Result<Placement, PlanError> {
         place(self.topology, self.held, self.request, PerGpu::OfNode)
     }
 
-    /// The place on normal pages.
+    /// Plans on normal pages.
     fn normal(&self) -> Result<Placement, PlanError> {
         let mut found = self.normal_with_pages()?;
         found.node_pages.clear();
         Ok(found)
     }
 
-    /// The place on pages of a size, free or not.
+    /// Plans on pages of a size, free or not.
     fn on(&self, page: PageSize, per_gpu: PerGpu) -> Result<Placement, PlanError> {
         let request = Request { huge_pages: HugePages::Size(page), ..self.request.clone() };
         place(self.topology, self.held, &request, per_gpu)
@@ -102,19 +103,19 @@ impl Search<'_> {
         pools.into_iter().any(|pool| pool.page_kib == page.size() && pool.free > 0)
     }
 
-    /// Whether libvirt can back guests with pages of a size. Systemd mounts the default size, 2 MiB; whoever wants 1 GiB
-    /// pages mounts them.
+    /// Whether libvirt can back guests with pages of a size. systemd mounts hugetlbfs for the
+    /// default size, 2 MiB; an admin mounts it for 1 GiB pages.
     fn is_mounted(&self, page: PageSize) -> bool {
         let mounted = self.topology.machine().mounts_pages(page.size());
         mounted.unwrap_or(page == PageSize::TwoMib)
     }
 
-    /// Whether all pages of a place are there.
+    /// Whether all pages of a place are free.
     fn is_there(&self, page: PageSize, found: &Placement) -> bool {
         found.memory() >= LEAST && is_free(&found.node_pages) && self.is_mounted(page)
     }
 
-    /// Says what normal pages cost and what has to be done for others.
+    /// Adds the cost of normal pages and how to get others.
     fn explain(&self, normal: &mut Placement, nodes: Vec<NodePages>) {
         let pools = || self.topology.nodes().iter().flat_map(|node| &node.huge_pages);
         let page = advised(self.topology);

@@ -1,6 +1,6 @@
-//! What cores and memory a set of GPUs would bring, in numbers only: asked for every candidate set, so it chooses no
-//! core and writes no text. The same answer is what cores (pcpus.rs) and memory (memory.rs) are then taken by, so the
-//! two cannot disagree.
+//! Computes the cores and memory that come with a set of GPUs, in numbers only: it runs for every
+//! candidate set, so it chooses no core and writes no text. Cores (pcpus.rs) and memory (memory.rs)
+//! are then taken by the same result, so they cannot disagree.
 
 mod demand;
 mod node_memory;
@@ -17,66 +17,68 @@ use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::Topology;
 use std::cell::RefCell;
 
-/// Memory that the replaced tool gave to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
+/// Memory that `nvidia-vm` gives to 16 GPUs of a DGX-2 (gpuvm-nvidia-vm(7), SIZES).
 pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
-/// What the GPUs of a node share where no amount of memory is asked for.
+/// The memory that the GPUs of a node share if no amount is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PerGpu {
-    /// The node's memory, less what stays with the host.
+    /// The node's memory, less the host's reserve.
     OfNode,
-    /// The node's pool of the pages that are asked for, where that is less.
+    /// The node's pool of the requested page size, if that is less.
     OfPool,
 }
 
-/// What cores and memory of a set cost; the smaller, the better.
+/// The cost of a set's cores and memory; smaller is better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fit {
-    /// Cores for vCPUs that are not on the node of the GPUs that they serve, and cells that lack memory on their node.
+    /// Cores for vCPUs that are not on the node of their GPUs, and cells that lack memory on their
+    /// node.
     pub(super) remote: u32,
-    /// Nodes that cores and GPUs stand on.
+    /// Nodes that cores and GPUs are on.
     pub(super) nodes: u32,
-    /// Cores of the GPUs' share, on nodes without GPUs, that others have.
+    /// Cores of the GPUs' share of nodes without GPUs that others hold.
     pub(super) short: u32,
     /// Cores that free GPUs of these nodes lose of their share.
     pub(super) strain: u32,
 }
 
-/// What a node with cores has.
+/// The resources of a node with cores.
 #[derive(Debug)]
 pub(super) struct Stock {
     /// The node.
     pub(super) id: NodeId,
-    /// Cores that guests may have.
+    /// Cores available to guests.
     pub(super) cores: u32,
     /// GPUs with a share of it that no domain holds.
     pub(super) free_gpus: u32,
     /// Cores that each of these GPUs owns.
     pub(super) share: u32,
-    /// Whether GPUs are at home there.
+    /// Whether it is the home of GPUs.
     pub(super) has_gpus: bool,
-    /// Nodes without GPUs of which its GPUs have a share, as places in [`Budget::nodes`].
+    /// Nodes without GPUs shared by its GPUs, as indexes in [`Budget::nodes`].
     pub(super) annexes: Vec<usize>,
-    /// The place in [`Budget::rooms`] that its memory comes from; none: no node has memory.
+    /// Index in [`Budget::rooms`] of the node that its memory comes from; none: no node has memory.
     pub(super) room: Option<usize>,
-    /// Free cores with at least so many threads, by that number.
+    /// Number of free cores with at least as many threads as the index.
     free: Vec<u32>,
-    /// The same of the empty host.
+    /// The same on the empty host.
     there: Vec<u32>,
 }
 
 impl Stock {
-    /// Free cores with at least so many threads.
+    /// Free cores with at least this many threads.
     pub(super) fn free(&self, threads: u32) -> u32 {
         self.free.get(threads as usize).copied().unwrap_or(0)
     }
 
-    /// Cores with at least so many threads, free or not.
+    /// Cores with at least this many threads, free or not.
     pub(super) fn there(&self, threads: u32) -> u32 {
         self.there.get(threads as usize).copied().unwrap_or(0)
     }
 
-    /// Cores that free GPUs lose of their share when a guest with so many of the node's GPUs takes so many cores.
+    /// Cores that free GPUs lose of their share when a guest with `gpus` of the node's GPUs takes
+    /// `cores`.
     pub(super) fn strain(&self, gpus: u32, cores: u32) -> u32 {
         let owed = self.free_gpus.saturating_sub(gpus) * self.share;
         let free = self.free(1);
@@ -89,39 +91,40 @@ impl Stock {
 pub(super) struct Room {
     /// The node.
     pub(super) id: NodeId,
-    /// What guests can have on the empty host.
+    /// Memory available to guests on the empty host.
     pub(super) there: MemSize,
-    /// What they can have now.
+    /// Memory available to guests now.
     pub(super) left: MemSize,
-    /// What the GPUs that have their memory here share.
+    /// Memory shared by the GPUs that have their memory here.
     base: MemSize,
-    /// How many these are.
+    /// Number of these GPUs.
     gpus: u32,
-    /// Memory in huge pages of other sizes than the guest's that no domain has or will take.
+    /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.
     pub(super) idle: MemSize,
-    /// Whether it can have pages of the size that is asked for.
+    /// Whether it can have pages of the requested size.
     pub(super) pages: bool,
-    /// Whether memory that is bound nowhere comes from here, too.
+    /// Whether unbound memory may come from here, too.
     pub(super) usual: bool,
 }
 
-/// How many cores are wanted on a node.
+/// The cores wanted on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// The node, as a place in [`Budget::nodes`].
+    /// The node, as an index in [`Budget::nodes`].
     pub(super) node: usize,
     /// Cores for vCPUs.
     pub(super) vcpus: u32,
-    /// Whether one more is wanted for emulator and I/O threads, or left free in the vendor's profile.
+    /// Whether one more core is wanted for emulator and I/O threads, or left free in the vendor's
+    /// profile.
     pub(super) own: bool,
-    /// GPUs of the guest that are at home there or have a share of it.
+    /// The guest's GPUs at home there or sharing it.
     pub(super) gpus: u32,
 }
 
-/// Cores that stand elsewhere than the GPUs that they serve.
+/// Cores on another node than the GPUs that they serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loan {
-    /// The node of the GPUs, as a place in [`Budget::nodes`].
+    /// The node of the GPUs, as an index in [`Budget::nodes`].
     pub(super) from: usize,
     /// The node of the cores.
     pub(super) to: usize,
@@ -134,18 +137,18 @@ pub(super) struct Loan {
 pub(super) struct Part {
     /// The cell.
     pub(super) cell: usize,
-    /// The node, as a place in [`Budget::rooms`].
+    /// The node, as an index in [`Budget::rooms`].
     pub(super) room: usize,
     /// How much.
     pub(super) size: MemSize,
-    /// Whether the cell's own nodes lack it.
+    /// Whether it comes from other nodes than the cell's own.
     pub(super) away: bool,
 }
 
 /// The memory of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CellSize {
-    /// Demands whose cores it holds, from the first to before the last; none: it is bound to no node.
+    /// Half-open range of demands whose cores it holds; empty: it is bound to no node.
     pub(super) demands: (usize, usize),
     /// vCPUs, or cores where the number of their threads follows from the choice.
     pub(super) weight: u32,
@@ -153,26 +156,27 @@ pub(super) struct CellSize {
     pub(super) size: MemSize,
 }
 
-/// The cores and the memory of a guest in numbers; filled anew for each set, so that no memory is asked for.
+/// The cores and the memory of a guest in numbers; reused for each set, to avoid allocations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Solution {
     /// Nodes of the guest's GPUs with their number, by node.
     pub(super) homes: Vec<(usize, u32)>,
-    /// Nodes without GPUs of which these have a share, with their number, by node; none where the guest takes none.
+    /// Nodes without GPUs that the guest's GPUs share, with the number of these, by node; empty if
+    /// the guest takes none.
     pub(super) annexes: Vec<(usize, u32)>,
-    /// Cores of their share there that others have.
+    /// Cores of that share that others hold.
     pub(super) short: u32,
-    /// Nodes where these are all, or all but one.
+    /// Nodes where others hold all of the share, or all but one core.
     pub(super) dropped: u32,
     /// Cores by node; none without pins.
     pub(super) demands: Vec<Demand>,
     /// Cores away from their GPUs.
     pub(super) loans: Vec<Loan>,
-    /// vCPUs asked for; 0: as many as the cores have threads.
+    /// vCPUs requested; 0: one per thread of the cores.
     pub(super) vcpus: u32,
-    /// Threads of a core that vCPUs use; 0: as many as all chosen cores have.
+    /// Threads of a core that vCPUs use; 0: as many as every chosen core has.
     pub(super) threads: u32,
-    /// Cells with their memory; never none.
+    /// Cells with their memory; never empty.
     pub(super) cells: Vec<CellSize>,
     /// Where the memory of bound cells is.
     pub(super) parts: Vec<Part>,
@@ -180,26 +184,26 @@ pub(super) struct Solution {
     pub(super) left: Vec<MemSize>,
 }
 
-/// What a guest lacks.
+/// The resource that a guest lacks.
 #[derive(Debug)]
 pub(super) enum Short {
     /// More vCPUs than the host has hyperthreads.
     Threads {
         /// vCPUs.
         vcpus: u32,
-        /// Hyperthreads that guests may have.
+        /// Hyperthreads available to guests.
         there: u32,
     },
     /// A node has too few cores.
     Cores {
-        /// What is wanted.
+        /// The demand.
         demand: Demand,
         /// Threads that a core for vCPUs needs.
         threads: u32,
     },
     /// All nodes together have too few cores.
     Everywhere {
-        /// The node of the GPUs, with the cores that lack.
+        /// The node of the GPUs, with the missing cores.
         demand: Demand,
     },
     /// Fewer cores than nodes that the GPUs are on.
@@ -209,14 +213,14 @@ pub(super) enum Short {
         /// Nodes of the GPUs.
         nodes: u32,
     },
-    /// The number of cells is not that of the nodes.
+    /// The number of cells differs from that of the nodes.
     Cells {
         /// Cells asked for.
         asked: u32,
-        /// Nodes that the guest stands on, or could at most stand on.
+        /// Nodes that the guest is on, or the most it could be on.
         nodes: u32,
     },
-    /// The memory does not give each cell a page.
+    /// The memory is less than a page for each cell.
     Page {
         /// The memory.
         asked: MemSize,
@@ -227,52 +231,52 @@ pub(super) enum Short {
     Unknown,
     /// The nodes have no huge pages of the size.
     Pages {
-        /// The nodes, as places.
+        /// The nodes, as indexes.
         rooms: Vec<usize>,
     },
     /// Too little memory.
     Memory {
-        /// The nodes, as places; none: the whole host, where memory is bound nowhere.
+        /// The nodes, as indexes; none: the whole host, for unbound memory.
         rooms: Option<Vec<usize>>,
-        /// What is wanted of them.
+        /// Memory wanted from them.
         size: MemSize,
     },
     /// Refused whatever the host has.
     Refused(PlanError),
 }
 
-/// The cores and the memory of a host's nodes that can be had, and what is wanted of them.
+/// The available cores and memory of a host's nodes, and the request for them.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// What is wanted.
+    /// The request.
     pub(super) request: Request,
     /// Nodes with cores, by number.
     pub(super) nodes: Vec<Stock>,
-    /// Whether GPUs have a share of nodes without.
+    /// Whether GPUs share nodes without GPUs.
     pub(super) has_annexes: bool,
-    /// What GPUs share where no amount is asked for.
+    /// The memory that GPUs share if no amount is requested.
     pub(super) per_gpu: PerGpu,
     /// All nodes' memory, in the record's order.
     pub(super) rooms: Vec<Room>,
-    /// Whether the host is the machine whose sizes the replaced tool had.
+    /// Whether the host is the machine whose sizes `nvidia-vm` has.
     pub(super) is_dgx2: bool,
-    /// Whether it is known how much memory some node has; lstopo's records may leave it out.
+    /// Whether any node's memory is known; records of lstopo may leave it out.
     pub(super) has_memory: bool,
-    /// Hyperthreads that guests may have.
+    /// Hyperthreads available to guests.
     pub(super) threads: u32,
-    /// Threads that most cores of the host have.
+    /// The most common number of threads per core.
     pub(super) common: u32,
     /// Numbers of threads to try, from the common one down to 1.
     pub(super) levels: Vec<u32>,
-    /// For each node with cores, all others from near to far.
+    /// For each node with cores, all others by distance.
     pub(super) near: Vec<Vec<usize>>,
-    /// For each node with cores, all other rooms from near to far, those without CPUs last.
+    /// For each node with cores, all other rooms by distance, those without CPUs last.
     pub(super) near_rooms: Vec<Vec<usize>>,
-    /// GPUs by address, with the place of their node in `nodes`.
+    /// GPUs by address, with the index of their node in `nodes`.
     gpus: Vec<(Bdf, usize)>,
-    /// Displays that were asked for: they bring no share, unless the guest has no other GPU.
+    /// Requested display GPUs: they bring no share unless the guest has no other GPU.
     displays: Vec<Bdf>,
-    /// Room for answers.
+    /// A reusable solution.
     scratch: RefCell<Solution>,
 }
 
@@ -282,7 +286,7 @@ pub(super) fn small(number: usize) -> u32 {
 }
 
 impl Budget {
-    /// Counts what is free.
+    /// Counts free cores and memory.
     pub(super) fn new(
         topology: &Topology,
         homes: &Homes<'_>,
@@ -344,7 +348,7 @@ impl Budget {
         budget
     }
 
-    /// Sorts the nodes around each.
+    /// Sorts the other nodes by distance from each.
     fn look_around(&mut self, topology: &Topology) {
         let place = |id: NodeId| topology.nodes().iter().position(|node| node.os_index == id);
         let at: Vec<Option<usize>> = self.nodes.iter().map(|node| place(node.id)).collect();
@@ -361,14 +365,14 @@ impl Budget {
         }
     }
 
-    /// What a guest with these GPUs would get; none: its cores or its memory do not fit.
+    /// Returns the cost for a guest with these GPUs; none: its cores or its memory do not fit.
     pub(super) fn fit(&self, gpus: &[Bdf]) -> Option<Fit> {
         let mut solution = self.scratch.borrow_mut();
         self.solve(gpus, self.request.allow.remote, &mut solution).ok()?;
         Some(self.cost(&solution))
     }
 
-    /// What a solution costs.
+    /// Returns the cost of a solution.
     fn cost(&self, solution: &Solution) -> Fit {
         let alone =
             |(node, _): &&(usize, u32)| solution.demands.iter().all(|demand| demand.node != *node);
@@ -387,7 +391,7 @@ impl Budget {
         }
     }
 
-    /// Says what cores and memory a guest with these GPUs would get, or what is short.
+    /// Finds the cores and memory of a guest with these GPUs, or what is short.
     pub(super) fn solve(
         &self,
         gpus: &[Bdf],
@@ -424,7 +428,8 @@ impl Budget {
         (out.short, out.dropped) = (0, 0);
     }
 
-    /// The rule of the replaced tool for one GPU: its cores carry vCPUs on all threads but one.
+    /// Whether the rule of `nvidia-vm` for one GPU applies: vCPUs on all threads of its cores but
+    /// one.
     pub(super) fn is_vendors_odd(&self, gpus: u32) -> bool {
         self.request.profile == Profile::NvidiaVm && gpus == 1 && self.common > 1
     }

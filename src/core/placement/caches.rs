@@ -1,5 +1,5 @@
-//! How a guest sees the L3 caches that its vCPUs share on the host: dies, and where the guest's cache leaves come from.
-//! Knows pins and the host's caches, not how cores were chosen.
+//! How a guest sees the L3 caches that its vCPUs share on the host: by dies and by the source of
+//! its cache leaves. Knows pins and the host's caches, not how cores were chosen.
 //!
 //! A guest's kernel finds the vCPUs below one L3 by their APIC ids. QEMU gives sockets, dies, cores and threads each a
 //! field of whole bits in it (QEMU, `include/hw/i386/topology.h`). With the host's leaves (`host-cache-info`) AMD's leaf
@@ -25,7 +25,7 @@ pub enum GuestCache {
 }
 
 impl GuestCache {
-    /// libvirt's word.
+    /// Returns libvirt's name of it.
     pub fn as_str(self) -> &'static str {
         match self {
             GuestCache::Passthrough => "passthrough",
@@ -37,12 +37,13 @@ impl GuestCache {
 /// The most dies of a package: AMD's leaf 0x8000001E has three bits for them.
 const MOST_DIES: u32 = 8;
 
-/// Bits that number so many things.
+/// Returns the bits needed to number this many items.
 fn bits(things: u32) -> u32 {
     things.max(1).next_power_of_two().trailing_zeros()
 }
 
-/// The L3 cache of each vCPU, as places in the host's record; none where a vCPU is not on one pcpu, or its cache is not known.
+/// The L3 cache of each vCPU, as indexes in the host's record; none if a vCPU is not pinned to one
+/// pcpu, or its cache is unknown.
 pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
     let caches = &topology.parts().l3;
     let last = caches.iter().filter_map(|cache| cache.pcpus.last()).max()?;
@@ -57,8 +58,8 @@ pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
     pins.iter().map(cache).collect()
 }
 
-/// APIC ids that share an L3 of the host, as bits; none where nobody can tell. An offline thread has an id, too, and
-/// Intel's leaf counts ids that the package could have.
+/// Returns the number of APIC id bits that share an L3 of the host; none if unknown: an offline
+/// thread has an id, too, and Intel's leaf counts ids that the package could have.
 fn host_bits(topology: &Topology) -> Option<u32> {
     let is_amd = topology.machine().cpu_vendor.as_deref().is_some_and(super::is_amd);
     let most = topology.parts().l3.iter().map(|cache| cache.pcpus.len()).max()?;
@@ -77,12 +78,13 @@ fn last_id(shape: GuestTopology) -> u64 {
         .fold(0, |id, (number, field)| id << field | u64::from(number.max(1) - 1))
 }
 
-/// Whether a vCPU of the guest has an APIC id that interrupts reach only where they are remapped: 255 addresses all.
+/// Whether some vCPU has an APIC id that interrupts reach only with remapping; 255 is the broadcast
+/// id.
 pub fn needs_remapping(shape: GuestTopology) -> bool {
     last_id(shape) > LAST_PLAIN_ID
 }
 
-/// The L3 cache that a guest believes each of its vCPUs to be below, by a number that never falls from one to the next.
+/// Returns the L3 cache that the guest sees for each vCPU, as non-decreasing numbers.
 fn seen(shape: GuestTopology, cache: GuestCache, host: Option<u32>) -> impl Iterator<Item = u32> {
     let GuestTopology { sockets, dies, cores, threads } = shape;
     let (core_at, die_at) = (bits(threads), bits(cores) + bits(threads));
@@ -100,13 +102,13 @@ fn seen(shape: GuestTopology, cache: GuestCache, host: Option<u32>) -> impl Iter
     })
 }
 
-/// Whether two numberings put the same things together; the first never falls.
+/// Whether two numberings group alike; the first is non-decreasing.
 fn is_same(seen: impl Iterator<Item = u32>, there: &[usize]) -> bool {
     let mut met = vec![false; there.iter().max().map_or(0, |most| most + 1)];
     let (mut last, mut left) = (None, there.iter());
     for group in seen {
         let Some(&cache) = left.next() else { return false };
-        // A cache that was met before this group is in two of them.
+        // A cache seen before this group is split over two groups.
         let is_good = match last {
             Some((same, before)) if same == group => before == cache,
             _ => !std::mem::replace(&mut met[cache], true),
@@ -119,8 +121,8 @@ fn is_same(seen: impl Iterator<Item = u32>, there: &[usize]) -> bool {
     left.next().is_none()
 }
 
-/// Whether a guest with these pins sees its vCPUs below the L3 caches that they are below on the host; none where that is
-/// not known.
+/// Whether a guest with these pins sees its vCPUs grouped by L3 cache as on the host; none if
+/// unknown.
 pub fn shows_caches(
     topology: &Topology,
     pins: &[CpuSet],
@@ -128,14 +130,14 @@ pub fn shows_caches(
     cache: GuestCache,
 ) -> Option<bool> {
     let there = caches_of(topology, pins)?;
-    // What a document says may not multiply out.
+    // A document's topology may not multiply out to its vCPUs.
     let vcpus = [shape.sockets, shape.dies, shape.cores, shape.threads];
     let vcpus = vcpus.iter().try_fold(1u32, |all, part| all.checked_mul(*part))?;
     (vcpus as usize == pins.len()).then(|| is_same(seen(shape, cache, host_bits(topology)), &there))
 }
 
-/// The guest's topology with the fewest dies, and the source of its cache leaves, by which it sees the host's L3 caches;
-/// none: no even number of dies shows them.
+/// The guest's topology with the fewest dies, and the source of its cache leaves, that show the
+/// host's L3 caches; none: no even split into dies shows them.
 pub fn with_caches(
     topology: &Topology,
     pins: &[CpuSet],
@@ -146,7 +148,7 @@ pub fn with_caches(
     let all = shape.dies * shape.cores;
     let dies = || (1..=MOST_DIES.min(all)).filter(|dies| all.is_multiple_of(*dies));
     let shapes = || dies().map(|dies| GuestTopology { dies, cores: all / dies, ..shape });
-    // What remaps interrupts is not added for the sake of dies.
+    // An IOMMU for interrupt remapping is not added just for dies.
     let most = last_id(shape).max(LAST_PLAIN_ID);
     [GuestCache::Passthrough, GuestCache::Emulate].into_iter().find_map(|cache| {
         let fits = |shape: &GuestTopology| {
@@ -156,8 +158,8 @@ pub fn with_caches(
     })
 }
 
-/// Whether each vCPU is pinned to a pcpu that no other vCPU of the guest is pinned to. No other guest of ours is there
-/// either.
+/// Whether each vCPU is pinned to a pcpu that no other vCPU of the guest is pinned to. No other
+/// guest of ours uses it either.
 pub fn has_own_pcpus(pins: &[CpuSet]) -> bool {
     let all = pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
     !pins.is_empty() && all.len() == pins.len() && pins.iter().all(|pin| pin.len() == 1)
@@ -169,7 +171,7 @@ mod tests {
     use crate::placement::{Occupancy, plan};
     use crate::request::Request;
 
-    /// What a guest of so many GPUs of a recorded host is shown.
+    /// What a guest with this many GPUs of a recorded host sees.
     fn shown(host: &str, gpus: u32) -> (GuestTopology, Option<GuestCache>, Option<bool>) {
         let text = match host {
             "dgx-2" => include_str!("../../../topologies/dgx-2.json"),
@@ -200,7 +202,7 @@ mod tests {
         let by_host = seen(shape, GuestCache::Passthrough, Some(3));
         assert_eq!(by_host, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
         assert_eq!(seen(shape, GuestCache::Emulate, None), by_host);
-        // A larger cache of the host would take both dies in.
+        // A larger host cache would contain both dies.
         assert_eq!(seen(shape, GuestCache::Passthrough, Some(4)), [0; 12]);
         let flat = GuestTopology { dies: 1, cores: 6, ..shape };
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Which NICs, virtual functions and NVMe drives can be passed through at all, and why the others cannot. Knows
-//! nothing of where the guest's GPUs are.
+//! Finds which NICs, virtual functions and NVMe drives can be passed through, and why others
+//! cannot. Does not know where the guest's GPUs are.
 
 use super::PlanError;
 use super::explain::{NOTHING_LEFT, count, list};
@@ -13,7 +13,7 @@ use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::words::are;
 use std::collections::BTreeMap;
 
-/// A kind of device that a guest can have beside its GPUs.
+/// A kind of device that a guest can have besides its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Physical functions of network class.
@@ -35,7 +35,7 @@ impl Kind {
         }
     }
 
-    /// Its name in a sentence.
+    /// Returns its name in a sentence.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Kind::Nic => "NIC",
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// What a reason for the choice is about.
+    /// Returns the topic of reasons for its choice.
     pub(super) fn topic(self) -> Topic {
         match self {
             Kind::Nic => Topic::Nics,
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// The option that asks for it.
+    /// Returns the option that requests it.
     fn flag(self) -> &'static str {
         match self {
             Kind::Nic => "--nic",
@@ -63,53 +63,54 @@ impl Kind {
     }
 }
 
-/// A function that can be had.
+/// An available function.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     /// Its address.
     pub(super) bdf: Bdf,
-    /// The node with cores that it belongs to, where that is known.
+    /// The node with cores that it belongs to, if known.
     pub(super) node: Option<NodeId>,
-    /// Virtual functions of the same NIC that are taken before this one is.
+    /// Virtual functions of the same NIC taken before this one.
     pub(super) crowd: i32,
-    /// Functions that nobody asked for and that come along.
+    /// Functions that were not requested but come along.
     pub(super) along: i32,
 }
 
-/// A function that cannot be had.
+/// An unavailable function.
 #[derive(Debug, Clone)]
 pub(super) struct Refused {
     /// Its address.
     pub(super) bdf: Bdf,
-    /// Whether a domain is in the way.
+    /// Whether a domain holds it.
     pub(super) is_taken: bool,
     /// The reason, a line with its address.
     pub(super) line: String,
 }
 
-/// What a host has of a kind.
+/// A host's functions of a kind.
 #[derive(Debug)]
 pub(super) struct Supply {
-    /// What can be had, by address; of virtual functions of one NIC no more than are wanted.
+    /// Available functions, by address; of one NIC's virtual functions no more than wanted.
     pub(super) candidates: Vec<Candidate>,
-    /// How many can be had.
+    /// How many are available.
     pub(super) free: usize,
-    /// What cannot be had, by address.
+    /// Unavailable functions, by address.
     pub(super) refused: Vec<Refused>,
 }
 
-/// The look at a host's devices.
+/// A view of a host's devices.
 pub(super) struct Devices<'a> {
     /// The host.
     pub(super) topology: &'a Topology,
-    /// What is taken.
+    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
     /// The node with cores of a device.
     pub(super) node_of: &'a dyn Fn(Bdf) -> Option<NodeId>,
 }
 
 impl Devices<'_> {
-    /// What the host has of a wish's kind, or why the wish cannot be met whatever GPUs the guest has.
+    /// Returns the host's functions of a kind, or why the request cannot be met whatever GPUs the
+    /// guest has.
     pub(super) fn supply(&self, kind: Kind, wish: &DeviceWish) -> Result<Supply, PlanError> {
         let is_count = matches!(wish, DeviceWish::Count(_));
         let mut supply = self.all(kind, wish.number(), is_count);
@@ -127,7 +128,8 @@ impl Devices<'_> {
         Ok(supply)
     }
 
-    /// Every function of a kind; `is_count`: of drives only those that a number may take.
+    /// Every function of a kind; `is_count`: with it, only drives that a request by number may
+    /// take.
     fn all(&self, kind: Kind, wanted: usize, is_count: bool) -> Supply {
         let mut supply = Supply { candidates: Vec::new(), free: 0, refused: Vec::new() };
         let mut crowds: BTreeMap<Bdf, (usize, usize)> = BTreeMap::new();
@@ -162,14 +164,15 @@ impl Devices<'_> {
         supply
     }
 
-    /// A function that can be had.
+    /// Makes a candidate of an available function.
     fn candidate(&self, bdf: Bdf, crowd: usize) -> Candidate {
         let along = groups::companions(self.topology, self.taken, &[bdf]).len();
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
         Candidate { bdf, node: (self.node_of)(bdf), crowd: small(crowd), along: small(along) }
     }
 
-    /// Why a function cannot be had, after its name, and whether a domain is in the way; none: it can.
+    /// Returns whether a domain holds a function, and why it is unavailable as words to follow its
+    /// name; none: it is available.
     fn refusal(&self, bdf: Bdf) -> Option<(bool, String)> {
         if let Some(block) = groups::block(self.topology, self.taken, bdf) {
             return Some((block.domain.is_some(), block.why(1)));
@@ -204,7 +207,7 @@ impl Devices<'_> {
         Err(short(what, &supply.refused, self.fewer(kind, number, supply.free)))
     }
 
-    /// The hint that so many would fit, or how there could be more.
+    /// Returns the hint how many would fit, or how there could be more.
     fn fewer(&self, kind: Kind, number: usize, free: usize) -> String {
         let idle = |device: &&PciDevice| {
             let can = matches!(device.sriov, Some(Sriov::Pf { total: 1.., enabled: 0 }));
@@ -227,12 +230,12 @@ impl Devices<'_> {
                 format!("`gpuvm nic vfs {} --count 1` makes one virtual function there", pf.bdf)
             }
             (None, 0) => format!("leave {} out; `gpuvm host show` shows the devices", kind.flag()),
-            // How many fit is found by planning them.
+            // How many fit is found by planning.
             (None, _) => NOTHING_LEFT.into(),
         }
     }
 
-    /// Refuses an address that is none of the kind or cannot be had.
+    /// Refuses an address that is not of the kind or is unavailable.
     fn can_be_had(&self, kind: Kind, bdf: Bdf, supply: &Supply) -> Result<(), PlanError> {
         let (noun, flag) = (kind.noun(), kind.flag());
         if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
@@ -264,12 +267,12 @@ impl Devices<'_> {
     }
 }
 
-/// What the article has more before a noun that starts with a vowel's sound.
+/// Returns the `n` of the article before a vowel sound.
 fn n(kind: Kind) -> &'static str {
     if kind == Kind::Nvme { "n" } else { "" }
 }
 
-/// Makes the error that something cannot be had: for now where domains hold it, else for good.
+/// Makes the error of an unavailable device: temporary if domains hold it, otherwise permanent.
 pub(super) fn short(what: String, refused: &[Refused], hint: String) -> PlanError {
     /// Reasons that are printed.
     const SHOWN: usize = 16;

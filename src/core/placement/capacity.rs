@@ -1,5 +1,5 @@
-//! What still fits on a host, and what is in the way of more. Counts by planning one guest after the other, so that
-//! it cannot promise what [`plan`] would refuse.
+//! Counts what still fits on a host, and what prevents more. Counts by planning one guest after the
+//! other, so that it cannot promise what [`plan`] would refuse.
 
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
@@ -83,8 +83,8 @@ pub struct Blocked {
     pub bounded: bool,
 }
 
-/// What fits of guests like this one, whose own number of GPUs does not count: with each of these numbers of GPUs;
-/// empty: with those that the board offers.
+/// Counts the guests like this request that fit, for each of these numbers of GPUs (the request's
+/// own is ignored); empty: for those that the board offers.
 pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u32]) -> Capacity {
     let empty = Occupancy { domains: Vec::new(), ..held.clone() };
     let wanted: BTreeSet<u32> = match gpus {
@@ -95,7 +95,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let size = |request: Request, gpus: u32| {
         let fit = |held: &Occupancy| fitting(topology, held, &request);
         let on_empty = fit(&empty);
-        // Nothing is taken, so nothing is asked twice.
+        // Nothing is in use, so both counts are the same.
         let now = if held.domains.is_empty() { on_empty } else { fit(held) };
         let shares = now.shares || now.guests == 0 && on_empty.shares;
         (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
@@ -131,7 +131,8 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     }
 }
 
-/// Numbers of GPUs that guests of a host have: the sizes of its partitions, else powers of two and all of them.
+/// Numbers of GPUs that guests of a host have: the sizes of its partitions, otherwise powers of two
+/// and all GPUs.
 fn offered(topology: &Topology) -> BTreeSet<u32> {
     let there = u32::try_from(topology.gpus().count()).unwrap_or(u32::MAX);
     let sizes = topology.partitions().iter().map(|partition| partition.gpus.len());
@@ -150,11 +151,13 @@ fn offered(topology: &Topology) -> BTreeSet<u32> {
 struct Fit {
     /// How many guests.
     guests: u32,
-    /// Whether the first of them is not isolated on NVLink from others, also where it is not made for that.
+    /// Whether the first of them is not isolated from others on NVLink, even if `create` refuses it
+    /// for that.
     shares: bool,
 }
 
-/// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus where they have no GPUs.
+/// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus for
+/// guests without GPUs.
 fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     let mut held = held.clone();
     let most = match request.gpus {
@@ -179,7 +182,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     fit
 }
 
-/// What is in the way of a size, and what would free it.
+/// Returns what prevents guests of a size, and what would free it.
 fn blocked(
     topology: &Topology,
     held: &Occupancy,
@@ -201,7 +204,7 @@ fn blocked(
     Some(Blocked { gpus, what, holders, even_empty, advice, bounded })
 }
 
-/// GPUs and NVSwitches that are out of use whoever is there: dead, excluded, used by the host.
+/// GPUs and NVSwitches that are unusable even on the empty host: dead, excluded, used by the host.
 fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
     let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
     let slots = Slots::new(topology, &homes, &taken);

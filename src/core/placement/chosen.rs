@@ -1,20 +1,20 @@
-//! What is wanted of a host's devices and what was chosen of them, as data.
+//! Wanted and chosen devices of a host, as data.
 
 use super::extras::Extras;
 use super::slots::Mask;
 use crate::bdf::Bdf;
 use crate::topology::PartitionId;
 
-/// What is wanted of this host.
+/// The wanted GPUs of this host.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
-    /// So many.
+    /// This many.
     Any(usize),
     /// These.
     These(Mask),
 }
 
-/// What a guest gets passed through.
+/// The devices passed through to a guest.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// NVLink partition.
@@ -45,7 +45,7 @@ impl Devices {
 /// A set of GPUs that was chosen.
 #[derive(Debug, Default)]
 pub(super) struct Set {
-    /// The partition; none where it is no listed one.
+    /// The partition; none if it is not a listed one.
     pub(super) id: Option<PartitionId>,
     /// GPUs.
     pub(super) gpus: Mask,

@@ -1,5 +1,5 @@
-//! Which GPUs of a guest may send to each other over PCIe without going through the host's memory. Knows where they hang
-//! on the host, not what is written about it.
+//! Finds the GPUs of a guest that can transfer peer-to-peer over PCIe, bypassing host memory. Knows
+//! their place on the host, not how cliques are written.
 
 use super::PlanError;
 use super::explain::{Reasons, list};
@@ -7,13 +7,14 @@ use super::reason::{GpuReason, Topic};
 use crate::bdf::Bdf;
 use crate::topology::{Proximity, Topology};
 
-/// Maker of GPUs whose driver asks for cliques.
+/// PCI vendor ID of GPUs whose driver uses cliques.
 const NVIDIA: u16 = 0x10de;
-/// Cliques that the capability can tell apart: four bits (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
+/// The most cliques that the capability can express: four bits (gpuvm-hardware(7), PEER-TO-PEER
+/// CLIQUES).
 const MOST: usize = 16;
 
-/// Finds the cliques: GPUs below one PCIe switch, whose transfers need not leave it. A guest in which no two GPUs are so
-/// near is refused, for then the promise would be false.
+/// Finds the cliques: GPUs below one PCIe switch, whose transfers need not leave it. A guest
+/// without two such GPUs is refused, since the claim would be false.
 pub(super) fn cliques(
     topology: &Topology,
     gpus: &[Bdf],
@@ -62,7 +63,7 @@ pub(super) fn cliques(
     Ok(cliques)
 }
 
-/// How near two GPUs are over PCIe, whatever NVLinks they have.
+/// Returns how near two GPUs are over PCIe, whatever NVLinks they have.
 fn over_pcie(topology: &Topology, a: Bdf, b: Bdf) -> Proximity {
     match (topology.device(a), topology.device(b)) {
         (Some(a), Some(b)) => topology.way(a).over_pcie(&topology.way(b)),

@@ -1,5 +1,4 @@
-//! Why a set of GPUs was chosen before the others: what it was compared with, what it costs, what is a
-//! compromise. Chooses nothing.
+//! Explains why a set of GPUs was chosen: the alternatives, its cost, compromises. Chooses nothing.
 
 use super::explain::Reasons;
 use super::reason::{Criterion, GpuReason, LostBy, Topic, Unit};
@@ -14,7 +13,7 @@ pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reas
     reasons.say(Topic::Gpus, GpuReason::BestOf { sets: ranking.seen, next, by });
 }
 
-/// Why the second lost against the best: the first field that differs.
+/// Returns why the second lost to the best: the first field that differs.
 fn lost(best: &Key, second: &Key, unit: u32) -> LostBy {
     let fields = [
         (best.remote, second.remote, Criterion::Remote),
@@ -49,7 +48,7 @@ fn lost(best: &Key, second: &Key, unit: u32) -> LostBy {
     LostBy::Order
 }
 
-/// Says which wholly free unit of the tree a set breaks: the smallest one.
+/// Adds which entirely free unit of the tree a set breaks: the smallest one.
 pub(super) fn broken_units(slots: &Slots<'_>, set: Mask, reasons: &mut Reasons) {
     let units = &slots.units;
     let free = slots.gpus.free;
@@ -64,7 +63,7 @@ pub(super) fn broken_units(slots: &Slots<'_>, set: Mask, reasons: &mut Reasons) 
     }
 }
 
-/// The fewest nodes and PCIe switches that so many GPUs can stand on, on the empty host.
+/// Returns the fewest nodes and PCIe switches that this many GPUs need on the empty host.
 pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> (u32, u32) {
     let least = |units: &[Mask]| {
         let mut sizes: Vec<usize> = units.iter().map(|&unit| size(unit)).collect();
@@ -80,7 +79,7 @@ pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> (u32, u32) {
     (least(&slots.units.nodes), least(&slots.units.switches))
 }
 
-/// Says where a set stands on more nodes or PCIe switches than it has to.
+/// Adds a reason if a set is on more nodes or PCIe switches than necessary.
 pub(super) fn scattered(
     slots: &Slots<'_>,
     set: Mask,

@@ -1,4 +1,4 @@
-//! What a guest's CPU looks like: pins, threads, cells. Knows nothing of how cores were chosen.
+//! The guest's CPU: pins, threads, cells. Does not know how cores were chosen.
 
 use super::explain::count;
 use super::pcpus::{GuestCores, NodeCores};
@@ -7,9 +7,9 @@ use super::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{CellWish, PinPolicy, Request};
 
-/// vCPUs that QEMU's q35 machine takes (QEMU 10.0).
+/// The most vCPUs of QEMU's q35 machine (QEMU 10.0).
 const MAX_VCPUS: u32 = 4096;
-/// NUMA cells that QEMU takes (`MAX_NODES`).
+/// The most NUMA cells of QEMU (`MAX_NODES`).
 const MAX_CELLS: u32 = 128;
 
 /// A guest's CPU.
@@ -21,13 +21,13 @@ pub(super) struct GuestCpus {
     pub(super) emulator_pin: CpuSet,
     /// Pin of each I/O thread.
     pub(super) iothread_pins: Vec<CpuSet>,
-    /// What the guest's CPU looks like.
+    /// The CPU topology that the guest sees.
     pub(super) topology: GuestTopology,
     /// vCPUs of each cell, and the host node that they are pinned to; none: not pinned, or to several.
     pub(super) cells: Vec<(Option<NodeId>, u32)>,
 }
 
-/// A number for the guest; hosts are checked to have at most 65536 pcpus.
+/// Converts a count; hosts are checked to have at most 65536 pcpus.
 fn small(number: usize) -> u32 {
     u32::try_from(number).expect("no more than the host's pcpus or MAX_VCPUS")
 }
@@ -65,7 +65,7 @@ pub(super) fn pinned(
     GuestCpus { vcpu_pins, emulator_pin, iothread_pins, topology, cells }
 }
 
-/// Pcpus of a node's vCPUs in their order.
+/// Returns the pcpus of a node's vCPUs in order.
 fn order<'n>(
     node: &'n NodeCores<'_>,
     threads: usize,
@@ -80,8 +80,8 @@ fn order<'n>(
     places.into_iter().filter_map(pcpu)
 }
 
-/// Pins of the emulator, and of the I/O threads of each node: on the core that was taken for them, else on the threads
-/// of the last core that no vCPU uses, else over the guest's cores.
+/// Pins of the emulator, and of the I/O threads of each node: on the core taken for them, otherwise
+/// on unused threads of the last core, otherwise over the guest's cores.
 fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
     let helper = |node: &NodeCores<'_>| match node.own {
         Some(seat) => seat.core.pcpus.clone(),
@@ -98,7 +98,8 @@ fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
     (emulator, alone.into_iter().zip(&cores.nodes).map(pin).collect())
 }
 
-/// Guest packages: one for each host package where each has as many cores of the guest, else one for all.
+/// Returns the number of guest packages: one per host package if each has equally many of the
+/// guest's cores, otherwise one.
 fn sockets(cores: &GuestCores<'_>) -> usize {
     let mut packages: Vec<(u32, usize)> = Vec::new();
     for seat in cores.nodes.iter().flat_map(|node| &node.vcpus) {
@@ -114,9 +115,9 @@ fn sockets(cores: &GuestCores<'_>) -> usize {
     if even && each.len() == packages.len() { packages.len().max(1) } else { 1 }
 }
 
-/// The replaced tool's order: first threads of all cores, then second ones (gpuvm-nvidia-vm(7),
-/// PINS). Its guest of one GPU has one vCPU less than its cores have threads. One cell, bound to no
-/// node; emulator and I/O threads float.
+/// Pins in the order of `nvidia-vm`: first threads of all cores, then second ones
+/// (gpuvm-nvidia-vm(7), PINS). Its guest of one GPU has one vCPU fewer than its cores have threads.
+/// One cell, bound to no node; emulator and I/O threads float.
 pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> GuestCpus {
     let all: Vec<&CpuSet> =
         cores.nodes.iter().flat_map(|node| &node.vcpus).map(|seat| &seat.core.pcpus).collect();
@@ -135,7 +136,7 @@ pub(super) fn vendor(cores: &GuestCores<'_>, request: &Request, gpus: usize) -> 
     }
 }
 
-/// Cells of a guest without pins, and threads of its cores.
+/// Returns the cells of a guest without pins, and the threads of its cores.
 pub(super) fn shape(vcpus: u32, request: &Request) -> Result<(u32, u32), PlanError> {
     let threads = request.threads.unwrap_or(1);
     let cells = match request.cells {
@@ -165,7 +166,7 @@ pub(super) fn shape(vcpus: u32, request: &Request) -> Result<(u32, u32), PlanErr
     Ok((cells, threads))
 }
 
-/// A guest without pins, with the cells and threads that were asked for.
+/// Makes a guest without pins, with the requested cells and threads.
 pub(super) fn floating(vcpus: u32, request: &Request) -> Result<GuestCpus, PlanError> {
     let (cells, threads) = shape(vcpus, request)?;
     let each = vcpus / cells;
@@ -178,7 +179,7 @@ pub(super) fn floating(vcpus: u32, request: &Request) -> Result<GuestCpus, PlanE
     })
 }
 
-/// Refuses a shape of the guest that contradicts its pins.
+/// Refuses a CPU shape that contradicts the pins.
 pub(super) fn check_shape(request: &Request) -> Result<(), PlanError> {
     if request.pins == PinPolicy::None || request.threads.is_none() {
         return Ok(());
@@ -187,7 +188,7 @@ pub(super) fn check_shape(request: &Request) -> Result<(), PlanError> {
     Err(PlanError::Impossible { what: what.into(), hint: "--pins none".into() })
 }
 
-/// The reason for a guest without pins.
+/// Adds the reason for a guest without pins.
 pub(super) fn why_floating(
     cpus: &GuestCpus,
     request: &Request,

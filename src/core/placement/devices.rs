@@ -1,4 +1,5 @@
-//! Which GPUs and NVSwitches a guest gets. Knows of pcpus, memory, NICs and drives only what its judges say.
+//! Chooses a guest's GPUs and NVSwitches. Knows of pcpus, memory, NICs and drives only the scores
+//! it is given.
 
 use super::affinity::Homes;
 use super::chosen::{Devices, Set, Wanted};
@@ -19,7 +20,7 @@ use crate::topology::model::model as model_name;
 use crate::words::are;
 use std::collections::BTreeMap;
 
-/// What to do where the host has no GPU at all.
+/// The hint if the host has no GPU at all.
 const NO_GPU: &str =
     "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
 
@@ -65,7 +66,7 @@ pub(super) fn choose(
     Ok(devices)
 }
 
-/// Leaves the GPUs of the model that is wanted; an error where the host has none of it.
+/// Keeps only GPUs of the wanted model; an error if the host has none.
 fn of_model(slots: &mut Slots<'_>, request: &Request) -> Result<(), PlanError> {
     if let Some(name) = &request.gpu_model {
         slots.gpus.mean(&of_this_model(slots.topology, name)?);
@@ -73,7 +74,7 @@ fn of_model(slots: &mut Slots<'_>, request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// GPUs that a model's name means; an error where the host has none.
+/// Returns the GPUs matching a model name; an error if the host has none.
 pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>, PlanError> {
     let bdfs: Vec<Bdf> = topology.gpus_of_model(name).iter().map(|gpu| gpu.bdf).collect();
     if !bdfs.is_empty() {
@@ -93,7 +94,7 @@ pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>,
     Err(PlanError::Impossible { what: format!("this host has no GPU of model `{name}`"), hint })
 }
 
-/// Refuses GPUs of a kind that cannot be passed through as yet: all of them, or one that was named.
+/// Refuses GPUs of a kind whose passthrough is not supported yet: all of them, or a named one.
 fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let row = &slots.gpus;
     let is_not = |&at: &usize| {
@@ -116,13 +117,13 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     })
 }
 
-/// Why it is not known which GPUs a host has, with a hint; none where its functions are listed.
+/// Returns why the host's GPUs are unknown, with a hint; none if its functions are listed.
 fn unknown(topology: &Topology) -> Option<(String, String)> {
     let why = format!("; {}, so that its GPUs are not known", topology.unlisted()?);
     Some((why, "`gpuvm host show` has the notes of the record".into()))
 }
 
-/// Looks the wish up on the host.
+/// Resolves the request on the host.
 fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
     let there = slots.gpus.counted;
     let impossible = |what: String| {
@@ -164,11 +165,11 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
             slots.gpus.mask(bdfs).unwrap_or_default()
         }
     };
-    // An empty list of indexes or addresses means what no GPU means.
+    // An empty list of indexes or addresses means no GPU.
     Ok(if set == 0 { Wanted::Any(0) } else { Wanted::These(set) })
 }
 
-/// Chooses GPUs where any set may form a guest.
+/// Chooses GPUs on hosts where any set is allowed.
 fn unpartitioned(
     slots: &Slots<'_>,
     wanted: Wanted,
@@ -232,7 +233,7 @@ fn unpartitioned(
     Ok(Set { id: None, gpus, switches: 0 })
 }
 
-/// Says where a guest gets GPUs of several models.
+/// Adds a reason if a guest gets GPUs of several models.
 fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
     let models: Vec<Mask> = slots.units.models.iter().map(|model| model & gpus).collect();
     let of = |model: &Mask| {
@@ -255,7 +256,7 @@ fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
     slots.refusal(what, slots.lines(all), all, left(slots))
 }
 
-/// What to do where no GPU is left; nothing where some are, since how many fit is found by planning them.
+/// Returns the hint if no GPU is left; empty if some are, since how many fit is found by planning.
 fn left(slots: &Slots<'_>) -> String {
     match (slots.gpus.counted, size(slots.gpus.takeable())) {
         (0, _) => NO_GPU.into(),
@@ -264,7 +265,7 @@ fn left(slots: &Slots<'_>) -> String {
     }
 }
 
-/// Adds the reasons that hold for every set: companions, drivers, IOMMU.
+/// Adds the reasons that apply to every set: companions, drivers, IOMMU.
 fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
     let topology = slots.topology;
     let kept_together = |bdf: &Bdf| {

@@ -1,4 +1,5 @@
-//! Reasons of a plan, and how numbers and names are put into its sentences. Knows no rule of placement.
+//! Collects a plan's reasons, and formats numbers and names in sentences. Knows no rule of
+//! placement.
 
 pub(super) use crate::words::count;
 
@@ -21,10 +22,10 @@ impl Reasons {
     }
 }
 
-/// A hint where nothing is left.
+/// The hint if nothing is left.
 pub const NOTHING_LEFT: &str = "`gpuvm capacity` shows what still fits, and what would free more";
 
-/// Names in a sentence: `a`, `a and b`, `a, b and c`; of more than eight the rest as a number.
+/// Names in a sentence: `a`, `a and b`, `a, b and c`; beyond eight, the rest as a number.
 pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     /// Names that are printed.
     const SHOWN: usize = 8;

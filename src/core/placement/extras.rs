@@ -1,5 +1,6 @@
-//! Which NICs, virtual functions and NVMe drives a guest gets: the nearest to its GPUs that nobody uses, in turn for
-//! each GPU, and of equally near ones those that free GPUs need least. Knows nothing of pcpus and memory.
+//! Chooses a guest's NICs, virtual functions and NVMe drives: the nearest unused ones to its GPUs,
+//! in turn for each GPU, and among equally near ones those that free GPUs need least. Knows nothing
+//! of pcpus and memory.
 
 use super::PlanError;
 use super::affinity::Homes;
@@ -28,26 +29,26 @@ pub(super) struct Extras {
     pub(super) nvmes: Vec<Bdf>,
 }
 
-/// The devices that can be had, and what is wanted of them.
+/// The available devices, and the request for them.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// GPUs of the host, by index, then displays that were asked for.
+    /// GPUs of the host, by index, then requested displays.
     gpus: Vec<Bdf>,
     /// GPUs that have an index.
     counted: usize,
-    /// Whether each GPU can be had.
+    /// Whether each GPU is available.
     is_free: Vec<bool>,
-    /// What is wanted, one of each kind.
+    /// The requests, one of each kind.
     wishes: Vec<Wish>,
-    /// Why nothing of it can be had, whatever GPUs the guest has.
+    /// Why they cannot be met, whatever GPUs the guest has.
     error: Option<PlanError>,
 }
 
-/// The devices of a kind that a guest gets: the index of the GPU that each is for, where the guest has GPUs, and
-/// the device's place among the candidates.
+/// The devices of a kind that a guest gets: the index of the GPU that each is for, if the guest has
+/// GPUs, and the device's index among the candidates.
 type Choice = Vec<(Option<usize>, usize)>;
 
-/// What is wanted of one kind, and what can be had.
+/// The request for one kind, and what is available.
 #[derive(Debug)]
 pub(super) struct Wish {
     /// The kind.
@@ -58,17 +59,17 @@ pub(super) struct Wish {
     pub(super) number: usize,
     /// Whether the admin named them.
     pub(super) is_exact: bool,
-    /// Displays that were asked for, behind the GPUs that have an index, and how many those are.
+    /// The number of GPUs with an index, and the requested displays, which follow them.
     displays: (usize, Vec<Bdf>),
-    /// What can be had, by address.
+    /// Available functions, by address.
     pub(super) candidates: Vec<Candidate>,
-    /// How many can be had.
+    /// How many are available.
     pub(super) free: usize,
-    /// What cannot be had, each with the GPUs that it would be near enough to.
+    /// Unavailable functions, each with the GPUs that it would be near enough to.
     refused: Vec<(Refused, Vec<usize>)>,
     /// How near each candidate is to each GPU: a row for each GPU.
     pub(super) beside: Vec<Vec<Proximity>>,
-    /// Candidates below a switch with a GPU, as bits: so many words for each GPU.
+    /// Candidates below a switch with a GPU, as bits, a row of words per GPU.
     on_switch: Vec<u64>,
     /// Candidates on the node of a GPU, those below a switch with it included, as bits.
     on_node: Vec<u64>,
@@ -83,7 +84,7 @@ pub(super) fn distance(proximity: Proximity) -> u32 {
     }
 }
 
-/// A nearness as a number; the nearer, the smaller.
+/// Converts a proximity to a number; nearer is smaller.
 fn rank(proximity: Proximity) -> i32 {
     match proximity {
         Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
@@ -104,7 +105,7 @@ fn limit(near: Near) -> u32 {
 }
 
 impl Search {
-    /// Looks at every NIC and NVMe drive, if the request wants some.
+    /// Examines every NIC and NVMe drive if any are requested.
     pub(super) fn new(
         topology: &Topology,
         homes: &Homes<'_>,
@@ -144,13 +145,13 @@ impl Search {
         search
     }
 
-    /// Says what cannot be had whatever GPUs the guest has.
+    /// Returns the error of requests that cannot be met whatever GPUs the guest has.
     pub(super) fn check(&self) -> Result<(), PlanError> {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// How far the devices of a guest with these GPUs would be: 0 for each below a switch of its GPUs, 1 on their node,
-    /// 2 elsewhere; none: they cannot be had so near as asked.
+    /// Returns the sum of distances of the devices for a guest with these GPUs: 0 for each below a
+    /// switch of its GPUs, 1 on their node, 2 elsewhere; none: not available as near as requested.
     pub(super) fn far(&self, gpus: &[Bdf]) -> Option<u32> {
         if self.error.is_some() {
             return None;
@@ -162,7 +163,7 @@ impl Search {
         self.wishes.iter().map(|wish| wish.far(&places)).sum()
     }
 
-    /// Indexes of GPUs.
+    /// Returns the indexes of GPUs.
     fn places(&self, gpus: &[Bdf]) -> Vec<usize> {
         let (counted, displays) = self.gpus.split_at(self.counted);
         let place = |bdf: &Bdf| {
@@ -198,7 +199,8 @@ impl Search {
         Ok(extras)
     }
 
-    /// The node that gives a guest without GPUs most of what it wants; then the one with most free.
+    /// Returns the node that has most of what a guest without GPUs wants; of equals, the one with
+    /// the most free.
     fn node(&self) -> Option<NodeId> {
         let on =
             |wish: &Wish, node| wish.candidates.iter().filter(|c| c.node == Some(node)).count();
@@ -213,7 +215,7 @@ impl Search {
 }
 
 impl Wish {
-    /// Looks at every device of a kind.
+    /// Examines every device of a kind.
     fn new(
         devices: &Devices<'_>,
         gpus: &[Way<'_>],
@@ -265,7 +267,7 @@ impl Wish {
         })
     }
 
-    /// What a GPU is called: its index, or a display's address.
+    /// Returns the name of a GPU: its index, or a display's address.
     pub(super) fn name(&self, gpu: usize) -> GpuName {
         let (counted, displays) = &self.displays;
         let display = gpu.checked_sub(*counted).and_then(|at| displays.get(at));
@@ -281,7 +283,7 @@ impl Wish {
         })
     }
 
-    /// The least sum of distances; none: not so many are near enough.
+    /// The least sum of distances; none: too few are near enough.
     fn far(&self, gpus: &[usize]) -> Option<u32> {
         let [on_switch, on_node] = self.reach(gpus);
         let there = [on_switch, on_node, self.candidates.len()][limit(self.near) as usize];
@@ -332,8 +334,8 @@ impl Wish {
         Ok(pairs.into_iter().map(|(seat, at)| (Some(seats[seat].0), near[at])).collect())
     }
 
-    /// For each candidate: free GPUs that would lose the only one that is nearest to them, and a weight of all that
-    /// have it below their switch, 64 for one below the same switch and 1 for one farther up.
+    /// Returns for each candidate the free GPUs that would lose their only nearest one, and a
+    /// weight of all GPUs sharing a switch with it: 64 for the same switch, 1 for one farther up.
     fn wanted_outside(&self, outside: &[usize], near: &[usize]) -> Vec<[i32; 2]> {
         let mut wanted = vec![[0; 2]; self.candidates.len()];
         for &gpu in outside {
@@ -351,7 +353,8 @@ impl Wish {
         wanted
     }
 
-    /// The devices of a guest without GPUs: on the node first, then those that free GPUs need least.
+    /// Chooses devices of a guest without GPUs: those on the node first, then those that free GPUs
+    /// need least.
     fn without_gpus(&self, node: Option<NodeId>, outside: &[usize]) -> Choice {
         let mut all: Vec<usize> = (0..self.candidates.len()).collect();
         let wanted = self.wanted_outside(outside, &all);
@@ -408,7 +411,7 @@ impl Wish {
     }
 }
 
-/// Adds what was taken, and what of it is a compromise.
+/// Adds the reasons for the choice, and its compromises.
 fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) {
     let mut choice: Vec<(usize, Option<(usize, Proximity)>)> =
         choice.iter().map(|&(gpu, at)| (at, nearest(wish, gpus, gpu, at))).collect();
@@ -429,7 +432,7 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
         far.map(|(at, _)| bdf(*at)).collect::<Vec<_>>()
     };
     for wanted in [1, 2] {
-        // What hangs elsewhere and has no node that is known may be near.
+        // A device elsewhere whose node is unknown may be near.
         let is_unknown = |bdf: &Bdf| {
             let mut same = wish.candidates.iter().filter(|candidate| candidate.bdf == *bdf);
             wanted == 2 && same.all(|candidate| candidate.node.is_none())
@@ -454,7 +457,8 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
     }
 }
 
-/// The GPU of the guest that a device is nearest to, and how near; of equally near ones the one that it is for.
+/// The GPU of the guest that a device is nearest to, and how near; of equally near ones the GPU
+/// that it is for.
 fn nearest(
     wish: &Wish,
     gpus: &[usize],

@@ -1,5 +1,6 @@
-//! Which guests have to go to make room for another, and where they can go: looks for the way that restarts the fewest
-//! GPUs. Every way is proven by planning it. Guests that stay are not moved to make room for those that go.
+//! Finds which guests to move to make room for another, and where to: the solution that restarts
+//! the fewest GPUs. Every solution is verified by planning it. Guests that stay are not moved to
+//! make room for those that leave.
 
 use super::again::{count, request_of};
 use super::groups;
@@ -12,11 +13,12 @@ use serde::Serialize;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Plans that one search may ask for: some seconds on the largest hosts, and more than all slots of a board need.
+/// The most plans of one search: some seconds on the largest hosts, and more than all slots of a
+/// board need.
 const PLANS: u32 = 400;
-/// Plans that the search of one slot may ask for at least.
+/// The plans granted at least to the search of one slot.
 const LEAST: u32 = 60;
-/// Sets of guests that one search may look at; most need no plan.
+/// The most sets of guests that one search examines; most need no plan.
 const SETS: u32 = 20_000;
 
 /// A way to free a place.
@@ -60,12 +62,12 @@ pub struct Place {
     pub held: Held,
 }
 
-/// What a way costs, the dearest first: GPUs and number of guests that end, GPUs and number of running guests that are
-/// restarted, guests in all, and the place as tie-break.
+/// The cost of a solution, most important first: GPUs and number of guests that end, GPUs and
+/// number of running guests that are restarted, guests in all, and the place as tie-break.
 type Cost = (usize, usize, usize, usize, usize, Vec<usize>);
 
 impl Advice {
-    /// What it costs.
+    /// Returns its cost.
     fn cost(&self) -> Cost {
         let running = || self.guests.iter().filter(|guest| guest.running);
         let ended = || running().filter(|guest| guest.to.is_none());
@@ -80,10 +82,10 @@ impl Advice {
     }
 }
 
-/// A guest that might go.
+/// A guest that might be moved.
 #[derive(Debug)]
 struct Guest<'a> {
-    /// What it holds: as it runs, else as it is defined.
+    /// What it holds: while running, otherwise as defined.
     held: &'a Held,
     /// Whether it runs.
     running: bool,
@@ -91,30 +93,31 @@ struct Guest<'a> {
     gpus: usize,
 }
 
-/// A search for the cheapest way.
+/// A search for the cheapest solution.
 struct Search<'a> {
     /// The host.
     topology: &'a Topology,
-    /// What is taken.
+    /// What domains hold.
     held: &'a Occupancy,
-    /// What needs a place.
+    /// The request that needs a place.
     request: &'a Request,
     /// GPUs of the host, by index.
     gpus: Vec<Bdf>,
-    /// Those who might go, the cheapest first.
+    /// Guests that might be moved, the cheapest first.
     guests: Vec<Guest<'a>>,
-    /// For each GPU who is in the way, as a place in `guests`; none: the host or the device itself.
+    /// The holder of each blocked GPU, as an index in `guests`; none: the host or the device
+    /// itself.
     blocked: BTreeMap<Bdf, Option<usize>>,
-    /// Plans left.
+    /// Remaining plans.
     plans: Cell<u32>,
-    /// Sets left.
+    /// Remaining sets.
     sets: Cell<u32>,
     /// Whether something was left out.
     bounded: Cell<bool>,
 }
 
-/// The cheapest way to free a place for a request of so many GPUs that does not fit now but would on the empty host;
-/// and whether ways were left out that may be cheaper.
+/// Finds the cheapest way to free a place for a request of this many GPUs that fits only on the
+/// empty host; and whether possibly cheaper ways were skipped.
 pub(super) fn cheapest(
     topology: &Topology,
     held: &Occupancy,
@@ -133,7 +136,7 @@ pub(super) fn cheapest(
             let inside: Option<BTreeSet<usize>> =
                 slot.iter().filter_map(|gpu| search.blocked.get(gpu).copied()).collect();
             let wish = GpuWish::Exact(slot);
-            // A slot with a GPU that is out of use for good cannot be freed.
+            // A slot with a GPU that is permanently unusable cannot be freed.
             let Some(inside) = inside else { continue };
             if search.fits(&(0..search.guests.len()).collect(), &wish) {
                 search.around(&inside, &wish, 0, &mut best);
@@ -144,14 +147,15 @@ pub(super) fn cheapest(
 }
 
 impl<'a> Search<'a> {
-    /// Looks at who is there.
+    /// Examines the host's guests.
     fn new(topology: &'a Topology, held: &'a Occupancy, request: &'a Request) -> Search<'a> {
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
         let mut by_name: BTreeMap<&str, Guest<'a>> = BTreeMap::new();
         for held in &held.domains {
             let number = held.devices.iter().filter(|bdf| gpus.contains(bdf)).count();
             let guest = Guest { held, running: held.active, gpus: number };
-            // A domain stands twice where it will hold something else after its next start: what runs is first.
+            // A domain is listed twice if it will hold other resources after its next start; the
+            // running state comes first.
             let known = by_name.entry(&held.domain).or_insert(guest);
             known.gpus = known.gpus.max(number);
         }
@@ -184,7 +188,7 @@ impl<'a> Search<'a> {
         all.into_iter().collect()
     }
 
-    /// What is taken without these guests.
+    /// Returns the occupancy without these guests.
     fn without(&self, away: &BTreeSet<usize>) -> Occupancy {
         let names: BTreeSet<&str> =
             away.iter().map(|&at| self.guests[at].held.domain.as_str()).collect();
@@ -193,7 +197,7 @@ impl<'a> Search<'a> {
         Occupancy { domains, ..self.held.clone() }
     }
 
-    /// Plans, as long as the search may.
+    /// Plans, while the budget of plans lasts.
     fn plan(&self, held: &Occupancy, request: &Request) -> Option<Placement> {
         match self.plans.get().checked_sub(1) {
             None => {
@@ -218,8 +222,8 @@ impl<'a> Search<'a> {
         self.place(away, wish).is_some()
     }
 
-    /// Looks at the sets of guests around one that has to go in any case, the smallest first, and keeps the best way.
-    /// With fewer than `number` GPUs free a set is not planned.
+    /// Examines sets of guests that include one that has to go in any case, the smallest first, and
+    /// keeps the best solution. With fewer than `number` GPUs free a set is not planned.
     fn around(
         &self,
         inside: &BTreeSet<usize>,
@@ -241,8 +245,8 @@ impl<'a> Search<'a> {
                 self.sets.set(left);
                 let more = places.iter().map(|&place| others[place]);
                 let set: BTreeSet<usize> = inside.iter().copied().chain(more).collect();
-                // Where nobody ends, more guests than are needed make no way cheaper; else one that is off may make room
-                // for one that runs.
+                // If no guest ends, additional guests make no solution cheaper; otherwise a stopped
+                // one may make room for a running one.
                 let needless = found.iter().any(|less| less.is_subset(&set));
                 if !needless && !self.is_dearer(&set, best) {
                     alive = true;
@@ -254,7 +258,7 @@ impl<'a> Search<'a> {
                     break;
                 }
             }
-            // Where no set of a size is worth a look, no larger one is.
+            // If no set of a size is promising, no larger one is.
             if !alive {
                 return;
             }
@@ -273,7 +277,8 @@ impl<'a> Search<'a> {
         best.as_ref().is_some_and(dearer)
     }
 
-    /// Looks at one set of guests; says whether a place is free without them and each that runs has another.
+    /// Examines one set of guests; returns whether a place is free without them and every running
+    /// one has another.
     fn consider(
         &self,
         away: &BTreeSet<usize>,
@@ -297,7 +302,8 @@ impl<'a> Search<'a> {
         keeps_all
     }
 
-    /// Where the guests of a set can go, the largest first; where one that runs finds no place so, those that run first.
+    /// Finds places for the guests of a set, the largest first; if a running one finds none in this
+    /// order, running ones first.
     fn way(&self, away: &BTreeSet<usize>, placement: &Placement) -> Advice {
         let largest = self.way_in(away, placement, |guest| (guest.gpus, guest.running.into()));
         if !largest.guests.iter().any(|guest| guest.running && guest.to.is_none()) {
@@ -307,7 +313,7 @@ impl<'a> Search<'a> {
         if running.cost() < largest.cost() { running } else { largest }
     }
 
-    /// Where the guests of a set can go in this order, the highest first.
+    /// Finds places for the guests of a set in this order, the highest first.
     fn way_in(
         &self,
         away: &BTreeSet<usize>,
@@ -335,12 +341,13 @@ impl<'a> Search<'a> {
         Advice { partition: placement.partition, gpus, guests, restarted }
     }
 
-    /// Lets guests go, the cheapest first, until a place is free; then keeps those that need not go, the dearest first.
+    /// Removes guests, the cheapest first, until a place is free; then keeps those that need not
+    /// move, the most expensive first.
     fn greedy(&self, inside: &BTreeSet<usize>, wish: &GpuWish, best: &mut Option<Advice>) {
         if best.is_some() {
             return;
         }
-        // Each guest is asked for when it goes, when it may stay, and for its new place.
+        // Each guest takes a plan when it is removed, when it may stay, and for its new place.
         self.plans.set(3 * count(self.guests.len()) + LEAST);
         let mut away = inside.clone();
         for at in 0..self.guests.len() {

@@ -1,29 +1,30 @@
-//! What a choice costs later guests. Guests of 1, 2, 4, 8 and 16 GPUs are expected in the shares of [`CLASSES`].
+//! Estimates what a choice costs later guests. Guests of 1, 2, 4, 8 and 16 GPUs are expected in the
+//! shares of [`CLASSES`].
 //!
-//! Where the partitions of a board halve it, the halves and so on down to single GPUs (DGX-2, A100, H100, B200), the
-//! best that an online policy can do is known exactly: [`table`] holds the value of every state up to symmetry
-//! (gpuvm-placement(7), METRICS). GPUs that cannot be had count as busy. What the table's 4.7 KB
-//! earn on a DGX-2 at the load of 0.9 that they are made for: the rule below for other boards, which
-//! is best fit there, takes a worse set for 7.7 % of the guests, and accepts 38.2 % of those of 8 GPUs
-//! instead of 40.1 %, the optimum (at 0.6: 60.0 and 60.9 %; at 1.2: 23.0 and 25.4 %). Looking a cost
-//! up takes no longer than counting it. Everywhere else the cost
-//! is the expected number of free GPUs that are no use to the next guest: free, but in no slot
-//! where a guest of its size fits (FGD, stranded GPUs there). Slots are the partitions of
-//! that size; on hosts without partitions as many as fit among the GPUs below the smallest PCIe
-//! switch, node or host that holds so many.
+//! Where the partitions of a board halve it, the halves and so on down to single GPUs (DGX-2, A100,
+//! H100, B200), the best that an online policy can do is known exactly: [`table`] holds the value
+//! of every state up to symmetry (gpuvm-placement(7), METRICS). Unavailable GPUs count as busy.
+//! What the table's 4.7 KB gain on a DGX-2 at the load of 0.9 that it is made for: the rule below
+//! for other boards, which is best fit there, takes a worse set for 7.7 % of the guests, and
+//! accepts 38.2 % of those of 8 GPUs instead of 40.1 %, the optimum (at 0.6: 60.0 and 60.9 %; at
+//! 1.2: 23.0 and 25.4 %). Looking a cost up takes no longer than computing it. Everywhere else the
+//! cost is the expected number of free GPUs that are useless to the next guest: free, but in no
+//! slot where a guest of its size fits (FGD, stranded GPUs there). Slots are the partitions of that
+//! size; on hosts without partitions as many as fit among the GPUs below the smallest PCIe switch,
+//! node or host that holds that many.
 
 pub(super) mod table;
 
 use super::slots::{Mask, Slots, bits, first, size};
 
-/// Guests to come: GPUs, and the share of the guests in percent.
+/// Expected guests: GPUs, and the share of the guests in percent.
 pub(super) const CLASSES: [(usize, u32); 5] = [(1, 40), (2, 25), (4, 20), (8, 10), (16, 5)];
 
 /// The owner of a leaf that is free.
 const FREE: u8 = 0;
-/// The owner of the set that is judged.
+/// The owner of the set being judged.
 const CANDIDATE: u8 = 1;
-/// The first number for owners that are there already.
+/// The first number of existing owners.
 const OTHERS: u8 = 2;
 
 /// One slot of a board with partitions.
@@ -40,11 +41,11 @@ pub(super) struct Slot {
 /// How a choice's cost to later guests is judged.
 #[derive(Debug)]
 pub(super) enum Future {
-    /// By the value of the state that it leaves.
+    /// By the value of the remaining state.
     Tree {
         /// GPUs in the order of the tree's leaves.
         leaves: Vec<usize>,
-        /// Who holds each leaf now; a GPU that cannot be had for another reason has an owner of its own.
+        /// Who holds each leaf now; a GPU unavailable for another reason has its own owner.
         owners: Vec<u8>,
         /// Cost of each state.
         costs: &'static [u16],
@@ -58,25 +59,25 @@ pub(super) enum Future {
         /// Slots by class.
         classes: [Vec<Slot>; 5],
     },
-    /// By room below switches, on nodes and on the host, of each class.
+    /// By free GPUs below switches, on nodes and on the host, of each class.
     Room {
         /// Free GPUs.
         free: Mask,
-        /// For each class, sets of GPUs within which so many go together.
+        /// For each class, sets of GPUs within which a guest of the class fits.
         classes: [Vec<Mask>; 5],
     },
 }
 
 impl Future {
-    /// Finds out how a host is judged; `offered` are its partitions that could be had on the empty host, and each
-    /// GPU alone.
+    /// Chooses how to judge a host; `offered` are its partitions available on the empty host, and
+    /// each GPU alone.
     pub(super) fn new(slots: &Slots<'_>, offered: &[(Mask, Mask, u32)]) -> Future {
         let all = first(slots.gpus.bdfs.len());
         if !slots.topology.is_partitioned() {
             let classes = CLASSES.map(|(number, _)| rooms(slots, all, number));
             return Future::Room { free: slots.gpus.free, classes };
         }
-        // With an NVSwitch gone for good, partitions may lack it that the tree takes for free.
+        // With an NVSwitch permanently lost, partitions that the tree considers free may lack it.
         let whole = slots.switches.free | slots.switches.held == first(slots.switches.bdfs.len());
         if whole
             && let Some(costs) = table::costs(size(all))
@@ -93,7 +94,8 @@ impl Future {
         Future::Slots { free: slots.gpus.free, switches: slots.switches.free, classes }
     }
 
-    /// The cost once these GPUs and NVSwitches are taken, too. Only costs of one host compare with each other.
+    /// Returns the cost once these GPUs and NVSwitches are taken, too. Only costs of one host
+    /// compare with each other.
     pub(super) fn after(&self, set: Mask, taken: Mask) -> u32 {
         match self {
             Future::Tree { leaves, owners, costs } => {
@@ -130,7 +132,7 @@ impl Future {
         }
     }
 
-    /// What the numbers of [`Future::after`] mean: so many of them are one GPU.
+    /// Returns the unit of [`Future::after`]: the number that means one GPU.
     pub(super) fn unit(&self) -> u32 {
         match self {
             Future::Tree { .. } => table::UNIT,
@@ -139,7 +141,8 @@ impl Future {
     }
 }
 
-/// Expected GPUs, times 100, that are free and of no use to the next guest; `usable` says how many are for a class.
+/// Expected GPUs, times 100, that are free but useless to the next guest; `usable` returns how many
+/// a class can use.
 fn stranded(free: Mask, usable: impl Fn(usize) -> usize) -> u32 {
     let lost = |(class, (_, share)): (usize, &(usize, u32))| {
         share * u32::try_from(size(free).saturating_sub(usable(class))).unwrap_or(u32::MAX)
@@ -147,8 +150,8 @@ fn stranded(free: Mask, usable: impl Fn(usize) -> usize) -> u32 {
     CLASSES.iter().enumerate().map(lost).sum()
 }
 
-/// Sets of GPUs within which guests of `number` go together: every GPU stands in that of the smallest switch, node or
-/// host around it that holds so many.
+/// Sets of GPUs within which guests of `number` go together: every GPU is in the set of the
+/// smallest switch, node or host around it that holds that many.
 fn rooms(slots: &Slots<'_>, all: Mask, number: usize) -> Vec<Mask> {
     let mut rest = all;
     let mut rooms = Vec::new();
@@ -165,8 +168,8 @@ fn rooms(slots: &Slots<'_>, all: Mask, number: usize) -> Vec<Mask> {
     rooms
 }
 
-/// The order of GPUs in which the partitions are aligned runs that halve the board again and again; none where they
-/// are not just these.
+/// Returns the order of GPUs in which the partitions are exactly the aligned runs of repeated
+/// halving; none if there is no such order.
 fn halves(all: Mask, offered: &[(Mask, Mask, u32)]) -> Option<Vec<usize>> {
     let mut sets: Vec<Mask> = offered.iter().map(|(set, _, _)| *set).collect();
     sets.sort_unstable();
@@ -176,7 +179,7 @@ fn halves(all: Mask, offered: &[(Mask, Mask, u32)]) -> Option<Vec<usize>> {
     (whole && split(all, &sets, &mut leaves)).then_some(leaves)
 }
 
-/// Adds the GPUs of a block in order; false where no two offered halves make it.
+/// Adds the GPUs of a block in order; false if no two offered halves form it.
 fn split(block: Mask, sets: &[Mask], leaves: &mut Vec<usize>) -> bool {
     if size(block) == 1 {
         leaves.extend(bits(block));
@@ -211,7 +214,8 @@ fn owners(slots: &Slots<'_>, leaves: &[usize]) -> Vec<u8> {
     leaves.iter().map(&mut owner).collect()
 }
 
-/// States of a block of so many GPUs up to symmetry: 2, 4, 11, 67, 2279 for 1, 2, 4, 8, 16.
+/// Returns the number of states of a block of this many GPUs up to symmetry: 2, 4, 11, 67, 2279 for
+/// 1, 2, 4, 8, 16.
 pub(super) const fn states(gpus: usize) -> usize {
     match gpus {
         0 | 1 => 2,
@@ -222,8 +226,8 @@ pub(super) const fn states(gpus: usize) -> usize {
     }
 }
 
-/// The number of a block's state. One GPU: 0 is free, 1 is held. More: the unordered pairs of the states of its halves
-/// by number, then the last: one guest holds all of it.
+/// Returns the number of a block's state. One GPU: 0 is free, 1 is held. More: the unordered pairs
+/// of its halves' states in order, then, last, one guest holding the whole block.
 fn state(owners: &[u8]) -> usize {
     let (left, right) = match owners {
         [] | [FREE] => return 0,

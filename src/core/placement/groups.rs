@@ -1,5 +1,5 @@
-//! Which functions can be passed through, and which have to come along: IOMMU groups, and what the host uses itself.
-//! Knows nothing of how many GPUs are wanted.
+//! Finds which functions can be passed through, and which have to come along: IOMMU groups, and the
+//! host's own use. Does not know how many GPUs are wanted.
 
 use super::DeviceState;
 use super::taken::Taken;
@@ -10,35 +10,35 @@ use crate::topology::{
 use crate::words::count;
 use std::fmt;
 
-/// Why a function cannot be passed through. Its words are made when somebody asks for them: most plans never do.
+/// Why a function cannot be passed through. Its text is made on demand: most plans never need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block<'a> {
-    /// The domain that is in the way; none where it is the host or the device itself.
+    /// The domain that holds it; none: the cause is the host or the device itself.
     pub(super) domain: Option<&'a str>,
-    /// What is the matter.
+    /// The cause.
     cause: Cause<'a>,
 }
 
-/// What is the matter with a function that cannot be passed through.
+/// Why a function cannot be passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause<'a> {
     /// A domain holds it.
     Held,
     /// An admin took it out of use, with a reason or none.
     Excluded(&'a str),
-    /// This program cannot pass it through as yet.
+    /// gpuvm cannot pass it through yet.
     Unsupported(Unsupported),
     /// Its ids read all ones or all zeros: vendor, device.
     Silent(u16, u16),
-    /// So many virtual functions are enabled.
+    /// This many virtual functions are enabled.
     Functions(u32),
     /// The host uses it.
     Host(HostUse<'a>),
-    /// A function that has to come along is in the way: what ties it, function, and what that one is.
+    /// A function that has to come along prevents it: the tie, the function, and its state.
     Shares(Tie, Bdf, Neighbour<'a>),
 }
 
-/// Why a function goes where another goes.
+/// Why a function must accompany another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tie {
     /// They are in this IOMMU group.
@@ -47,14 +47,14 @@ enum Tie {
     Card,
 }
 
-/// What a member of an IOMMU group is that is in the way of another.
+/// Why a member of an IOMMU group prevents another's passthrough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Neighbour<'a> {
     /// A domain holds it.
     Held,
     /// The host uses it.
     Host(HostUse<'a>),
-    /// It has so many virtual functions enabled.
+    /// It has this many virtual functions enabled.
     Functions(u32),
     /// A device of this class that stays with the host.
     Stays(u32),
@@ -81,12 +81,12 @@ impl fmt::Display for HostUse<'_> {
 }
 
 impl<'a> Block<'a> {
-    /// A reason that no domain has to do with.
+    /// Makes a reason that involves no domain.
     fn own(cause: Cause<'a>) -> Block<'a> {
         Block { domain: None, cause }
     }
 
-    /// What is the matter, in a word.
+    /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
             Cause::Held => DeviceState::Held,
@@ -98,7 +98,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The reason, to be read after the names of so many functions: "is held by domain `x`".
+    /// Returns the reason as words to follow the names of this many functions: "is held by domain
+    /// `x`".
     pub(super) fn why(&self, functions: usize) -> String {
         let verb = |one: &'static str, many| if functions == 1 { one } else { many };
         let domain = self.domain.unwrap_or_default();
@@ -137,7 +138,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// What one member of an IOMMU group means for another that is passed through.
+/// The consequence of a group member for the passthrough of another.
 enum Member<'a> {
     /// Comes along.
     Along,
@@ -149,7 +150,7 @@ enum Member<'a> {
     Stays,
 }
 
-/// Why a function cannot be passed through now; none: it can.
+/// Returns why a function cannot be passed through now; none: it can.
 pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> Option<Block<'a>> {
     let device = topology.device(bdf)?;
     if let Some(why) = topology.unsupported(device) {
@@ -180,7 +181,7 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
         .or_else(|| {
             let mates = card(topology, device).map(|other| (Tie::Card, other));
             mates.chain(beside_card(topology, device)).find_map(|tied| match blocks(tied) {
-                // A GPU that only shares a group with a part of this card is not asked for with it.
+                // A GPU that only shares a group with a part of this card is not required with it.
                 None if is_peer(tied.1) => {
                     let what = Neighbour::Stays(tied.1.class);
                     Some(Block::own(Cause::Shares(tied.0, tied.1.bdf, what)))
@@ -190,9 +191,10 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
         })
 }
 
-/// The other functions of a GPU's card (audio, USB, UCSI), which go where it goes: those of its slot that are neither
-/// GPUs, NICs nor drives. Those in its own IOMMU group are left out; none of virtual functions, which have a card in
-/// common with all others, and of integrated GPUs, whose slot is full of the processor's own functions.
+/// The other functions of a GPU's card (audio, USB, UCSI), which go where it goes: those of its
+/// slot that are neither GPUs, NICs nor drives. Those in its own IOMMU group are left out. None for
+/// virtual functions, which share their card with all others, and for integrated GPUs, whose slot
+/// has other functions of the processor.
 fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = &'a PciDevice> {
     let is_virtual = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
     let whole = gpu.kind() == DeviceKind::Gpu
@@ -205,7 +207,7 @@ fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = 
     })
 }
 
-/// What shares an IOMMU group with another function of a GPU's card.
+/// Returns what shares an IOMMU group with another function of a GPU's card.
 fn beside_card<'a>(
     topology: &'a Topology,
     gpu: &'a PciDevice,
@@ -262,17 +264,18 @@ fn is_peer(device: &PciDevice) -> bool {
     matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch)
 }
 
-/// Whether a function belongs to the card of a GPU or NVSwitch of its IOMMU group that may be chosen: where `device`
-/// goes, that one has to go, too.
+/// Whether a function belongs to the card of a GPU or NVSwitch of its IOMMU group that may be
+/// chosen: passing `device` requires that one, too.
 fn is_peers(topology: &Topology, other: &PciDevice) -> bool {
     let mut slot = topology.slot_of(other.bdf);
     slot.any(|mate| is_peer(mate) && mate.iommu_group == other.iommu_group)
 }
 
-/// What a group's member means for `device`. Bridges stay (only classes 0x0600 and 0x0604 are bridges). Functions of
-/// the same slot come along, as do those of the slot of another GPU of the group, and elsewhere what has no use of its
-/// own to a host: memory and other controllers (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else could be taken
-/// from under the host, so it forbids.
+/// Returns the consequence of a group member for `device`. Bridges stay (only classes 0x0600 and
+/// 0x0604 are bridges). Functions of the same slot come along, as do those of the slot of another
+/// GPU of the group, and, elsewhere, functions that a host does not use by themselves: memory and
+/// other controllers (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else may be in use by the
+/// host and blocks.
 fn member<'a>(
     topology: &'a Topology,
     taken: &Taken<'a>,
@@ -308,8 +311,9 @@ fn member<'a>(
     }
 }
 
-/// Why a mere number never takes an NVMe function that its address takes, to be read after its name: what lies on its
-/// drives, or that nobody can tell. None: its drives are blank, or a recorded host does not tell.
+/// Returns why an NVMe function is given only when named by address, as words to follow its name:
+/// data on its drives, or unknown content. None: its drives are blank, or a recorded host does not
+/// tell.
 pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
     let device = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Nvme)?;
     let mut drives = topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
@@ -323,7 +327,7 @@ pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
         .then(|| "is bound to vfio-pci, so that nobody can tell what is on it".to_owned())
 }
 
-/// What the host uses a function for; none: nothing that is known.
+/// Returns what the host uses a function for; none: nothing known.
 fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse<'a>> {
     if let Some(why) = device.net.as_ref().and_then(|net| net.used_by.first()) {
         return Some(HostUse::Network(why));
@@ -332,7 +336,7 @@ fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse
     drives.into_iter().find_map(drive_use)
 }
 
-/// What the host uses a drive for.
+/// Returns what the host uses a drive for.
 fn drive_use(drive: &Drive) -> Option<HostUse<'_>> {
     let (name, used) = drive.uses().next()?;
     Some(HostUse::Drive(name, used))
@@ -356,7 +360,7 @@ mod tests {
             card(&host, host.device(gpu).unwrap()).map(|mate| mate.bdf).collect::<Vec<_>>()
         };
         assert_eq!(mates(&parts), [audio.bdf]);
-        // What is in the GPU's own group goes with that.
+        // Members of the GPU's own group go with the group.
         parts.devices[1].iommu_group = parts.devices[0].iommu_group;
         assert_eq!(mates(&parts), []);
         parts.devices[1].iommu_group = Some(99);

@@ -1,5 +1,5 @@
-//! What a guest of this size on this board can reach over NVLink (gpuvm-hardware(7), ISOLATION),
-//! and whether the IOMMU isolates its devices, said plainly. Chooses nothing.
+//! Explains what a guest of this size on this board can reach over NVLink (gpuvm-hardware(7),
+//! ISOLATION), and whether the IOMMU isolates its devices. Chooses nothing.
 
 use super::chosen::Devices;
 use super::explain::Reasons;
@@ -10,8 +10,8 @@ use crate::fabric::need;
 use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust};
 
-/// Why other guests are not kept off the NVLinks of a guest that has these functions, or it off theirs; none: they are.
-/// `others`: what the other guests hold.
+/// Returns why a guest with these functions and other guests are not isolated from each other on
+/// NVLink; none: they are. `others`: what the other guests hold.
 pub fn shared_fabric(
     topology: &Topology,
     others: &Occupancy,
@@ -103,7 +103,8 @@ fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mu
     }
 }
 
-/// Whether every NVSwitch of the boards that the GPUs are on goes to the guest, so that all their GPUs do, too.
+/// Whether every NVSwitch of the boards that the GPUs are on belongs to the guest, and so all their
+/// GPUs.
 fn owns_boards(topology: &Topology, devices: &Devices) -> bool {
     let mut partitions = topology.partitions().iter();
     let own = partitions.find(|partition| Some(partition.id) == devices.partition);
@@ -113,7 +114,7 @@ fn owns_boards(topology: &Topology, devices: &Devices) -> bool {
     })
 }
 
-/// Says where direct NVLinks leave the set.
+/// Adds where direct NVLinks leave the set.
 fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     let inside = |bdf: &Bdf| devices.gpus.contains(bdf);
     let mut out: Vec<Bdf> = Vec::new();
@@ -133,7 +134,7 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     }
 }
 
-/// Says whether the IOMMU isolates functions: only where that is known.
+/// Adds whether the IOMMU isolates functions, if known.
 pub(super) fn iommu(topology: &Topology, functions: &[Bdf], reasons: &mut Reasons) {
     match topology.isolates(functions) {
         _ if functions.is_empty() => {}

@@ -1,5 +1,5 @@
-//! What a place must not go beyond, whatever the host has: what the guest's template and its firmware take. Asked at the
-//! end of every plan, so that no verb counts what `export` would refuse.
+//! Limits of a placement whatever the host has: those of the guest's template and firmware. Applied
+//! at the end of every plan, so that no verb counts what `export` would refuse.
 
 use super::caches::needs_remapping;
 use super::reason::{Topic, TreeReason};
@@ -8,22 +8,24 @@ use super::{Placement, PlanError, Reason};
 use crate::request::{CellWish, PinPolicy, Request};
 use crate::topology::Topology;
 
-/// vCPUs of an x86 guest whose interrupts need no remapping: 8-bit APIC ids, of which one addresses all.
+/// The most vCPUs of an x86 guest without interrupt remapping: 8-bit APIC ids, one of which is
+/// broadcast.
 pub const MOST_VCPUS: u32 = 255;
 
-/// Whether the guest is one of x86, as hosts are whose record does not say.
+/// Whether the guest is x86, which is assumed if the host's record does not tell.
 fn is_x86(topology: &Topology) -> bool {
     matches!(topology.machine().architecture.as_deref(), None | Some("x86_64"))
 }
 
-/// Whether the guest can have vCPUs that interrupts reach only when they are remapped: gpuvm adds what remaps them, unless
-/// the template leaves no room for it.
+/// Whether the guest can have vCPUs that need interrupt remapping: gpuvm adds an IOMMU for it
+/// unless the template prevents that.
 fn can_remap(request: &Request) -> bool {
     !request.template.is_given || request.template.remaps_interrupts
 }
 
-/// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as QEMU takes. Pinned
-/// vCPUs need not fill their last core; those that float divide into the cells and threads that were asked for.
+/// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as
+/// QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into the
+/// requested cells and threads.
 pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
     if !is_x86(topology) || can_remap(request) {
         return None;
@@ -36,7 +38,7 @@ pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> 
     Some(MOST_VCPUS - MOST_VCPUS % step)
 }
 
-/// The place, where it is within the limits; says what the template lacks.
+/// Returns the place if it is within the limits; otherwise the error says what the template lacks.
 pub(super) fn within(
     mut placement: Placement,
     topology: &Topology,

@@ -1,4 +1,5 @@
-//! The guest's cells with their memory, and why it is so much and from there. The numbers are the budget's.
+//! The guest's cells with their memory, and the reasons for its amount and nodes. The numbers come
+//! from the budget.
 
 use super::GuestCell;
 use super::affinity::distance;
@@ -17,13 +18,13 @@ use std::collections::BTreeSet;
 pub(super) struct Memory<'a> {
     /// The host.
     pub(super) topology: &'a Topology,
-    /// What is there.
+    /// The host's resources.
     pub(super) budget: &'a Budget,
-    /// What was found.
+    /// The solution.
     pub(super) solution: &'a Solution,
     /// How many GPUs the guest has.
     pub(super) gpus: usize,
-    /// What is wanted.
+    /// The request.
     pub(super) request: &'a Request,
 }
 
@@ -49,8 +50,8 @@ impl Memory<'_> {
         cells
     }
 
-    /// Nodes that a cell's memory is bound to, as places: those that give some, and for a cell over several nodes all
-    /// of these.
+    /// Returns the nodes that a cell's memory is bound to, as indexes: those that provide some, and
+    /// all nodes of a cell that spans several.
     fn rooms(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
         let parts = self.solution.parts.iter().filter(move |part| part.cell == cell);
         let (first, end) = self.solution.cells[cell].demands;
@@ -62,7 +63,7 @@ impl Memory<'_> {
         parts.filter(move |part| !part.size.is_zero() || own(part.room)).map(|part| part.room)
     }
 
-    /// Distances from one cell to all, where there are several and the host knows them.
+    /// Distances from one cell to all, if there are several and the host reports them.
     fn distances(&self, cpus: &GuestCpus, at: usize) -> Vec<u32> {
         let from = cpus.cells[at].0.and_then(|node| self.topology.node(node));
         let (Some(from), 2..) = (from, cpus.cells.len()) else { return Vec::new() };
@@ -86,7 +87,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Says why it is so much.
+    /// Adds the reason for the amount.
     fn explain_size(&self, reasons: &mut Reasons) {
         let cells = &self.solution.cells;
         let memory: MemSize = cells.iter().map(|cell| cell.size).sum();
@@ -116,7 +117,7 @@ impl Memory<'_> {
         reasons.say(Topic::Memory, why);
     }
 
-    /// Says that one cell lies over several nodes.
+    /// Adds that one cell spans several nodes.
     fn explain_one_cell(&self, reasons: &mut Reasons) {
         if let [CellSize { demands: (first, end), .. }] = self.solution.cells[..]
             && end > first + 1
@@ -126,7 +127,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Says which memory is not on the nodes of its cell for want of room there.
+    /// Adds which memory is not on its cell's nodes because they lack it.
     fn explain_away(&self, reasons: &mut Reasons) {
         for part in self.solution.parts.iter().filter(|part| part.away) {
             let cell = &self.solution.cells[part.cell];
@@ -144,7 +145,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Says which memory lies in pools that the guest does not use.
+    /// Adds which memory is in pools that the guest does not use.
     fn explain_idle(&self, reasons: &mut Reasons) {
         let own: BTreeSet<usize> = self.solution.parts.iter().map(|part| part.room).collect();
         let mine = |at: usize, room: &Room| match self.budget.is_bound() {

@@ -1,5 +1,6 @@
-//! Where a guest goes: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree together. Pure: the same
-//! host, occupancy and request give the same answer; no clock, no I/O, no environment.
+//! Placement of a guest: [`plan`] chooses devices, pcpus, memory and the guest's PCIe tree
+//! together. Pure: the same host, occupancy and request give the same result; no clock, no I/O, no
+//! environment.
 
 mod affinity;
 mod again;
@@ -92,7 +93,8 @@ pub enum DeviceState {
     Unsupported,
 }
 
-/// Whether functions can be passed through now, and why not, to be read after a function's name.
+/// Returns whether functions can be passed through now, and why not, as words to follow a
+/// function's name.
 pub fn device_states(
     topology: &Topology,
     held: &Occupancy,
@@ -141,14 +143,15 @@ pub struct GuestTopology {
 }
 
 impl GuestTopology {
-    /// The same without dies. QEMU 10.0 without KVM ends with `encode_topo_cpuid1f: Assertion ... failed` when a guest of
-    /// several dies asks for a level that leaf 0x1f has not, as Linux does at its start; KVM answers by itself.
+    /// The same without dies. QEMU 10.0 without KVM ends with `encode_topo_cpuid1f: Assertion ...
+    /// failed` when a guest of several dies queries a level missing in leaf 0x1f, as Linux does at
+    /// boot; KVM answers by itself.
     pub fn without_dies(self) -> GuestTopology {
         GuestTopology { dies: 1, cores: self.dies * self.cores, ..self }
     }
 }
 
-/// Dies of a package in records of versions that knew none.
+/// Dies of a package in records of versions without dies.
 fn one() -> u32 {
     1
 }
@@ -255,7 +258,7 @@ impl Placement {
         self.cells.iter().map(|cell| cell.memory_kib).sum()
     }
 
-    /// What a guest of this plan will hold once it is defined; it does not run yet.
+    /// Returns what a guest of this plan will hold once it is defined; it does not run yet.
     pub fn held(&self, name: &str) -> Held {
         let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
         Held {
@@ -270,7 +273,8 @@ impl Placement {
         }
     }
 
-    /// The same for a guest without KVM, whose emulated CPU shows neither dies nor caches of the host.
+    /// Returns the placement for a guest without KVM, whose emulated CPU shows neither dies nor
+    /// caches of the host.
     pub fn emulated(mut self) -> Placement {
         self.topology = self.topology.without_dies();
         self.cache = None;
@@ -282,14 +286,15 @@ impl Placement {
         self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)
     }
 
-    /// Why other guests are not kept off this guest's NVLinks, or it off theirs; none: they are.
+    /// Returns why this guest and others are not isolated from each other on NVLink; none: they
+    /// are.
     pub fn shared_fabric(&self) -> Option<&Because> {
         let open = |reason: &&Reason| reason.choice == Topic::Isolation && reason.compromise;
         self.reasons.iter().find(open).map(|reason| &reason.because)
     }
 }
 
-/// Says why no place was found, with what would help.
+/// The reason no place was found, with a hint.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -299,15 +304,15 @@ pub enum PlanError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Request(#[from] RequestError),
-    /// The request cannot be had on this host, even if it were empty.
+    /// The request cannot be met on this host, even if it were empty.
     #[error("{what}")]
     Impossible {
-        /// What cannot be had, with numbers.
+        /// What is impossible, with numbers.
         what: String,
-        /// What can be had, or a command to run.
+        /// The nearest possible request, or a command to run.
         hint: String,
     },
-    /// The request cannot be had now.
+    /// The request cannot be met now.
     #[error("{what}")]
     Taken {
         /// What is short, with numbers.
@@ -319,7 +324,7 @@ pub enum PlanError {
     },
 }
 
-/// Refuses a model of which the host has no GPU.
+/// Refuses a model that no GPU of the host has.
 pub fn check_model(topology: &Topology, name: &str) -> Result<(), PlanError> {
     devices::of_this_model(topology, name).map(drop)
 }
@@ -336,7 +341,7 @@ pub fn plan(
     }
 }
 
-/// Finds a guest's place, on the pages that are asked for.
+/// Finds a guest's place, on the requested pages.
 fn place(
     topology: &Topology,
     held: &Occupancy,
@@ -406,8 +411,8 @@ fn place(
     limits::within(placement, topology, request)
 }
 
-/// Pcpus of cores of these nodes that a guest could have: no domain holds them, and none is among the first `kept` cores
-/// of its node, which stay with the host.
+/// Pcpus of cores of these nodes that a guest could have: no domain holds them, and none is among
+/// the first `kept` cores of its node, which are reserved for the host.
 pub fn idle_cores(topology: &Topology, held: &Occupancy, kept: u32, nodes: &NodeSet) -> CpuSet {
     let (homes, taken) = (Homes::new(topology, kept), Taken::new(topology, held));
     let seats = nodes.iter().flat_map(|node| homes.seats(node));

@@ -1,4 +1,4 @@
-//! GPUs in sentences: what they are called, where they hang, and why they cannot be had. Chooses nothing.
+//! Names of GPUs in sentences: their labels, places, and why they are unavailable. Chooses nothing.
 
 use super::PlanError;
 use super::explain::domains;
@@ -36,7 +36,7 @@ impl Slots<'_> {
         links.filter(|l| inside(l.a) && inside(l.b)).map(|link| u64::from(link.links)).sum()
     }
 
-    /// Why GPUs among these cannot be had, one line for each reason.
+    /// Returns why GPUs among these are unavailable, one line for each reason.
     pub(super) fn lines(&self, among: Mask) -> Vec<String> {
         let mut by_reason: Vec<(&Block<'_>, Mask)> = Vec::new();
         for gpu in bits(among) {
@@ -52,14 +52,14 @@ impl Slots<'_> {
         by_reason.into_iter().map(line).collect()
     }
 
-    /// Names of the domains that stand in the way of these GPUs.
+    /// Returns the names of the domains that hold these GPUs.
     pub(super) fn in_the_way(&self, set: Mask) -> Option<String> {
         let names = bits(set & self.gpus.held).filter_map(|gpu| self.gpus.blocked[gpu]?.domain);
         let names: Vec<&str> = names.collect();
         (!names.is_empty()).then(|| domains(names))
     }
 
-    /// Makes the error that these GPUs cannot be had: for good where no domain is in the way, else for now.
+    /// Makes the error of unavailable GPUs: permanent if no domain holds them, otherwise temporary.
     pub(super) fn refusal(
         &self,
         what: String,

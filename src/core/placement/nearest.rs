@@ -1,5 +1,5 @@
-//! The nearest requests to one that is refused: each differs as little as can be, and each was planned. Knows which
-//! wishes can be given up, not why the planner refused.
+//! Finds the nearest requests to a refused one: each differs as little as possible, and each was
+//! planned. Knows which requirements can be relaxed, not why the planner refused.
 
 use super::limits::most_vcpus;
 use super::{Occupancy, plan};
@@ -8,25 +8,25 @@ use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Near, PinPolicy, 
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// More nearest requests than anyone reads.
+/// The most nearest requests returned.
 const MOST: usize = 4;
 
-/// A wish that can be given up in part or whole, what hurts the guest least first.
+/// A requirement that can be relaxed or dropped, the least painful for the guest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Knob {
-    /// Which GPUs: as many others do as well.
+    /// Which GPUs: the same number of others instead.
     Place,
-    /// Which NICs, virtual functions and NVMe drives: as many others do.
+    /// Which NICs, virtual functions and NVMe drives: the same number of others instead.
     Devices,
     /// Cells and threads that the guest sees.
     Shape,
-    /// That GPUs below one switch are told of it.
+    /// Cliques of GPUs below one switch.
     Clique,
     /// How near NICs are.
     NicNear,
     /// How near NVMe drives are.
     NvmeNear,
-    /// What stays with the host.
+    /// The host's reserved cores.
     Reserve,
     /// Huge pages.
     Pages,
@@ -68,8 +68,9 @@ const KNOBS: [Knob; 16] = [
     Knob::Gpus,
 ];
 
-/// The nearest requests to one that [`plan`] refuses, the least change first; at most four, none where nothing helps.
-/// First those that give up one wish; where there is none, two; where there is none either, as few as can be.
+/// The nearest requests to one that [`plan`] refuses, the least change first; at most four, none if
+/// nothing helps. First those that relax one requirement; if there is none, two; otherwise as few
+/// as possible.
 pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<Request> {
     let search = Search { topology, held };
     if request.check().is_err() || search.accepts(request) {
@@ -93,7 +94,7 @@ pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<
     }
     if found.is_empty() {
         add(&mut found, search.turn_all(&KNOBS, request));
-        // Whether GPUs or their NVLinks are given up is for the admin to say.
+        // Whether to give up GPUs or their NVLinks is the admin's decision.
         let whole: Vec<Knob> = KNOBS.into_iter().filter(|&knob| knob != Knob::Split).collect();
         add(&mut found, search.turn_all(&whole, request));
     }
@@ -101,16 +102,16 @@ pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<
     found
 }
 
-/// Adds a request that is not there yet.
+/// Adds a request unless it is already there.
 fn add(found: &mut Vec<Request>, request: Option<Request>) {
     found.extend(request.filter(|request| !found.contains(request)));
 }
 
-/// What the requests are planned on.
+/// A search for requests that the planner accepts.
 struct Search<'a> {
     /// The host.
     topology: &'a Topology,
-    /// What is taken.
+    /// What domains hold.
     held: &'a Occupancy,
 }
 
@@ -126,7 +127,8 @@ impl Search<'_> {
         request.vcpus.is_some_and(|vcpus| vcpus as usize > there)
     }
 
-    /// The request without pins, where that is accepted: its vCPUs float over all pcpus and share them.
+    /// Returns the request without pins if the planner accepts it: its vCPUs float over all pcpus
+    /// and share them.
     fn afloat(&self, request: &Request) -> Option<Request> {
         let afloat = with(request, |r| {
             (r.pins, r.reserve.cores, r.allow.remote) = (PinPolicy::None, 0, false);
@@ -134,7 +136,8 @@ impl Search<'_> {
         (request.pins != PinPolicy::None && self.accepts(&afloat)).then_some(afloat)
     }
 
-    /// What a knob can be turned to, the least change first; empty where the request leaves it nothing to give up.
+    /// Returns the settings of a knob, the least change first; empty if the request has nothing to
+    /// relax there.
     fn steps(&self, knob: Knob, request: &Request) -> Steps {
         let extras = &request.extras;
         let near = |near: Near, set: fn(&mut Request, Near)| {
@@ -198,7 +201,8 @@ impl Search<'_> {
         }
     }
 
-    /// Fewer vCPUs: what a guest can have at most, where that is less, else whole cores as the guest has them.
+    /// Returns fewer vCPUs: the most that a guest can have, if that is fewer, otherwise whole cores
+    /// of the guest's shape.
     fn vcpus(&self, request: &Request) -> Steps {
         if let Some(most) = most_vcpus(self.topology, request)
             && request.vcpus.is_some_and(|vcpus| vcpus > most)
@@ -210,7 +214,7 @@ impl Search<'_> {
         }
         let threads = self.topology.cores().iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
         let threads = match request.pins {
-            // No vCPU is on a core then.
+            // Without pins no vCPU is on a core.
             PinPolicy::None => request.threads.unwrap_or(1).max(1),
             _ => u32::try_from(threads).unwrap_or(1),
         };
@@ -226,7 +230,7 @@ impl Search<'_> {
         }
     }
 
-    /// Less memory, in GiB, or in pages of 2 MiB where less than that is asked for.
+    /// Less memory, in GiB, or in pages of 2 MiB if less than 1 GiB is requested.
     fn memory(&self, request: &Request) -> Steps {
         let there: MemSize = self.topology.nodes().iter().map(|node| node.memory_kib).sum();
         let asked = request.memory_kib.map_or(there, |memory| memory.min(there)).kib();
@@ -237,7 +241,7 @@ impl Search<'_> {
         Steps::Many { count, unit, set }
     }
 
-    /// Fewer GPUs, one at least: the sizes of the board's partitions, else any number.
+    /// Returns fewer GPUs, at least one: the sizes of the board's partitions, otherwise any number.
     fn fewer_gpus(&self, request: &Request) -> Steps {
         let asked = request.gpus.number();
         let asked = asked.min(u32::try_from(self.topology.gpus().count()).unwrap_or(0) + 1);
@@ -259,7 +263,8 @@ impl Search<'_> {
             Steps::Many { count, unit, set } => {
                 let step = |number: u64| with(request, |r| set(r, number * unit));
                 let fits = |number: u64| self.accepts(&step(number));
-                // Of so many units all smaller numbers fit, as good as always; what is returned was planned itself.
+                // If a number of units fits, smaller numbers almost always do; the returned one was
+                // planned itself.
                 let (mut good, mut bad) = (1, count + 1);
                 if count == 0 || !fits(good) {
                     return None;
@@ -273,7 +278,7 @@ impl Search<'_> {
         }
     }
 
-    /// The request with a knob turned as far as it goes; none where there is nothing to turn.
+    /// The request with a knob turned fully; none if there is nothing to turn.
     fn loosest(&self, knob: Knob, request: &Request) -> Option<Request> {
         match self.steps(knob, request) {
             Steps::Few(mut steps) => steps.pop(),
@@ -293,7 +298,7 @@ impl Search<'_> {
         Some(self.turn(first, &tight).unwrap_or(second_turned))
     }
 
-    /// Turns these knobs as far as it goes, then each back as far as can be, the dearest wish first.
+    /// Turns these knobs fully, then each back as far as possible, the most important first.
     fn turn_all(&self, knobs: &[Knob], request: &Request) -> Option<Request> {
         let loosen =
             |request: Request, &knob: &Knob| self.loosest(knob, &request).unwrap_or(request);
@@ -313,7 +318,7 @@ impl Search<'_> {
     }
 }
 
-/// What a knob can be turned to.
+/// The settings of a knob.
 enum Steps {
     /// These, the least change first.
     Few(Vec<Request>),
@@ -328,14 +333,14 @@ enum Steps {
     },
 }
 
-/// A request with a change.
+/// Returns a request with a change.
 fn with(request: &Request, change: impl FnOnce(&mut Request)) -> Request {
     let mut changed = request.clone();
     change(&mut changed);
     changed
 }
 
-/// The request `turned` with one knob as it was in `request`.
+/// Returns `turned` with one knob reset to `request`.
 fn restore(knob: Knob, request: &Request, turned: &Request) -> Request {
     let (asked, mut to) = (request.clone(), turned.clone());
     match knob {

@@ -1,5 +1,6 @@
-//! How many huge pages a guest takes from each node, and whether they are there. Reserves nothing: a shortfall is said
-//! with the command that fills it, since the pool may be filled before the guest starts.
+//! Counts the huge pages that a guest takes from each node, and checks whether they are free.
+//! Reserves nothing: a shortage is reported with the command that fixes it, since the pool may be
+//! filled before the guest starts.
 
 use super::NodePages;
 use super::budget::Solution;
@@ -10,17 +11,17 @@ use crate::request::{HugePages, PageSize, Request};
 use crate::topology::{HugePagePool, Topology};
 use std::collections::BTreeMap;
 
-/// The size that is advised to a guest on normal pages: 2 MiB, which the kernel finds also when it runs for long, else
-/// 1 GiB; none: the host has no pools of either.
+/// Returns the page size advised for a guest on normal pages: 2 MiB, which the kernel can still
+/// allocate after a long uptime, otherwise 1 GiB; none: the host has no pools of either.
 pub(super) fn advised(topology: &Topology) -> Option<PageSize> {
     let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);
     let has = |page: &PageSize| pools().any(|pool| pool.page_kib == page.size());
     [PageSize::TwoMib, PageSize::OneGib].into_iter().find(has)
 }
 
-/// What the guest takes from each node; nothing where it asks for no huge pages, or the record names no pools. That pools
-/// of the size are there, the budget has checked. Where pages are left to the planner and it takes normal ones: what it
-/// would take of those that are advised.
+/// Returns the pages that the guest takes from each node; empty without huge pages, or if the
+/// record names no pools. The budget has checked that pools of the size exist. If the planner chose
+/// normal pages: what it would take of the advised size.
 pub(super) fn taken_from(
     topology: &Topology,
     taken: &Taken<'_>,
@@ -59,8 +60,8 @@ pub(super) fn taken_from(
     pools.iter().filter_map(of).collect()
 }
 
-/// Spreads the pages of a guest that is bound nowhere over nodes with so many free ones, as places: first what is free,
-/// then as evenly as the kernel does.
+/// Spreads the pages of an unbound guest over nodes, given by index with their free pages: first
+/// the free ones, then as evenly as the kernel does.
 fn anywhere(mut pages: u64, free: Vec<(usize, u64)>) -> BTreeMap<usize, u64> {
     let mut left = free.len() as u64;
     let mut wanted = BTreeMap::new();
@@ -77,7 +78,7 @@ fn anywhere(mut pages: u64, free: Vec<(usize, u64)>) -> BTreeMap<usize, u64> {
     wanted
 }
 
-/// Says whether the pages are there, and whether libvirt can use them.
+/// Adds whether the pages are free, and whether libvirt can use them.
 pub(super) fn explain(
     topology: &Topology,
     request: &Request,

@@ -1,5 +1,5 @@
-//! Which NVLink partition a guest gets: partition first, the GPUs follow from it. What makes one better than another
-//! is the scorer's.
+//! Chooses a guest's NVLink partition first; its GPUs follow. The scorer decides which one is
+//! better.
 
 use super::PlanError;
 use super::chosen::{Set, Wanted};
@@ -25,7 +25,7 @@ struct Candidate {
     needs: u32,
     /// NVSwitches to take them from.
     pool: Mask,
-    /// NVLinks of each GPU that work in it.
+    /// Working NVLinks of each GPU in it.
     nvlinks: u32,
 }
 
@@ -44,7 +44,8 @@ fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
         let (mut needs, nvlinks) = (partition.nvswitches, partition.nvlinks_per_gpu);
         let mut pool = pool;
         if shared && size(gpus) > 1 {
-            // Which partitions go over which switch is Fabric Manager's: one that is out of use may carry each of them.
+            // Only Fabric Manager knows which partitions use which switch: an unusable switch may
+            // affect any of them.
             pool = super::slots::first(slots.switches.bdfs.len());
             needs = size(pool).try_into().unwrap_or(u32::MAX);
         }
@@ -56,13 +57,14 @@ fn candidates(slots: &Slots<'_>) -> Vec<Candidate> {
 }
 
 impl Candidate {
-    /// NVSwitches that would go along: the first of the pool that can be had; fewer than needed where so many lack.
+    /// Returns the NVSwitches that would go along: the first available ones of the pool; fewer than
+    /// needed if too many are missing.
     fn switches(&self, slots: &Slots<'_>) -> Mask {
         let free = bits(self.pool & slots.switches.free).take(self.needs as usize);
         free.fold(0, |set, switch| set | 1 << switch)
     }
 
-    /// Whether all its GPUs and enough NVSwitches can be had.
+    /// Whether all its GPUs and enough NVSwitches are available.
     fn is_free(&self, slots: &Slots<'_>) -> bool {
         self.gpus & !slots.gpus.free == 0
             && (self.needs == 0 || (self.pool & slots.switches.free).count_ones() >= self.needs)
@@ -73,7 +75,7 @@ impl Candidate {
         self.id.map_or_else(|| slots.label(self.gpus).to_string(), |id| format!("partition {id}"))
     }
 
-    /// Why it cannot be had, one line.
+    /// Returns why it is unavailable, in one line.
     fn line(&self, slots: &Slots<'_>) -> String {
         let name = self.name(slots);
         if let Some(domains) = slots.in_the_way(self.gpus) {
@@ -114,7 +116,7 @@ struct Choice<'a> {
     request: &'a Request,
 }
 
-/// Chooses the set of a wish, and its NVSwitches.
+/// Chooses the set of GPUs for a request, and its NVSwitches.
 pub(super) fn choose(
     slots: &Slots<'_>,
     wanted: Wanted,
@@ -131,22 +133,22 @@ pub(super) fn choose(
 }
 
 impl<'a> Choice<'a> {
-    /// Partitions of so many GPUs.
+    /// Partitions of this many GPUs.
     fn of_size(&self, number: usize) -> impl Iterator<Item = &'a Candidate> + Clone {
         let meant = self.slots.gpus.meant;
         let fits = move |gpus: Mask| size(gpus) == number && gpus & !meant == 0;
         self.all.iter().filter(move |candidate| fits(candidate.gpus))
     }
 
-    /// Whether sets that are no partition may be taken and work: as so many single GPUs, without NVSwitches. In the
-    /// shared model Fabric Manager opens exact sets only, and others corrupt transfers
-    /// (gpuvm-hardware(7), SHARED NVSWITCH).
+    /// Whether sets that form no partition are allowed and work: as single GPUs without NVSwitches.
+    /// In the shared model Fabric Manager activates exact sets only; transfers of others are
+    /// corrupted (gpuvm-hardware(7), SHARED NVSWITCH).
     fn may_split(&self) -> bool {
         self.request.allow.split
             && self.slots.topology.fabric().model == FabricModel::FullPassthrough
     }
 
-    /// The best set of so many GPUs.
+    /// Chooses the best set of this many GPUs.
     fn any(
         &self,
         number: usize,
@@ -191,7 +193,7 @@ impl<'a> Choice<'a> {
         Ok(self.taken(candidate, reasons))
     }
 
-    /// The set with exactly these GPUs.
+    /// Returns the set with exactly these GPUs.
     fn these(&self, gpus: Mask, reasons: &mut Reasons) -> Result<Set, PlanError> {
         let slots = self.slots;
         let number = size(gpus);
@@ -243,7 +245,7 @@ impl<'a> Choice<'a> {
         Set { id: candidate.id, gpus: candidate.gpus, switches }
     }
 
-    /// The error that no partition has so many GPUs.
+    /// Makes the error that no partition has this many GPUs.
     fn no_such_size(&self, number: usize) -> PlanError {
         let sizes: BTreeSet<usize> = self.all.iter().map(|c| size(c.gpus)).collect();
         let all: Vec<Bdf> = self.slots.topology.ruled().collect();
@@ -267,7 +269,7 @@ impl<'a> Choice<'a> {
         PlanError::Impossible { what, hint: hints.join("; ") }
     }
 
-    /// The error that these GPUs are no partition.
+    /// Makes the error that these GPUs form no partition.
     fn no_partition(&self, gpus: Mask) -> PlanError {
         let why = match self.request.allow.split {
             true => {
@@ -280,10 +282,10 @@ impl<'a> Choice<'a> {
         PlanError::Impossible { what, hint: self.legal(size(gpus)) }
     }
 
-    /// The error that no partition of so many GPUs is free.
+    /// Makes the error that no partition of this many GPUs is free.
     fn none_free(&self, number: usize) -> PlanError {
         let slots = self.slots;
-        // How many fit is found by planning them.
+        // How many fit is found by planning.
         let hint = match size(slots.gpus.free) {
             0 => format!("no GPU is free; {NOTHING_LEFT}"),
             _ => NOTHING_LEFT.into(),
@@ -297,7 +299,8 @@ impl<'a> Choice<'a> {
         slots.refusal(what, lines, among, hint)
     }
 
-    /// The hint that names what can be asked for: first indexes where partitions are runs, else the partitions.
+    /// Returns the hint with the possible requests: first indexes if partitions are consecutive,
+    /// otherwise the partitions.
     fn legal(&self, number: usize) -> String {
         let run = |candidate: &Candidate| {
             let first = candidate.gpus.trailing_zeros() as usize;
@@ -327,7 +330,7 @@ impl<'a> Choice<'a> {
         free.reduce(|best, next| if size(next.gpus) > size(best.gpus) { next } else { best })
     }
 
-    /// Adds what was chosen, and what stays.
+    /// Adds what was chosen, and what stays free.
     fn explain(&self, chosen: &Candidate, reasons: &mut Reasons) {
         let left = self.left(chosen).map(|largest| size(largest.gpus));
         let (gpus, id) = (self.slots.label(chosen.gpus), chosen.id);
@@ -350,7 +353,7 @@ impl<'a> Choice<'a> {
         reasons.say(Topic::Gpus, GpuReason::Breaks { name, gpus, after });
     }
 
-    /// Adds that a set is no partition, why, and its price.
+    /// Adds that a set is not a partition, why, and what that costs.
     fn explain_split(&self, set: Mask, reasons: &mut Reasons) {
         let number = size(set);
         let mut blocked = self.of_size(number).filter(|c| !c.is_free(self.slots));

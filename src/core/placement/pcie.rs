@@ -1,6 +1,7 @@
-//! The guest's PCIe tree: one expander bus for each host bridge of each cell that owns devices, so that a guest tells
-//! functions of one host bridge (PHB) from those of one node (NODE) as the host does; and below it each GPU beside the
-//! NICs and drives of its PCIe switch. Knows addresses and nodes, not XML.
+//! The guest's PCIe tree: one expander bus for each host bridge of each cell that owns devices, so
+//! that a guest tells functions of one host bridge (PHB) from those of one node (NODE) as the host
+//! does; and below it each GPU next to the NICs and drives of its PCIe switch. Knows addresses and
+//! nodes, not XML.
 
 use super::affinity::Homes;
 use super::cpus::GuestCpus;
@@ -15,7 +16,7 @@ use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};
 /// q35 leaves, and the root ports of disks and NICs take the others, eight a slot. A guest with more gets one for each cell.
 const MOST_BUSES: usize = 16;
 
-/// Groups devices by the cell that their host node is; those that belong to none come last.
+/// Groups devices by the cell of their host node; those without a cell come last.
 pub(super) fn tree(
     topology: &Topology,
     homes: &Homes<'_>,
@@ -23,7 +24,7 @@ pub(super) fn tree(
     cpus: &GuestCpus,
     reasons: &mut Reasons,
 ) -> GuestPcie {
-    // Of one cell everything is near, wherever it stands on the host.
+    // With one cell everything is near, wherever it is on the host.
     let only = (cpus.cells.len() == 1).then_some(0);
     let on = |bdf: Bdf| {
         let node = homes.of_device(bdf)?;
@@ -70,8 +71,8 @@ pub(super) fn tree(
     GuestPcie { groups, links, cliques: Vec::new() }
 }
 
-/// Divides the groups of cells by host bridge, the one of a cell's first device first; where these would be too many,
-/// they stay.
+/// Divides the groups of cells by host bridge, the bridge of a cell's first device first; if these
+/// would be too many, the groups stay.
 fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
     let mut divided: Vec<(Option<String>, PcieGroup)> = Vec::new();
     for PcieGroup { cell, devices } in &cells {
@@ -95,8 +96,9 @@ fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
     groups.into_iter().map(sorted).collect()
 }
 
-/// What the path to a device can carry: the least of what the device and each bridge above it could at most. A link has
-/// a name at both of its ends, so each is counted twice, which changes nothing. None where any of it is not known.
+/// Returns the best link of the path to a device: the minimum of what the device and each bridge
+/// above it support. Both ends of a link report it; counting it twice changes nothing. None if any
+/// part is unknown.
 fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
     let mut least: Option<PcieLink> = None;
     for bdf in topology.path_to_root(device) {
@@ -112,8 +114,8 @@ fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
     least
 }
 
-/// Brings the NICs and drives of a PCIe switch behind the GPUs that hang below it. GPUs keep their order, so that the
-/// guest numbers them as the host does; what is below no switch of a GPU comes last, NVSwitches first.
+/// Puts the NICs and drives of a PCIe switch after its GPUs. GPUs keep their order, so that the
+/// guest numbers them as the host does; devices below no GPU's switch come last, NVSwitches first.
 fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
     let is_extra = |kind| matches!(kind, DeviceKind::Nic | DeviceKind::Nvme);
     let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
@@ -126,7 +128,7 @@ fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
     if gpus.is_empty() {
         return devices;
     }
-    // Successive GPUs of one switch stay together: each device goes behind the last of them.
+    // Successive GPUs of one switch stay together: each device goes after the last of them.
     let same_switch = |a: &Way<'_>, b: &Way<'_>| a.over_pcie(b) <= Proximity::Pix;
     let behind = |kind: DeviceKind, way: &Way<'_>| {
         let nearest = (0..gpus.len()).min_by_key(|&at| (gpus[at].2.over_pcie(way), at))?;
@@ -141,7 +143,7 @@ fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
     placed.extend(
         others.iter().map(|(bdf, kind, way)| (behind(*kind, way).unwrap_or(gpus.len()), *bdf)),
     );
-    // The sort is stable: of one place the GPU is first.
+    // The sort is stable: of one switch the GPU is first.
     placed.sort_by_key(|(at, _)| *at);
     placed.into_iter().map(|(_, bdf)| bdf).collect()
 }

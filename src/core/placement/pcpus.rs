@@ -1,4 +1,5 @@
-//! Which cores a guest gets: whole cores, as many of each node as the budget says. Knows nothing of memory and of PCIe.
+//! Chooses a guest's cores: whole cores, as many on each node as the budget says. Knows nothing of
+//! memory and PCIe.
 
 use super::affinity::{Homes, Seat};
 use super::budget::{Demand, Loan, Solution};
@@ -29,7 +30,7 @@ impl NodeCores<'_> {
         self.vcpus.iter().flat_map(|seat| seat.core.pcpus.iter()).collect()
     }
 
-    /// Threads of the last core that no vCPU uses, where so many of each core are used.
+    /// Threads of the last core that no vCPU uses, if this many threads of each core are used.
     pub(super) fn spare(&self, threads: usize) -> CpuSet {
         let Some((last, others)) = self.vcpus.split_last() else { return CpuSet::new() };
         let used = self.number.saturating_sub(others.len() * threads);
@@ -44,7 +45,8 @@ pub(super) struct GuestCores<'a> {
     pub(super) nodes: Vec<NodeCores<'a>>,
     /// Threads of a core that vCPUs use.
     pub(super) threads: usize,
-    /// Cores that stand elsewhere than the GPUs that they serve: node of the GPUs, node of the cores, how many.
+    /// Cores on another node than the GPUs that they serve: node of the GPUs, node of the cores,
+    /// how many.
     pub(super) loans: Vec<(NodeId, NodeId, usize)>,
 }
 
@@ -64,8 +66,8 @@ impl<'a> GuestCores<'a> {
         self.nodes.iter().map(|node| node.number).sum()
     }
 
-    /// Threads of a core that the guest sees: as many as its vCPUs divide into, so that those of each core that it sees
-    /// are threads of one host core, also where they do not fill the last one.
+    /// Returns the threads per core that the guest sees: a divisor of its vCPUs, so that the
+    /// threads of each guest core are threads of one host core, even if the last one is not filled.
     pub(super) fn seen_threads(&self) -> usize {
         let (mut threads, mut rest) = (self.threads, self.vcpus());
         while rest != 0 {
@@ -75,17 +77,17 @@ impl<'a> GuestCores<'a> {
     }
 }
 
-/// What the cores are chosen on.
+/// The inputs of the choice of cores.
 pub(super) struct Cores<'a> {
     /// The host.
     pub(super) topology: &'a Topology,
     /// Homes of its GPUs.
     pub(super) homes: &'a Homes<'a>,
-    /// What is taken.
+    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
     /// The guest's GPUs.
     pub(super) gpus: &'a [Bdf],
-    /// What is wanted.
+    /// The request.
     pub(super) request: &'a Request,
 }
 
@@ -175,7 +177,7 @@ impl<'a> Cores<'a> {
         }
     }
 
-    /// Free cores of a node with whose they are, and its caches.
+    /// Returns the free cores of a node with their owners, and its caches.
     fn choices(&self, node: usize) -> (Vec<Choice>, Vec<Cache>) {
         let home = &self.homes.all()[node];
         let mut owners = vec![Owner::Nobody; home.seats.len()];
@@ -190,7 +192,7 @@ impl<'a> Cores<'a> {
         let (mut choices, mut caches) = (Vec::new(), Vec::<Cache>::new());
         let mut known: Vec<usize> = Vec::new();
         for (place, seat) in home.seats.iter().enumerate() {
-            // Cores of one cache stand side by side, so that only the last one can be the same.
+            // Cores of one cache are adjacent, so only the last one can be the same.
             if known.last() != Some(&seat.cache) {
                 known.push(seat.cache);
                 caches.push(Cache { others: self.others_below(seat.cache), ..Cache::default() });
@@ -205,7 +207,7 @@ impl<'a> Cores<'a> {
         (choices, caches)
     }
 
-    /// Cores of other guests below an L3 cache, on whatever node.
+    /// Cores of other guests below an L3 cache, on any node.
     fn others_below(&self, cache: usize) -> usize {
         self.homes.below(cache).iter().filter(|&&core| !self.taken.is_free(core)).count()
     }

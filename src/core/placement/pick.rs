@@ -1,7 +1,7 @@
-//! Which free cores of a node a guest gets: the best set by L3 caches and by the blocks of other GPUs. Exact: it finds
-//! the smallest key of all sets. Knows places and caches; not who asks.
+//! Picks free cores of a node for a guest: the best set by L3 caches and by the blocks of other
+//! GPUs. Exact: it finds the smallest key of all sets. Knows only places and caches.
 
-/// Whose a free core is, the best first.
+/// The owner of a free core, the best to take first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     /// In the block of one of the guest's GPUs.
@@ -15,11 +15,11 @@ pub(super) enum Owner {
 /// A core that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// Its place on the node.
+    /// Its index on the node.
     pub(super) place: usize,
-    /// Its L3 cache, as a place among the caches of the node.
+    /// Its L3 cache, as an index among the caches of the node.
     pub(super) cache: usize,
-    /// Whose it is.
+    /// Its owner.
     pub(super) owner: Owner,
     /// Whether it is chosen already.
     pub(super) fixed: bool,
@@ -32,14 +32,14 @@ pub(super) struct Cache {
     pub(super) cores: usize,
     /// Those of them that are free.
     pub(super) free: usize,
-    /// Cores of other guests below it, on whatever node.
+    /// Cores of other guests below it, on any node.
     pub(super) others: usize,
 }
 
-/// What a set costs, field by field from the highest bits: caches that it stands on, those shared with other guests,
-/// whole free ones that it breaks (or cores of other guests below them, where guests are to be spread), cores from the
-/// blocks of other free GPUs, cores outside its own GPUs' blocks, and how far cores of other GPUs are from the end: the
-/// last GPUs are given out last.
+/// The cost of a set, field by field from the highest bits: caches it touches, those shared with
+/// other guests, entirely free ones that it breaks (or cores of other guests below them, if guests
+/// are spread), cores from the blocks of other free GPUs, cores outside its own GPUs' blocks, and
+/// how far cores of other GPUs are from the end, since the last GPUs are given out last.
 type Cost = u128;
 
 /// Bits of [`Cost`] that a field starts at.
@@ -55,7 +55,7 @@ const OUTSIDE: u32 = 48;
 
 /// The search for a set.
 struct Search<'a> {
-    /// Free choices of each cache in the order in which they are taken.
+    /// Free choices of each cache in the order of taking.
     by_cache: Vec<Vec<Choice>>,
     /// Chosen already, of each cache.
     fixed: Vec<usize>,
@@ -63,12 +63,12 @@ struct Search<'a> {
     caches: &'a [Cache],
     /// Whether guests are to be spread.
     spread: bool,
-    /// Places of the node.
+    /// Number of cores of the node.
     places: usize,
 }
 
-/// Chooses `wanted` cores beside those that are chosen already; gives the places of all, ascending. None where there
-/// are too few.
+/// Chooses `wanted` cores in addition to those already chosen; returns the places of all,
+/// ascending. None: there are too few.
 pub(super) fn pick(
     choices: &[Choice],
     caches: &[Cache],
@@ -101,7 +101,7 @@ pub(super) fn pick(
 }
 
 impl Search<'_> {
-    /// What a cache costs when so many of its choices are taken, for every number from 0 on.
+    /// Returns the cost of a cache for every number of its choices taken, from 0.
     fn costs(&self, cache: usize) -> impl Iterator<Item = Cost> + '_ {
         let mut cores: Cost = 0;
         let list = &self.by_cache[cache];
@@ -119,7 +119,7 @@ impl Search<'_> {
         })
     }
 
-    /// What it costs to stand on a cache with so many cores.
+    /// Returns the cost of using this many cores of a cache.
     fn touched(&self, cache: usize, cores: usize) -> Cost {
         let Cache { cores: all, free, others } = self.caches[cache];
         if cores == 0 {
@@ -132,8 +132,9 @@ impl Search<'_> {
         (1 << CACHES) + (Cost::from(others > 0) << SHARED) + ((broken as Cost) << BROKEN)
     }
 
-    /// How many choices of each cache the best set takes. Goes from the last cache to the first: the least cost of
-    /// taking a number from a cache and those after it is the least over what the cache itself gives.
+    /// Returns how many choices of each cache the best set takes. Dynamic programming from the last
+    /// cache to the first: the least cost of taking a number from a cache and those after it is the
+    /// minimum over what the cache itself provides.
     fn numbers(&self, wanted: usize) -> Option<Vec<usize>> {
         let caches = self.caches.len();
         let mut after = vec![0; caches + 1];
@@ -147,7 +148,7 @@ impl Search<'_> {
         let mut least = vec![vec![Cost::MAX; wanted + 1]; caches + 1];
         least[caches][0] = 0;
         for cache in (0..caches).rev() {
-            // No more than stands in the caches from here on, and no less than those before cannot give.
+            // At most what the caches from here on have, at least what those before cannot provide.
             let lowest = wanted.saturating_sub(after[0] - after[cache]);
             let (here, rest) = least.split_at_mut(cache + 1);
             for number in lowest..=wanted.min(after[cache]) {
@@ -161,7 +162,7 @@ impl Search<'_> {
         let mut open = wanted;
         let mut numbers = Vec::with_capacity(caches);
         for cache in 0..caches {
-            // Of equal ways the one that takes most from the first caches has the lowest places.
+            // Of equal costs the set that takes most from the first caches has the lowest places.
             let most = open.min(self.by_cache[cache].len());
             let best = (0..=most).rev().find(|&own| {
                 costs[cache][own].saturating_add(least[cache + 1][open - own]) == least[cache][open]

@@ -1,10 +1,12 @@
-//! Which of two sets of GPUs is better: the one definition that every part of the planner, and its tests, share.
+//! The order of sets of GPUs: the single definition of better, shared by every part of the planner
+//! and its tests.
 //!
-//! A *candidate* is a set of GPUs that can be had, of the size asked for: on hosts with partitions the offered ones and
-//! each GPU alone; with `--allow split` in full passthrough any other set, too, if no partition will do; on hosts
-//! without partitions any set. It is *feasible* if its cores and memory fit, its NICs and drives can be had as near as
-//! asked for, and the IOMMU can part it from the rest. Of the feasible candidates the one with the smallest [`Key`]
-//! wins, compared field by field in the order in which they stand there.
+//! A *candidate* is an available set of GPUs of the requested size: on hosts with partitions the
+//! offered ones and each GPU alone; with `--allow split` in full passthrough any other set, too, if
+//! no partition will do; on hosts without partitions any set. It is *feasible* if its cores and
+//! memory fit, its NICs and drives are available as near as requested, and the IOMMU can separate
+//! it from the rest. Of the feasible candidates the one with the smallest [`Key`] wins, compared
+//! field by field in the order of their declaration.
 //!
 //! | # | Less is better | Because |
 //! |---|---|---|
@@ -24,11 +26,12 @@
 //! | 14 | cores of free GPUs | the share of GPUs that stay free |
 //! | 15 | indexes | the same answer every time |
 //!
-//! The same table stands in gpuvm-placement(7).
+//! The same table is in gpuvm-placement(7).
 //!
-//! Every field but `remote`, `far`, `short`, `strain` and the nodes of cores follows from the set alone, and none of
-//! those five can be less than what a set is given before they are known. So a set that loses already is never asked for
-//! its cores: the search compares with the two best so far and keeps the second for `--explain`.
+//! Every field but `remote`, `far`, `short`, `strain` and the nodes of cores follows from the set
+//! alone, and these five start from lower bounds. So the cores of a set that already loses are
+//! never computed: the search compares with the two best so far and keeps the second for
+//! `--explain`.
 
 use super::budget::Budget;
 use super::extras::Search;
@@ -39,7 +42,7 @@ use crate::request::{Policy, Prefer, Request};
 use crate::topology::FabricModel;
 use std::cmp::Reverse;
 
-/// What a set of GPUs costs; the smaller, the better.
+/// The cost of a set of GPUs; smaller is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// NVLinks lost: 0 for a partition and 1 for another set of such a board; where GPUs are linked directly, minus
@@ -47,31 +50,31 @@ pub(super) struct Key {
     pub(super) nvlink: i64,
     /// Cores that are not on the node of the GPUs that they serve.
     pub(super) remote: u32,
-    /// Nodes that its GPUs and cores stand on.
+    /// Nodes that its GPUs and cores are on.
     pub(super) nodes: u32,
-    /// Packages that the GPUs hang below where they count before NICs; else 0.
+    /// Packages of the GPUs if they count before NICs; otherwise 0.
     pub(super) packages_first: u32,
     /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2 elsewhere.
     pub(super) far: u32,
-    /// Packages that the GPUs hang below.
+    /// Packages of the GPUs.
     pub(super) packages: u32,
-    /// Root complexes that the GPUs hang below.
+    /// Root complexes of the GPUs.
     pub(super) roots: u32,
-    /// PCIe switches that the GPUs hang below; a GPU below none counts as one.
+    /// PCIe switches of the GPUs; a GPU below none counts as one.
     pub(super) switches: u32,
-    /// Models of its GPUs: of equally near sets that of equal ones.
+    /// Models of its GPUs: among equally near sets, equal models win.
     pub(super) models: u32,
-    /// Cores of its share of nodes without GPUs that others have.
+    /// Cores of its share of nodes without GPUs that others hold.
     pub(super) short: u32,
     /// With the policy to spread only: GPUs of other guests on its nodes.
     pub(super) neighbours: u32,
-    /// What it costs later guests ([`Future`]).
+    /// Its cost to later guests ([`Future`]).
     pub(super) future: u32,
     /// NVLinks between the set and GPUs that stay free.
     pub(super) cut: u64,
     /// Cores that free GPUs of its nodes lose of their share.
     pub(super) strain: u32,
-    /// The set, so that of equal ones that with the lowest indexes is the smallest.
+    /// The set, so that among equals the one with the lowest indexes is the smallest.
     list: Reverse<Mask>,
 }
 
@@ -82,7 +85,7 @@ impl Key {
     }
 }
 
-/// The NVLinks between GPUs where they differ from pair to pair.
+/// The NVLinks between GPUs if they differ from pair to pair.
 #[derive(Debug)]
 pub(super) struct Links {
     /// Links of each pair, by index.
@@ -90,7 +93,8 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Reads the links; none where every pair has the same number, so that all sets of a size are alike.
+    /// Reads the links; none if every pair has the same number, so that all sets of a size are
+    /// equal.
     pub(super) fn new(slots: &Slots<'_>) -> Option<Links> {
         let links = &slots.topology.fabric().links;
         let gpus = slots.gpus.bdfs.len();
@@ -129,7 +133,7 @@ impl Links {
     }
 }
 
-/// What candidate sets are judged by besides their GPUs.
+/// The criteria of candidate sets besides their GPUs.
 pub(super) struct Judges<'a> {
     /// Cores and memory.
     pub(super) budget: &'a Budget,
@@ -137,26 +141,26 @@ pub(super) struct Judges<'a> {
     pub(super) extras: &'a Search,
 }
 
-/// What makes keys on one host for one request.
+/// Makes the keys of sets on one host for one request.
 pub(super) struct Scorer<'a> {
     /// GPUs.
     pub(super) slots: &'a Slots<'a>,
-    /// What later guests lose.
+    /// The cost to later guests.
     pub(super) future: &'a Future,
-    /// Links, where they differ.
+    /// Links if they differ.
     pub(super) links: Option<Links>,
     /// Cores, memory, NICs and drives.
     pub(super) judges: &'a Judges<'a>,
     /// Whether neighbours are avoided.
     spread: bool,
-    /// Whether one package counts before near NICs.
+    /// Whether one package counts before the distance to NICs.
     package: bool,
     /// Whether GPUs are linked directly, so that links inside a set count.
     direct: bool,
 }
 
 impl<'a> Scorer<'a> {
-    /// Makes one.
+    /// Makes a scorer.
     pub(super) fn new(
         slots: &'a Slots<'a>,
         future: &'a Future,
@@ -175,7 +179,8 @@ impl<'a> Scorer<'a> {
         Scorer { slots, future, links: Links::new(slots), judges, spread, package, direct }
     }
 
-    /// The least that a set can cost; none where that is `limit` or more. `switches` go along with it.
+    /// Returns a lower bound of a set's cost; none if that is `limit` or more. `switches` go along
+    /// with the set.
     fn least(&self, set: Mask, switches: Mask, split: bool, limit: Option<&Key>) -> Option<Key> {
         let units = &self.slots.units;
         let inside = match &self.links {
@@ -205,7 +210,7 @@ impl<'a> Scorer<'a> {
             strain: 0,
             list: Reverse(set.reverse_bits()),
         };
-        // The fields left out are 0 and the list is not: a strictly larger key stays larger with them.
+        // The fields not yet known are 0: a strictly larger key stays larger with them.
         if limit.is_some_and(|limit| Key { list: limit.list, ..key } > *limit) {
             return None;
         }
@@ -220,7 +225,7 @@ impl<'a> Scorer<'a> {
         limit.is_none_or(|limit| key < *limit).then_some(key)
     }
 
-    /// Fills in what cores, memory, NICs and drives cost; none where the set is not feasible.
+    /// Adds the cost of cores, memory, NICs and drives; none if the set is not feasible.
     fn complete(&self, mut key: Key, switches: Mask) -> Option<Key> {
         let gpus = self.slots.gpus.of(key.set());
         if self.slots.entangled {
@@ -244,14 +249,14 @@ pub(super) struct Ranking {
     pub(super) best: Option<Key>,
     /// The second best feasible one, for `--explain`.
     pub(super) second: Option<Key>,
-    /// The best of those that are not feasible, by what is known of them.
+    /// The best infeasible one, by its known fields.
     pub(super) infeasible: Option<Key>,
     /// Candidates seen.
     pub(super) seen: usize,
 }
 
 impl Ranking {
-    /// Looks at one more candidate. The same set may come twice.
+    /// Considers another candidate. The same set may be offered twice.
     pub(super) fn offer(&mut self, scorer: &Scorer<'_>, set: Mask, switches: Mask, split: bool) {
         self.seen += 1;
         let limit = self.second.as_ref();
@@ -270,8 +275,8 @@ impl Ranking {
         }
     }
 
-    /// The set to take: the best feasible one, else the best of the others, whose cores, memory or devices then say
-    /// what is short.
+    /// The set to take: the best feasible one, otherwise the best of the others, whose cores,
+    /// memory or devices then show what is short.
     pub(super) fn winner(&self) -> Option<Key> {
         self.best.or(self.infeasible)
     }

@@ -1,14 +1,15 @@
-//! Which sets of GPUs are tried where any set may form a guest. GPUs that no rule can tell apart are taken by lowest
-//! index, and IOMMU groups whole; if that leaves few sets, all are tried, else those that fill the units of the tree
-//! best, and those that grow along NVLinks. It knows no rule by which one is better: that is the scorer's.
+//! Generates the sets of GPUs to try on hosts where any set is allowed. Indistinguishable GPUs are
+//! taken by lowest index, and IOMMU groups as a whole; if that leaves few sets, all are tried,
+//! otherwise those that fill the units of the tree best, and those that grow along NVLinks. The
+//! scorer decides which one is better.
 
 use super::score::{Ranking, Scorer};
 use super::slots::{MOST, Mask, Slots, bits, first, size};
 
-/// Sets above this number are not all tried.
+/// Above this number, not all sets are tried.
 const MAX_SETS: usize = 4096;
 
-/// What goes into a set whole: GPUs that are alike, in bundles of the same size.
+/// Equivalent bundles of GPUs; a bundle is taken as a whole.
 #[derive(Debug)]
 struct Kind {
     /// GPUs of one bundle.
@@ -17,7 +18,8 @@ struct Kind {
     bundles: Vec<Mask>,
 }
 
-/// Offers sets of `number` GPUs to a ranking; `split` says that they are no partitions of a board that has some.
+/// Offers sets of `number` GPUs to a ranking; with `split` they are not partitions of a board that
+/// has partitions.
 pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, split: bool) {
     let bundles = bundles(scorer.slots);
     let free = bundles.iter().fold(0, |set, bundle| set | bundle);
@@ -47,7 +49,8 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
     }
 }
 
-/// Free GPUs in bundles that the IOMMU keeps together; bundles with a GPU that cannot be had are left out.
+/// Free GPUs in bundles that the IOMMU keeps together; bundles with an unavailable GPU are left
+/// out.
 fn bundles(slots: &Slots<'_>) -> Vec<Mask> {
     let free = slots.gpus.takeable();
     let lowest = |&gpu: &usize| slots.together[gpu].trailing_zeros() as usize == gpu;
@@ -55,8 +58,8 @@ fn bundles(slots: &Slots<'_>) -> Vec<Mask> {
     bits(free).filter(lowest).map(|gpu| slots.together[gpu]).filter(whole).collect()
 }
 
-/// Sorts bundles by kind. Two GPUs of a model are alike below the same switch, root complex and node if neither has
-/// NVLinks that differ from those of others.
+/// Sorts bundles by kind. Two GPUs of a model are equivalent below the same switch, root complex
+/// and node if neither has NVLinks that differ from those of others.
 fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
     let units = &scorer.slots.units;
     let of = |units: &[Mask], bundle: Mask| units.iter().position(|unit| unit & bundle == bundle);
@@ -120,7 +123,7 @@ fn every(kinds: &[Kind], missing: usize, set: Mask, offer: &mut impl FnMut(Mask)
 struct Filler<'a> {
     /// GPUs and the tree.
     slots: &'a Slots<'a>,
-    /// What goes whole.
+    /// The bundles.
     bundles: &'a [Mask],
 }
 
@@ -131,8 +134,8 @@ impl Filler<'_> {
         [&units.packages, &units.nodes, &units.roots, &units.switches]
     }
 
-    /// Offers for each unit that holds enough, the host among them, a set filled best, and one that starts from each
-    /// unit below it.
+    /// Offers for each unit with enough GPUs, the host included, the best-filling set, and one
+    /// starting from each unit below it.
     fn fill_all(&self, free: Mask, number: usize, offer: &mut impl FnMut(Mask)) {
         let levels = self.levels();
         let host = [first(self.slots.gpus.bdfs.len())];
@@ -156,7 +159,8 @@ impl Filler<'_> {
         }
     }
 
-    /// Takes `number` GPUs of these: from the unit that fits best, else the largest whole and the rest likewise.
+    /// Takes `number` GPUs of these: from the unit that fits best, otherwise the largest as a whole
+    /// and the rest likewise.
     fn fill(&self, from: Mask, level: usize, number: usize) -> Option<Mask> {
         if number == 0 {
             return Some(0);
@@ -181,7 +185,7 @@ impl Filler<'_> {
         Some(set)
     }
 
-    /// Takes the lowest bundles that fit; none where they leave a gap.
+    /// Takes the lowest bundles that fit; none if they do not add up.
     fn take(&self, from: Mask, number: usize) -> Option<Mask> {
         let mut set = 0;
         for &bundle in self.bundles.iter().filter(|&&bundle| bundle & from == bundle) {
@@ -193,7 +197,7 @@ impl Filler<'_> {
     }
 }
 
-/// Grows a set along NVLinks from a bundle; of equal steps the one that stays nearest.
+/// Grows a set along NVLinks from a bundle; among equal steps the nearest.
 fn grow(scorer: &Scorer<'_>, bundles: &[Mask], seed: Mask, number: usize) -> Option<Mask> {
     let units = &scorer.slots.units;
     let near = |set: Mask, bundle: Mask| {

@@ -1,4 +1,5 @@
-//! What is short, as an error with numbers, holders and what would help. Written only where no place was found.
+//! Writes the error of a shortage, with numbers, holders and a hint. Used only if no place was
+//! found.
 
 use super::PlanError;
 use super::affinity::Homes;
@@ -12,7 +13,7 @@ use crate::topology::Topology;
 use crate::words::are;
 use std::collections::BTreeSet;
 
-/// What an error is written from.
+/// The facts that an error is written from.
 pub(super) struct Shortage<'a> {
     /// The numbers.
     pub(super) budget: &'a Budget,
@@ -20,7 +21,7 @@ pub(super) struct Shortage<'a> {
     pub(super) topology: &'a Topology,
     /// Nodes and their cores.
     pub(super) homes: &'a Homes<'a>,
-    /// What is taken.
+    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
     /// The guest's GPUs.
     pub(super) gpus: &'a [Bdf],
@@ -90,7 +91,7 @@ impl Shortage<'_> {
         }
     }
 
-    /// What is kept for the host, to be read after what it has.
+    /// Returns what is reserved for the host, as words to follow what it has.
     fn kept(&self) -> String {
         match self.budget.request.reserve.cores {
             0 => String::new(),
@@ -101,7 +102,7 @@ impl Shortage<'_> {
         }
     }
 
-    /// A node has too few cores: for good, or for now.
+    /// Makes the error of a node with too few cores: permanent or temporary.
     fn cores(&self, demand: Demand, threads: u32) -> PlanError {
         let (stock, home) = (&self.budget.nodes[demand.node], &self.homes.all()[demand.node]);
         let own = u32::from(demand.own);
@@ -130,7 +131,7 @@ impl Shortage<'_> {
         PlanError::Taken { what, holders, hint: self.remote() }
     }
 
-    /// All nodes have too few cores, though any may serve.
+    /// Makes the error of all nodes having too few cores, though any may be used.
     fn everywhere(&self, demand: Demand) -> PlanError {
         let what = format!(
             "{} for vCPUs lack on node {} and on all others",
@@ -152,7 +153,7 @@ impl Shortage<'_> {
         }
     }
 
-    /// The words that cores and memory of other nodes would do, where they would.
+    /// Returns the hint that cores and memory of other nodes would suffice, if they would.
     fn remote(&self) -> String {
         let mut solution = Solution::default();
         let asked = self.budget.request.allow.remote;
@@ -162,7 +163,7 @@ impl Shortage<'_> {
         }
     }
 
-    /// The nodes have no pages of the size.
+    /// Makes the error of nodes without pages of the size.
     fn pages(&self, rooms: &[usize]) -> PlanError {
         let nodes = self.topology.nodes();
         let pools = rooms.iter().flat_map(|&at| &nodes[at].huge_pages);
@@ -175,7 +176,7 @@ impl Shortage<'_> {
         PlanError::Impossible { what: format!("this host has no huge pages of {page}"), hint }
     }
 
-    /// Too little memory: for good, or for now.
+    /// Makes the error of too little memory: permanent or temporary.
     fn memory(&self, rooms: Option<Vec<usize>>, size: MemSize) -> PlanError {
         let budget = self.budget;
         let everywhere = budget.request.allow.remote && budget.is_bound();
@@ -194,7 +195,7 @@ impl Shortage<'_> {
                 all.filter(|(_, room)| of(room)).map(|(at, _)| at).collect()
             }
         };
-        // Pages of one cell do not straddle nodes, so that each node counts in whole ones.
+        // Pages of one cell do not straddle nodes, so each node counts in whole pages.
         let unit = if budget.is_bound() { budget.unit() } else { MemSize::from_kib(1) };
         let total = |what: fn(&Room) -> MemSize| -> MemSize {
             rooms.iter().map(|&at| what(&budget.rooms[at]).round_down(unit)).sum()

@@ -1,5 +1,5 @@
-//! A host's GPUs as numbers, and sets of them as bit masks: by PCIe switch, root complex, node and package. Knows
-//! neither what is wanted nor what is better.
+//! A host's GPUs as numbers, and sets of them as bit masks: by PCIe switch, root complex, node and
+//! package. Knows neither the request nor which set is better.
 
 use super::affinity::Homes;
 use super::groups::{self, Block};
@@ -10,7 +10,7 @@ use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};
 /// A set of GPUs or NVSwitches: bit i is the one with index i, by address.
 pub(super) type Mask = u128;
 
-/// GPUs, and NVSwitches, that are looked at, the first by address. No known host has half as many.
+/// The most GPUs, and NVSwitches, considered, the first by address. No known host has half as many.
 pub(super) const MOST: usize = 128;
 
 /// The indexes in a set, ascending.
@@ -22,7 +22,7 @@ pub(super) fn bits(mut set: Mask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How many there are in a set.
+/// Returns the number of elements of a set.
 pub(super) fn size(set: Mask) -> usize {
     set.count_ones() as usize
 }
@@ -32,25 +32,25 @@ pub(super) fn first(number: usize) -> Mask {
     if number >= MOST { Mask::MAX } else { (1 << number) - 1 }
 }
 
-/// Functions of one kind with what stands in their way.
+/// Functions of one kind, with why they are blocked.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
-    /// Addresses by index: those that count, ascending, then displays that were asked for.
+    /// Addresses by index: those that count, ascending, then requested displays.
     pub(super) bdfs: Vec<Bdf>,
-    /// How many of them count and have an index for people.
+    /// How many of them count and have an index for users.
     pub(super) counted: usize,
-    /// Why a function cannot be had, by index.
+    /// Why a function is unavailable, by index.
     pub(super) blocked: Vec<Option<Block<'a>>>,
-    /// Those that can be had.
+    /// Available functions.
     pub(super) free: Mask,
-    /// Those that cannot be had because of a domain.
+    /// Functions unavailable because of a domain.
     pub(super) held: Mask,
-    /// Those that a number may take: of the model that is wanted.
+    /// Functions that a request by number may take: those of the wanted model.
     pub(super) meant: Mask,
 }
 
 impl<'a> Row<'a> {
-    /// Looks at these functions, which come by address, and at displays that do not count.
+    /// Examines these functions, sorted by address, and displays, which do not count.
     fn new(
         topology: &'a Topology,
         taken: &Taken<'a>,
@@ -72,12 +72,12 @@ impl<'a> Row<'a> {
         Row { bdfs, counted, blocked, free, held, meant: Mask::MAX }
     }
 
-    /// Those that can be had and that a number may take.
+    /// Returns available functions that a request by number may take.
     pub(super) fn takeable(&self) -> Mask {
         self.free & self.meant
     }
 
-    /// Leaves to a number these only.
+    /// Restricts requests by number to these functions.
     pub(super) fn mean(&mut self, bdfs: &[Bdf]) {
         self.meant = self.mask(bdfs).unwrap_or(0);
     }
@@ -89,7 +89,7 @@ impl<'a> Row<'a> {
         counted.binary_search(&bdf).ok().or_else(|| Some(self.counted + display()?))
     }
 
-    /// The set of these functions; none where one is not among them.
+    /// The set of these functions; none if one is not among them.
     pub(super) fn mask(&self, bdfs: &[Bdf]) -> Option<Mask> {
         bdfs.iter().try_fold(0, |set, &bdf| Some(set | 1 << self.index(bdf)?))
     }
@@ -104,14 +104,15 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The tree above the GPUs: the GPUs of each unit, by level. Every GPU stands in one unit of each level.
+/// The tree above the GPUs: the GPUs of each unit, by level. Every GPU is in one unit of each
+/// level.
 #[derive(Debug)]
 pub(super) struct Units {
-    /// Packages: that of the first core of the GPU's home node.
+    /// Packages, by the first core of the GPU's home node.
     pub(super) packages: Vec<Mask>,
     /// Home nodes.
     pub(super) nodes: Vec<Mask>,
-    /// Root complexes, by the kernel's name; where the record names none, by the bus of the topmost bridge.
+    /// Root complexes, by the kernel's name; without one, by the bus of the topmost bridge.
     pub(super) roots: Vec<Mask>,
     /// PCIe switches, each the nearest above the GPU; a GPU below none counts as a unit of its own.
     pub(super) switches: Vec<Mask>,
@@ -143,7 +144,8 @@ impl Units {
     }
 }
 
-/// The root complex of a function: the kernel's name, else segment and bus of the topmost bridge.
+/// Returns the root complex of a function: the kernel's name, otherwise segment and bus of the
+/// topmost bridge.
 fn root<'a>(topology: &Topology, device: &'a PciDevice) -> Result<&'a str, (u32, u8)> {
     device.root.as_deref().ok_or_else(|| {
         let top = topology.path_to_root(device.bdf).last().copied().unwrap_or(device.bdf);
@@ -151,21 +153,22 @@ fn root<'a>(topology: &Topology, device: &'a PciDevice) -> Result<&'a str, (u32,
     })
 }
 
-/// The PCIe switch right above a function, by its upstream port; none where it hangs below a root port.
+/// Returns the PCIe switch directly above a function, by its upstream port; none if it is below a
+/// root port.
 fn nearest_switch(topology: &Topology, device: &PciDevice) -> Option<Bdf> {
     let bridge =
         |bdf: Option<Bdf>| topology.device(bdf?).filter(|d| d.kind() == DeviceKind::Bridge);
     let port = bridge(device.parent)?;
     let above = bridge(port.parent)?;
-    // A record may show a switch as one bridge below the root port.
+    // A record may represent a switch by a single bridge below the root port.
     Some(if above.parent.is_some() { above.bdf } else { port.bdf })
 }
 
-/// Groups indexes by what they stand in; of the units the first by its lowest index comes first.
+/// Groups indexes by unit; units are ordered by their lowest index.
 fn units<K: PartialEq>(of: impl Iterator<Item = K>) -> Vec<Mask> {
     let mut found: Vec<(K, Mask)> = Vec::new();
     for (at, key) in of.enumerate() {
-        // Neighbours by address mostly stand in the same unit, so the last is asked first.
+        // Neighbours by address are mostly in the same unit, so the last is tried first.
         match found.iter_mut().rev().find(|(other, _)| *other == key) {
             Some((_, set)) => *set |= 1 << at,
             None => found.push((key, 1 << at)),
@@ -190,14 +193,14 @@ pub(super) fn touched(units: &[Mask], set: Mask) -> u32 {
     number
 }
 
-/// The state of a host's GPUs that the choice is made on.
+/// The state of a host's GPUs that GPUs are chosen from.
 pub(super) struct Slots<'a> {
     /// The host.
     pub(super) topology: &'a Topology,
     /// GPUs.
     pub(super) gpus: Row<'a>,
-    /// NVSwitches that a partition may take; in the shared model, where guests get none, those that an admin took out
-    /// of use, since the partitions that go over them are to go, too.
+    /// NVSwitches that a partition may take; in the shared model, where guests get none, those that
+    /// an admin excluded, since the partitions that use them are excluded, too.
     pub(super) switches: Row<'a>,
     /// The tree above the GPUs.
     pub(super) units: Units,
@@ -208,7 +211,7 @@ pub(super) struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Looks at every GPU, and at the NVSwitches that matter.
+    /// Examines every GPU, and the NVSwitches that matter.
     pub(super) fn new(topology: &'a Topology, homes: &Homes<'_>, taken: &Taken<'a>) -> Slots<'a> {
         let gpus = Row::new(topology, taken, topology.gpus().map(|gpu| gpu.bdf), taken.asked());
         let pools = topology.partitions().iter().flat_map(|partition| &partition.nvswitch_pool);

@@ -1,4 +1,5 @@
-//! What the domains of a host hold, turned round: by device, by core, by node. Knows what is held, not what is wanted.
+//! The holdings of a host's domains, inverted: by device, by core, by node. Knows what is held, not
+//! what is requested.
 
 use super::explain::count;
 use super::{Exclusion, Held, Occupancy};
@@ -9,38 +10,39 @@ use crate::request::GpuWish;
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Stands for "no domain" among places of domains.
+/// The index that means "no domain".
 const NOBODY: u32 = u32::MAX;
 
-/// A domain's memory on one node: the domain's place, and how much.
+/// A domain's memory on one node: the domain's index, and how much.
 type Amount = (u32, MemSize);
 
-/// What is taken on a host.
+/// What domains hold on a host.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     /// The host.
     topology: &'a Topology,
     /// Its domains.
     domains: &'a [Held],
-    /// PCI functions by address, with the place of the domain that holds each; the first domain comes first.
+    /// PCI functions by address, with the index of the domain that holds each; the first domain
+    /// comes first.
     devices: Vec<(Bdf, u32)>,
-    /// Places of the first domain that holds each core, in the order of [`Topology::cores`].
+    /// Indexes of the first domain that holds each core, in the order of [`Topology::cores`].
     owners: Vec<u32>,
-    /// Places of domains that are not held to single cores, with the pcpus that they float over; none: it runs, and may
-    /// on all.
+    /// Indexes of domains that are not pinned to single cores, with the pcpus that they float over;
+    /// none: it runs and may use all.
     floating: Vec<(u32, Option<CpuSet>)>,
     /// Memory of each domain, in the order of [`Topology::nodes`].
     memory: Vec<Vec<Amount>>,
-    /// GPUs and NVSwitches that an admin took out of use: few.
+    /// GPUs and NVSwitches that an admin excluded.
     excluded: &'a [Exclusion],
-    /// Pcpus whose cores nobody gets.
+    /// Pcpus whose cores no guest gets.
     closed: &'a CpuSet,
     /// Displays that the request names by address, by address.
     asked: Vec<Bdf>,
 }
 
 impl<'a> Taken<'a> {
-    /// Turns the domains' holdings round.
+    /// Inverts the domains' holdings.
     pub(super) fn new(topology: &'a Topology, held: &'a Occupancy) -> Taken<'a> {
         let mut taken = Taken {
             topology,
@@ -58,7 +60,7 @@ impl<'a> Taken<'a> {
             taken.add_pins(domain, at);
         }
         taken.devices.sort();
-        // What is bound to one node is there; the rest lies where those leave room, beside the guest's own.
+        // Memory bound to one node is there; the rest is where that leaves room.
         taken.add_memories(held, true);
         for (nodes, amount) in &held.own_memory {
             taken.add_memory(NOBODY, &nodes_of(topology, nodes), *amount);
@@ -70,7 +72,7 @@ impl<'a> Taken<'a> {
         taken
     }
 
-    /// Adds the memory that domains have on one node each, or all other.
+    /// Adds the memory that domains bind to a single node, or all other.
     fn add_memories(&mut self, held: &Occupancy, one: bool) {
         for (domain, at) in held.domains.iter().zip(0..) {
             for (nodes, amount) in &domain.memory {
@@ -82,7 +84,7 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Takes down the GPUs of a request that no number takes: boot displays and integrated ones, by address.
+    /// Records the requested GPUs that only an address can take: boot displays and integrated ones.
     pub(super) fn asking(mut self, wish: &GpuWish) -> Taken<'a> {
         if let GpuWish::Exact(bdfs) = wish {
             let aside = |bdf: &&Bdf| {
@@ -105,8 +107,9 @@ impl<'a> Taken<'a> {
         self.asked.contains(&bdf)
     }
 
-    /// Adds a domain's pins: a pin within one core, or with one core of each of several nodes, holds these cores (so
-    /// are the emulators of guests with several nodes pinned); a wider one lets the domain float.
+    /// Adds a domain's pins: a pin within one core, or with one core of each of several nodes,
+    /// holds these cores (as the emulators of guests on several nodes are pinned); a wider one lets
+    /// the domain float.
     fn add_pins(&mut self, domain: &'a Held, at: u32) {
         let mut wide = CpuSet::new();
         for pin in pins(domain) {
@@ -119,7 +122,7 @@ impl<'a> Taken<'a> {
             }
         }
         if domain.vcpu_pins.iter().all(CpuSet::is_empty) {
-            // Where it will run is not said before it does.
+            // Where it will run is unknown until it does.
             self.floating.extend(domain.active.then_some((at, None)));
         } else if !wide.is_empty() {
             let own = self.own(domain);
@@ -139,7 +142,8 @@ impl<'a> Taken<'a> {
         own
     }
 
-    /// Adds a domain's memory to these nodes, in proportion to what is left on each; where nothing is, to their sizes.
+    /// Adds a domain's memory to these nodes, in proportion to what is left on each, or to their
+    /// sizes if nothing is left.
     fn add_memory(&mut self, domain: u32, those: &[usize], amount: MemSize) {
         let size = |at: usize| self.topology.nodes()[at].memory_kib;
         if let [only] = those[..] {
@@ -164,12 +168,12 @@ impl<'a> Taken<'a> {
         (*found == bdf).then(|| self.domains[*domain as usize].domain.as_str())
     }
 
-    /// Why an admin took a function out of use; none: it is in use.
+    /// Returns why an admin excluded a function; none: it is not excluded.
     pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a str> {
         self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
     }
 
-    /// NVSwitches that an admin took out of use.
+    /// Returns the NVSwitches that an admin excluded.
     pub(super) fn withdrawn_switches(&self) -> impl Iterator<Item = Bdf> + '_ {
         let is_switch = |bdf: &Bdf| {
             self.topology.device(*bdf).is_some_and(|d| d.kind() == DeviceKind::NvSwitch)
@@ -189,7 +193,7 @@ impl<'a> Taken<'a> {
         self.domains.get(self.owners[core] as usize).map(|held| held.domain.as_str())
     }
 
-    /// Who holds cores of a node among these, one line for each domain.
+    /// Returns the holders of cores of a node among these, one line for each domain.
     pub(super) fn core_holders(&self, node: NodeId, among: &[usize]) -> Vec<String> {
         let mut by_domain: BTreeMap<&str, usize> = BTreeMap::new();
         let mut pcpus = CpuSet::new();
@@ -215,7 +219,7 @@ impl<'a> Taken<'a> {
         by_domain.iter().map(line).collect()
     }
 
-    /// Domains that run on these pcpus, or may.
+    /// Returns the domains that run, or may run, on these pcpus.
     pub(super) fn floating_over(&self, pcpus: impl FnOnce() -> CpuSet) -> Vec<&'a str> {
         if self.floating.is_empty() {
             return Vec::new();
@@ -226,13 +230,13 @@ impl<'a> Taken<'a> {
         those.map(|(at, _)| self.domains[*at as usize].domain.as_str()).collect()
     }
 
-    /// Memory of all domains on the node at this place of [`Topology::nodes`]. What is bound to several nodes, or to
-    /// none, counts by what is left on them.
+    /// Memory of all domains on the node at this place of [`Topology::nodes`]. Memory bound to
+    /// several nodes, or to none, counts in proportion to what is left on them.
     pub(super) fn memory(&self, node: usize) -> MemSize {
         sum(&self.memory[node])
     }
 
-    /// Memory on a node of domains that are off and will take it from the pool of this page size.
+    /// Returns the memory of a node that stopped domains will take from the pool of this page size.
     pub(super) fn memory_to_come(&self, node: usize, page: MemSize) -> MemSize {
         let off = |(at, _): &&Amount| {
             let held = &self.domains[*at as usize];
@@ -241,7 +245,7 @@ impl<'a> Taken<'a> {
         self.memory[node].iter().filter(off).map(|(_, size)| *size).sum()
     }
 
-    /// Who holds memory of a node, one line for each domain.
+    /// Returns the holders of a node's memory, one line for each domain.
     pub(super) fn memory_holders(&self, node: usize) -> Vec<String> {
         let mut by_domain: BTreeMap<&str, MemSize> = BTreeMap::new();
         for (at, size) in &self.memory[node] {
@@ -256,12 +260,12 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Whether a pin leaves who is pinned so more than one core of a node, so that it holds none of them.
+/// Whether a pin covers more than one core of a node, so that it holds none of them.
 pub fn floats(topology: &Topology, pin: &CpuSet) -> bool {
     narrow(topology, pin).is_none()
 }
 
-/// The cores of a pin that holds cores; none where it is too wide for that.
+/// Returns the cores that a pin holds; none if it is too wide for that.
 fn narrow(topology: &Topology, pin: &CpuSet) -> Option<Narrow> {
     let core = |pcpu: PcpuId| topology.core_place(pcpu);
     let mut cores = pin.iter().filter_map(core);
@@ -275,7 +279,7 @@ fn narrow(topology: &Topology, pin: &CpuSet) -> Option<Narrow> {
     (nodes.len() == all.len()).then(|| Narrow::Several(all.into_iter().collect()))
 }
 
-/// The cores that a pin holds, by place; the first case is nearly all and needs no list.
+/// The cores that a pin holds, by index; the first case covers nearly all and needs no list.
 enum Narrow {
     /// One core.
     One(usize),
@@ -303,7 +307,8 @@ fn sum(amounts: &[Amount]) -> MemSize {
     amounts.iter().map(|(_, size)| *size).sum()
 }
 
-/// Nodes with memory that a domain bound to these has its memory on, as places; an empty set means [`ordinary`] ones.
+/// Returns the nodes with memory that a domain bound to these uses, as indexes; an empty set means
+/// [`ordinary`] ones.
 fn nodes_of(topology: &Topology, nodes: &crate::cpuset::NodeSet) -> Vec<usize> {
     let usual = nodes.is_empty().then(|| ordinary(topology));
     let on = |node: &NumaNode| match &usual {
@@ -314,8 +319,9 @@ fn nodes_of(topology: &Topology, nodes: &crate::cpuset::NodeSet) -> Vec<usize> {
     all.filter(|(_, node)| on(node)).map(|(at, _)| at).collect()
 }
 
-/// Tells nodes that memory which is bound nowhere comes from: those with CPUs and memory. The memory of a GPU is a node
-/// without CPUs (GB300 has 32 of them) and counts only where no other node has memory.
+/// Returns a test for nodes that unbound memory comes from: those with CPUs and memory. The memory
+/// of a GPU is a node without CPUs (GB300 has 32 of them) and counts only if no other node has
+/// memory.
 pub(super) fn ordinary(topology: &Topology) -> impl Fn(&NumaNode) -> bool {
     let usual = |node: &NumaNode| !node.memory_kib.is_zero() && !node.pcpus.is_empty();
     let some = topology.nodes().iter().any(usual);

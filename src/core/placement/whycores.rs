@@ -1,4 +1,4 @@
-//! Why the cores of a plan were chosen, as data. Chooses nothing.
+//! Explains the choice of a plan's cores, as data. Chooses nothing.
 
 use super::affinity::{Home, Moved, distance};
 use super::explain::Reasons;
@@ -31,7 +31,7 @@ impl Cores<'_> {
         }
     }
 
-    /// Says which nodes without GPUs, of which the guest's have a share, others have.
+    /// Adds which nodes without GPUs, shared by the guest's GPUs, others hold.
     fn explain_dropped(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         if self.request.vcpus.is_some() || self.request.cells != CellWish::Auto {
             return;
@@ -50,7 +50,7 @@ impl Cores<'_> {
         self.gpus.iter().filter(|gpu| home.tenants.contains(gpu)).count()
     }
 
-    /// Says which GPUs have no cores on their own node.
+    /// Adds which GPUs have no cores on their own node.
     fn explain_homes(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         for (&gpu, home) in self.gpus.iter().map(|gpu| (gpu, self.homes.of_gpu(*gpu))) {
             match home {
@@ -76,7 +76,7 @@ impl Cores<'_> {
         }
     }
 
-    /// Says which vCPUs are not on the node of their GPUs.
+    /// Adds which vCPUs are not on the node of their GPUs.
     fn explain_loans(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         for &(from, to, number) in &cores.loans {
             let distance = distance(self.topology, from, to);
@@ -88,14 +88,15 @@ impl Cores<'_> {
         }
     }
 
-    /// Says how the guest's threads differ from the host's.
+    /// Adds how the guest's threads differ from the host's.
     fn explain_threads(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         let common = self.homes.common_threads();
         let vcpus = cores.vcpus();
         if cores.threads < common && self.request.vcpus.is_none_or(|n| n as usize >= common) {
             let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
             let why = match seats.all(|seat| seat.threads >= common) {
-                // With more of each it would have no vCPU on some of the nodes that it needs for its memory.
+                // With more threads per core, some nodes that it needs for memory would have no
+                // vCPU.
                 true => FewerThreads::Spread { nodes: cores.nodes.len() },
                 false => FewerThreads::Uneven,
             };
@@ -119,7 +120,7 @@ impl Cores<'_> {
         }
     }
 
-    /// Says where the emulator and the I/O threads run.
+    /// Adds where the emulator and the I/O threads run.
     fn explain_emulator(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         if self.request.profile == Profile::NvidiaVm {
             reasons.say(Topic::Emulator, CoreReason::EmulatorFree);
@@ -198,7 +199,7 @@ impl Cores<'_> {
         }
     }
 
-    /// Says where the cores of a node stand on more L3 caches than they would on the empty node.
+    /// Adds where the cores of a node are on more L3 caches than they would on the empty node.
     fn explain_caches(&self, cores: &NodeCores<'_>, reasons: &mut Reasons) {
         let mine: Vec<usize> =
             cores.vcpus.iter().chain(&cores.own).map(|seat| seat.cache).collect();
@@ -228,7 +229,7 @@ impl Cores<'_> {
         }
     }
 
-    /// Says which other guests are below the guest's L3 caches.
+    /// Adds which other guests share the guest's L3 caches.
     fn explain_neighbours(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
         let caches: BTreeSet<usize> = cores.seats().map(|seat| seat.cache).collect();
         let mut names: Vec<&str> = Vec::new();

@@ -1,45 +1,48 @@
-//! The guest's window for 64-bit BARs, from the real BARs of the devices that it gets, and whether UEFI has to be told. A
-//! place whose window does not fit into the host's address bits is none.
+//! The guest's window for 64-bit BARs, from the real BARs of its devices, and whether UEFI must be
+//! told its size. A placement whose window exceeds the host's address bits is refused.
 
 use super::reason::{Topic, TreeReason, WindowTooLarge};
 use super::{Placement, Reason};
 use crate::topology::{Machine, Topology};
 
-/// Room beyond the passed-through devices (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
+/// Slack beyond the passed-through devices (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 const SLACK_BYTES: u64 = 64 << 30;
-/// Firmware gives windows by this.
+/// Unit of the firmware's window sizes.
 const MEBIBYTE: u64 = 1 << 20;
-/// What QEMU keeps free below 4 GiB, and so moves memory up by at most, and what it rounds the memory's end to.
+/// An upper bound of the memory that QEMU moves from below 4 GiB to above, plus the rounding of the
+/// memory's end.
 const LOW_BYTES: u64 = 5 << 30;
-/// Where QEMU puts the memory above 4 GiB of guests on AMD's hosts that reach it: their IOMMU needs the addresses below.
+/// Where QEMU puts memory above 4 GiB on AMD hosts if the guest reaches this address: the IOMMU
+/// reserves addresses just below.
 const AMD_HIGH_BYTES: u64 = 1 << 40;
-/// OVMF's window where it does not trust the CPU's address bits.
+/// OVMF's window if it does not trust the CPU's address bits.
 const STATIC_BYTES: u64 = 32 << 30;
-/// Address bits that OVMF uses at most: more would need page tables of five levels.
+/// The most address bits that OVMF uses: more would need five-level page tables.
 const MOST_BITS: u8 = 46;
 /// The largest window that OVMF can be told, in MiB.
 const MOST_MIB: u64 = 0x0100_0000;
 /// The window that a guest's devices need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Its size.
+    /// Its size, in bytes.
     pub bytes: u64,
-    /// What UEFI makes by itself; none where the host's address bits are not known.
+    /// The window that UEFI makes by itself, in bytes; none if the host's address bits are unknown.
     automatic: Option<u64>,
 }
 
 impl Window {
-    /// What UEFI has to be told, in MiB; none where its own window is large enough, or is not known.
+    /// Returns the size that UEFI must be told, in MiB; none if its own window is large enough, or
+    /// unknown.
     pub fn told_mib(self) -> Option<u64> {
         self.automatic.filter(|own| *own < self.bytes).map(|_| self.bytes / MEBIBYTE)
     }
 }
 
-/// The window; none without passed-through devices or where the BARs of one are not known.
+/// Computes the window; none without passed-through devices or if the BARs of one are unknown.
 ///
-/// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of its largest BAR
-/// (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is left out where only so the host's
-/// physical address bits suffice.
+/// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of
+/// its largest BAR (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is dropped if the
+/// host's physical address bits suffice only without it.
 pub fn window(
     placement: &Placement,
     topology: &Topology,
@@ -49,7 +52,7 @@ pub fn window(
     fit(sum, memory, topology.machine()).map(Some)
 }
 
-/// The bytes that the ports of a guest's devices cost.
+/// Returns the bytes that the ports of a guest's devices need.
 fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
     let mut sum = 0_u64;
     for &bdf in &placement.devices {
@@ -64,7 +67,8 @@ fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
     (!placement.devices.is_empty()).then_some(sum)
 }
 
-/// The window for ports that cost `sum` bytes, beside so many bytes of memory below the top of the address space.
+/// Returns the window for ports that need `sum` bytes, above `memory` bytes and below the top of
+/// the address space.
 fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarge> {
     let bits = machine.physical_address_bits;
     let limit = bits.map_or(u64::MAX, |bits| 1_u64.checked_shl(bits.into()).unwrap_or(u64::MAX));
@@ -75,7 +79,7 @@ fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarg
         let is_amd = machine.cpu_vendor.as_deref().is_some_and(is_amd);
         let moved = is_amd && low.saturating_add(*bytes) >= AMD_HIGH_BYTES;
         let end = if moved { memory.saturating_add(AMD_HIGH_BYTES) } else { low };
-        // One that is told begins at a multiple of its size.
+        // A window of a configured size begins at a multiple of its size.
         let told = automatic.is_some_and(|own| own < *bytes);
         let start = if told { end.checked_next_multiple_of(*bytes) } else { Some(end) };
         start.is_some_and(|start| start.saturating_add(*bytes) <= limit)
@@ -89,9 +93,10 @@ fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarg
     Ok(Window { bytes, automatic })
 }
 
-/// The window that OVMF makes by itself for a guest with the host's address bits: an eighth of the address space, where
-/// it believes in the number. 40 is QEMU's default, so it is believed of AMD's CPUs only
-/// (edk2's OvmfPkg/Library/PlatformInitLib/MemDetect.c, PlatformAddressWidthFromCpuid and PlatformDynamicMmioWindow).
+/// Returns the window that OVMF makes by itself for a guest with the host's address bits: an eighth
+/// of the address space if it trusts the number. 40 is QEMU's default, so it is trusted on AMD CPUs
+/// only (edk2's OvmfPkg/Library/PlatformInitLib/MemDetect.c, PlatformAddressWidthFromCpuid and
+/// PlatformDynamicMmioWindow).
 fn automatic(bits: u8, vendor: Option<&str>) -> u64 {
     match (bits, vendor) {
         (41.., _) | (36 | 39, Some("GenuineIntel")) | (40, Some("AuthenticAMD")) => {
@@ -101,7 +106,7 @@ fn automatic(bits: u8, vendor: Option<&str>) -> u64 {
     }
 }
 
-/// Why the window of a plan is as it is; none without devices.
+/// Returns the reason for a plan's window; none without devices.
 pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reason> {
     if placement.devices.is_empty() {
         return None;
@@ -134,7 +139,7 @@ mod tests {
     use crate::request::Request;
     use crate::topology::{Bar, DeviceKind, file};
 
-    /// The CPUs that OVMF believes, each its own numbers.
+    /// The CPU vendors that OVMF trusts, each with its own numbers.
     const INTEL: &str = "GenuineIntel";
     /// The other ones.
     const AMD: &str = "AuthenticAMD";
@@ -151,7 +156,7 @@ mod tests {
     #[test]
     fn the_window_is_cut_to_the_hosts_address_bits_or_refused() {
         let gib = |n: u64| n << 30;
-        // The last number is what UEFI is told.
+        // The last number is the size that UEFI is told.
         for (sum, memory, bits, vendor, window_gib, told_gib) in [
             (64, 100, Some(46), INTEL, 128, None),
             (1024, 1400, None, INTEL, 2048, None),
@@ -163,7 +168,7 @@ mod tests {
             (64, 100, Some(40), AMD, 128, None),
             (8 << 10, 1024, Some(46), INTEL, 16 << 10, Some(16 << 10)),
             (4 << 10, 1024, Some(52), AMD, 8 << 10, None),
-            // QEMU moves memory above 1 TiB on AMD's hosts where it and the window would reach that.
+            // QEMU moves memory above 1 TiB on AMD hosts if it and the window would reach that.
             (512, 500, Some(41), INTEL, 1024, Some(1024)),
             (512, 500, Some(41), AMD, 512, Some(512)),
         ] {
@@ -178,7 +183,7 @@ mod tests {
             (gib(64), 100, Some(0)),
             // QEMU refuses a window that ends right above the address space.
             (gib(1024), 1022, Some(41)),
-            // More than UEFI takes.
+            // More than UEFI supports.
             (gib(20 << 10), 100, Some(46)),
         ] {
             let error = fit(sum, gib(memory), &machine(bits, INTEL)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Requests and names that are taken, and those that are not.
+//! Requests and names accepted and refused.
 
 use super::*;
 

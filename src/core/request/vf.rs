@@ -1,4 +1,4 @@
-//! How a virtual function of a network card is set up on its card, for the guest that gets it.
+//! The settings of a network card's virtual function on its card, for the guest that gets it.
 
 use super::{DeviceWish, Extras};
 use crate::bdf::Bdf;
@@ -23,13 +23,13 @@ impl Guard {
         self == Guard::default()
     }
 
-    /// The part of a wish that is not so already.
+    /// Returns the settings that differ from the current ones.
     pub fn beyond(self, now: Guard) -> Guard {
         let differs = |wanted: Option<bool>, now: Option<bool>| wanted.filter(|_| wanted != now);
         Guard { trust: differs(self.trust, now.trust), spoof: differs(self.spoof, now.spoof) }
     }
 
-    /// What is known of those parts that `wish` sets.
+    /// Returns the known values of the settings that `wish` sets.
     pub fn within(self, wish: Guard) -> Guard {
         Guard { trust: wish.trust.and(self.trust), spoof: wish.spoof.and(self.spoof) }
     }
@@ -62,7 +62,7 @@ pub struct VfSettings {
 }
 
 impl Extras {
-    /// How a virtual function that the guest gets is to be set up.
+    /// Returns the settings of one of the guest's virtual functions.
     pub fn settings_of(&self, bdf: Bdf) -> VfSettings {
         let at = match &self.vfs {
             DeviceWish::Count(_) => Some(0),

@@ -1,11 +1,11 @@
-//! Devices as text: which, and how a virtual function is set up on its card.
+//! Text forms of devices: the selection, and the settings of virtual functions.
 
 use super::VfSettings;
 use crate::bdf::{Bdf, BdfError};
 use crate::ethernet::{mac, vlan};
 use std::str::FromStr;
 
-/// A device as it is named: a number (an index of GPUs, else a count), or a PCI address.
+/// A device as the user names it: a number (an index of GPUs, a count of others), or a PCI address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// Digits only.
@@ -25,12 +25,13 @@ impl FromStr for Which {
     }
 }
 
-/// Virtual functions as they are named: `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
+/// Virtual functions as the user names them:
+/// `N|BDF[,vlan=ID][,trust=on|off][,spoof=on|off][,mac=MAC]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VfWish {
     /// How many, or which.
     pub which: Which,
-    /// How it is set up.
+    /// Their settings.
     pub settings: VfSettings,
 }
 
@@ -62,7 +63,7 @@ impl FromStr for VfWish {
 }
 
 impl VfWish {
-    /// The settings of all of them in their order; none where none has any.
+    /// Returns the settings of all of them in order; empty if none has any.
     pub fn settings(vfs: &[VfWish]) -> Vec<VfSettings> {
         let settings: Vec<VfSettings> = vfs.iter().map(|vf| vf.settings.clone()).collect();
         let plain = settings.iter().all(|one| *one == VfSettings::default());
@@ -70,7 +71,7 @@ impl VfWish {
     }
 }
 
-/// Reads a switch.
+/// Reads `on` or `off`.
 fn switch(word: &str, text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),

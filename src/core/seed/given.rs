@@ -1,11 +1,11 @@
-//! What an admin hands over for a seed, checked before anything is made: keys, a password's hash, user-data.
+//! The admin's input for a seed, checked before anything is made: keys, a password hash, user-data.
 
 use super::Hidden;
 
-/// The largest document that is taken; the whole seed has to fit in its volume.
+/// The largest document accepted, in bytes; the whole seed must fit in its volume.
 pub const MAX_BYTES: usize = 512 << 10;
 
-/// Says what is wrong with what was handed over.
+/// The error of an invalid input.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -19,13 +19,13 @@ pub enum SeedError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A password, or a hash that no guest would know.
+    /// A password, or a hash in a form unknown to guests.
     #[error("the password's hash {reason}")]
     Password {
         /// What is wrong with it; never the text itself.
         reason: String,
     },
-    /// A document that cloud-init would not take.
+    /// A document that cloud-init would not accept.
     #[error("{what}: {reason}")]
     Document {
         /// Which one.
@@ -33,7 +33,7 @@ pub enum SeedError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A name that cannot be a user's.
+    /// A name that is not a valid user name.
     #[error("user name {name:?}: a letter or `_`, then up to 31 of a-z, 0-9, `_` and `-`")]
     User {
         /// The name, shortened.
@@ -47,11 +47,11 @@ pub enum SeedError {
     },
 }
 
-/// A public key as it stands in `authorized_keys`: kind, base64, comment.
+/// A public key as in `authorized_keys`: kind, base64, comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshKey(String);
 
-/// Kinds of keys that OpenSSH takes today (sshd(8), `PubkeyAcceptedAlgorithms`); DSA is gone.
+/// Kinds of keys that OpenSSH accepts today (sshd(8), `PubkeyAcceptedAlgorithms`); DSA is gone.
 const KINDS: [&str; 7] = [
     "ssh-ed25519",
     "ssh-rsa",
@@ -110,8 +110,8 @@ impl SshKey {
     }
 }
 
-/// Checks a password's hash in the form of crypt(5), as `mkpasswd` and `openssl passwd -6` print it. A password itself
-/// is refused: it would lie readable in the seed.
+/// Checks a password's hash in the form of crypt(5), as `mkpasswd` and `openssl passwd -6` print
+/// it. A password itself is refused: it would be readable in the seed.
 pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
     let wrong = |reason: &str| SeedError::Password { reason: reason.into() };
     let text = text.trim();
@@ -134,7 +134,8 @@ pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
     }
 }
 
-/// Checks user-data: its first line tells cloud-init what it is, and what is not told is ignored in silence.
+/// Checks user-data: its first line tells cloud-init its type; without it cloud-init silently
+/// ignores the document.
 pub fn user_data(text: &str) -> Result<(), SeedError> {
     document("user-data", text)?;
     let first = text.lines().next().unwrap_or_default().trim_end();
@@ -153,7 +154,8 @@ pub fn user_data(text: &str) -> Result<(), SeedError> {
     Err(SeedError::Document { what: "user-data", reason })
 }
 
-/// Checks what every document of a seed has to be; of meta-data and a network configuration that is all.
+/// Checks the requirements common to all documents of a seed, the only ones for meta-data and
+/// network configuration.
 pub fn document(what: &'static str, text: &str) -> Result<(), SeedError> {
     let wrong = |reason: String| Err(SeedError::Document { what, reason });
     if text.trim().is_empty() {
@@ -180,7 +182,8 @@ pub fn user_name(name: &str) -> Result<(), SeedError> {
     Ok(())
 }
 
-/// A host name for a domain: letters, digits and `-`, as RFC 1123 has it; a point would begin the name of a network.
+/// Returns a host name for a domain: letters, digits and `-` (RFC 1123); a dot would start a domain
+/// name.
 pub fn host_name(domain: &str) -> String {
     let part = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = domain.chars().map(part).take(63).collect();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// A text that may be secret: `{:?}` tells its length alone.
+/// A text that may be secret: `{:?}` shows only its length.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hidden(String);
 

@@ -1,9 +1,9 @@
-//! The first settings of a guest, for cloud-init's NoCloud data source: who may log in, what is installed, where the
-//! data disk goes. Text and bytes only; it does not know where the seed is kept.
+//! The cloud-init seed of a guest (NoCloud data source): who may log in, what is installed, where
+//! the data disk goes. Text and bytes only; does not know where the seed is stored.
 //!
-//! cloud-init reads YAML, of which JSON is a part, so the documents are written as JSON: no value from outside can
-//! leave its place. What an admin hands over as user-data stays as it is; ours then goes into the vendor-data, which
-//! cloud-init lets the user-data overrule.
+//! cloud-init reads YAML, a superset of JSON, so the documents are written as JSON, which prevents
+//! injection through values. The admin's user-data stays as it is; our settings then go into the
+//! vendor-data, which the user-data overrides.
 
 mod given;
 mod hidden;
@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 /// Where cloud-init finds the data disk: libvirt gives virtio disks the serial of their definition.
 pub const DATA_DISK_SERIAL: &str = "gpuvm-data";
 
-/// What a guest is told at its first start.
+/// The seed of a guest, read at its first boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seed {
     /// Its host name.
     pub host_name: String,
-    /// Changes when cloud-init has to run anew: the domain's own number.
+    /// The instance id, which changes when cloud-init has to run again: the domain's UUID.
     pub instance: String,
-    /// The user that is made; none: the image's own default user.
+    /// The user to create; none: the image's own default user.
     pub user: Option<String>,
     /// Keys that may log in as this user.
     pub ssh_keys: Vec<SshKey>,
@@ -47,15 +47,15 @@ pub struct Seed {
     pub user_data: Option<Hidden>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
     pub meta_data: Option<Hidden>,
-    /// The admin's own network configuration, as it is; none: ours where there are several NICs, else cloud-init's default,
-    /// DHCP on the only one.
+    /// The admin's own network configuration, as it is; none: ours if there are several NICs,
+    /// otherwise cloud-init's default, DHCP on the only one.
     pub network_config: Option<Hidden>,
     /// MAC addresses of its NICs, in the guest's order.
     pub nics: Vec<String>,
 }
 
-/// Formats and mounts a data disk on which nothing is: `blkid -p` ends with 2 only where it finds no signature at all, and
-/// what it does not know is not all zeros.
+/// Formats and mounts an empty data disk: `blkid -p` exits with 2 only if it finds no signature,
+/// and unknown content is not all zeros.
 const DATA_DISK: &str = r#"set -eu
 disk=/dev/disk/by-id/virtio-gpuvm-data
 [ -b "$disk" ] || exit 0
@@ -70,8 +70,9 @@ grep -q '^LABEL=raid ' /etc/fstab || echo 'LABEL=raid /raid ext4 defaults,nofail
 mount /raid
 "#;
 
-/// Installs the guest agent where the image has none, by what the distribution has. Not by cloud-init's `packages`, which
-/// asks the network also where nothing is missing, and counts it as an error where there is none.
+/// Installs the guest agent if the image has none, with the distribution's package manager. Not by
+/// cloud-init's `packages`, which uses the network even if nothing is missing, and fails without
+/// one.
 const AGENT: &str = r#"command -v qemu-ga >/dev/null || [ -x /usr/sbin/qemu-ga ] || {
   export DEBIAN_FRONTEND=noninteractive
   if command -v apt-get >/dev/null; then
@@ -85,7 +86,7 @@ systemctl enable qemu-guest-agent
 systemctl start --no-block qemu-guest-agent
 "#;
 
-/// Waits until each GPU has joined the fabric; CUDA gives error 802 before.
+/// Waits until each GPU has joined the fabric; until then CUDA returns error 802.
 const FABRIC_WAIT: &str = r#"#!/bin/sh
 # Waits, at most ten minutes, until no GPU of this guest is still joining the NVSwitch fabric.
 command -v nvidia-smi >/dev/null || exit 0
@@ -100,7 +101,7 @@ echo "gpuvm: the NVSwitch fabric is not ready after ten minutes" >&2
 exit 1
 "#;
 
-/// The unit that waits, before what needs CUDA.
+/// The unit that waits, ordered before services that need CUDA.
 const FABRIC_UNIT: &str = "[Unit]
 Description=Wait for the NVSwitch fabric
 After=systemd-modules-load.service
@@ -134,9 +135,10 @@ impl Seed {
         files
     }
 
-    /// The network configuration that brings every NIC up, where there are several: cloud-init's own default takes one of them,
-    /// and not always the first. Without `set-name`, so that the guest's names stay; cloud-init 20.1 and later finds the
-    /// device by its MAC address. Of `dhcp4-overrides` every renderer of cloud-init has the metric.
+    /// Returns the network configuration that brings up every NIC if there are several:
+    /// cloud-init's own default uses one of them, not always the first. Without `set-name`, so that
+    /// the guest's names stay; cloud-init 20.1 and later finds the device by its MAC address. Of
+    /// `dhcp4-overrides` every renderer of cloud-init supports the metric.
     fn all_nics(&self) -> Option<String> {
         if self.nics.len() < 2 {
             return None;
@@ -145,11 +147,12 @@ impl Seed {
             let mut nic = json!({
                 "match": { "macaddress": mac },
                 "dhcp4": true,
-                // The default route is the first one's; another's is used only where the first has none.
+                // The default route is the first one's; another one is used only if the first has
+                // none.
                 "dhcp4-overrides": { "route-metric": 100 * (nth + 1) },
             });
             if nth > 0 {
-                // The boot does not wait for it.
+                // The boot does not wait for this NIC.
                 nic["optional"] = json!(true);
             }
             (format!("nic{nth}"), nic)
@@ -158,8 +161,8 @@ impl Seed {
         Some(format!("{:#}\n", json!({ "version": 2, "ethernets": nics })))
     }
 
-    /// Keys of ours that the admin's user-data has too: cloud-init takes its value for the whole key then. Only keys at
-    /// the beginning of a line are seen, where YAML has them.
+    /// Returns our keys that the admin's user-data has, too: cloud-init then uses its value for the
+    /// whole key. Only keys at the start of a line are found, where YAML has top-level keys.
     pub fn overruled(&self) -> Vec<String> {
         let Value::Object(ours) = self.config() else { return Vec::new() };
         let told = ["users", "ssh_authorized_keys", "runcmd", "write_files"];
@@ -167,7 +170,7 @@ impl Seed {
         ours.keys().filter(has).cloned().collect()
     }
 
-    /// Whether the admin's user-data has a key; also where it is one JSON object.
+    /// Whether the admin's user-data has a key, even as a JSON object.
     pub fn has_own(&self, key: &str) -> bool {
         let Some(text) = &self.user_data else { return false };
         let body = text.split_once('\n').map_or("", |(_, body)| body);
@@ -193,7 +196,7 @@ impl Seed {
             None => {
                 config["ssh_authorized_keys"] = json!(keys);
                 if let Some(hash) = &self.password_hash {
-                    // Goes over what the image says of its own user.
+                    // Overrides the image's settings of its own user.
                     config["user"] = json!({ "lock_passwd": false, "hashed_passwd": **hash });
                 }
             }
@@ -231,7 +234,7 @@ impl Seed {
             files.push(file(place::TMPFILES, place::TMPFILES_TEXT, "0644"));
             of_files.push(json!(["systemd-tmpfiles", "--create", place::TMPFILES_NAME]));
         }
-        // Files that the user-data takes the place of are not there.
+        // Files overridden by the user-data do not exist.
         if !self.has_own("write_files") {
             commands.append(&mut of_files);
         }

@@ -9,7 +9,7 @@ fn key() -> SshKey {
     SshKey::read_all(&body).unwrap().remove(0)
 }
 
-/// A seed with everything of ours.
+/// A seed with all of our settings.
 fn seed() -> Seed {
     Seed {
         host_name: "train-a".into(),
@@ -220,7 +220,8 @@ fn what_the_admins_user_data_takes_the_place_of_is_told() {
 #[test]
 #[allow(clippy::disallowed_methods)] // Another program judges.
 fn cloud_init_finds_the_volume_as_it_looks_for_it() {
-    // It takes file systems that blkid calls vfat or iso9660 and whose label is cidata or CIDATA.
+    // cloud-init accepts file systems that blkid calls vfat or iso9660 and whose label is cidata or
+    // CIDATA.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), volume(&seed()).unwrap()).unwrap();
     let mut blkid = std::process::Command::new("/usr/sbin/blkid");
@@ -246,11 +247,12 @@ fn the_file_for_nccl_is_written_where_nccl_finds_it() {
     assert!(files.iter().all(|file| file["permissions"] == "0644"));
     let create = json!(["systemd-tmpfiles", "--create", "nccl-topo.conf"]);
     assert!(told["runcmd"].as_array().unwrap().contains(&create));
-    // Beside the files of a guest on a shared fabric, and not done where the user-data has files of its own.
+    // Along with the files of a guest on a shared fabric, but not if the user-data has files of its
+    // own.
     let both = Seed { nccl, user_data: Some("#cloud-config\nwrite_files: []\n".into()), ..seed() };
     assert_eq!(config(&both.files(), "vendor-data")["write_files"].as_array().unwrap().len(), 4);
     assert_eq!(both.overruled(), ["write_files"]);
-    // Nor is what needs those files.
+    // Nor are the commands that need those files.
     let commands = config(&both.files(), "vendor-data")["runcmd"].to_string();
     assert!(!commands.contains("nccl-topo") && !commands.contains("fabric-wait"), "{commands}");
     assert!(commands.contains("qemu-guest-agent"), "{commands}");

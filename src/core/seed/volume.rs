@@ -3,13 +3,15 @@
 use super::{Seed, SeedError};
 use std::io::{Cursor, Write as _};
 
-/// Bytes of the volume: the smallest round size that every document fits in (given.rs limits them), and that FAT takes.
+/// Size of the volume in bytes: the smallest round size that fits every document (given.rs limits
+/// them) and that FAT supports.
 const BYTES: usize = 4 << 20;
 
-/// The label, as FAT has it.
+/// The label, padded for FAT.
 const LABEL: [u8; 11] = *b"CIDATA     ";
 
-/// Whether a volume that begins so is a seed: by the label in the first sector of FAT12 and FAT16.
+/// Whether a volume that begins with these bytes is a seed: by the label in the first sector of
+/// FAT12 and FAT16.
 pub fn is_seed(head: &[u8]) -> bool {
     head.get(43..54) == Some(&LABEL[..]) && head.get(510..512) == Some(&[0x55, 0xaa][..])
 }
@@ -33,7 +35,7 @@ pub fn volume(seed: &Seed) -> Result<Vec<u8>, SeedError> {
     Ok(image.into_inner())
 }
 
-/// The first day of FAT, as the time of every file.
+/// The start of FAT's epoch, the time of every file.
 #[derive(Debug)]
 struct Epoch;
 

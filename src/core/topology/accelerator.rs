@@ -1,4 +1,4 @@
-//! Which PCI functions are GPUs and accelerators, by class and id: the one place that knows.
+//! The table of PCI functions that are GPUs or accelerators, by class and id; the only such place.
 
 use super::vendor::{
     DISPLAY, PROCESSING, THREE_D, VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL, VENDOR_NVIDIA,
@@ -13,12 +13,13 @@ struct Row {
     classes: &'static [u32],
     /// Device ids; empty: all.
     ids: &'static [u16],
-    /// Device ids that are not.
+    /// Excluded device ids.
     but: &'static [u16],
 }
 
-/// What counts as a GPU. Class 0x1200 alone says little: Intel's NPUs and FPGA cards have it, too, and QAT is a
-/// co-processor (0x0b40), so it counts of single vendors only. NVSwitches are class 0x0680, NICs and DPUs 0x02.
+/// The functions that count as GPUs. Class 0x1200 alone is not enough: Intel's NPUs and FPGA cards
+/// have it, too, and QAT is a co-processor (0x0b40), so it counts only for certain vendors.
+/// NVSwitches are class 0x0680, NICs and DPUs 0x02.
 const TABLE: &[Row] = &[
     Row { vendor: VENDOR_NVIDIA, classes: &[VGA, THREE_D, DISPLAY], ids: &[], but: &[] },
     // Rage XL (0x4752), ES1000 (0x515e, 0x5969): VGA adapters of old management controllers, by the PCI ID list.
@@ -28,10 +29,12 @@ const TABLE: &[Row] = &[
         ids: &[],
         but: &[0x4752, 0x515e, 0x5969],
     },
-    // Instinct: MI300X 0x74a1, MI325X 0x74a5, their VFs 0x74b5; MI200 as `lspci` shows it on some hosts. The kernel's
-    // amdgpu takes every function of this vendor and class (drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c).
+    // Instinct: MI300X 0x74a1, MI325X 0x74a5, their VFs 0x74b5; MI200 as `lspci` shows it on some
+    // hosts. The kernel's amdgpu binds every function of this vendor and class
+    // (drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c).
     Row { vendor: VENDOR_ATI, classes: &[PROCESSING], ids: &[], but: &[] },
-    // Arc, Data Center GPU Flex and Max (0x0380): i915 and xe take them by these classes (include/drm/intel/pciids.h).
+    // Arc, Data Center GPU Flex and Max (0x0380): i915 and xe bind them by these classes
+    // (include/drm/intel/pciids.h).
     Row { vendor: VENDOR_INTEL, classes: &[VGA, THREE_D, DISPLAY], ids: &[], but: &[] },
     // Goya, Gaudi 1 to 3: drivers/accel/habanalabs/common/habanalabs_drv.c and the PCI ID list.
     Row { vendor: VENDOR_HABANA, classes: &[PROCESSING], ids: &[], but: &[] },

@@ -1,4 +1,4 @@
-//! What a PCI function is bound to.
+//! The driver that a PCI function is bound to.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ impl Binding {
         Binding { driver: Some(VFIO.into()), driver_override: Some(VFIO.into()) }
     }
 
-    /// The driver in words.
+    /// Returns the driver as text.
     pub fn driver_text(&self) -> &str {
         self.driver.as_deref().unwrap_or("no driver")
     }

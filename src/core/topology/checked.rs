@@ -1,11 +1,11 @@
-//! What a host's data has to keep to before it is a [`super::Topology`]: every name is of something that is there.
+//! Checks on a host's data before it becomes a [`super::Topology`]: every reference must resolve.
 
 use super::{Core, Parts, Sriov, TopologyError};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use std::collections::BTreeMap;
 
-/// Indexes values by key; an error where a key stands twice.
+/// Indexes values by key; an error if a key appears twice.
 pub(super) fn index<K: Ord + ToString + Copy>(
     kind: &'static str,
     keys: impl Iterator<Item = K>,
@@ -19,7 +19,7 @@ pub(super) fn index<K: Ord + ToString + Copy>(
     Ok(map)
 }
 
-/// Makes the error that `id` of `kind` names a missing thing.
+/// Makes the error that `id` of `kind` refers to something missing.
 pub(super) fn dangling(
     kind: &'static str,
     id: impl ToString,
@@ -50,10 +50,11 @@ pub(super) fn check_core(
     Ok(())
 }
 
-/// Bridges that can stand above each other: each has a bus of its own, and a segment has 256.
+/// The deepest nesting of bridges: each has a bus of its own, and a segment has 256.
 const DEEPEST: usize = 256;
 
-/// Checks that parents, nodes, partitions and drives name what is there, and that no bridge is above itself.
+/// Checks that parents, nodes, partitions and drives refer to existing items, and that no bridge is
+/// above itself.
 pub(super) fn check_devices(
     parts: &Parts,
     devices: &BTreeMap<Bdf, usize>,

@@ -1,13 +1,13 @@
-//! Drives of a host and who uses them.
+//! Drives of a host and their uses.
 
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 
-/// Where the file systems are mounted without which a host does not come up: what is below one of them is never given
-/// away, whatever is asked.
+/// Mount points of file systems that a host needs to boot: drives below them are never given away,
+/// whatever is requested.
 const SYSTEM: [&str; 6] = ["/", "/boot", "/boot/efi", "/efi", "/usr", "/var"];
 
-/// Whether a mount point is one of those that a host does not come up without.
+/// Whether a mount point is one that a host needs to boot.
 pub fn is_system(at: &str) -> bool {
     SYSTEM.contains(&at)
 }
@@ -47,7 +47,7 @@ pub enum DriveUse {
 }
 
 impl DriveUse {
-    /// The use in words, for a drive or partition of this name.
+    /// Describes the use, for a drive or partition of this name.
     pub fn says(&self, name: &str) -> String {
         match self {
             DriveUse::Mounted { at } => format!("{name} is mounted at {at}"),
@@ -69,13 +69,13 @@ impl DriveUse {
         }
     }
 
-    /// Whether it is a part of an md array. The kernel names those alone so: `md0`, `md_data`
+    /// Whether it is part of an md array. Only these have such kernel names: `md0`, `md_data`
     /// (Documentation/admin-guide/md.rst).
     pub fn is_in_array(&self) -> bool {
         matches!(self, DriveUse::Holder { device, .. } if device.starts_with("md"))
     }
 
-    /// Whether the host does not come up without it.
+    /// Whether the host needs it to boot.
     pub fn is_system(&self) -> bool {
         match self {
             DriveUse::Mounted { at } => is_system(at),
@@ -102,7 +102,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// The kind of bytes that are not blank and that no library knows.
+    /// The kind of content that is not blank and that no library recognizes.
     pub const UNKNOWN: &str = "unknown";
 
     /// Whether it is a partition table.
@@ -117,7 +117,7 @@ impl Signature {
         self.kind.ends_with("_member") || parts.contains(&self.kind.as_str())
     }
 
-    /// What it means, in words.
+    /// Describes its meaning.
     pub fn says(&self) -> String {
         let what = match self.kind.as_str() {
             Signature::UNKNOWN => "data of an unknown kind",
@@ -156,7 +156,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// What lies on a device of this name, a phrase each; empty: nothing.
+    /// Describes the content of a device of this name, a phrase each; empty: nothing.
     pub fn says(&self, name: &str) -> Vec<String> {
         match self {
             Content::Unread(why) => vec![format!("what is on {name} is not known: {why}")],
@@ -169,7 +169,7 @@ impl Content {
         }
     }
 
-    /// Marks that were read.
+    /// Returns the signatures found.
     pub fn signatures(&self) -> &[Signature] {
         match self {
             Content::Signatures(signatures) => signatures,
@@ -186,8 +186,9 @@ impl Drive {
         whole.chain(parts.flat_map(|part| part.used_by.iter().map(|used| (&*part.name, used))))
     }
 
-    /// What lies on it and on its partitions, or that this could not be read, a phrase each. Empty: it is blank, or a
-    /// recorded host that does not tell. A drive of which this says something is never taken for a mere number.
+    /// Describes the content of the drive and its partitions, or that it could not be read, a
+    /// phrase each. Empty: it is blank, or a recorded host does not tell. A drive with content is
+    /// never taken by a request by number.
     pub fn remains(&self) -> Vec<String> {
         let own = self.content.as_ref();
         let mut phrases = own.map(|content| content.says(&self.name)).unwrap_or_default();
@@ -202,7 +203,7 @@ impl Drive {
 }
 
 impl PartitionTableEntry {
-    /// What lies on it, or that this could not be read, a phrase each.
+    /// Describes its content, or that it could not be read, a phrase each.
     pub fn remains(&self) -> Vec<String> {
         let mut phrases =
             self.content.as_ref().map(|content| content.says(&self.name)).unwrap_or_default();

@@ -97,27 +97,28 @@ pub struct Fabric {
     pub reset_cuts_links: bool,
 }
 
-/// Says that a set of GPUs may not form a guest: it is no NVLink partition of the host.
+/// The error of a set of GPUs that may not form a guest: it is not an NVLink partition of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoPartition {
-    /// GPUs of the set whose module id is unknown, so that nobody can tell which partition they form.
+    /// GPUs of the set whose module id is unknown, so that their partition is unknown, too.
     pub unknown: usize,
 }
 
-/// How module ids become known, to be read behind a semicolon.
+/// How to learn module ids, as words to follow a semicolon.
 pub const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm host modules --write` \
                                on the host keeps them, and `gpuvm host capture -` there records them";
 
 impl Topology {
-    /// Whether sets of GPUs are ruled by partitions on this host; else any set may form a guest.
+    /// Whether this host restricts sets of GPUs to partitions; otherwise any set may form a guest.
     pub fn is_partitioned(&self) -> bool {
         let fabric = self.fabric();
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
     }
 
-    /// GPUs that go to guests in partitions only: those of the NVLink board. A GPU beside the board, which shows by its
-    /// id, needs none. Where Fabric Manager keeps the switches this holds for one GPU alone, too: CUDA in its guest
-    /// waits until a partition of exactly that GPU is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
+    /// Returns the GPUs that guests get only in partitions: those of the NVLink board. A GPU beside
+    /// the board, recognized by its id, needs none. Where Fabric Manager controls the switches this
+    /// applies to a single GPU, too: CUDA in its guest waits until a partition of exactly that GPU
+    /// is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
     pub fn ruled(&self) -> impl Iterator<Item = Bdf> {
         let id = |gpu: &PciDevice| (gpu.vendor, gpu.device);
         let mut models = self.gpus().map(id);
@@ -129,7 +130,7 @@ impl Topology {
         self.gpus().filter(move |gpu| any && ruled(gpu)).map(|gpu| gpu.bdf)
     }
 
-    /// Vendor and device ids of the GPUs that are known to be on the NVLink board.
+    /// Vendor and device ids of the GPUs known to be on the NVLink board.
     fn board(&self) -> Vec<(u16, u16)> {
         let fabric = self.fabric();
         let named = fabric.partitions.iter().flat_map(|partition| partition.gpus.iter().copied());
@@ -142,8 +143,8 @@ impl Topology {
         ids
     }
 
-    /// The partition that a set of GPUs forms; none where it needs none. The one decision that planner, checks and all
-    /// else that judges sets of GPUs share.
+    /// The partition that a set of GPUs forms; none if it needs none. The planner, the checks and
+    /// all other judges of GPU sets share this decision.
     pub fn partition_of(&self, gpus: &[Bdf]) -> Result<Option<&Partition>, NoPartition> {
         let mut set: Vec<Bdf> = self.ruled().filter(|bdf| gpus.contains(bdf)).collect();
         set.sort_unstable();
@@ -157,7 +158,8 @@ impl Topology {
         self.fabric().partitions.iter().find(same).map(Some).ok_or_else(unknown)
     }
 
-    /// How many of these GPUs have no known module id though their partitions go by it.
+    /// Returns how many of these GPUs have no known module id although their partitions are defined
+    /// by it.
     pub fn without_module(&self, gpus: &[Bdf]) -> usize {
         let fabric = self.fabric();
         let known = |gpu: &&Bdf| !fabric.module_ids.iter().any(|(bdf, _)| bdf == *gpu);

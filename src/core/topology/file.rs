@@ -30,7 +30,8 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
     generator.into_root_schema_for::<HostFile>()
 }
 
-/// Is read first, so that a newer version is named as such and not as an unknown field.
+/// The header, read first so that a newer version is reported as such rather than as an unknown
+/// field.
 #[derive(Deserialize)]
 struct Header {
     /// [`FORMAT`].
@@ -39,21 +40,22 @@ struct Header {
     version: Option<u32>,
 }
 
-/// Says why a text is no recorded host.
+/// The error of a text that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "record-")]
 pub enum FileError {
-    /// Not JSON, or a field is missing, unknown or of the wrong kind. The source names line and column.
+    /// Not JSON, or a field is missing, unknown or of the wrong kind. The source has line and
+    /// column.
     #[error("not a recorded host: {source}")]
     Json {
-        /// What the JSON reader says.
+        /// The JSON parser's error.
         #[from]
         source: serde_json::Error,
     },
     /// JSON of another kind.
     #[error("`format` is {found}, not `{FORMAT}`")]
     Format {
-        /// What stands there.
+        /// The format found.
         found: String,
     },
     /// A version that this program does not know.
@@ -62,7 +64,7 @@ pub enum FileError {
         /// The version.
         found: u32,
     },
-    /// A string that is none of a host's: tables and searches would take for ever over it.
+    /// A string too long for any host: tables and searches would take forever.
     #[error(
         "line {line}, column {column}: a string of {bytes} bytes, more than the limit of {MOST_STRING}"
     )]
@@ -100,14 +102,15 @@ pub fn from_json(text: &str) -> Result<Topology, FileError> {
     Ok(Topology::new(file.host)?)
 }
 
-/// Bytes of the longest string of a record, as of what is discovered; the lists of pcpus of the largest machines have
-/// some thousand.
+/// The longest string in a record, in bytes, also for discovered data; the pcpu lists of the
+/// largest machines have some thousand.
 pub const MOST_STRING: usize = 64 << 10;
 
-/// The line and the column, from 1, and the length of the first string that is too long to be one of a host's.
+/// Returns line and column, from 1, and the length of the first string that is too long for a host.
 fn long_string(text: &str) -> Option<(usize, usize, usize)> {
     let bytes = text.as_bytes();
-    // Without an escape every quote is the end of a string, and of these there are enough in each part: soon seen.
+    // A quick check: without escapes every quote delimits a string, so if each part has enough
+    // quotes no string is too long.
     let mut parts = bytes.chunks_exact(MOST_STRING / 2);
     if !bytes.contains(&b'\\') && parts.all(|part| part.contains(&b'"')) {
         return None;
@@ -135,7 +138,7 @@ pub fn to_json(topology: &Topology) -> String {
     to_json_with(topology, Vec::new())
 }
 
-/// Writes a host for a file, with where its facts come from.
+/// Writes a host for a file, with the sources of its facts.
 pub fn to_json_with(topology: &Topology, sources: Vec<String>) -> String {
     let host = topology.parts().clone();
     let file = HostFile { format: FORMAT.into(), version: VERSION, sources, host };

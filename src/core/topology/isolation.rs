@@ -1,11 +1,11 @@
-//! Whether the IOMMU keeps passed-through functions from memory that is not their guest's: its groups, and the settings
-//! of the kernel by which groups say more than the hardware isolates, or are not needed at all.
+//! Whether the IOMMU isolates passed-through functions from memory outside their guest: its groups,
+//! and kernel settings that make groups claim more than the hardware isolates, or bypass them.
 
 use super::Topology;
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 
-/// The kernel's argument that splits groups; a kernel without the ACS override patch ignores it.
+/// The kernel argument that splits groups; a kernel without the ACS override patch ignores it.
 pub const ACS_OVERRIDE: &str = "pcie_acs_override";
 
 /// Settings of the kernel that weaken what the IOMMU isolates.
@@ -29,14 +29,14 @@ pub struct Isolation {
 pub enum Weakness {
     /// Groups are split by `pcie_acs_override=` with this value.
     AcsOverride(String),
-    /// VFIO does without interrupt remapping.
+    /// VFIO is allowed without interrupt remapping.
     UnsafeInterrupts,
     /// These functions have no IOMMU group.
     NoIommu(Vec<Bdf>),
 }
 
 impl Weakness {
-    /// What it means, a sentence without full stop.
+    /// Describes it in a sentence without full stop.
     pub fn says(&self) -> String {
         match self {
             Weakness::AcsOverride(value) => format!(
@@ -59,7 +59,7 @@ impl Weakness {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             Weakness::AcsOverride(_) => {
@@ -82,9 +82,9 @@ impl Weakness {
 pub enum Isolated {
     /// Each has a group, and nothing weakens groups.
     Yes,
-    /// Not, for these reasons; there is at least one.
+    /// No, for these reasons; at least one.
     No(Vec<Weakness>),
-    /// The host's record does not say.
+    /// The host's record does not tell.
     Unknown,
 }
 
@@ -95,7 +95,7 @@ impl Topology {
         let given = machine.kernel_arguments.iter().find_map(|argument| acs_override(argument));
         let mut weak = Vec::new();
         let said = machine.isolation.as_ref().and_then(|settings| settings.acs_override.clone());
-        // Records that are older than these facts have the arguments.
+        // Records older than these facts still have the kernel arguments.
         weak.extend(said.or(given).map(Weakness::AcsOverride));
         let Some(settings) = &machine.isolation else {
             return if weak.is_empty() { Isolated::Unknown } else { Isolated::No(weak) };
@@ -112,7 +112,8 @@ impl Topology {
     }
 }
 
-/// The value of `pcie_acs_override=`, where an argument of the kernel is this one; the kernel takes `-` for `_`.
+/// The value of `pcie_acs_override=`, if a kernel argument is this one; the kernel treats `-` like
+/// `_`.
 pub fn acs_override(argument: &str) -> Option<String> {
     let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
     (name.replace('-', "_") == ACS_OVERRIDE).then(|| value.to_owned())

@@ -1,4 +1,4 @@
-//! How near the devices of a host that guests get are to each other: arranges what [`Topology::proximity`] says.
+//! The matrix of proximities between a host's devices for guests, from [`Topology::proximity`].
 
 use super::{DeviceKind, PciDevice, Proximity, Topology};
 use crate::bdf::Bdf;

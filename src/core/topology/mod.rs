@@ -1,8 +1,9 @@
-//! A host as values: what it has and how it hangs together. No I/O.
+//! The topology of a host: its parts and their connections, as values. No I/O.
 //!
-//! [`Parts`] is the plain data, as it stands in a recorded host's file; [`Topology::new`] checks that every
-//! cross-reference resolves and refuses the rest, so code that holds a [`Topology`] need not check again. This module
-//! does not know where the data came from, and not what is taken: that is [`crate::placement::Occupancy`].
+//! [`Parts`] is the plain data, as in a recorded host's file; [`Topology::new`] checks that every
+//! cross-reference resolves, so code that holds a [`Topology`] need not check again. This module
+//! does not know where the data came from, nor what is in use: that is
+//! [`crate::placement::Occupancy`].
 
 mod accelerator;
 pub mod binding;
@@ -125,13 +126,13 @@ pub struct Parts {
     pub notes: Vec<String>,
 }
 
-/// Says which part of a host's data contradicts another.
+/// The error of a contradiction in a host's data.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "topology-")]
 pub enum TopologyError {
-    /// The same thing appears twice.
+    /// The same item appears twice.
     #[error("{kind} {id} appears twice")]
     Twice {
         /// What it is.
@@ -139,10 +140,10 @@ pub enum TopologyError {
         /// Its id.
         id: String,
     },
-    /// Something names what is not there.
+    /// An item refers to something missing.
     #[error("{kind} {id} names {names} {missing}, which is not there")]
     Dangling {
-        /// What names it.
+        /// Kind of the referring item.
         kind: &'static str,
         /// Its id.
         id: String,
@@ -163,7 +164,7 @@ pub enum TopologyError {
     },
 }
 
-/// Stands in a table of places for "none"; hosts have far fewer cores.
+/// The index that means "none"; hosts have far fewer cores.
 const NO_CORE: u32 = u32::MAX;
 
 /// A host whose every cross-reference resolves.
@@ -173,17 +174,18 @@ pub struct Topology {
     parts: Parts,
     /// Index into `parts.devices` by address.
     device_index: Vec<(u64, usize)>,
-    /// Places in `parts.cores` by pcpu number; [`NO_CORE`] for numbers that no online pcpu has.
+    /// Indexes in `parts.cores` by pcpu number; [`NO_CORE`] for numbers that no online pcpu has.
     core_index: Vec<u32>,
     /// IOMMU groups, by number.
     groups: BTreeMap<u32, IommuGroup>,
-    /// Places in `parts.devices` of the GPUs that guests are given: every plan asks for them many times.
+    /// Indexes in `parts.devices` of the GPUs available by number: every plan needs them many
+    /// times.
     counted: Vec<usize>,
 }
 
 impl Topology {
-    /// Checks every cross-reference and makes the host. On a host with one node every function is on that node, also
-    /// where the kernel does not say so (`numa_node` is -1).
+    /// Checks every cross-reference and makes the host. On a host with one node every function is
+    /// on that node, even if the kernel does not report it (`numa_node` is -1).
     pub fn new(mut parts: Parts) -> Result<Topology, TopologyError> {
         if let [only] = &parts.nodes[..] {
             let only = only.os_index;
@@ -245,7 +247,7 @@ impl Topology {
         Ok(host)
     }
 
-    /// The data, for JSON and for what has no query of its own.
+    /// Returns the data, for JSON and for anything without a query of its own.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
@@ -280,7 +282,8 @@ impl Topology {
         self.core_place(pcpu).map(|place| &self.parts.cores[place])
     }
 
-    /// The place in [`Topology::cores`] of the core that a pcpu belongs to; none where it is absent or offline.
+    /// Returns the index in [`Topology::cores`] of the core that a pcpu belongs to; none where it
+    /// is absent or offline.
     pub fn core_place(&self, pcpu: PcpuId) -> Option<usize> {
         let place = *self.core_index.get(pcpu.0 as usize)?;
         (place != NO_CORE).then_some(place as usize)
@@ -292,7 +295,7 @@ impl Topology {
         online.map(|(_, number)| PcpuId(number)).collect()
     }
 
-    /// What is to be said before memory is planned with: that the nodes do not show all of it; none: they do.
+    /// Returns a warning if the nodes do not account for all memory; none: they do.
     pub fn memory_warning(&self) -> Option<String> {
         let missing = self.parts.machine.off_nodes_kib?;
         let shown: MemSize = self.parts.nodes.iter().map(|node| node.memory_kib).sum();
@@ -321,8 +324,9 @@ impl Topology {
         until.map(|&(_, position)| &self.parts.devices[position])
     }
 
-    /// GPUs that guests are given, by address: the index of a GPU (`--gpu-index`) is its place in this order, as in the
-    /// replaced tool. Boot displays and integrated GPUs do not count ([`Topology::set_aside`]).
+    /// Returns the GPUs available by number, by address: the index of a GPU (`--gpu-index`) is its
+    /// place in this order, as in `nvidia-vm`. Boot displays and integrated GPUs do not count
+    /// ([`Topology::set_aside`]).
     pub fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
         self.counted.iter().map(|&at| &self.parts.devices[at])
     }
@@ -353,7 +357,7 @@ impl Topology {
         &self.parts.fabric
     }
 
-    /// Sets of GPUs that may form a guest; empty where any set may.
+    /// Sets of GPUs that may form a guest; empty if any set may.
     pub fn partitions(&self) -> &[Partition] {
         &self.parts.fabric.partitions
     }

@@ -1,5 +1,5 @@
-//! Models of functions: their names by PCI id, and which GPUs a name means. Ids that are not listed are printed as
-//! numbers.
+//! Model names of PCI functions by id, and the GPUs that a name refers to. Unlisted ids are printed
+//! as numbers.
 
 use super::vendor::{VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL, VENDOR_MELLANOX, VENDOR_NVIDIA};
 use super::{PciDevice, Topology};
@@ -101,25 +101,25 @@ pub fn ids(device: &PciDevice) -> String {
     format!("{:04x}:{:04x}", device.vendor, device.device)
 }
 
-/// A name without what people write in different ways: capitals, blanks, dashes.
+/// Normalizes a name: no capitals, blanks, dashes.
 fn bare(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// How well a name means a model; the larger, the better.
+/// How well a name matches a model; larger is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fits {
     /// Not at all.
     Not,
-    /// The model's name holds it.
+    /// The model's name contains it.
     Part,
-    /// Some words of the model's name are it: `L4` is a word of `L4`, not of `L40`.
+    /// It equals whole words of the model's name: `L4` is a word of `L4`, not of `L40`.
     Words,
     /// It is the whole name or the ids.
     Whole,
 }
 
-/// How well a name means the model of a function.
+/// Returns how well a name matches the model of a function.
 fn fits(device: &PciDevice, name: &str) -> Fits {
     let ids = ids(device);
     let hex = name.strip_prefix("0x").unwrap_or(name);
@@ -146,8 +146,8 @@ fn fits(device: &PciDevice, name: &str) -> Fits {
 }
 
 impl Topology {
-    /// GPUs that a model's name means, of those that count: those that it fits best. It may be the name, a part of it, or
-    /// a device id.
+    /// Returns the GPUs that a name matches best, among those that count. The name may be a model
+    /// name, part of one, or a device id.
     pub fn gpus_of_model(&self, name: &str) -> Vec<&PciDevice> {
         let best = self.gpus().map(|gpu| fits(gpu, name)).max().unwrap_or(Fits::Not);
         self.gpus().filter(|gpu| best > Fits::Not && fits(gpu, name) == best).collect()

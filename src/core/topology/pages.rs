@@ -21,7 +21,7 @@ pub struct HugePagePool {
 }
 
 impl HugePagePool {
-    /// The number that was set: what is there without the surplus.
+    /// Returns the configured number: all pages but the surplus.
     pub fn reserved(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
@@ -50,14 +50,14 @@ pub struct HugetlbMount {
 }
 
 impl Machine {
-    /// Whether a file system of huge pages of this size is mounted; none: not known.
+    /// Whether a file system of huge pages of this size is mounted; none: unknown.
     pub fn mounts_pages(&self, page: MemSize) -> Option<bool> {
         let mounts = self.hugetlbfs.as_ref()?;
         Some(mounts.iter().any(|mount| mount.page_kib == page))
     }
 }
 
-/// Why a guest cannot have pages of a size that no file system is mounted for.
+/// Returns why a guest cannot use pages of a size without a mounted file system.
 pub fn not_mounted(page: MemSize) -> String {
     format!(
         "libvirt backs guests with pages of {page} only where a hugetlbfs of that size was mounted \
@@ -65,7 +65,7 @@ pub fn not_mounted(page: MemSize) -> String {
     )
 }
 
-/// How such a file system is mounted, now and at boot.
+/// Returns how to mount such a file system, now and at boot.
 pub fn how_to_mount(page: MemSize) -> String {
     let size = page.typed();
     let at = format!("/dev/hugepages{size}");

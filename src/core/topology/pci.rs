@@ -178,20 +178,20 @@ pub struct IommuGroup {
 }
 
 impl PciDevice {
-    /// Whether it does not answer: its ids read all ones, or nothing.
+    /// Whether it does not respond: its ids read all ones, or nothing.
     pub fn is_silent(&self) -> bool {
         [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
     }
 
-    /// Whether it does not answer and may be a GPU or an NVSwitch: its class is one of theirs (gpuvm-hardware(7), DEVICE
-    /// IDS), or cannot be read either.
+    /// Whether it does not respond but may be a GPU or an NVSwitch: its class is one of theirs
+    /// (gpuvm-hardware(7), DEVICE IDS), or unreadable, too.
     pub fn may_be_silent_gpu(&self) -> bool {
         let class = self.class >> 8;
         self.is_silent() && matches!(class, 0x0300 | 0x0302 | 0x0380 | 0x0680 | 0xffff)
     }
 
-    /// What the function is. NVSwitches are class 0x0680, so only 0x0600 and 0x0604 count as bridges
-    /// (gpuvm-hardware(7), DEVICE IDS).
+    /// Returns the kind of the function. NVSwitches are class 0x0680, so only 0x0600 and 0x0604
+    /// count as bridges (gpuvm-hardware(7), DEVICE IDS).
     pub fn kind(&self) -> DeviceKind {
         match self.class >> 8 {
             0x0600 => DeviceKind::HostBridge,

@@ -1,8 +1,9 @@
 //! How near two PCI functions are, in the words of `nvidia-smi topo -m`.
 //!
-//! Computed from the bridge path, the root complex and the node of each, and from the NVLinks that discovery found;
-//! no tool is asked. NVIDIA documents the levels in NVML's `nvmlGpuTopologyLevel_t`: one PCIe switch, several
-//! switches, one host bridge, one NUMA node, the system. It knows nothing of bandwidth.
+//! Computed from the bridge path, the root complex and the node of each, and from the NVLinks that
+//! discovery found; no tool is run. NVIDIA documents the levels in NVML's `nvmlGpuTopologyLevel_t`:
+//! one PCIe switch, several switches, one host bridge, one NUMA node, the system. It knows nothing
+//! of bandwidth.
 
 use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
@@ -11,22 +12,22 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// How near two functions are; the nearer, the smaller.
+/// How near two functions are; nearer is smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Proximity {
     /// The same function.
     Same,
-    /// So many NVLinks.
+    /// Connected by this many NVLinks.
     NvLink(u32),
     /// At most one PCIe switch or bridge between them.
     Pix,
     /// Several PCIe switches or bridges, but no host bridge.
     Pxb,
-    /// The host bridge that both hang below.
+    /// Through a common host bridge.
     Phb,
-    /// Several host bridges of one node.
+    /// Through several host bridges of one node.
     Node,
-    /// The link between nodes.
+    /// Through the link between nodes.
     Sys,
 }
 
@@ -51,22 +52,23 @@ impl Serialize for Proximity {
     }
 }
 
-/// Where a function hangs: what is compared of two of them. Made once where one function is compared with many.
+/// The place of a function in the tree, to compare with another's. Computed once if one function is
+/// compared with many.
 #[derive(Debug, Clone)]
 pub struct Way<'a> {
     /// The function.
     device: &'a PciDevice,
     /// It and the bridges above it, root port first.
     down: Vec<Bdf>,
-    /// The host bridge that it hangs below, as the kernel names it; empty where nothing is known.
+    /// The host bridge above it, by the kernel's name; empty if unknown.
     root: Cow<'a, str>,
     /// Its node, or the only one of the host.
     node: Option<NodeId>,
 }
 
 impl Topology {
-    /// How near two functions are. What the record does not tell is taken as far: an unknown function is
-    /// [`Proximity::Sys`] from every other.
+    /// How near two functions are. What the record does not tell counts as far: an unknown function
+    /// is [`Proximity::Sys`] from every other.
     pub fn proximity(&self, a: Bdf, b: Bdf) -> Proximity {
         if a == b {
             return Proximity::Same;
@@ -87,13 +89,13 @@ impl Topology {
         self.fabric().links.iter().find(|link| (link.a, link.b) == ends).map_or(0, |l| l.links)
     }
 
-    /// Where one of its functions hangs.
+    /// Returns the place of one of its functions.
     pub fn way<'a>(&self, device: &'a PciDevice) -> Way<'a> {
         let mut down = self.path_to_root(device.bdf);
         down.reverse();
         let root = match (&device.root, down.first()) {
             (Some(root), _) => Cow::Borrowed(root.as_str()),
-            // Without the kernel's name, functions on the bus right below one host bridge share it.
+            // Without the kernel's name, the bus directly below the host bridge identifies it.
             (None, Some(top)) => Cow::Owned(format!("pci{:04x}:{:02x}", top.segment(), top.bus())),
             (None, None) => Cow::default(),
         };
@@ -102,7 +104,8 @@ impl Topology {
 }
 
 impl Topology {
-    /// The host bridge that a function hangs below, as the kernel names it (`pci0000:17`); none where nothing is known.
+    /// Returns the host bridge above a function, by the kernel's name (`pci0000:17`); none if
+    /// unknown.
     pub fn host_bridge(&self, bdf: Bdf) -> Option<String> {
         let device = self.device(bdf)?;
         let root = match &device.root {
@@ -114,7 +117,7 @@ impl Topology {
 }
 
 impl Way<'_> {
-    /// How near two functions are over PCIe, NVLinks left out.
+    /// How near two functions are over PCIe, ignoring NVLinks.
     pub fn over_pcie(&self, other: &Way<'_>) -> Proximity {
         if self.device.bdf == other.device.bdf {
             return Proximity::Same;
@@ -122,7 +125,8 @@ impl Way<'_> {
         let both = self.down.iter().zip(&other.down);
         let common = both.take_while(|(a, b)| a == b).count();
         if common > 0 {
-            // Below the common bridge each further switch adds two bridges, so at most one means: no further switch.
+            // Below the common bridge each further switch adds two bridges, so at most one bridge
+            // means no further switch.
             let further = |down: &[Bdf]| down.len().saturating_sub(common + 1) > 1;
             let several = further(&self.down) || further(&other.down);
             return if several { Proximity::Pxb } else { Proximity::Pix };

@@ -1,22 +1,22 @@
-//! Which GPUs no guest gets by number, and which functions cannot be passed through at all. Chooses nothing and knows
-//! nothing of what is taken.
+//! Finds GPUs that no guest gets by number, and functions that cannot be passed through at all.
+//! Chooses nothing and does not know what is in use.
 
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
 use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
 use std::fmt;
 
-/// Why a GPU is none to hand out: it does not count, and only its address takes it.
+/// Why a GPU is set aside: it is not counted, and only its address selects it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetAside {
-    /// The firmware and the console show their picture on it (sysfs `boot_vga`).
+    /// The display of firmware and console (sysfs `boot_vga`).
     BootDisplay,
-    /// It is a part of the processor.
+    /// Part of the processor.
     Integrated,
 }
 
 impl SetAside {
-    /// The reason, to be read after the function's name.
+    /// Returns the reason, as words to follow the function's name.
     pub fn why(self) -> &'static str {
         match self {
             SetAside::BootDisplay => "is the host's boot display; only its address takes it",
@@ -24,7 +24,7 @@ impl SetAside {
         }
     }
 
-    /// What the host loses with it.
+    /// Returns what the host loses with it.
     pub fn costs(self) -> &'static str {
         match self {
             SetAside::BootDisplay => "is the host's boot display: the host loses its console",
@@ -35,9 +35,10 @@ impl SetAside {
     }
 }
 
-/// Ids of GPUs in AMD's processors, first and last of each range: those that amdgpu and radeon mark as APU, and the PCI
-/// ID list for the ranges (Kaveri, Sumo, Wrestler, Kabini, Mullins, Carrizo, Stoney, Trinity, Van Gogh, Raven, Renoir,
-/// Rembrandt, Raphael, Phoenix, Mendocino, Strix, Krackan, Granite Ridge). Newer ones are known by their slot.
+/// Ids of GPUs in AMD's processors, first and last of each range: those that amdgpu and radeon mark
+/// as APUs, and the PCI ID list for the ranges (Kaveri, Sumo, Wrestler, Kabini, Mullins, Carrizo,
+/// Stoney, Trinity, Van Gogh, Raven, Renoir, Rembrandt, Raphael, Phoenix, Mendocino, Strix,
+/// Krackan, Granite Ridge). Newer ones are recognized by their slot.
 const IN_AMD_CPUS: &[(u16, u16)] = &[
     (0x1114, 0x1114),
     (0x1304, 0x131d),
@@ -67,9 +68,9 @@ const IN_AMD_CPUS: &[(u16, u16)] = &[
     (0x9900, 0x99a4),
 ];
 
-/// Whether a GPU is a part of the processor. Intel's stand at device 2 of the first bus, without a bridge above them
-/// (QEMU's docs/igd-assign.txt), and cards never do on a real host. AMD's share their slot with functions of the
-/// processor's own vendor id (security processor, USB), which no card has.
+/// Whether a GPU is part of the processor. Intel's are device 2 of the first bus, without a bridge
+/// above (QEMU's docs/igd-assign.txt), and cards never do on a real host. AMD's share their slot
+/// with functions of the processor's own vendor id (security processor, USB), which no card has.
 fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     let bdf = gpu.bdf;
     let display = matches!(gpu.class >> 8, VGA | THREE_D | DISPLAY);
@@ -86,11 +87,11 @@ fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     }
 }
 
-/// Why a function is not supported as yet, whoever asks for it.
+/// Why passthrough of a function is not supported yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
-    /// Its memory is the CPU's, too, over NVLink-C2C: Grace with Hopper or Blackwell; `rack`: with NVLinks over the
-    /// switches of a rack.
+    /// Its memory is coherent with the CPU's over NVLink-C2C: Grace with Hopper or Blackwell;
+    /// `rack`: with NVLinks over the switches of a rack.
     Grace {
         /// Whether its NVLinks leave the host.
         rack: bool,
@@ -104,7 +105,7 @@ pub enum Unsupported {
 /// GPUs with memory that is coherent with Grace's: the table of the kernel's drivers/vfio/pci/nvgrace-gpu/main.c (GH200
 /// 0x2342, 0x2345, 0x2348, GB200 0x2941, GB300 0x31c2), and the ids in KubeVirt's enhancement 199 (0x3041, 0x307f).
 const HOPPER_GRACE: &[u16] = &[0x2342, 0x2345, 0x2348];
-/// As [`HOPPER_GRACE`]: those of racks.
+/// As [`HOPPER_GRACE`], for racks.
 const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
 /// The GPU of GB10: the PCI ID list.
 const GB10: u16 = 0x2e12;
@@ -114,7 +115,7 @@ const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nv
     ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested SMMUv3 over iommufd \
     that the guest sees";
 
-/// What is missing, a sentence each, to be read after the names of GPUs.
+/// Writes what is missing, a sentence each, to follow the names of GPUs.
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rest = match self {
@@ -138,7 +139,7 @@ impl fmt::Display for Unsupported {
 }
 
 impl Topology {
-    /// Why a GPU does not count among those that guests are given by number; none: it counts, or it is no GPU.
+    /// Returns why a GPU is not available by number; none: it is, or the function is not a GPU.
     pub fn set_aside(&self, device: &PciDevice) -> Option<SetAside> {
         match device {
             _ if device.kind() != DeviceKind::Gpu || self.unsupported(device).is_some() => None,
@@ -148,12 +149,12 @@ impl Topology {
         }
     }
 
-    /// Why it is not known which devices there are; none where functions are listed.
+    /// Returns why the devices are unknown; none if functions are listed.
     pub fn unlisted(&self) -> Option<&'static str> {
         self.devices().is_empty().then_some("its record lists no PCI functions")
     }
 
-    /// The sentence that there is none of these devices, or that it is not known whether there is one.
+    /// Returns the sentence that there are none of these devices, or that it is unknown.
     pub fn without(&self, devices: &str) -> String {
         match self.unlisted() {
             Some(why) => format!("whether this host has a {devices} is not known: {why}"),
@@ -161,13 +162,13 @@ impl Topology {
         }
     }
 
-    /// GPUs that do not count, by address, each with the reason.
+    /// Returns the GPUs set aside, by address, each with the reason.
     pub fn displays(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
         self.devices().iter().filter_map(|device| Some((device, self.set_aside(device)?)))
     }
 
-    /// Why a function cannot be passed through by this program, whoever asks for it. Boards of other processors than
-    /// Arm have no NVLink-C2C, whatever the id.
+    /// Returns why gpuvm cannot pass a function through. Boards of other processors than Arm have
+    /// no NVLink-C2C, whatever the id.
     pub fn unsupported(&self, device: &PciDevice) -> Option<Unsupported> {
         // libvirt defines such a domain, and QEMU 10.0 refuses it at start: "Property 'vfio-pci.host' doesn't take
         // value '10000:01:00.0'".
@@ -278,13 +279,13 @@ mod tests {
             function("0000:01:00.1", (VENDOR_NVIDIA, 0x22ba), 0x0403),
             shown,
             function("0000:05:00.0", (VENDOR_ATI, 0x1638), VGA),
-            // An id that nobody knows yet, beside the processor's security processor.
+            // A still unknown id, beside the processor's security processor.
             function("0000:06:00.0", (VENDOR_ATI, 0xfff0), DISPLAY),
             function("0000:06:00.2", (VENDOR_AMD, 0x15c7), 0x1080),
             // A card beside its own USB controller.
             function("0000:07:00.0", (VENDOR_ATI, 0x73bf), VGA),
             function("0000:07:00.2", (VENDOR_ATI, 0x73a6), 0x0c03),
-            // Intel's cards stand behind a switch of their own, or in a guest at another place.
+            // Intel's cards are behind a switch of their own, or in a guest at another place.
             function("0000:00:03.0", (VENDOR_INTEL, 0x56a0), VGA),
         ];
         let mut devices = devices;

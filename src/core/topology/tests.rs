@@ -1,4 +1,4 @@
-//! What is refused as a host.
+//! Contradictory hosts that are refused.
 
 use super::*;
 

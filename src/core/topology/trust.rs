@@ -1,4 +1,4 @@
-//! Whether the guests of a host trust each other, as its admin has said.
+//! Whether the guests of a host trust each other, as declared by its admin.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,9 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Whether a guest whose NVLinks others reach is refused: always where guests are strangers, which is not overruled for
-    /// one guest; where nothing was said, unless it was accepted for this one. The one rule of `create` and `start`.
+    /// Whether a guest whose NVLinks others reach is refused: always if the guests are declared
+    /// strangers, which cannot be overridden for one guest; without a declaration, unless accepted
+    /// for this guest. The common rule of `create` and `start`.
     pub fn refuses(said: Option<Trust>, is_accepted: bool) -> bool {
         match said {
             None => !is_accepted,
@@ -24,8 +25,8 @@ impl Trust {
         }
     }
 
-    /// What helps where guests are not isolated on NVLink, by what was said: the one sentence of `plan`, `capacity` and
-    /// `create`.
+    /// Returns what helps if guests are not isolated on NVLink, given the declaration: the common
+    /// sentence of `plan`, `capacity` and `create`.
     pub fn advice(said: Option<Trust>) -> &'static str {
         match said {
             None => {

@@ -15,7 +15,7 @@ pub(super) const VENDOR_HABANA: u16 = 0x1da3;
 /// PCI vendor Qualcomm.
 pub(super) const VENDOR_QUALCOMM: u16 = 0x17cb;
 
-/// Class "VGA compatible controller"; this and the others: the PCI ID list, section of classes.
+/// Class "VGA compatible controller"; all classes from the PCI ID list.
 pub(super) const VGA: u32 = 0x0300;
 /// Class "3D controller".
 pub(super) const THREE_D: u32 = 0x0302;

@@ -1,4 +1,4 @@
-//! The items of a guest's CPUs and memory.
+//! Tunes a guest's CPUs and memory.
 
 use super::items::Virtio;
 use super::work::Work;
@@ -12,7 +12,7 @@ use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestCell, GuestTopology, Topic, has_own_pcpus};
 use crate::topology::Topology;
 
-/// Makes them.
+/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     pages(work)?;
     memory(work)?;
@@ -29,7 +29,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     balloon(work)
 }
 
-/// Huge pages, and the filling of memory.
+/// Tunes huge pages and preallocation of memory.
 fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
     let items = work.given.items;
     let pages = work.guest.request.huge_pages.asked();
@@ -50,7 +50,7 @@ fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
     }
 }
 
-/// The amount of memory, where rounding or passed-through functions change it.
+/// Tunes the amount of memory if rounding or passed-through functions change it.
 fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
     let item = ItemName::MemoryRounding;
@@ -83,7 +83,7 @@ fn balloons(work: &Work<'_>) -> bool {
     amount.is_ok_and(|amount| amount != work.guest.claims.memory.value)
 }
 
-/// Pins of vCPUs.
+/// Tunes the pins of vCPUs.
 fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     let pins = match (&work.given.items.pins, work.placement) {
         (Item::Keep, _) => return Ok(()),
@@ -97,13 +97,13 @@ fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Pins, Setting::VcpuPins { pins })
 }
 
-/// Whether some vCPUs are not there at start.
+/// Whether some vCPUs are not plugged at start.
 fn has_individual_vcpus(work: &Work<'_>) -> bool {
     let root = work.xml.root();
     root.child("vcpu").is_some_and(|vcpu| vcpu.attr("current").is_some())
 }
 
-/// Pin of the emulator.
+/// Tunes the pin of the emulator.
 fn emulator(work: &mut Work<'_>) -> Result<(), TuneError> {
     let pin = match (&work.given.items.emulator, work.placement) {
         (Item::Keep, _) => return Ok(()),
@@ -128,7 +128,7 @@ pub(super) fn there(topology: &Topology, pin: &CpuSet, item: ItemName) -> Result
     Err(TuneError::item(item, message, "`gpuvm host show` shows the pcpus of each node"))
 }
 
-/// What the guest's CPU looks like.
+/// Tunes the guest's CPU topology.
 fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let topology = match (work.given.items.topology, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
@@ -168,15 +168,17 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Topology, Setting::Topology { topology, topoext })
 }
 
-/// Whether nobody named the topology, and it is the planned one but for its dies, which versions before did not know: what
-/// a guest sees of its CPU changes only by being asked for, since licences and settings in it may depend on that.
+/// Whether the topology was not named and differs from the planned one only by its dies, unknown to
+/// older versions: what a guest sees of its CPU changes only on request, since licences and
+/// settings in it may depend on that.
 fn keeps_one_die(work: &Work<'_>, planned: GuestTopology) -> bool {
     let is_named = !work.given.items.unnamed.contains(&ItemName::Topology);
     let one_die = Setting::Topology { topology: Some(planned.without_dies()), topoext: false };
     planned.dies > 1 && !is_named && !work.xml.would_change(&DomainEdit::Set { setting: one_die })
 }
 
-/// Where the guest's cache leaves come from. What the planner chose goes with its topology and with the host's CPU.
+/// Tunes the source of the guest's cache leaves. The planner's choice fits only its topology and
+/// the host's CPU model.
 fn cpu_cache(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::CpuCache;
     let is_hosts = has_hosts_cpu(&work.xml);
@@ -205,7 +207,7 @@ fn has_hosts_cpu(xml: &DomainXml) -> bool {
     mode.is_some_and(|mode| mode == "host-passthrough")
 }
 
-/// The invariant TSC of guests that cannot migrate anyhow.
+/// Tunes the invariant TSC of guests that cannot migrate anyway.
 fn invtsc(work: &mut Work<'_>) -> Result<(), TuneError> {
     let passes = !work.guest.hostdevs.is_empty();
     let is_off = match work.given.items.invtsc {
@@ -218,7 +220,7 @@ fn invtsc(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Invtsc, Setting::Migratable { is_off })
 }
 
-/// KVM's hints, which hold only as long as vCPUs have pcpus of their own.
+/// Tunes KVM's hints, which are true only while vCPUs have pcpus of their own.
 fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
     let items = work.given.items;
     let on = match items.kvm_hints {
@@ -230,7 +232,7 @@ fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
                 }
             }
             let is_alone = has_own_pcpus(&pins);
-            // libvirt takes them of guests with the host's CPU only.
+            // libvirt accepts them only for guests with the host's CPU.
             if is_alone && !has_hosts_cpu(&work.xml) {
                 return Ok(());
             }
@@ -243,7 +245,7 @@ fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::KvmHints, Setting::KvmHints { on })
 }
 
-/// Guest NUMA cells.
+/// Tunes guest NUMA cells.
 fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
     let cells = match (work.given.items.cells, work.placement) {
         (Item::Keep, _) | (Item::On | Item::To(_), None) => return Ok(()),
@@ -290,7 +292,7 @@ fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
         && claims.cells.iter().zip(elements).zip(cells).all(same)
 }
 
-/// Host nodes that the cells' memory is bound to.
+/// Tunes the host nodes that the cells' memory is bound to.
 fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::MemoryNodes;
     let there = work.xml.root().find("cpu/numa").map_or(0, |numa| numa.children("cell").count());
@@ -325,7 +327,7 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.make(item, &[DomainEdit::SetNumatune { cells }])
 }
 
-/// Physical address bits, and with the host's the host's CPU.
+/// Tunes physical address bits; the host's bits require the host's CPU model.
 fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Maxphysaddr;
     let passes = !work.guest.hostdevs.is_empty();
@@ -349,7 +351,7 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::AddressBits { bits })
 }
 
-/// The window for 64-bit BARs.
+/// Tunes the window for 64-bit BARs.
 fn window(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Window;
     let mut edits = match (work.given.items.window, work.placement) {
@@ -366,7 +368,7 @@ fn window(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::On, Some(_)) => return Ok(()),
     };
     let now = hole(&work.xml);
-    // What is written in another unit is right too.
+    // The same size in another unit is right, too.
     edits.retain(|edit| !matches!(edit, DomainEdit::SetPciHole { kib } if now == Some(MemSize::from_kib(*kib))));
     work.make(item, &edits)
 }
@@ -379,7 +381,7 @@ fn hole(xml: &DomainXml) -> Option<MemSize> {
     crate::domain::read::memory(&hole.text(), unit.as_deref()).ok()
 }
 
-/// The memory balloon.
+/// Tunes the memory balloon.
 fn balloon(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Balloon;
     let none = DomainEdit::SetBalloon { address: None };

@@ -1,4 +1,4 @@
-//! The items of a guest's disks: cache and I/O, queues, the file that the content is in.
+//! Tunes a guest's disks: cache and I/O, queues, the file with the content.
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
@@ -7,14 +7,14 @@ use crate::domain::disks::disk_queues;
 use crate::domain::guest::{DiskIo, Made};
 use crate::domain::setting::{DiskTuning, Put, Setting};
 
-/// A disk of a document that the guest writes.
+/// A writable disk of a document.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
-    /// Place among the document's disks.
+    /// Index among the document's disks.
     pub nth: usize,
-    /// Name that libvirt knows it by.
+    /// Its target name in libvirt.
     target: String,
-    /// Path on the host; none: it is no file and no block device.
+    /// Path on the host; none: it is neither a file nor a block device.
     path: Option<String>,
     /// Whether it is on virtio, so that it has queues and I/O threads.
     pub virtio: bool,
@@ -24,13 +24,13 @@ pub(super) struct Disk {
     io: Option<String>,
 }
 
-/// The disks that the guest writes.
+/// Returns the writable disks.
 pub(super) fn disks(work: &Work<'_>) -> Vec<Disk> {
     let devices = work.xml.root().child("devices");
     let all = devices.into_iter().flat_map(|devices| devices.children("disk")).enumerate();
     let read = |(nth, disk): (usize, Element<'_>)| {
         let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
-        // What another process serves has that process' queues and threads.
+        // A disk served by another process uses that process' queues and threads.
         let is_served = disk.attr("type").is_some_and(|kind| kind == "vhostuser");
         if !is_disk || is_served || disk.child("readonly").is_some() {
             return None;
@@ -54,7 +54,7 @@ pub(super) fn disks(work: &Work<'_>) -> Vec<Disk> {
     all.filter_map(read).collect()
 }
 
-/// The queues that a disk will have.
+/// Returns the queues that a disk will have.
 pub(super) fn queues_of(work: &Work<'_>, disk: &Disk) -> u32 {
     match work.given.items.disk_queues {
         Item::On => disk_queues(work.vcpus()),
@@ -69,7 +69,7 @@ pub(super) fn queues_of(work: &Work<'_>, disk: &Disk) -> u32 {
     }
 }
 
-/// Cache and I/O of disks.
+/// Tunes cache and I/O of disks.
 pub(super) fn driver_words(work: &mut Work<'_>) -> Result<(), TuneError> {
     let items = work.given.items;
     if items.disk_cache.is_kept() && items.disk_io.is_kept() {
@@ -104,8 +104,8 @@ pub(super) fn driver_words(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::DiskIo, Setting::Disks { disks: ios })
 }
 
-/// What an item makes of a disk's cache (`at` 0) or I/O (`at` 1). A disk that goes past the cache already is as good, by
-/// whatever means it does.
+/// Returns the change of a disk's cache (`at` 0) or I/O (`at` 1). A disk that already bypasses the
+/// cache, in any mode, is as good.
 fn put(item: &Item<String>, best: DiskIo, disk: &Disk, at: usize) -> Put<String> {
     match item {
         Item::Keep => Put::Stays,
@@ -123,7 +123,7 @@ fn put(item: &Item<String>, best: DiskIo, disk: &Disk, at: usize) -> Put<String>
     }
 }
 
-/// Disks whose content is in another file by now.
+/// Switches disks to the file that their content was converted to.
 pub(super) fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Convert;
     let made = work.xml.made();
@@ -133,7 +133,7 @@ pub(super) fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
         let Some((new, path)) = new else { continue };
         let (format, file) = (Put::Is(new.format.clone()), Put::Is(new.made.path.clone()));
         converted.push(DiskTuning { nth: disk.nth, format, file, ..DiskTuning::default() });
-        // What was made for the guest goes with it.
+        // The record of a disk made for the guest is replaced, too.
         if let Some(old) = made.iter().find(|made| made.path == path) {
             let disk = Made { role: old.role, ..new.made.clone() };
             work.set(item, Setting::Made { disk })?;
@@ -142,7 +142,7 @@ pub(super) fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Disks { disks: converted })
 }
 
-/// Queues of disks.
+/// Tunes queues of disks.
 pub(super) fn queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::DiskQueues;
     let vcpus = work.vcpus();

@@ -1,4 +1,4 @@
-//! The items of a guest's I/O threads: how many, which disk each serves, where they run.
+//! Tunes a guest's I/O threads: their number, the disks each serves, their pins.
 
 use super::disks::{Disk, disks, queues_of};
 use super::work::Work;
@@ -11,13 +11,13 @@ use crate::domain::placed::IoThread;
 use crate::domain::setting::{DiskTuning, Put, Setting};
 use crate::placement::Placement;
 
-/// Makes them.
+/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     iothreads(work)?;
     iothread_pins(work)
 }
 
-/// The I/O threads that devices name which are none of these disks.
+/// Returns the I/O threads named by devices other than these disks.
 fn named_by_others(work: &Work<'_>, disks: &[Disk]) -> u32 {
     let devices = work.xml.root().child("devices").into_iter().flat_map(Element::elements);
     let mut at = 0;
@@ -31,13 +31,13 @@ fn named_by_others(work: &Work<'_>, disks: &[Disk]) -> u32 {
     others.flat_map(named_iothreads).max().unwrap_or(0)
 }
 
-/// A plan with so many I/O threads: those of the nodes in turn.
+/// Adapts a plan to this many I/O threads, taking those of the nodes in turn.
 fn with_threads(placement: &Placement, number: u32) -> Placement {
     let pins = placement.iothread_pins.iter().cycle().take(number as usize).cloned().collect();
     Placement { iothread_pins: pins, ..placement.clone() }
 }
 
-/// I/O threads, and which disk each serves.
+/// Tunes the number of I/O threads, and the disks each serves.
 fn iothreads(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Iothreads;
     let all = disks(work);
@@ -70,7 +70,7 @@ fn iothreads(work: &mut Work<'_>) -> Result<(), TuneError> {
     let disks: Vec<DiskTuning> = virtio.iter().enumerate().map(serve).collect();
     if !work.guest.claims.iothreads.keys().copied().eq(1..=number) {
         work.set(item, Setting::Iothreads { number })?;
-        // A pin of a thread that is not there would be refused.
+        // libvirt refuses the pin of a thread that does not exist.
         let pins = work.guest.claims.iothread_pins.iter();
         if pins.clone().any(|pin| pin.of.value > number) {
             let mut kept = vec![CpuSet::new(); number as usize];
@@ -86,7 +86,7 @@ fn iothreads(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Disks { disks })
 }
 
-/// Takes threads that are no more from the schedulers, which libvirt would refuse.
+/// Removes threads that no longer exist from the scheduler settings, which libvirt would refuse.
 fn schedulers(work: &mut Work<'_>, item: ItemName, number: u32) -> Result<(), TuneError> {
     let tune = work.xml.root().child("cputune");
     let all = tune.into_iter().flat_map(|tune| tune.children("iothreadsched")).enumerate();
@@ -102,7 +102,7 @@ fn schedulers(work: &mut Work<'_>, item: ItemName, number: u32) -> Result<(), Tu
     }
 }
 
-/// Pins of I/O threads.
+/// Tunes pins of I/O threads.
 fn iothread_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::IothreadPins;
     let claims = crate::domain::claims::Claims::read(&work.xml);

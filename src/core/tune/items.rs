@@ -1,4 +1,4 @@
-//! What `tune` shall do, thing by thing: leave it, make it as the planner would, take it away, or give it a value.
+//! The settings of `tune`, each to be kept, set as the planner would, removed, or given a value.
 
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::guest::Made;
@@ -9,27 +9,27 @@ use crate::placement::{GuestCache, GuestTopology};
 use crate::request::PageSize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What becomes of one thing.
+/// The action on one setting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Item<T> {
-    /// It stays.
+    /// It is kept.
     #[default]
     Keep,
-    /// It is made as the planner would make it for this guest.
+    /// It is set as the planner would for this guest.
     On,
-    /// It is taken away, so that libvirt's default holds.
+    /// It is removed, so that libvirt's default applies.
     Off,
     /// It gets this value.
     To(T),
 }
 
 impl<T> Item<T> {
-    /// Whether it stays.
+    /// Whether it is kept.
     pub fn is_kept(&self) -> bool {
         matches!(self, Item::Keep)
     }
 
-    /// Whether it is made as the planner would.
+    /// Whether it is set as the planner would.
     pub fn is_on(&self) -> bool {
         matches!(self, Item::On)
     }
@@ -52,7 +52,7 @@ pub enum PinOrder {
     Thread,
 }
 
-/// A thing that has no values beside on and off.
+/// The value type of a setting with only on and off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Never {}
 
@@ -60,31 +60,31 @@ pub enum Never {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Virtio;
 
-/// The file that takes the place of a disk's file, with the same content in another format.
+/// The file that replaces a disk's file, with the same content in another format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     /// Its format: `raw`, `qcow2`.
     pub format: String,
-    /// The file, and what made it: a volume of a pool.
+    /// The file and its origin, a volume of a pool.
     pub made: Made,
 }
 
-/// What becomes of each thing of a guest.
+/// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
-    /// Packages, cores and threads that the guest sees.
+    /// CPU topology that the guest sees.
     pub topology: Item<GuestTopology>,
     /// Pin of the emulator.
     pub emulator: Item<CpuSet>,
-    /// Number of I/O threads, and which disk each serves.
+    /// Number of I/O threads, and the disks each serves.
     pub iothreads: Item<u32>,
     /// Pins of I/O threads.
     pub iothread_pins: Item<CpuSet>,
     /// Huge pages.
     pub huge_pages: Item<PageSize>,
-    /// Filling of memory before the guest starts.
+    /// Preallocation of memory at start.
     pub fill: Item<Never>,
     /// Guest NUMA cells.
     pub cells: Item<u32>,
@@ -92,7 +92,7 @@ pub struct Items {
     pub memory_nodes: Item<NodeSet>,
     /// Rounding of memory to whole pages of each cell.
     pub memory_rounding: Item<PageSize>,
-    /// Disks that are on another file from now on, by the path of the one that they were on; all others stay.
+    /// Disks moved to another file, by the path of their old one; all others stay.
     pub convert: BTreeMap<String, Converted>,
     /// How the host caches disks.
     pub disk_cache: Item<String>,
@@ -102,13 +102,13 @@ pub struct Items {
     pub disk_queues: Item<u32>,
     /// Queues of NICs.
     pub net_queues: Item<u32>,
-    /// Rate of what NICs get.
+    /// Inbound limit of NICs.
     pub inbound: Item<Rate>,
-    /// Rate of what NICs send.
+    /// Outbound limit of NICs.
     pub outbound: Item<Rate>,
     /// MTU of NICs.
     pub mtu: Item<u32>,
-    /// NICs that are named by their network, each with whether that hands out virtual functions.
+    /// NICs named by their network, each with whether that network hands out virtual functions.
     pub networks: Vec<(NicWish, bool)>,
     /// Channel of the guest's agent.
     pub agent: Item<Never>,
@@ -118,21 +118,23 @@ pub struct Items {
     pub window: Item<MemSize>,
     /// Physical address bits, and with them the CPU model.
     pub maxphysaddr: Item<u8>,
-    /// Hints that KVM gives to guests whose vCPUs have pcpus of their own.
+    /// KVM's hints for guests whose vCPUs have pcpus of their own.
     pub kvm_hints: Item<Never>,
-    /// Where the guest's cache leaves come from.
+    /// Source of the guest's cache leaves.
     pub cpu_cache: Item<GuestCache>,
     /// The invariant TSC, for which the guest's CPU is marked as one that does not migrate.
     pub invtsc: Item<Never>,
     /// Memory balloon.
     pub balloon: Item<Virtio>,
-    /// Things that nobody named, so that of a guest of ours they are made as was asked for when it was made.
+    /// Settings that were not named, so that in guests of ours they follow the request of their
+    /// creation.
     pub unnamed: BTreeSet<ItemName>,
 }
 
 impl Items {
-    /// All that the planner would do. The page size stays, since pages have to be reserved first; rates and MTU are the
-    /// network's, and a format changes only by being asked for, since every byte of a disk is copied.
+    /// Returns everything that the planner would set. The page size stays, since pages must be
+    /// reserved first; rates and MTU belong to the network, and a disk format changes only on
+    /// request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
             pins: Item::On,
@@ -166,12 +168,13 @@ impl Items {
         }
     }
 
-    /// Whether a thing is as was asked for when the guest was made, if gpuvm made it: it stays, or nobody named it.
+    /// Whether a setting follows the request of the guest's creation, if gpuvm made it: it is kept
+    /// or was not named.
     pub(super) fn is_as_asked<T>(&self, name: ItemName, item: &Item<T>) -> bool {
         item.is_kept() || (item.is_on() && self.unnamed.contains(&name))
     }
 
-    /// Whether something depends on where the guest goes.
+    /// Whether some setting depends on the guest's placement.
     pub(super) fn need_a_place(&self) -> bool {
         let on = [
             self.iothread_pins.is_on(),
@@ -230,7 +233,7 @@ pub enum ItemName {
 }
 
 impl ItemName {
-    /// Its word, which is also its switch; what was asked for has none.
+    /// Returns its name, which is also its option; the request has no option.
     pub fn as_str(self) -> &'static str {
         match self {
             ItemName::Pins => "pins",

@@ -1,11 +1,12 @@
-//! Any domain, whoever made it, made as good as a fresh plan: "tune the domain that is there". Pure.
+//! Tunes any domain, whoever made it, to be as good as a fresh plan. Pure.
 //!
-//! The domain says itself what was asked for: its functions, its vCPUs, its memory (`wish`). The planner finds its place
-//! with the domain itself left out of what is taken, and it stays where it is if that is as good (`place`). What an item
-//! switches becomes edits of the splice editor (`work`), so all else stays byte for byte. At last our own checker looks
-//! at the result: an error that was not there before refuses the whole ([`TuneError::Unsound`]).
+//! The domain itself defines the request: its functions, its vCPUs, its memory (`wish`). The
+//! planner finds its place, ignoring what the domain itself holds, and it stays where it is if that
+//! is as good (`place`). Each setting becomes edits of the splice editor (`work`), so everything
+//! else stays byte for byte. Finally the checker judges the result: a new error refuses the whole
+//! change ([`TuneError::Unsound`]).
 //!
-//! Does not know whether a file system takes O_DIRECT or what QEMU can do: it is told ([`Given`]).
+//! Whether a file system supports O_DIRECT and what QEMU can do are inputs ([`Given`]).
 
 mod cpu;
 mod devices;
@@ -33,22 +34,23 @@ use crate::versions::Versions;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a domain is tuned by.
+/// The inputs of tuning a domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Given<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What is taken, without the domain itself.
+    /// What other domains hold.
     pub others: &'a Occupancy,
-    /// What shall be done.
+    /// The settings.
     pub items: &'a Items,
     /// Whether cores and memory of other nodes than those of the devices may be taken.
     pub allow_remote: bool,
-    /// How disks are read and written best, by path; those that are not named: past the host's cache, natively.
+    /// The best cache and I/O mode of disks, by path; the default is to bypass the host's cache
+    /// with native I/O.
     pub disks: &'a BTreeMap<String, DiskIo>,
     /// What the hypervisor can do.
     pub abilities: Abilities,
-    /// What it is, for our checker.
+    /// Its versions, for the checker.
     pub versions: &'a Versions,
 }
 
@@ -64,35 +66,35 @@ pub struct Change {
     pub now: String,
 }
 
-/// A domain that was tuned.
+/// A tuned domain.
 #[derive(Debug, Clone)]
 pub struct Tuned {
-    /// Where it is; none: nothing that depends on it was asked for.
+    /// Its placement; none: no setting depends on it.
     pub placement: Option<Placement>,
     /// Its definition.
     pub after: DomainXml,
-    /// What is different, in words; empty exactly where the definition is what it was.
+    /// The changes as text; empty exactly if the definition is unchanged.
     pub changes: Vec<Change>,
-    /// Why it is so, and what is a compromise.
+    /// The reasons, with compromises marked.
     pub reasons: Vec<Reason>,
-    /// What our checker finds in it.
+    /// The checker's findings.
     pub findings: Vec<Finding>,
 }
 
-/// Says why a domain cannot be tuned.
+/// The reason a domain cannot be tuned.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "tune-")]
 pub enum TuneError {
-    /// It runs on something else than QEMU.
+    /// It does not run on QEMU.
     #[error("it is of type `{kind}`, and only `kvm` and `qemu` run on QEMU")]
     #[strum(to_string = "hypervisor-type")]
     Kind {
         /// The type.
         kind: String,
     },
-    /// It cannot be understood, or an edit cannot be made.
+    /// It cannot be parsed, or an edit cannot be made.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Xml(#[from] DomainXmlError),
@@ -100,11 +102,11 @@ pub enum TuneError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Plan(#[from] PlanError),
-    /// What is asked for cannot be had.
+    /// A setting is impossible.
     #[error("--{item}: {message}")]
     #[strum(to_string = "setting")]
     Item {
-        /// The thing.
+        /// The setting.
         item: ItemName,
         /// Why not.
         message: String,
@@ -122,17 +124,17 @@ fn lines(findings: &[Finding]) -> String {
 }
 
 impl TuneError {
-    /// Makes the error that an item cannot be had.
+    /// Makes the error of an impossible setting.
     fn item(item: ItemName, message: impl Into<String>, hint: impl Into<String>) -> TuneError {
         TuneError::Item { item, message: message.into(), hint: hint.into() }
     }
 }
 
-/// Makes a domain what its items say; changes nothing where it is so already.
+/// Applies settings to a domain; changes nothing that is already so.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
     let mut items = given.items.clone();
-    // Memory that is no whole pages of the new size would not start.
+    // A guest whose memory is not a whole number of the new pages would not start.
     let repaged = matches!(items.huge_pages, Item::On | Item::To(_));
     if repaged && items.memory_rounding.is_kept() {
         items.memory_rounding = Item::On;

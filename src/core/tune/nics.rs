@@ -1,4 +1,4 @@
-//! The items of a guest's NICs: queues, rates, MTU.
+//! Tunes a guest's NICs: queues, rates, MTU.
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
@@ -10,19 +10,19 @@ use crate::domain::setting::{NicTuning, Put, Setting};
 use crate::domain::wish::{MOST_QUEUES, MTUS, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
 
-/// Makes them.
+/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     net_queues(work)?;
     rates(work)?;
     mtu(work)?;
-    // Last, since what is said of one NIC holds before what is said of all.
+    // Last, since settings of one NIC take precedence over those of all.
     networks(work)
 }
 
-/// A kind of NIC.
+/// A NIC of a document.
 #[derive(Debug, Clone, Copy)]
 struct Nic {
-    /// Place among the document's interfaces.
+    /// Index among the document's interfaces.
     nth: usize,
     /// Whether it takes queues.
     takes_queues: bool,
@@ -49,7 +49,7 @@ fn nics(work: &Work<'_>) -> Vec<Nic> {
     all.map(read).collect()
 }
 
-/// Queues of NICs.
+/// Tunes queues of NICs.
 fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::NetQueues;
     let most = work.vcpus().min(MOST_QUEUES);
@@ -67,7 +67,8 @@ fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let is_on = work.given.items.net_queues.is_on();
     let tuned = |nic: Nic| NicTuning {
         nth: nic.nth,
-        // More than usual may be wanted: `check` notes it, and only a number takes them away.
+        // More than usual may be wanted: `check` notes it, and only an explicit number reduces
+        // them.
         queues: match is_on && (usual..=most).contains(&nic.queues) {
             true => Put::Is(nic.queues),
             false => put.clone(),
@@ -79,7 +80,7 @@ fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Nics { nics })
 }
 
-/// Rates of NICs.
+/// Tunes rates of NICs.
 fn rates(work: &mut Work<'_>) -> Result<(), TuneError> {
     let put = |item: &Item<Rate>| match item {
         Item::Keep | Item::On => Put::Stays,
@@ -116,7 +117,8 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
     Ok(taps)
 }
 
-/// NICs that are named by their network: those that are on it are set, as many times as it is named; others are new.
+/// Tunes NICs named by their network: existing ones on it are changed, one per mention; others are
+/// new.
 fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Network;
     let wishes = &work.given.items.networks;
@@ -155,19 +157,19 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     if seats.is_empty() {
         return Ok(());
     }
-    // New ones behind those that are there, in their order.
+    // New ones after the existing ones, in order.
     seats.sort_by_key(|seat| seat.nth);
     work.make(item, &[DomainEdit::SetInterfaces { nics: seats, dropped: Vec::new() }])
 }
 
-/// A MAC address for a new NIC of a guest, which it would get again.
+/// Returns a reproducible MAC address for a new NIC of a guest.
 fn own_mac(work: &Work<'_>, macs: &[String]) -> String {
     let name = work.xml.name();
     let mut numbers = (0..).map(|number| mac(&name, number));
     numbers.find(|mac| !macs.contains(mac)).unwrap_or_default()
 }
 
-/// MTU of NICs.
+/// Tunes the MTU of NICs.
 fn mtu(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Mtu;
     let mtu = match work.given.items.mtu {

@@ -1,5 +1,5 @@
-//! Where a domain goes: the planner's place for it, or the cores that it has if these are as good. Never other functions
-//! than the domain's own.
+//! Places a domain: on the planner's choice, or on its current cores if these are as good. Never
+//! changes its functions.
 
 use super::wish::Guest;
 use super::{Given, Item, ItemName, TuneError};
@@ -17,7 +17,7 @@ use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// How often a plan on the cores of the plan before is tried until the two are the same.
+/// The most repetitions of planning on the previous plan's cores until the plan is stable.
 const ROUNDS: usize = 4;
 
 /// Finds the place.
@@ -48,12 +48,12 @@ pub(super) fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
     Reason { choice, because: because.into(), compromise: true }
 }
 
-/// The plan of what was asked for when gpuvm made the guest, where its vCPUs and its memory are still what such a plan
-/// gives, the memory to less than a page of each cell.
+/// Plans the request of the guest's creation by gpuvm, if its vCPUs and memory are still those of
+/// such a plan, the memory to within a page per cell.
 fn as_asked(guest: &Guest<'_>, given: &Given<'_>) -> Option<Placement> {
     let own = guest.asked.as_ref()?;
     let rule = guest.request.profile;
-    // A version before shared out no nodes without GPUs: what it made is right where it is.
+    // An older version did not share nodes without GPUs: its guests are right where they are.
     let before = (rule == Profile::Share).then_some(Profile::Near);
     [rule].into_iter().chain(before).find_map(|profile| {
         [(own.vcpus, own.memory_kib), (own.vcpus, guest.request.memory_kib)].into_iter().find_map(
@@ -68,7 +68,7 @@ fn as_asked(guest: &Guest<'_>, given: &Given<'_>) -> Option<Placement> {
     })
 }
 
-/// The plan of a guest that leaves sizes to the planner, where these are the guest's.
+/// Plans with sizes left to the planner, if the result has the guest's sizes.
 fn as_sized(guest: &Guest<'_>, request: Request, given: &Given<'_>) -> Option<Placement> {
     let placement = chosen(guest, &request, given).ok()?;
     let so = |there: MemSize, planned: MemSize, cells: u64| {
@@ -76,7 +76,7 @@ fn as_sized(guest: &Guest<'_>, request: Request, given: &Given<'_>) -> Option<Pl
     };
     let cells = &guest.claims.cells;
     let same = match cells.len() {
-        // Its cells are gone, or there never were any: all memory is what tells.
+        // Without cells only the total memory is compared.
         0 => so(guest.claims.memory.value, placement.memory(), placement.cells.len() as u64),
         number => {
             let mut pairs = cells.iter().zip(&placement.cells);
@@ -113,7 +113,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     let mut last: Option<Placement> = None;
     for _ in 0..ROUNDS {
         let Ok(kept) = plan_on(topology, others, request, &here) else { break };
-        // Of its own cores none may be left for the emulator, and others are free.
+        // Its own cores may leave none for the emulator while others are free.
         let helpers = pins(&free).skip(free.vcpu_pins.len());
         let more = here.or(&whole_cores(topology, helpers.flat_map(CpuSet::iter)));
         if shares_cores(&kept, topology) && !shares_cores(&free, topology) && more != here {
@@ -150,8 +150,8 @@ fn whole_cores(topology: &Topology, pcpus: impl Iterator<Item = crate::cpuset::P
     cores.flat_map(|core| core.pcpus.iter()).collect()
 }
 
-/// The cores that a domain has: of each vCPU one, and those of its helpers if they are held to one of a node. None: its
-/// vCPUs are not pinned to cores.
+/// Returns the cores that a domain uses: one per vCPU, and those of its helper threads if they are
+/// pinned to one per node. None: its vCPUs are not pinned to cores.
 fn cores_of(guest: &Guest<'_>, topology: &Topology) -> Option<CpuSet> {
     let mut pcpus = CpuSet::new();
     for pin in &guest.pins {
@@ -174,7 +174,7 @@ fn cores_of(guest: &Guest<'_>, topology: &Topology) -> Option<CpuSet> {
     Some(whole_cores(topology, pcpus.iter()))
 }
 
-/// Plans on some cores only.
+/// Plans on these cores only.
 fn plan_on(
     topology: &Topology,
     others: &Occupancy,
@@ -193,7 +193,7 @@ fn is_as_good(kept: &Placement, free: &Placement) -> bool {
     kept.cells.len() <= free.cells.len() && compromises(kept) <= compromises(free)
 }
 
-/// Leaves a plan the functions that are the domain's own, and adds those that the planner does not know.
+/// Restricts a plan to the domain's own functions, and adds those unknown to the planner.
 fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology) {
     let more: Vec<Bdf> =
         placement.devices.iter().copied().filter(|bdf| !own.contains(bdf)).collect();
@@ -233,7 +233,7 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
     }
 }
 
-/// Leaves the cells' memory what the planner made of it, in whole pages, or what it was.
+/// Sets the cells' memory to the planner's, in whole pages, or keeps it.
 fn rounded(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
     match given.items.memory_rounding {
         Item::On | Item::To(_) => divided_before(placement, guest),
@@ -247,7 +247,7 @@ fn rounded(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
     }
 }
 
-/// Whether a domain's cells have the vCPUs that a plan's have, so that only their memory can be another.
+/// Whether a domain's cells have the same vCPUs as a plan's, so that only their memory can differ.
 pub(super) fn is_same_cells(claims: &Claims<'_>, placement: &Placement) -> bool {
     let same = |(cell, planned): (&Cell<'_>, &GuestCell)| {
         let vcpus = cell.vcpus.iter().flat_map(|set| set.value.iter()).map(|vcpu| vcpu.0);
@@ -259,8 +259,8 @@ pub(super) fn is_same_cells(claims: &Claims<'_>, placement: &Placement) -> bool 
         && there.iter().zip(&placement.cells).all(same)
 }
 
-/// Leaves cells the memory that they have if that is whole pages and as near to their share as these come: what was
-/// rounded once, cell by cell, is not divided anew.
+/// Keeps the cells' memory if it is in whole pages and as close to their shares as the plan's:
+/// memory once rounded cell by cell is not divided again.
 fn divided_before(placement: &mut Placement, guest: &Guest<'_>) {
     let (there, unit) = (&guest.claims.cells, guest.unit());
     let most = unit.kib() * there.len() as u64;

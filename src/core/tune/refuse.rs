@@ -1,4 +1,4 @@
-//! Which domains are not tuned, because what they say cannot be understood or can be meant in two ways. Changes nothing.
+//! Refuses to tune domains that cannot be parsed or are ambiguous. Changes nothing.
 
 use super::{Given, TuneError};
 use crate::domain::claims::Claims;
@@ -7,7 +7,7 @@ use crate::domain::{DomainXml, DomainXmlError};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// Reads what a domain asks of its host; an error where that cannot be understood.
+/// Reads a domain's claims on its host; an error if they cannot be parsed.
 pub(super) fn understood<'t>(
     current: &'t DomainXml,
     given: &Given<'_>,
@@ -35,9 +35,9 @@ pub(super) fn understood<'t>(
     Ok(claims)
 }
 
-/// Refuses a domain that has twice what it can have once: which of them is meant cannot be told.
+/// Refuses a domain that has an element twice that may occur once: which one is meant is ambiguous.
 fn once(current: &DomainXml) -> Result<(), TuneError> {
-    /// What is changed, or read to be.
+    /// Elements that are changed, or read for a change.
     const ONCE: [&str; 13] = [
         "name",
         "memory",
@@ -82,7 +82,7 @@ fn architecture(current: &DomainXml, topology: &Topology) -> Result<(), TuneErro
     }
 }
 
-/// Refuses cells of which it cannot be told which vCPU is in which, or which memory is whose.
+/// Refuses cells with ambiguous vCPUs or memory.
 fn cells(claims: &Claims<'_>) -> Result<(), TuneError> {
     let mut ids = BTreeSet::new();
     let mut vcpus = BTreeSet::new();

@@ -1,5 +1,6 @@
-//! What gpuvm remembers to have been asked for, of the guests that it made: what `tune` is told is asked for, too, else
-//! `verify` would find the admin's own wish wrong. Guests of others have no such memory and get none.
+//! Updates the request recorded in guests that gpuvm made: the settings of `tune` are requested,
+//! too, otherwise `verify` would report the admin's own change. Guests made by others have no
+//! record and get none.
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
@@ -7,9 +8,9 @@ use crate::domain::claims::Claims;
 use crate::domain::setting::Setting;
 use crate::request::{CellWish, Request};
 
-/// Brings it to what the items say. Comes last, since it follows what the others made.
+/// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
-    // What a later version wrote there stays as it is.
+    // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
     if request == record.request {
@@ -18,7 +19,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Request, Setting::Request { request: Box::new(request) })
 }
 
-/// The wish with what the items say; what they leave to the planner is left to it here, too.
+/// Returns the request with the settings applied; what they leave to the planner stays left to it.
 fn asked(mut request: Request, work: &Work<'_>) -> Request {
     let (items, wish) = (work.given.items, &work.guest.request);
     let claims = Claims::read(&work.xml);
@@ -63,7 +64,7 @@ mod tests {
     use crate::versions::Versions;
     use std::collections::BTreeMap;
 
-    /// A guest of ours in huge pages, that was asked for so, or one of somebody else's.
+    /// A guest of ours on huge pages, as requested, or one made by somebody else.
     fn guest(ours: bool) -> DomainXml {
         let request = Request {
             huge_pages: HugePages::Size(PageSize::TwoMib),
@@ -106,7 +107,7 @@ mod tests {
         tune(xml, &given).unwrap()
     }
 
-    /// The rules that say that it is not what was asked for.
+    /// The rules by which it differs from the request.
     fn not_as_asked(xml: &DomainXml) -> Vec<&'static str> {
         let subject = Subject {
             definition: xml,
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(request.cells, CellWish::Count(1));
         assert_eq!(not_as_asked(&after.after), [""; 0]);
         assert_eq!(tuned(&after.after, &items).changes, []);
-        // What is not asked for anew is still what it was: an edit of somebody else is found.
+        // Without a new request the old one still counts: somebody else's edit is found.
         let kept = tuned(&xml, &Items { agent: Item::On, ..Items::default() });
         assert!(kept.changes.iter().all(|change| change.item != ItemName::Request));
         let text =

@@ -1,12 +1,12 @@
-//! Several domains tuned as one: each sees the new places of those before it. Those with passed-through functions choose
-//! first, since their nodes are given.
+//! Tunes several domains together: each sees the new places of those before it. Those with
+//! passed-through functions go first, since their nodes are fixed.
 
 use super::{Given, TuneError, Tuned, tune};
 use crate::domain::DomainXml;
 use crate::placement::{Held, Occupancy};
 
-/// Tunes domains together; the answers are in the order of `members`. `given.others` is all that is taken, the members'
-/// own included. `active` are the places of running domains, which a domain keeps until its next start.
+/// Tunes domains together; the results are in the order of `members`. `given.others` is everything
+/// held, the members' own included; a running domain keeps its place until its next start.
 pub fn together(members: &[DomainXml], given: &Given<'_>) -> Vec<Result<Tuned, TuneError>> {
     let names: Vec<String> = members.iter().map(DomainXml::name).collect();
     let mut order: Vec<usize> = (0..members.len()).collect();
@@ -25,15 +25,15 @@ pub fn together(members: &[DomainXml], given: &Given<'_>) -> Vec<Result<Tuned, T
     answers.into_iter().flatten().collect()
 }
 
-/// What is taken without what a domain of this name holds.
+/// Returns the occupancy without the domain of this name.
 pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
     let mut others = occupancy.clone();
     others.domains.retain(|held| held.domain != name);
     others
 }
 
-/// Puts a domain's new place in place of its old one. What it holds while it runs stays held: it has that until its next
-/// start.
+/// Replaces a domain's old place by its new one. What it holds while running stays held until its
+/// next start.
 fn replace(occupancy: &mut Occupancy, name: &str, tuned: &Tuned) {
     let Ok(new) = tuned.after.held(false) else { return };
     let active = occupancy.domains.iter().any(|held| held.domain == name && held.active);

@@ -1,4 +1,5 @@
-//! What a domain that is there would have asked for: exactly its functions, its vCPUs and its memory. Chooses nothing.
+//! Derives the request of an existing domain: exactly its functions, its vCPUs and its memory.
+//! Chooses nothing.
 
 use super::items::PinOrder;
 use super::{Given, Item, ItemName, TuneError};
@@ -13,24 +14,25 @@ use crate::request::{
 use crate::topology::{DeviceKind, Sriov, Topology};
 use std::collections::BTreeSet;
 
-/// The property that tells GPUs that they may send to each other.
+/// The property for peer-to-peer cliques of GPUs.
 const CLIQUE: &str = "x-nv-gpudirect-clique";
 
-/// What a domain is, as far as tuning goes.
+/// A domain as tuning sees it.
 pub(super) struct Guest<'t> {
-    /// What it asks of its host.
+    /// Its claims on its host.
     pub claims: &'t Claims<'t>,
-    /// Its pins, vCPU 0 first; an empty set is no pin of its own.
+    /// Its pins, vCPU 0 first; an empty set means no pin of its own.
     pub pins: Vec<CpuSet>,
     /// Passed-through functions that have a place of their own in the guest: all but NVMe drives that are disks.
     pub hostdevs: Vec<Bdf>,
-    /// What it would have asked for.
+    /// The derived request.
     pub request: Request,
-    /// What was asked for when gpuvm made it; none: somebody else made it.
+    /// The request when gpuvm made it; none: somebody else made it.
     pub asked: Option<Request>,
     /// Whether it runs by hardware virtualization.
     pub kvm: bool,
-    /// Whether memory can be plugged into it, so that its cells and their memory are not ours to divide.
+    /// Whether memory can be hotplugged, so that its cells and their memory must not be divided by
+    /// us.
     pub plugs_memory: bool,
 }
 
@@ -105,7 +107,7 @@ impl<'t> Guest<'t> {
         request.cells = match items.cells {
             _ if as_asked[1] && own.is_some_and(|own| own.pins == request.pins) => request.cells,
             Item::To(number) => CellWish::Count(number),
-            // Cells that go shape nothing any more.
+            // Cells to be removed impose no shape.
             Item::Off => CellWish::Auto,
             _ if floats && cells > 1 => CellWish::Count(u32::try_from(cells).unwrap_or(u32::MAX)),
             _ => CellWish::Auto,
@@ -126,7 +128,7 @@ impl<'t> Guest<'t> {
         Ok(request)
     }
 
-    /// Functions of a kind that it has, by address.
+    /// Functions of a kind of the domain, by address.
     fn functions(&self, topology: &Topology, kind: DeviceKind, vf: bool) -> Vec<Bdf> {
         let is = |bdf: &Bdf| {
             let device = topology.device(*bdf);
@@ -147,13 +149,13 @@ impl<'t> Guest<'t> {
         if cells.is_zero() { self.claims.memory.value } else { cells }
     }
 
-    /// What the memory of each cell is a multiple of.
+    /// Returns the unit that each cell's memory is a multiple of.
     pub fn unit(&self) -> MemSize {
         let pages = self.request.huge_pages.asked().unwrap_or(PageSize::TwoMib).size();
         self.request.rounding.map_or(pages, |rounding| rounding.size().max(pages))
     }
 
-    /// The page size that it has; none: normal pages, or a size that the planner does not know.
+    /// The page size that it has; none: normal pages, or a size unknown to the planner.
     fn page_now(&self) -> Option<PageSize> {
         let pages = self.claims.huge_pages.as_ref()?;
         let first = pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value);
@@ -170,7 +172,8 @@ impl<'t> Guest<'t> {
         }
     }
 
-    /// How its vCPUs are pinned. Pins that stay have to be such as the planner makes, since all else follows them.
+    /// Returns its pin policy. Pins that stay must be like the planner's, since everything else
+    /// follows them.
     fn policy(&self, given: &Given<'_>) -> Result<PinPolicy, TuneError> {
         match given.items.pins {
             Item::On | Item::To(PinOrder::Core) => return Ok(PinPolicy::Core),

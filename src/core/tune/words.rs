@@ -1,4 +1,4 @@
-//! What a thing of a domain is, in few words, for people. Judges nothing.
+//! Short descriptions of a domain's settings, for users. Judges nothing.
 
 use super::ItemName;
 use crate::domain::claims::Claims;
@@ -10,7 +10,7 @@ use crate::words::{count, nouns};
 /// How many values are shown before the rest is only counted.
 const MOST: usize = 8;
 
-/// What a thing of a domain is.
+/// Describes a setting of a domain.
 pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
     let claims = Claims::read(xml);
     let root = xml.root();
@@ -167,7 +167,7 @@ pub(super) fn has_agent(xml: &DomainXml) -> bool {
     channels.any(|channel| name(channel).is_some_and(|name| name == AGENT))
 }
 
-/// What of a wish an item may change.
+/// Describes the parts of a request that settings may change.
 fn wish(request: &Request) -> String {
     let pins = match request.pins {
         PinPolicy::Core => "pins by core",
@@ -205,7 +205,7 @@ fn of_driver<'t>(disks: impl Iterator<Item = Element<'t>>, name: &str) -> String
     listed(disks.map(value).collect(), ", ", "no disk")
 }
 
-/// What a NIC is on, with what is set on it.
+/// Describes what a NIC is connected to, and its settings.
 fn on(nic: Element<'_>) -> String {
     let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
     let source = ["network", "bridge", "dev"].into_iter().find_map(|name| attr("source", name));
@@ -234,7 +234,7 @@ fn rates<'t>(nics: impl Iterator<Item = Element<'t>>, name: &str) -> String {
     listed(nics.map(rate).collect(), ", ", "no NIC")
 }
 
-/// Values in a row, the many cut short.
+/// Lists values, shortened if there are many.
 fn listed(values: Vec<String>, between: &str, none: &str) -> String {
     match values.len() {
         0 => none.to_owned(),

@@ -1,4 +1,4 @@
-//! A domain while it is changed, item by item, with what each item has changed. Knows no item.
+//! A domain being tuned setting by setting, with the changes of each. Knows no particular setting.
 
 use super::wish::Guest;
 use super::{Change, Given, Item, ItemName, TuneError, words};
@@ -6,24 +6,24 @@ use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
 
-/// A domain while it is changed.
+/// A domain being changed.
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,
-    /// Where it goes; none: nothing that depends on it was asked for.
+    /// Its placement; none: no setting depends on it.
     pub placement: Option<&'a Placement>,
-    /// What it is tuned by.
+    /// The inputs of tuning.
     pub given: &'a Given<'a>,
     /// Its definition so far.
     pub xml: DomainXml,
-    /// What is different so far.
+    /// Changes so far.
     pub changes: Vec<Change>,
-    /// What should be known of it beside the plan's reasons.
+    /// Reasons besides the plan's.
     pub reasons: Vec<Reason>,
 }
 
 impl<'a> Work<'a> {
-    /// Begins with a domain as it is.
+    /// Starts with an unchanged domain.
     pub fn new(
         current: &DomainXml,
         guest: &'a Guest<'a>,
@@ -34,7 +34,7 @@ impl<'a> Work<'a> {
         Work { guest, placement, given, xml: current.clone(), changes, reasons }
     }
 
-    /// Makes a setting.
+    /// Applies a setting.
     pub fn set(&mut self, item: ItemName, setting: Setting) -> Result<(), TuneError> {
         self.make(item, &[DomainEdit::Set { setting }])
     }
@@ -57,12 +57,12 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Notes what the admin should know.
+    /// Adds a note for the admin.
     pub fn note(&mut self, about: Topic, because: impl Into<Because>) {
         self.reasons.push(super::place::compromise(about, because));
     }
 
-    /// Why the guest's cells and their memory are not ours to divide; none: they are.
+    /// Returns why the guest's cells and their memory must not be divided by us; none: they may.
     pub fn cells_stay(&self) -> Option<&'static str> {
         if self.guest.plugs_memory {
             return Some("memory can be plugged into it");

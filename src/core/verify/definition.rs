@@ -1,5 +1,5 @@
-//! Where the running XML is not what the definition says: somebody changed one and not the other. That is no fault of
-//! what runs; it ends with the next start, for better or worse.
+//! Compares the running XML with the definition: somebody changed one and not the other. This is
+//! not a fault of the running guest, and ends with the next start.
 
 use super::report::{Between, Report, Wrong};
 use crate::domain::DomainXml;
@@ -7,13 +7,13 @@ use crate::domain::{Difference, differences};
 use crate::finding::Rule;
 use crate::shell::word;
 
-/// vcpupin, emulatorpin, iothreadpin, shares and quotas.
+/// `vcpupin`, `emulatorpin`, `iothreadpin`, shares and quotas.
 const PINS: Rule = Rule::warning("pending-pins", "pins that run otherwise than defined");
 /// Size, pages, cells and nodes.
 const MEMORY: Rule = Rule::warning("pending-memory", "memory that runs otherwise than defined");
-/// vCPUs and what the guest sees of them.
+/// vCPUs and their topology.
 const CPU: Rule = Rule::warning("pending-vcpus", "vCPUs that run otherwise than defined");
-/// How many there are.
+/// The number of I/O threads.
 const IOTHREADS: Rule =
     Rule::warning("pending-iothreads", "I/O threads that run otherwise than defined");
 /// Cache, io, queues, their I/O threads, files.
@@ -21,7 +21,7 @@ const DISK: Rule = Rule::warning("pending-disk", "a disk that runs otherwise tha
 /// Queues, bandwidth, networks.
 const NIC: Rule =
     Rule::warning("pending-interface", "an interface that runs otherwise than defined");
-/// Passed functions.
+/// Passed-through functions.
 const HOSTDEV: Rule =
     Rule::warning("pending-hostdev", "passed devices that run otherwise than defined");
 /// Drivers of SCSI controllers, balloon, memory modules.
@@ -30,7 +30,7 @@ const DEVICE: Rule = Rule::warning("pending-device", "a device that runs otherwi
 /// Rules of this module.
 pub const RULES: &[Rule] = &[PINS, MEMORY, CPU, IOTHREADS, DISK, NIC, HOSTDEV, DEVICE];
 
-/// Which rule what stands below an element is for.
+/// The rule for differences below each element.
 const PLACES: &[(&str, &Rule)] = &[
     ("cputune", &PINS),
     ("vcpu/@cpuset", &PINS),
@@ -47,13 +47,13 @@ const PLACES: &[(&str, &Rule)] = &[
     ("devices/disk", &DISK),
     ("devices/interface", &NIC),
     ("devices/hostdev", &HOSTDEV),
-    // Ports come with devices, and stay behind them.
+    // Ports are added with devices and remain after them.
     ("devices/controller/driver", &DEVICE),
     ("devices/memballoon", &DEVICE),
     ("devices/memory", &DEVICE),
 ];
 
-/// Compares.
+/// Compares the definition with the running XML.
 pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
     let hint = format!(
         "`gpuvm restart {}` takes the definition; `virsh` with --config writes what runs into it",
@@ -73,7 +73,7 @@ pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
     }
 }
 
-/// The rule for a path; none: libvirt changes it by itself, or nobody would feel it.
+/// Returns the rule for a path; none: libvirt changes it by itself, or it has no effect.
 fn rule_of(path: &str) -> Option<&'static Rule> {
     let inner = path.strip_prefix("domain/")?;
     let plain: String = without_numbers(inner);
@@ -84,7 +84,7 @@ fn rule_of(path: &str) -> Option<&'static Rule> {
     PLACES.iter().find(|(place, _)| within(place)).map(|(_, rule)| *rule)
 }
 
-/// A path without the numbers of elements: `devices/disk[2]/driver` is below `devices/disk`.
+/// Returns a path without indexes of elements: `devices/disk[2]/driver` is below `devices/disk`.
 fn without_numbers(path: &str) -> String {
     let mut plain = String::new();
     let mut inside = false;
@@ -99,7 +99,8 @@ fn without_numbers(path: &str) -> String {
     plain
 }
 
-/// What a path means: the vCPU or I/O thread of a pin, else its last two names (`driver/@cache`).
+/// Names the subject of a path: the vCPU or I/O thread of a pin, otherwise its last two names
+/// (`driver/@cache`).
 fn name(definition: &DomainXml, path: &str) -> String {
     for (element, of, what) in
         [("vcpupin", "vcpu", "vcpu"), ("iothreadpin", "iothread", "iothread")]

@@ -1,4 +1,5 @@
-//! What a guest's process has open, and the drivers of passed functions, against the XML it runs by.
+//! Compares the files opened by a guest's process, and the drivers of passed-through functions,
+//! with the running XML.
 
 use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
@@ -15,7 +16,7 @@ const NOT_OPEN: Rule = Rule::error(
     "hostdev-not-open",
     "a passed function that the guest's process does not have open",
 );
-/// Fewer queues than vCPUs were told of.
+/// Fewer queues than the definition has.
 const QUEUES: Rule =
     Rule::warning("net-queues-missing", "fewer open network queues than the running XML has");
 /// Packets go through QEMU's main thread.
@@ -27,7 +28,7 @@ const CACHE: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[DRIVER, NOT_OPEN, QUEUES, VHOST, CACHE];
 
-/// Compares.
+/// Compares devices with the running XML.
 pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report: &mut Report) {
     drivers(live, topology, report);
     let Some(opened) = &process.opened else { return };
@@ -49,7 +50,7 @@ fn devices<'t>(live: &Guest<'t>, name: &'static str) -> impl Iterator<Item = Ele
 fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     for passed in &live.passed {
         let bdf = passed.bdf.value;
-        let Some(device) = topology.device(bdf) else { continue }; // a rule of `check`
+        let Some(device) = topology.device(bdf) else { continue }; // has a rule in `check`
         if !device.driver.as_deref().is_some_and(is_vfio) {
             let hint = format!("stop the guest, `gpuvm device bind {bdf}`, start it");
             let wrong = Wrong {
@@ -64,7 +65,8 @@ fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     }
 }
 
-/// Compares open IOMMU groups, or functions that are opened by themselves (iommufd), with the passed functions.
+/// Compares open IOMMU groups, or single opened functions (iommufd), with the passed-through
+/// functions.
 fn open_functions(
     live: &Guest<'_>,
     opened: &Opened,
@@ -74,7 +76,7 @@ fn open_functions(
 ) {
     let alone = opened.vfio.iter().filter(|name| name.starts_with("devices/")).count();
     if alone >= live.passed.len() {
-        return; // which is which stands in no file
+        return; // no file tells which is which
     }
     for passed in &live.passed {
         let bdf = passed.bdf.value;
@@ -98,16 +100,16 @@ fn open_functions(
     }
 }
 
-/// Compares open ends of network cables, and those that the kernel serves, with the queues of interfaces.
+/// Compares open tap queues, and those served by vhost, with the queues of interfaces.
 fn queues(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) {
     let (mut taps, mut vhosts) = (0, 0);
-    // libvirt leaves an emulated guest to QEMU.
+    // libvirt sets up no vhost for an emulated guest.
     let kvm = live.spot.element().attr("type").as_deref() == Some("kvm");
     for nic in devices(live, "interface") {
         let attr = |name: &str, attribute: &str| {
             nic.child(name).and_then(|child| child.attr(attribute)).map(|value| value.into_owned())
         };
-        // Only what ends in a network device of the host has a name there.
+        // Only interfaces with a network device on the host have a name there.
         let Some(target) = attr("target", "dev") else { continue };
         if nic.attr("type").is_some_and(|kind| matches!(&*kind, "vhostuser" | "vdpa" | "hostdev")) {
             continue;
@@ -138,7 +140,8 @@ fn queues(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) {
     tell(&VHOST, "network queues served by the kernel", vhosts, opened.vhosts, hint);
 }
 
-/// Compares how a disk is opened with its cache mode: `none` and `directsync` pass over the host's page cache.
+/// Compares how a disk is opened with its cache mode: `none` and `directsync` bypass the host's
+/// page cache.
 fn cache(disk: Element<'_>, opened: &Opened, at: &str, report: &mut Report) {
     let cache = disk.child("driver").and_then(|driver| driver.attr("cache"));
     let source = disk.child("source");
@@ -149,7 +152,7 @@ fn cache(disk: Element<'_>, opened: &Opened, at: &str, report: &mut Report) {
         "writeback" | "writethrough" | "unsafe" => false,
         _ => return,
     };
-    // What is opened under another name, through a link or by a helper, cannot be judged.
+    // A file opened under another name, through a link or by a helper, cannot be judged.
     let Some(&direct) = opened.files.get(&*source) else { return };
     if direct != wanted {
         let word = |direct| if direct { "O_DIRECT" } else { "the host's page cache" };

@@ -1,11 +1,12 @@
-//! How many files a guest's QEMU opens, and how many it may.
+//! Compares the number of files that a guest's QEMU opens with its limit.
 //!
-//! Counted after what QEMU's sources open: for each queue of a NIC a tap and, where the kernel moves its packets, a vhost
-//! descriptor; for each of its two rings an event for kicks and one for interrupts, with vhost one for masked interrupts
-//! and one for errors, too; for each queue of a disk two events, for each vCPU itself and its statistics; for each
-//! interrupt of a passed function two events, of which NICs and drives have about one for each vCPU. A disk or a NIC
-//! that says no number of queues has one for each vCPU (QEMU 5.2 and later), or one. It is an estimate: the sizes of
-//! the tables of interrupts stand in the configuration space, which is not read here.
+//! Counted as in QEMU's sources: for each queue of a NIC a tap and, with vhost, a vhost descriptor;
+//! for each of its two rings an event for kicks and one for interrupts, with vhost one for masked
+//! interrupts and one for errors, too; two events for each queue of a disk; for each vCPU itself
+//! and its statistics; two events for each interrupt of a passed-through function, of which NICs
+//! and drives have about one per vCPU. A disk or a NIC without a number of queues has one per vCPU
+//! (QEMU 5.2 and later), or one. It is an estimate: the sizes of interrupt tables are in the
+//! configuration space, which is not read here.
 
 use super::Subject;
 use super::report::{Between, Report, Wrong};
@@ -14,18 +15,18 @@ use crate::check::guest::Guest;
 use crate::domain::{DomainXml, Element};
 use crate::finding::Rule;
 
-/// It does not start, or its queues are not used.
+/// The guest does not start, or its queues are not used.
 const FEW: Rule = Rule::warning("open-files", "fewer open files allowed than the guest may need");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[FEW];
 
-/// What every QEMU has open: monitors, consoles, memory, firmware, images.
+/// Descriptors that every QEMU has open: monitors, consoles, memory, firmware, images.
 const BASE: u64 = 96;
-/// Descriptors of a passed function that are no interrupts: group, device, errors, requests.
+/// Descriptors of a passed-through function besides interrupts: group, device, errors, requests.
 const FUNCTION: u64 = 6;
 
-/// How many files a guest may open.
+/// Returns how many files a guest may open.
 pub fn needed(xml: &DomainXml, guest: &Guest<'_>) -> u64 {
     let vcpus = u64::from(guest.vcpus.value);
     let devices = |name: &'static str| {
@@ -50,12 +51,13 @@ pub fn needed(xml: &DomainXml, guest: &Guest<'_>) -> u64 {
     BASE + 2 * vcpus + nics + disks + functions
 }
 
-/// The limit that is asked for where so many are needed: the next power of two with as many to spare.
+/// Returns the advised limit: a quarter more than needed, rounded up to a power of two, at least
+/// 2048.
 pub fn advised(needed: u64) -> u64 {
     (needed.saturating_mul(5) / 4).max(2048).checked_next_power_of_two().unwrap_or(needed)
 }
 
-/// Compares: of a guest that runs with the limit that it has, else with that of the next start.
+/// Compares with the current limit of a running guest, otherwise with that of the next start.
 pub fn compare(subject: &Subject<'_>, report: &mut Report) {
     let running = subject.live.zip(subject.process.and_then(|process| process.file_limit));
     let next = || Some((subject.definition, subject.host?.tuning.file_limit?));

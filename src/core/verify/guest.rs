@@ -1,5 +1,5 @@
-//! The guest's own view, as its agent tells it, against the XML it runs by. What a guest says is as trustworthy as the
-//! guest: it can make a difference seen, and hide one.
+//! Compares the guest's own view, as reported by its agent, with the running XML. The report is as
+//! trustworthy as the guest: it can fake or hide a difference.
 
 use super::report::{Between, Report, Wrong};
 use crate::check::cpu::{comparable_shape, pins_by_vcpu, shown_cache};
@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 const VCPUS: Rule = Rule::error("guest-vcpus", "a guest that runs on another number of vCPUs");
 /// The guest spreads work and memory by another map than the host's.
 const CELLS: Rule = Rule::error("guest-cells", "a guest that sees other NUMA cells");
-/// The guest's scheduler takes strangers for siblings.
+/// The guest's scheduler takes unrelated vCPUs for siblings.
 const PAIRS: Rule = Rule::error("guest-threads", "a guest that sees other threads of a core");
-/// The guest's scheduler and its libraries share work out over caches that are not there.
+/// The guest's scheduler and its libraries distribute work by caches that do not exist.
 const CACHES: Rule =
     Rule::warning("guest-l3-caches", "a guest that sees other L3 caches than its vCPUs are below");
 /// No driver in the guest, or it was unplugged.
 const NICS: Rule = Rule::error("guest-interfaces", "an interface that the guest does not see");
-/// As for interfaces.
+/// As for interfaces: no driver, or unplugged.
 const DISKS: Rule = Rule::error("guest-disks", "disks that the guest does not see");
 /// The function hangs, or the guest's firmware had no room for its BARs.
 const PCI: Rule = Rule::error("guest-devices", "passed functions that the guest does not see");
@@ -78,7 +78,7 @@ pub struct View {
     pub untold: Vec<&'static str>,
 }
 
-/// Compares.
+/// Compares the guest's view with the running XML.
 pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, report: &mut Report) {
     let mut seen = Seen { report };
     if let Some(vcpus) = view.vcpus {
@@ -104,14 +104,14 @@ pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, repor
     }
 }
 
-/// A comparison with what a guest sees.
+/// A comparison with a guest's view.
 struct Seen<'r> {
     /// What was found.
     report: &'r mut Report,
 }
 
 impl Seen<'_> {
-    /// Says that two values differ; `at`: what the guest was asked.
+    /// Reports that two values differ; `at`: the query to the guest.
     fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
         if expected != found {
             let (what, at) = (what.to_owned(), format!("the guest's agent, {at}"));
@@ -151,7 +151,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Compares L3 caches with those of the host that the vCPUs are below, where the XML shows them.
+    /// Compares L3 caches with those of the vCPUs on the host, if the XML shows them.
     fn caches(&mut self, live: &Guest<'_>, view: &View, topology: &Topology) {
         let pins = pins_by_vcpu(live);
         let Some((shape, cpu)) = comparable_shape(live).zip(live.cpu.as_ref()) else { return };
@@ -220,13 +220,13 @@ impl Seen<'_> {
     }
 }
 
-/// Cells in a row; `-1` for none, as the kernel has it.
+/// Lists cells; `-1` for none, as in the kernel.
 fn cells(cells: &[Option<u32>]) -> String {
     let text = |cell: &Option<u32>| cell.map_or("-1".to_owned(), |cell| cell.to_string());
     cells.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// The cell of the expander bus that a place is below; none: it is below the root.
+/// Returns the cell of the expander bus above a place; none: it is below the root.
 fn cell_of(live: &Guest<'_>, at: GuestAddress) -> Option<u32> {
     let mut index = at.controller;
     // No path is longer than there are controllers.

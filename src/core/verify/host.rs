@@ -1,4 +1,4 @@
-//! How the host is set, where that costs this guest.
+//! Judges host settings that cost this guest performance.
 
 use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
@@ -7,10 +7,10 @@ use crate::finding::Rule;
 use crate::topology::Topology;
 use crate::verify::tuning::Tuning;
 
-/// A pcpu that sleeps deeply or runs slowly answers the guest late.
+/// A pcpu in a deep sleep state or at low frequency responds late.
 const GOVERNOR: Rule =
     Rule::warning("governor", "pinned pcpus whose frequency is not governed for performance");
-/// Memory of a guest that nothing binds stays where it was allocated, wherever its vCPUs went.
+/// Unbound memory of a guest stays where it was allocated, wherever its vCPUs went.
 const BALANCING: Rule = Rule::warning(
     "numa-balancing-off",
     "unbound memory on a host of several nodes that does not balance it",
@@ -27,14 +27,14 @@ const ISOLATED: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[GOVERNOR, BALANCING, THP, ISOLATED];
 
-/// Compares.
+/// Judges the host's settings.
 pub fn compare(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut Report) {
     governors(defined, tuning, report);
     pages(defined, topology, tuning, report);
     isolated(defined, topology, report);
 }
 
-/// Judges what governs the frequency of pcpus that vCPUs are pinned to.
+/// Judges the frequency governors of pcpus that vCPUs are pinned to.
 fn governors(defined: &Guest<'_>, tuning: &Tuning, report: &mut Report) {
     let pins = defined.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(&pin.cpuset.value));
     for (governor, pcpus) in &tuning.governors {
@@ -52,7 +52,7 @@ fn governors(defined: &Guest<'_>, tuning: &Tuning, report: &mut Report) {
     }
 }
 
-/// Judges what the kernel does for memory that is neither bound nor on huge pages.
+/// Judges the kernel's settings for memory that is neither bound nor on huge pages.
 fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut Report) {
     let bound = |bank: &crate::check::guest::Bank<'_, '_>| {
         bank.binding.is_some_and(|binding| binding.is_hard())

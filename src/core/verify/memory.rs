@@ -1,5 +1,5 @@
-//! Where a guest's memory lies and on which pages, against what its XML binds; and whether its next start will find
-//! pages.
+//! Compares the nodes and pages of a guest's memory with its XML; and checks whether its next start
+//! will find pages.
 
 use super::Host;
 use super::report::{Between, Report, Wrong};
@@ -19,7 +19,7 @@ const OFF_NODE: Rule =
 /// QEMU was started without, or has mapped another file.
 const NOT_HUGE: Rule =
     Rule::error("memory-not-on-huge-pages", "guest memory that is not on the huge pages asked for");
-/// It runs, and would not start again.
+/// The guest runs, but would not start again.
 const NEXT: Rule = Rule::warning(
     "huge-pages-next-start",
     "fewer huge pages than the guest needs to start again, its own included",
@@ -28,7 +28,8 @@ const NEXT: Rule = Rule::warning(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[OFF_NODE, NOT_HUGE, NEXT];
 
-/// Memory of QEMU's own beside the guest's, which may lie anywhere: its heap, code, the pages of its libraries.
+/// QEMU's own memory besides the guest's, which may be on any node: its heap, code, the pages of
+/// its libraries.
 const OWN: MemSize = MemSize::from_kib(256 << 10);
 
 /// Compares a process' memory with the XML it runs by.
@@ -46,7 +47,8 @@ pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report:
         let Some(nodes) = nodes.map(|binding| &binding.nodes.value) else { continue };
         stray(&bank.name(), nodes, own, MemSize::default(), &at, report);
     }
-    // What no name tells apart lies on the nodes of all cells together, QEMU's own memory aside.
+    // Memory without a cell's name must be on the nodes of all cells together, except QEMU's own
+    // memory.
     let hard = banks.iter().map(|bank| bank.binding.filter(|binding| binding.is_hard()));
     let Some(nodes) = hard.map(|b| b.map(|b| &b.nodes.value)).collect::<Option<Vec<_>>>() else {
         return;
@@ -98,7 +100,7 @@ fn stray<'m>(
     }
 }
 
-/// Compares the amount on huge pages with what was asked for.
+/// Compares the amount on huge pages with the request.
 fn huge(
     live: &Guest<'_>,
     banks: &[Bank<'_, '_>],
@@ -129,8 +131,8 @@ fn huge(
     }
 }
 
-/// Judges whether a guest that runs would find its pages again: those that are free, and its own but for those that
-/// go with it. One that is off is `check`'s.
+/// Judges whether a guest that runs would find its pages again: free ones, and its own except those
+/// released with it. Stopped guests are left to `check`.
 pub fn next_start(
     defined: &Guest<'_>,
     process: Option<&Process>,

@@ -1,7 +1,7 @@
-//! `verify`: whether a guest is what it should be. Four things are compared, each with the next: what was asked for when
-//! it was made (where that is remembered), its definition, the XML it runs by, and what is real: threads, memory, open
-//! devices, the host's settings, the guest's own view. Pure: everything comes in as values. The rules on a domain by
-//! itself are those of [`crate::check`].
+//! Verifies that a guest is what it should be. Four layers are compared, each with the next: the
+//! request when it was made (if recorded), its definition, the running XML, and reality: threads,
+//! memory, open devices, the host's settings, the guest's own view. Pure: everything comes in as
+//! values. The rules on a domain by itself are those of [`crate::check`].
 
 mod definition;
 mod devices;
@@ -34,42 +34,42 @@ use report::Report;
 use std::collections::BTreeSet;
 use tuning::Tuning;
 
-/// A domain of which nothing can be told.
+/// A domain that cannot be read.
 const NOT_COMPARED: Rule = Rule::error("not-compared", "a domain that cannot be read");
 
-/// A domain and all that it is compared with.
+/// A domain and everything it is compared with.
 #[derive(Debug)]
 pub struct Subject<'a> {
-    /// The definition that the next start takes.
+    /// The definition used by the next start.
     pub definition: &'a DomainXml,
-    /// The XML it runs by; none: it does not run.
+    /// The running XML; none: it does not run.
     pub live: Option<&'a DomainXml>,
     /// Its process; none: it does not run, or not here.
     pub process: Option<&'a Process>,
-    /// The guest's own view; none: nobody could ask.
+    /// The guest's own view; none: the agent could not be asked.
     pub guest: Option<&'a guest::View>,
     /// The host; none: the domain is on another one.
     pub host: Option<Host<'a>>,
-    /// What is said of NVLink partitions; none: Fabric Manager keeps none that guests of whole GPUs need.
+    /// The state of NVLink partitions; none: guests of whole GPUs need none from Fabric Manager.
     pub partitions: Option<&'a Partitions>,
 }
 
 /// The host of a domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
-    /// What it has.
+    /// Its topology.
     pub topology: &'a Topology,
-    /// How its kernel is set.
+    /// Its kernel settings.
     pub tuning: &'a Tuning,
     /// What other domains hold; without the domain itself.
     pub others: &'a Occupancy,
-    /// What it runs.
+    /// Its versions.
     pub versions: &'a Versions,
-    /// Version of Fabric Manager, where it keeps the NVSwitches; none: it does not, or that is not known.
+    /// Version of Fabric Manager if it controls the NVSwitches; none: it does not, or unknown.
     pub manager: Option<&'a str>,
 }
 
-/// The rules that one by one say what they find.
+/// Every rule, one by one.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     let own = [
         threads::RULES,
@@ -87,7 +87,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())
 }
 
-/// Compares.
+/// Compares a guest with what it should be.
 pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     let mut report = Report::default();
     let topology = subject.host.map(|host| host.topology);
@@ -136,8 +136,8 @@ pub fn not_compared(name: &str, why: String) -> Finding {
     Finding::by(&NOT_COMPARED, says, hint)
 }
 
-/// What `check` finds in the running XML, and in the definition beyond that. What other domains hold that do not run is
-/// in nobody's way yet, so that is a warning.
+/// Returns `check`'s findings in the running XML, and additional ones in the definition. Conflicts
+/// with stopped domains do no harm yet, so they are warnings.
 fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
     let running = host.others.domains.iter().filter(|held| held.active).cloned().collect();
     let active = Occupancy { domains: running, ..host.others.clone() };
@@ -149,7 +149,7 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
         let Some(document) = document else { continue };
         for (others, all) in [(&active, false), (host.others, true)] {
             for finding in check::check(document, host.topology, others, host.versions) {
-                // Of a guest that runs, what it holds tells more.
+                // For a running guest, what it actually holds tells more.
                 let of_start = [check::HUGE_PAGES_SHORT, check::HUGE_PAGES_NOT_MOUNTED];
                 let pages = of_start.contains(&finding.rule) && subject.live.is_some();
                 if pages || !seen.insert((finding.rule, finding.says.message.clone())) {

@@ -1,5 +1,6 @@
-//! The topology file for NCCL in the guest, as its agent reads it, against the one that the running XML asks for; where nobody
-//! reads it, the one that the seed brought. A file that gpuvm did not write is its admin's own.
+//! Compares the guest's NCCL topology file, as read by its agent, with the one for the running XML;
+//! if it cannot be read, the one installed by the seed. A file that gpuvm did not write belongs to
+//! the guest's admin.
 
 use super::Subject;
 use super::report::{Between, Report, Wrong};
@@ -12,7 +13,7 @@ use crate::nccl::{Told, addresses_of, topology};
 use crate::shell::word;
 use crate::topology::Topology;
 
-/// NCCL takes a GPU that it does not find in the file for one of a flat guest.
+/// NCCL treats a GPU missing in the file as in a flat guest.
 const STALE: Rule =
     Rule::error("nccl-file", "a topology file for NCCL that names functions at other addresses");
 
@@ -22,7 +23,7 @@ pub const RULES: &[Rule] = &[STALE];
 /// Compares the file that the guest has.
 pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Report) {
     let Ok(told) = topology(live, host) else { return };
-    // The first line is gpuvm's own, and of other versions another one.
+    // The first line is gpuvm's own, and differs between versions.
     let body = |file: &str| file.split_once('\n').map(|(_, body)| body.to_owned());
     if !is_ours(found) || body(&told.system.to_string()) == body(found) {
         return;
@@ -31,8 +32,8 @@ pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Repo
     differs(live, (&told, &addresses_of(found)), &at, report);
 }
 
-/// Compares the file that the seed brought, where the guest does not tell which one it has. One that is off and has an agent may
-/// have got another since.
+/// Compares the file installed by the seed if the guest does not report its file. A stopped guest
+/// with an agent may have got another one since.
 pub fn compare_seeded(subject: &Subject<'_>, host: &Topology, report: &mut Report) {
     let Some(seeded) = subject.definition.seeded_nccl() else { return };
     let is_told = subject.guest.is_some_and(|view| view.nccl.is_some() || view.untold.is_empty());
@@ -57,7 +58,7 @@ fn has_channel(domain: &DomainXml) -> bool {
     targets.any(|target| target.attr("name").as_deref() == Some(AGENT))
 }
 
-/// Says what a file names otherwise than it has to.
+/// Reports how a file differs from what it must contain.
 fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);
@@ -120,7 +121,7 @@ mod tests {
         }
         assert!(one.hint.contains("`gpuvm nccl a --uninstall`"), "one GPU needs none: {one:?}");
         assert!(found(&file(&new).replacen("Sum", "No sum", 1)).is_empty());
-        // Of the same addresses with another link, and one that is not ours.
+        // A file with the same addresses but another link, and one that is not ours.
         let other = file(&new).replace("32.0 GT/s", "16.0 GT/s");
         assert_eq!(found(&other).len(), 1);
         assert!(found(&file(&old).replace("Made by gpuvm", "Mine")).is_empty());
@@ -166,7 +167,8 @@ mod tests {
                 assert!(stale[0].says.message.contains(part), "{part}: {stale:?}");
             }
         }
-        // What the guest tells counts, and one with an agent may have got another before it was off.
+        // The guest's report counts, and one with an agent may have got another file before it
+        // stopped.
         let told = View::default();
         assert!(found(&moved, true, Some(&told)).is_empty());
         let silent = View { untold: vec!["its files"], ..View::default() };

@@ -1,5 +1,6 @@
-//! NVLink partitions where Fabric Manager keeps the NVSwitches, in the words of `fabric show`: what is active beside what
-//! runs. Without its partition a guest has no working CUDA (gpuvm-hardware(7), SHARED NVSWITCH).
+//! Compares active NVLink partitions with running guests where Fabric Manager controls the
+//! NVSwitches, in the terms of `fabric show`. Without its partition a guest has no working CUDA
+//! (gpuvm-hardware(7), SHARED NVSWITCH).
 
 use super::report::{Between, Finding, Report, Wrong};
 use crate::fabric::{
@@ -12,7 +13,7 @@ use crate::shell::word;
 /// CUDA returns error 802 there.
 const MISSING: Rule =
     Rule::error("partition-missing", "a running guest whose NVLink partition is inactive");
-/// Links between its GPUs and others are routed otherwise than it has GPUs.
+/// The active partition does not match the guest's GPUs.
 const OVERLAP: Rule = Rule::error(
     "partition-overlap",
     "an active NVLink partition that has some GPUs of a running guest, and is not the guest's",
@@ -23,7 +24,7 @@ const STALE: Rule =
 /// The guest's GPUs exchange data more slowly.
 const DEGRADED: Rule =
     Rule::warning("partition-degraded", "a guest's NVLink partition with fewer NVLinks than most");
-/// It was stopped while Fabric Manager was away.
+/// It was stopped while Fabric Manager was down.
 const PENDING: Rule = Rule::warning(
     "partition-pending",
     "an NVLink partition of a guest that is off, still to be deactivated",
@@ -32,36 +33,36 @@ const PENDING: Rule = Rule::warning(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[MISSING, OVERLAP, STALE, DEGRADED, PENDING];
 
-/// What is said of partitions.
+/// The state of partitions.
 #[derive(Debug)]
 pub struct Partitions {
     /// Fabric Manager's list; none: it gives none.
     pub listed: Option<Vec<Listed>>,
-    /// The domains that run.
+    /// The running domains.
     pub running: Vec<Running>,
-    /// What was activated for whom.
+    /// The recorded activations.
     pub remembered: RestoreList,
 }
 
 impl Partitions {
-    /// Every partition of the list with what is to be said of it; none: there is no list.
+    /// Returns every listed partition with its state; none: there is no list.
     pub fn states(&self) -> Option<Vec<PartitionState>> {
         self.listed.as_ref().map(|listed| states(listed, &self.running))
     }
 
-    /// How many partitions are still to be deactivated of domains that do not run.
+    /// Returns how many partitions of stopped domains are still to be deactivated.
     pub fn pending(&self) -> usize {
         pending(&self.remembered, &self.running, self.listed.as_deref()).len()
     }
 
-    /// The domain that a partition was activated for, by its UUID; none: nobody knows.
+    /// The domain that a partition was activated for, by its UUID; none: unknown.
     fn remembered(&self, state: &PartitionState) -> Option<&str> {
         let entry = self.remembered.get(state.id)?;
         (entry.modules == state.modules).then_some(entry.domain.as_str())
     }
 }
 
-/// What is wrong about the partitions of one domain.
+/// Reports what is wrong with the partitions of one domain.
 pub fn compare(domain: &Domain, partitions: &Partitions, report: &mut Report) {
     let is_it = |uuid: &str| uuid.eq_ignore_ascii_case(&domain.uuid);
     let states = partitions.states();
@@ -90,7 +91,7 @@ pub fn compare(domain: &Domain, partitions: &Partitions, report: &mut Report) {
     }
 }
 
-/// What is active for none of these domains, and for nobody who runs.
+/// Returns findings on partitions active for none of these domains and no running one.
 pub fn of_nobody(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
     let mut report = Report::default();
     let is_one = |uuid: &str| domains.iter().any(|known| known.eq_ignore_ascii_case(uuid));
@@ -103,7 +104,8 @@ pub fn of_nobody(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
     report.finish()
 }
 
-/// What is wrong about a partition for a guest that runs. `is_exact`: it has exactly these GPUs.
+/// Reports what is wrong with a partition of a running guest. `is_exact`: it has exactly these
+/// GPUs.
 fn of_running(one: &Running, state: &PartitionState, is_exact: bool, report: &mut Report) {
     let what = partition(state.id, &state.modules);
     let name = &one.domain.name;
@@ -140,7 +142,7 @@ fn of_running(one: &Running, state: &PartitionState, is_exact: bool, report: &mu
     }
 }
 
-/// Says that a partition is active for nobody.
+/// Reports that a partition is active for no guest.
 fn stale(state: &PartitionState, expected: String, report: &mut Report) {
     let wrong = Wrong {
         what: partition(state.id, &state.modules),
@@ -152,17 +154,17 @@ fn stale(state: &PartitionState, expected: String, report: &mut Report) {
     report.differs(&STALE, Between::Host, wrong);
 }
 
-/// A partition in words.
+/// Describes a partition.
 fn partition(id: u32, modules: &Modules) -> String {
     format!("NVLink partition {id} ({})", ModulesText(modules))
 }
 
-/// Where it is seen.
+/// Returns the command that shows it.
 fn at(id: u32) -> String {
     format!("partition {id} of `gpuvm fabric show`")
 }
 
-/// What takes one away.
+/// Returns the command that deactivates it.
 fn release(id: u32) -> String {
     format!("`gpuvm fabric release {id}` deactivates it")
 }
@@ -192,7 +194,7 @@ mod tests {
         Running { domain, modules: modules.iter().copied().collect(), unknown }
     }
 
-    /// Rules and partitions that are found of domain `a`.
+    /// Rules and partitions found for domain `a`.
     fn found(
         active: Option<&[u32]>,
         running: &[Running],
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(found(Some(&[1]), &[], &[1]), [("partition-stale", stale.to_owned())]);
         assert_eq!(found(None, &[], &[1]), [("partition-pending", pending.to_owned())]);
         assert_eq!(found(Some(&[]), &[], &[1]), []);
-        // Nobody knows whose it was.
+        // Its former owner is unknown.
         assert_eq!(found(Some(&[1]), &[], &[]), []);
         // Another guest has got its GPUs.
         assert_eq!(found(Some(&[1]), &[runs("b", &[1, 2], 0)], &[1]), []);

@@ -1,5 +1,5 @@
-//! A definition against what was asked for when gpuvm made the guest. What was left to the planner then is not
-//! remembered, and not judged.
+//! Compares a definition with the request when gpuvm made the guest. What was left to the planner
+//! is not recorded, and not judged.
 
 use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
@@ -26,7 +26,7 @@ const DEVICES: Rule = Rule::warning("plan-devices", "other passed devices than w
 /// Rules of this module.
 pub const RULES: &[Rule] = &[VCPUS, MEMORY, PAGES, PINS, CELLS, DEVICES];
 
-/// Compares; a domain that we know nothing of is as it is.
+/// Compares a definition with its recorded request; without a record nothing is reported.
 pub fn compare(
     definition: &DomainXml,
     defined: &Guest<'_>,
@@ -47,7 +47,7 @@ fn used(defined: &Guest<'_>) -> Option<MemSize> {
     defined.huge_pages.as_ref()?.value.first().map(|page| page.size.value)
 }
 
-/// A comparison with what was asked for.
+/// A comparison with the request.
 struct Plan<'r> {
     /// What was found.
     report: &'r mut Report,
@@ -56,7 +56,7 @@ struct Plan<'r> {
 }
 
 impl Plan<'_> {
-    /// Says that two values differ.
+    /// Reports that two values differ.
     fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
         if expected != found {
             let hint = format!("`gpuvm show {}` shows what was asked for", word(&self.name));
@@ -74,7 +74,7 @@ impl Plan<'_> {
         }
         let cells = defined.cells.len().max(1);
         if let Some(memory) = request.memory_kib {
-            // It is rounded to pages; a version before rounded the memory of each cell.
+            // The amount is rounded to pages; an older version rounded the memory of each cell.
             let left = (request.huge_pages == HugePages::Auto).then(|| used(defined)).flatten();
             let asked = request.huge_pages.asked().unwrap_or(PageSize::TwoMib).size();
             let page = left.unwrap_or(asked);
@@ -114,7 +114,7 @@ impl Plan<'_> {
         self.tell(&PAGES, "pages", expected, found, "/domain/memoryBacking");
     }
 
-    /// Compares how vCPUs are pinned: each to one pcpu, or none.
+    /// Compares the pins of vCPUs: each to one pcpu, or none.
     fn pins(&mut self, request: &Request, defined: &Guest<'_>) {
         let alone = defined.vcpu_pins.iter().filter(|pin| pin.cpuset.value.len() == 1).count();
         let (expected, found) = match request.pins {
@@ -144,7 +144,7 @@ impl Plan<'_> {
             ("virtual functions", extras.vfs.number(), number(DeviceKind::Nic, true)),
             ("NVMe drives", extras.nvmes.number(), number(DeviceKind::Nvme, false)),
         ] {
-            // Others of a function's IOMMU group go with it, unasked.
+            // Other members of a function's IOMMU group go with it without a request.
             let mates = found.iter().enumerate().filter(|(at, device)| {
                 let group = device.iommu_group;
                 group.is_some() && found[..*at].iter().any(|before| before.iommu_group == group)

@@ -1,5 +1,5 @@
-//! A guest's QEMU process as the kernel shows it: where its threads may run, where its memory lies, which devices it
-//! has open. What this user may not see is none, not guessed.
+//! A guest's QEMU process as the kernel reports it: where its threads may run, where its memory is,
+//! which devices it has open. Values that this user may not read are none, not guessed.
 
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;

@@ -54,7 +54,7 @@ impl Says for Differs {
 pub type Finding = finding::Finding<Differs>;
 
 impl Finding {
-    /// Whether two findings are the same one, seen at two times: ids of processes change, places do not.
+    /// Whether two findings are the same at different times: process ids change, places do not.
     pub fn is_same(&self, other: &Finding) -> bool {
         (self.rule, &self.says.message) == (other.rule, &other.says.message)
     }
@@ -65,15 +65,15 @@ impl Finding {
     }
 }
 
-/// Something that is not as it should be.
+/// A difference from what should be.
 pub struct Wrong<'a> {
-    /// What it is: `vcpu 1 may run on`.
+    /// The subject: `vcpu 1 may run on`.
     pub what: String,
-    /// What should be.
+    /// The expected value.
     pub expected: String,
-    /// What is.
+    /// The actual value.
     pub found: String,
-    /// Where.
+    /// The place.
     pub at: String,
     /// What to do.
     pub hint: &'a str,
@@ -82,7 +82,7 @@ pub struct Wrong<'a> {
 /// Collects findings.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was found.
+    /// Findings so far.
     found: Vec<Finding>,
 }
 
@@ -101,7 +101,7 @@ impl Report {
         self.found.extend(findings);
     }
 
-    /// The findings, errors first, then by what differs; of one rule not more than anybody reads.
+    /// The findings, errors first, then by what differs; with a limit per rule.
     pub fn finish(mut self) -> Vec<Finding> {
         self.found.sort_by_key(|finding| (finding.severity, finding.says.between));
         finding::capped(self.found)

@@ -33,7 +33,7 @@ const LIVE: &str = "<domain type='kvm' id='3'><name>a</name><memory unit='GiB'>4
 <address type='pci' bus='4' slot='0'/></hostdev>
 </devices></domain>";
 
-/// All that a guest is compared with, to be broken.
+/// Everything a guest is compared with, to be broken.
 struct Case {
     /// The definition.
     definition: String,
@@ -45,7 +45,7 @@ struct Case {
     view: View,
     /// The host.
     parts: crate::topology::Parts,
-    /// How it is set.
+    /// Its kernel settings.
     tuning: Tuning,
 }
 
@@ -54,7 +54,7 @@ fn set<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().unwrap()
 }
 
-/// A guest on which all is as it should be.
+/// A guest without any finding.
 fn good() -> Case {
     let dgx2 = include_str!("../../../topologies/dgx-2.json");
     let mut parts = crate::topology::file::from_json(dgx2).unwrap().parts().clone();
@@ -155,17 +155,17 @@ impl Case {
         &mut self.process.memory.as_mut().unwrap()[cell]
     }
 
-    /// What is open.
+    /// The open files.
     fn opened(&mut self) -> &mut Opened {
         self.process.opened.as_mut().unwrap()
     }
 }
 
-/// A break: the rule that finds it, a part of what it says, and the break.
+/// A break: the rule that finds it, part of its message, and the change.
 type Break = (&'static str, &'static str, fn(&mut Case));
 
-/// Breaks each by itself, and looks whether it is found, by its name, and nothing else but what follows from it: pages
-/// that lie elsewhere are not there for the next start.
+/// Applies each break alone, and checks that its rule finds it, and nothing else but consequences:
+/// pages on other nodes are missing at the next start.
 fn expect(breaks: &[Break]) {
     for (rule, says, harm) in breaks {
         let mut case = good();
@@ -280,7 +280,7 @@ fn memory_on_other_nodes_or_pages_is_found() {
     ]);
 }
 
-/// Has Fabric Manager keep the NVSwitches, and the guest this driver.
+/// Makes Fabric Manager control the NVSwitches, and gives the guest this driver.
 fn on_fabric(case: &mut Case, driver: &str) {
     case.parts.fabric.model = FabricModel::SharedNvswitch;
     case.view.driver = Some(driver.into());
@@ -312,7 +312,7 @@ fn a_driver_that_is_not_known_is_said_to_be_not_compared() {
     assert_eq!(told(Some("570.1"), &|_| {}), "");
     assert!(told(None, &|_| {}).contains("Fabric Manager's version is not known"));
     assert!(told(Some("570.1"), &|case| case.view.driver = None).contains("none is loaded"));
-    // Where guests get the NVSwitches Fabric Manager runs in the guest.
+    // If guests get the NVSwitches, Fabric Manager runs in the guest.
     let passed = |case: &mut Case| case.parts.fabric.model = FabricModel::FullPassthrough;
     assert_eq!(told(None, &passed), "");
 }

@@ -1,5 +1,5 @@
-//! Where the threads of a guest's process may run, against the pins of the XML it runs by. What is not pinned may run
-//! anywhere, and is not judged.
+//! Compares where the threads of a guest's process may run with the pins of the running XML.
+//! Unpinned threads may run anywhere and are not judged.
 
 use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 const NO_VCPU: Rule = Rule::error("vcpu-thread-missing", "a vCPU that has no thread");
 /// Somebody has moved it, or a cgroup holds it back.
 const VCPU: Rule = Rule::error("vcpu-affinity", "a vCPU's thread that is not where it is pinned");
-/// As for vCPUs.
+/// As for vCPUs: moved, or restricted by a cgroup.
 const EMULATOR: Rule =
     Rule::error("emulator-affinity", "a main thread that is not where the emulator is pinned");
-/// They take the guest's own pcpus, or other guests'.
+/// They use the guest's own pcpus, or those of other guests.
 const HELPER: Rule =
     Rule::warning("helper-affinity", "other threads of QEMU outside of the emulator's pcpus");
 /// Disks that name it are served by the main thread.
 const NO_IOTHREAD: Rule = Rule::error("iothread-missing", "an I/O thread that is not there");
-/// As for vCPUs.
+/// As for vCPUs: moved, or restricted by a cgroup.
 const IOTHREAD: Rule =
     Rule::error("iothread-affinity", "an I/O thread that is not where it is pinned");
 /// The kernel's work for the guest's network lands on pcpus of vCPUs.
@@ -33,27 +33,27 @@ const VHOST: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[NO_VCPU, VCPU, EMULATOR, HELPER, NO_IOTHREAD, IOTHREAD, VHOST];
 
-/// The one thread that runs all vCPUs in turn.
+/// The single thread that runs all vCPUs in turn.
 const ALL_VCPUS: &str = "ALL CPUs/";
 
-/// What a thread does.
+/// The role of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// It is a vCPU.
     Vcpu(u32),
     /// It is an I/O thread.
     Iothread(u32),
-    /// It moves packets for the kernel.
+    /// It is a vhost thread of the kernel.
     Vhost,
     /// It is the main thread.
     Main,
-    /// It does the emulator's other work.
+    /// It is another thread of the emulator.
     Helper,
-    /// Its place is the kernel's or QEMU's own affair.
+    /// Its placement is up to the kernel or QEMU.
     Own,
 }
 
-/// What a thread does, by the names that libvirt has QEMU give (`debug-threads=on`).
+/// Returns the role of a thread by the name that libvirt makes QEMU set (`debug-threads=on`).
 fn work(process: &Process, thread: &Thread) -> Work {
     let name = thread.name.as_str();
     let number = |text: &str| {
@@ -69,7 +69,8 @@ fn work(process: &Process, thread: &Thread) -> Work {
     if let Some(id) = name.strip_prefix("IO iothread").and_then(number) {
         return Work::Iothread(id);
     }
-    // Threads that fill memory choose their place; nobody can choose one for those that KVM and io_uring make.
+    // Preallocation threads choose their own affinity, and that of threads of KVM and io_uring
+    // cannot be set.
     let own = ["TC ", "kvm-", "iou-", ALL_VCPUS].iter().any(|start| name.starts_with(start));
     match name.starts_with("vhost-") {
         true => Work::Vhost,
@@ -78,7 +79,7 @@ fn work(process: &Process, thread: &Thread) -> Work {
     }
 }
 
-/// Compares.
+/// Compares threads with pins.
 pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report: &mut Report) {
     let online = topology.pcpus();
     let mut see = Comparison { live, process, online: &online, report };
@@ -100,7 +101,7 @@ pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report:
 
 /// A comparison of threads with pins.
 struct Comparison<'c, 't> {
-    /// The XML it runs by.
+    /// The running XML.
     live: &'c Guest<'t>,
     /// The process.
     process: &'c Process,
@@ -111,7 +112,7 @@ struct Comparison<'c, 't> {
 }
 
 impl Comparison<'_, '_> {
-    /// Where a thread is.
+    /// Returns the place of a thread.
     fn at(&self, thread: &Thread) -> String {
         format!("process {}, thread {} `{}`", self.process.pid, thread.tid, thread.name)
     }
@@ -138,7 +139,7 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// Says that a thread is not there.
+    /// Reports that a thread is missing.
     fn missing(&mut self, rule: &'static Rule, what: &str, hint: &str) {
         let wrong = Wrong {
             what: what.to_owned(),
@@ -198,7 +199,8 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// Compares the main thread and those that help it. What I/O threads start runs where they do.
+    /// Compares the main thread and its helpers. Threads started by I/O threads inherit their
+    /// affinity.
     fn helpers(&mut self) {
         let emulator = self.live.emulator_pin.as_ref().or(self.live.default_pin.as_ref());
         let Some(emulator) = emulator.map(|pin| pin.value.clone()) else { return };

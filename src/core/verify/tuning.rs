@@ -1,4 +1,4 @@
-//! How the host's kernel is set where guests feel it: frequencies, transparent huge pages, open files.
+//! Kernel settings of the host that affect guests: frequencies, transparent huge pages, open files.
 
 use crate::cpuset::CpuSet;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// libvirt's configuration of QEMU.
 pub const CONF: &str = "etc/libvirt/qemu.conf";
-/// Its key for how many files a QEMU may have open.
+/// Its key for the open-files limit of QEMU.
 pub const MAX_FILES: &str = "max_files";
 
 /// How the host's kernel is set.

@@ -1,5 +1,6 @@
-//! The driver in a guest against Fabric Manager of the host: where it keeps the NVSwitches both have to be of one version
-//! ("Fabric Manager User Guide"). What is not known is said to be not compared.
+//! Compares the driver in a guest with the host's Fabric Manager: where it controls the NVSwitches,
+//! both must have the same version ("Fabric Manager User Guide"). Unknown versions are reported as
+//! not compared.
 
 use super::guest::View;
 use super::report::{Between, Report, Wrong};
@@ -8,20 +9,20 @@ use crate::check::guest::Guest;
 use crate::finding::Rule;
 use crate::topology::{FabricModel, Topology};
 
-/// CUDA in the guest waits for a fabric that its driver does not join.
+/// CUDA in the guest waits for a fabric that its driver never joins.
 const DRIVER: Rule =
     Rule::error("guest-driver", "a guest whose NVIDIA driver is not of Fabric Manager's version");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[DRIVER];
 
-/// Whether a guest has GPUs whose NVSwitches Fabric Manager keeps.
+/// Whether a guest has GPUs whose NVSwitches Fabric Manager controls.
 fn is_on_fabric(live: &Guest<'_>, topology: &Topology) -> bool {
     let is_passed = |gpu| live.passed.iter().any(|passed| passed.bdf.value == gpu);
     topology.fabric().model == FabricModel::SharedNvswitch && topology.ruled().any(is_passed)
 }
 
-/// Compares.
+/// Compares the versions.
 pub fn compare(live: &Guest<'_>, view: &View, host: Host<'_>, report: &mut Report) {
     let (Some(expected), Some(found)) = (host.manager, view.driver.as_deref()) else { return };
     if expected == found || !is_on_fabric(live, host.topology) {
@@ -37,7 +38,7 @@ pub fn compare(live: &Guest<'_>, view: &View, host: Host<'_>, report: &mut Repor
     report.differs(&DRIVER, Between::Guest, wrong);
 }
 
-/// What of it cannot be compared, though the guest's agent answers.
+/// Returns what cannot be compared although the guest's agent answers.
 pub fn unchecked(subject: &Subject<'_>) -> Option<&'static str> {
     let (host, view) = (subject.host?, subject.guest?);
     if !is_on_fabric(&Guest::read(subject.live?), host.topology) {

@@ -15,11 +15,12 @@ pub struct Defect {
     pub path: &'static str,
     /// Rules that find consequences of it.
     pub also: &'static [&'static str],
-    /// Changes of the domain: every occurrence of the first becomes the second.
+    /// Changes of the domain: every occurrence of the first text becomes the second.
     pub edits: &'static [(&'static str, &'static str)],
     /// Changes of the host and of the other domains.
     pub setting: fn(&mut Setting),
-    /// Whether `virsh define --validate` accepts it on the recorded DGX-2; none: it is the host that differs.
+    /// Whether `virsh define --validate` accepts it on the recorded DGX-2; none where the host
+    /// differs.
     pub libvirt_accepts: Option<bool>,
 }
 
@@ -67,7 +68,7 @@ const PIN: &str = "/domain/cputune/vcpupin[1]/@cpuset";
 pub const MANY: [(&str, &str); 3] =
     [(">10</vcpu>", ">512</vcpu>"), ("cores='5'", "cores='256'"), ("'0-9'", "'0-511'")];
 
-/// What is wrong in the domain itself: the table "Who catches what", and beyond it.
+/// Defects of the domain itself: the table "Who catches what", and more.
 pub const DEFECTS: &[Defect] = &[
     defect("unreadable-value", "/domain/cputune/vcpupin[4]/@cpuset", false, &[("'49'", "'4 9x'")]),
     defect(

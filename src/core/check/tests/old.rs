@@ -1,4 +1,4 @@
-//! Defects that come of old versions of kernel, QEMU and libvirt, or of a host that is not set up.
+//! Defects of old kernels, QEMUs and libvirts, or of a host that is not set up.
 
 use super::defects::{Defect, MANY, setting};
 use super::setting::{BALLOON, CLIQUE, GIB_PAGES, bars_on, pages};

@@ -1,4 +1,5 @@
-//! What defects are made of: the host and the other domains that a domain is checked against, and changes of them.
+//! Building blocks of defects: the host and the other domains that a domain is checked against, and
+//! changes to them.
 
 use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm_core::placement::{Held, Occupancy};
@@ -11,11 +12,11 @@ pub struct Setting {
     pub host: Parts,
     /// Other domains.
     pub others: Occupancy,
-    /// What the guest runs on.
+    /// Versions the guest runs on.
     pub versions: Versions,
 }
 
-/// Opens the place where more devices can stand.
+/// The element before which more devices are inserted.
 pub const BALLOON: &str = "<memballoon model='none'/>";
 /// Pages of 1 GiB.
 pub const GIB_PAGES: (&str, &str) = (
@@ -77,7 +78,7 @@ pub fn offline(setting: &mut Setting, pcpu: u32) {
     host.l3.iter_mut().for_each(|cache| cache.pcpus.remove(PcpuId(pcpu)));
 }
 
-/// Gives the host's record what weakens isolation.
+/// Changes how the host's record describes isolation.
 pub fn isolation(setting: &mut Setting, change: fn(&mut Isolation)) {
     for (device, group) in setting.host.devices.iter_mut().zip(1000..) {
         device.iommu_group.get_or_insert(group);
@@ -96,7 +97,7 @@ pub fn large_bars(setting: &mut Setting) {
     bars_on(setting, 32, |_| {});
 }
 
-/// Gives each GPU a BAR of so many GiB, and changes something else.
+/// Gives each GPU a BAR of `gib` GiB and applies another change.
 pub fn bars_on(setting: &mut Setting, gib: u64, change: fn(&mut Setting)) {
     change(setting);
     let gpus = setting.host.devices.iter_mut().filter(|device| device.class == 0x03_0200);

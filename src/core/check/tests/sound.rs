@@ -1,4 +1,4 @@
-//! Changes of the correct domain that look like defects and are none.
+//! Changes to the correct domain that look like defects but are not.
 
 use super::setting::{GIB_PAGES, NIC_35, Setting, large_bars, other, pages, set};
 use gpuvm_core::cpuset::NodeSet;
@@ -7,7 +7,7 @@ use gpuvm_core::memsize::MemSize;
 /// A change of the domain and a change of the host and of the other domains.
 type Change = (&'static [(&'static str, &'static str)], fn(&mut Setting));
 
-/// Edits and settings; nothing at all may be found.
+/// Edits and settings; none may give a finding.
 pub const SOUND: &[Change] = &[
     (&[], |_| {}),
     // Two vCPUs over both threads of one core.

@@ -1,4 +1,4 @@
-//! What a disk shall be: its driver's words, and the file that it is on.
+//! Settings of a disk: its driver's attributes, and the file that backs it.
 
 use super::Put;
 use crate::domain::fragment::{Fragment, Want};
@@ -27,7 +27,7 @@ pub struct DiskTuning {
 }
 
 impl DiskTuning {
-    /// What its element shall be like.
+    /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
         let mut driver = Fragment::new("driver");
         let attributes =
@@ -44,7 +44,7 @@ impl DiskTuning {
             Put::Gone => shape::with_iothreads(driver, &[]),
             Put::Is(threads) => shape::with_iothreads(driver, threads),
         };
-        // A driver that says nothing would name no program either, which libvirt refuses.
+        // A `<driver>` without any setting would have no name, which libvirt refuses.
         let says = driver.attributes.iter().any(|(_, want)| matches!(want, Want::Set(_)))
             || driver.children.iter().any(Fragment::is_made);
         if says {

@@ -28,7 +28,7 @@ const AWKWARD: &[&str] = &[
     "<domain>a<b/>c<d/>e<![CDATA[<x>&y;]]></domain>",
 ];
 
-/// A well-formed piece of a document from elements that the edits look for, and others.
+/// A well-formed piece of a document of elements that the edits look for, and of others.
 fn piece() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         Just("devices"),

@@ -1,4 +1,4 @@
-//! What each edit does to a document: the lines that go and the lines that come, and nothing else.
+//! What each edit does to a document: the lines removed and added, and nothing else.
 
 use super::examples::{HAND, disk, examples, variant};
 use super::guests::made;
@@ -11,7 +11,7 @@ use crate::memsize::MemSize;
 use crate::request::Request;
 use std::collections::BTreeSet;
 
-/// The lines that differ: `-` gone, `+` come, in order.
+/// The lines that differ: `-` removed, `+` added, in order.
 pub fn changed(before: &str, after: &str) -> Vec<String> {
     let (a, b): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
     let mut common = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
@@ -60,7 +60,8 @@ fn every_edit_has_an_example() {
 #[test]
 fn many_edits_at_once_are_the_same_as_one_by_one() {
     let mut seen = BTreeSet::new();
-    // Settings are made one by one: several of them speak of one element. So does the UUID's, which comes last.
+    // Settings are applied one by one, since several of them are about the same element. So is the
+    // UUID's edit, which comes last.
     let single =
         |edit: &DomainEdit| matches!(edit, DomainEdit::Set { .. } | DomainEdit::SetUuid { .. });
     let all = examples().into_iter().filter(|(edit, _)| !single(edit));

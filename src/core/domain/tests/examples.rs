@@ -1,4 +1,4 @@
-//! One example of each edit: what it is made on, and the lines that go and come.
+//! One example of each edit: its input, and the lines removed and added.
 
 use super::guests::made;
 use crate::cpuset::{CpuSet, NodeSet};
@@ -12,7 +12,7 @@ use crate::placement::{GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 use crate::topology::PartitionId;
 
-/// A document that a person wrote: mixed quotes, odd spaces, comments, elements that nobody knows.
+/// A document that a person wrote: mixed quotes, odd spaces, comments, unknown elements.
 pub const HAND: &str = include_str!("hand.xml");
 
 fn cpus(text: &str) -> CpuSet {

@@ -1,4 +1,5 @@
-//! What whole guests are made of: the recorded hosts, templates, and what is asked for. Read by the integration tests, too.
+//! The recorded hosts, templates and requests that whole guests are made from. Used by the
+//! integration tests, too.
 
 use gpuvm_core::domain::guest::{
     Abilities, Disk, DiskFormat, DiskKind, Guest, Made, Record, Role, VirtType,
@@ -38,7 +39,7 @@ pub fn hosts() -> Vec<(String, Topology)> {
     HOSTS.iter().map(|(name, text)| ((*name).into(), file::from_json(text).unwrap())).collect()
 }
 
-/// What is asked for on a host: every number of GPUs, huge pages, no pins, NICs and drives.
+/// Requests for a host: every number of GPUs, huge pages, no pins, NICs and drives.
 pub fn requests(topology: &Topology) -> Vec<(String, Request)> {
     let gpus = u32::try_from(topology.gpus().count()).unwrap();
     let mut requests: Vec<_> =
@@ -95,7 +96,7 @@ pub fn render(template: &str, guest: &Guest, place: &Placement, host: &Topology)
     xml
 }
 
-/// A boot disk at a path, as our metadata remembers it.
+/// A boot disk at a path, as recorded in our metadata.
 pub fn made(path: &str) -> Made {
     Made { role: Role::Os, path: path.into(), volume: None }
 }

@@ -42,7 +42,7 @@ static MADE: LazyLock<Vec<Made>> = LazyLock::new(|| {
     made
 });
 
-/// Looks at each of [`MADE`].
+/// Visits each of [`MADE`].
 fn each(mut look: impl FnMut(&str, &Topology, &Placement, &Guest, &DomainXml)) {
     for Made { what, topology, place, guest, xml } in MADE.iter() {
         look(what, topology, place, guest, xml);
@@ -85,8 +85,8 @@ fn a_guest_can_be_made_into_another_and_back() {
     }
 }
 
-/// A NIC sits on the guest's buses, and so is named, in the order that networks were asked for in; virtual functions of
-/// cards, on their expander buses, come last.
+/// NICs sit on the guest's buses, and so are named, in the order in which networks were requested;
+/// virtual functions, on their expander buses, come last.
 #[test]
 fn the_first_network_is_the_first_nic_of_the_guest() {
     let topology = host("dgx-a100");
@@ -323,7 +323,7 @@ fn nics_and_drives_have_root_ports_beside_their_gpu() {
         assert_eq!(port(at) == port(0), bridge(at) == bridge(0), "{at}: one bus for each bridge");
     }
     let managed = |at: usize| hostdevs[at].attr("managed").unwrap().into_owned();
-    // Libvirt binds what is no part of an NVLink board.
+    // libvirt binds devices that are not part of an NVLink board.
     assert_eq!([managed(0), managed(1), managed(2)], ["no", "yes", "yes"]);
 }
 
@@ -337,7 +337,7 @@ fn guests_differ_by_host_and_kind() {
     };
     assert!(of(&amd, VirtType::Kvm).text().contains("name='topoext'"));
     assert!(!of(&intel, VirtType::Kvm).text().contains("topoext"));
-    // Eight L3 caches that two packages show by dies, where KVM answers for them.
+    // Eight L3 caches on two packages, shown by dies, on KVM.
     let whole = Request::for_gpus(8);
     let place = plan(&amd, &Occupancy::default(), &whole).unwrap();
     let cpu = |virt| {

@@ -1,5 +1,6 @@
-//! What is read of documents, and whole guests as they are written: both stand in `tests/golden/guest`, which
-//! `GPUVM_RENEW=1` writes anew. Of what is read the values are held, without the names that code gives to them.
+//! Values read from documents, and whole guests as they are written: both are kept in
+//! `tests/golden/guest`, which `GPUVM_RENEW=1` renews. Of the readings only the values are
+//! compared, not the names in the code.
 
 use super::examples::HAND;
 use super::guests::{TEMPLATES, guest, host, render};
@@ -19,10 +20,10 @@ use std::fmt::Write;
 
 /// A document of every oddity.
 pub(crate) const ODD: &str = include_str!("odd.xml");
-/// A guest that the checker finds nothing in.
+/// A guest without findings of the checker.
 const GOOD: &str = include_str!("../../../../tests/golden/check/good.xml");
 
-/// Changes of the odd document, each read as well.
+/// Changes to the odd document, each of which is read, too.
 const CHANGES: &[(&str, &str)] = &[
     ("uuid='99999999", "uuid='11111111"),
     ("'MB'>9000", "'b'>9437184001"),
@@ -54,7 +55,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("model='nvdimm'", "model='dimm'"),
 ];
 
-/// What is read of a document, as lines.
+/// Returns the values read from a document, as lines.
 fn readings(xml: &DomainXml) -> String {
     let mut text = String::new();
     let mut line = |name: &str, values: String| writeln!(text, "  {name}: {values}").unwrap();

@@ -1,4 +1,4 @@
-//! One example of each setting: what `tune` switches, and the lines that go and come.
+//! One example of each setting: what `tune` changes, and the lines removed and added.
 
 use crate::cpuset::CpuSet;
 use crate::domain::edit::DomainEdit;
@@ -43,7 +43,8 @@ pub fn variant(setting: &Setting) -> usize {
     }
 }
 
-/// Settings, and the window that UEFI is told, with what each does to the document of the other examples.
+/// Settings, and the MMIO window told to UEFI, with what each does to the document of the other
+/// examples.
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     let settings = cpu_examples().into_iter().chain(device_examples());
     let told = (
@@ -244,7 +245,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
 +    </channel>"#,
         ),
         (Setting::Agent { there: false }, ""),
-        // It is nobody's guest of ours.
+        // The guest was not made by us.
         (Setting::Made { disk: made }, ""),
         (Setting::Balloon, ""),
         (
@@ -259,7 +260,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         ),
         (Setting::NoPciHole, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
-        // Others' guests are not told what was asked for.
+        // Guests made by others get no record of a request.
         (Setting::Request { request: Box::new(Request::for_gpus(1)) }, ""),
     ]
 }

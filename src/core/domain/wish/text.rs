@@ -1,4 +1,4 @@
-//! A NIC of a guest as text: its network, and what is set on it.
+//! The text form of a guest's NIC: its network and settings.
 
 use super::{MOST_QUEUES, MTUS, NicModel, NicSettings, NicWish};
 use crate::domain::rate::Rate;
@@ -8,7 +8,8 @@ use std::str::FromStr;
 /// Queues that a NIC may have.
 const QUEUES: std::ops::RangeInclusive<u32> = 1..=MOST_QUEUES;
 
-/// Reads one: `NETWORK[,mac=][,queues=][,mtu=][,bandwidth=][,inbound=][,outbound=][,vlan=][,model=]`.
+/// Reads a NIC:
+/// `NETWORK[,mac=][,queues=][,mtu=][,bandwidth=][,inbound=][,outbound=][,vlan=][,model=]`.
 fn nic(text: &str) -> Result<NicWish, String> {
     let mut words = text.split(',');
     let network = words.next().unwrap_or_default();
@@ -60,13 +61,13 @@ impl FromStr for NicWish {
     }
 }
 
-/// Reads a number of a range.
+/// Reads a number within a range.
 fn number(word: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
     let wrong = || format!("`{word}` is not a number from {} to {}", range.start(), range.end());
     text.parse().ok().filter(|number| range.contains(number)).ok_or_else(wrong)
 }
 
-/// Reads a rate: mean, then if wanted highest and burst, between them a colon.
+/// Reads a rate: average, then optionally peak and burst, separated by colons.
 fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is not a rate such as 1Gbit/s or 100MB/s:200MB/s:4M");
     Rate::read(text, ':').ok_or_else(wrong)

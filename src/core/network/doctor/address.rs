@@ -1,4 +1,4 @@
-//! The address of a NIC, and whether the host would look for it there.
+//! Judges the address of a NIC, and whether the host would reach it by this path.
 
 use super::report::{Hop, Hops};
 use super::{Attached, Case, HostSide, rules};
@@ -38,8 +38,8 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     }
 }
 
-/// Nobody knows its address where DHCP gives one. A guest that sent nothing has no NIC that is up; one that sends may have
-/// an address that was given to it by hand.
+/// Judges a NIC whose address is unknown although DHCP assigns them. A guest that sent nothing has
+/// its NIC down; one that sends may have a static address.
 fn unknown(case: &Case<'_>, hop: &mut Hop) {
     let device = case.nic.device.as_deref().zip(case.host).and_then(|(tap, host)| host.device(tap));
     let at = "DHCP leases, agent, ARP";
@@ -65,7 +65,7 @@ fn unknown(case: &Case<'_>, hop: &mut Hop) {
     }
 }
 
-/// Another one with its MAC address or its IP address, and another way of the host's to it.
+/// Finds another device with its MAC or IP address, or a route of the host that leads elsewhere.
 fn elsewhere(
     case: &Case<'_>,
     host: &HostSide,

@@ -1,4 +1,4 @@
-//! A tap in a bridge, the bridge, and what leads out of it.
+//! Judges a tap in a bridge, the bridge, and its uplinks.
 
 use super::report::Hops;
 use super::wires::{self, up};
@@ -9,7 +9,8 @@ use crate::shell::word;
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     tap(case, host, bridge, hops);
     let own = case.on.network().is_some_and(|network| network.kind.has_own_bridge());
-    // A bridge that a network of libvirt's has is that network's; one that a domain names itself may be, too.
+    // A bridge of a libvirt network belongs to that network; so may one that the domain names
+    // itself.
     let Some(found) = host.device(bridge) else {
         let at = format!("bridge {bridge}");
         let hint = match (&case.on.network(), own) {
@@ -61,7 +62,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     }
 }
 
-/// The MTU that the guest uses, as far as its tap tells.
+/// Returns the MTU that the guest uses according to its tap.
 fn mtu_at_tap(case: &Case<'_>, host: &HostSide) -> Option<u32> {
     mtu::wanted(case, case.nic.device.as_deref().and_then(|name| host.device(name)))
 }
@@ -95,7 +96,7 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
             return hop.wrong(&rules::TAP_LOOSE, "it is", (expected, found), name, hint);
         }
     }
-    // One whose link is down is out as a port, too.
+    // With its link down, a tap is also inactive as a port.
     if case.nic.link_down {
         return;
     }

@@ -1,4 +1,4 @@
-//! A PCI function that is passed to the guest, and the card behind it.
+//! Judges a passed-through PCI function and the card behind it.
 
 use super::report::Hops;
 use super::{Case, HostSide, rules, wires};
@@ -40,7 +40,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bdf: &str, hops: &mut Hops
                     hint,
                 );
             }
-            // A card that sets no address shows zeros.
+            // A card that fixes no address reports zeros.
             let set = vf.mac.as_deref().filter(|mac| !mac.trim_matches(['0', ':']).is_empty());
             if let Some(mac) = set.filter(|mac| *mac != case.nic.mac)
                 && vf.spoof_check != Some(false)
@@ -72,7 +72,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bdf: &str, hops: &mut Hops
     wires::down(host, card, (None, false), None, 0, hops);
 }
 
-/// A VLAN in a word.
+/// Formats a VLAN.
 fn vlan_word(vlan: u32) -> String {
     if vlan == 0 { "none".to_owned() } else { vlan.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The host's side of a path, as values; `discover::path` reads it.
+//! The host's side of a NIC's path, as values; `discover::path` reads it.
 
 use super::super::Mode;
 use super::super::firewall::Ruleset;
@@ -11,13 +11,13 @@ use std::net::Ipv4Addr;
 pub enum PortState {
     /// It does.
     Forwarding,
-    /// Not yet: it listens for other bridges, or learns who is there.
+    /// Not yet: it is listening or learning.
     Waiting,
-    /// It does not: the port is out, or would close a loop.
+    /// It does not: the port is disabled or would close a loop.
     Blocking,
 }
 
-/// What a card says of one of its virtual functions; none: its driver does not tell.
+/// A card's settings of one of its virtual functions; none: not reported by its driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vf {
     /// Its MAC address, lower case.
@@ -30,20 +30,20 @@ pub struct Vf {
     pub disabled: bool,
 }
 
-/// A network device with what a path needs to know of it.
+/// A network device, as far as the path needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// What any verb knows of it.
+    /// Its general properties.
     pub link: Link,
-    /// Whether something is at the other end.
+    /// Whether it has a carrier.
     pub carrier: bool,
-    /// Packets that came in by it since it was made; by a guest's tap, those that the guest sent.
+    /// Packets received since it was created; on a guest's tap, those sent by the guest.
     pub packets_in: u64,
     /// As a port of a bridge: whether it gets packets.
     pub port: Option<PortState>,
     /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two states.
     pub forward_delay_s: Option<u32>,
-    /// As a bridge: whether the firewall of IPv4 sees what it passes, by its own setting.
+    /// As a bridge: whether its own setting passes bridged packets to the IPv4 firewall.
     pub calls_iptables: bool,
     /// As a macvtap: its mode.
     pub mode: Option<Mode>,
@@ -63,10 +63,10 @@ impl Device {
     }
 }
 
-/// Who answers for an IPv4 address, as the kernel heard it.
+/// An entry of the kernel's neighbour table (IPv4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The network device that it was heard by.
+    /// The network device on which it was seen.
     pub link: String,
     /// The address.
     pub ip: Ipv4Addr,
@@ -74,14 +74,15 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// How the kernel is set; none: not told.
+/// Kernel settings; none: unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Whether packets are passed on between any devices.
     pub ip_forward: Option<bool>,
     /// Whether they are passed on from a device, by its name.
     pub forwarding: BTreeMap<String, bool>,
-    /// Whether bridged packets go through the firewall of IPv4; none: the kernel's part for it is not loaded.
+    /// Whether bridged packets go through the firewall of IPv4; none: the kernel module for it is
+    /// not loaded.
     pub bridge_calls_iptables: Option<bool>,
 }
 
@@ -92,15 +93,15 @@ pub struct HostSide {
     pub devices: Vec<Device>,
     /// Its addresses and routes.
     pub network: HostNetwork,
-    /// Who answers for which address.
+    /// The neighbour table.
     pub neighbours: Vec<Neighbour>,
-    /// The port of a bridge that a MAC address was heard on, by bridge and MAC address.
+    /// The port of a bridge on which a MAC address was seen, by bridge and MAC address.
     pub heard: BTreeMap<(String, String), String>,
-    /// How the kernel is set.
+    /// Kernel settings.
     pub kernel: Kernel,
-    /// Its packet filter, or why it cannot be asked.
+    /// Its packet filter, or why it cannot be read.
     pub firewall: Result<Ruleset, String>,
-    /// Networks whose DHCP server runs; none: processes cannot be seen.
+    /// Networks whose DHCP server runs; none: unknown, since processes are not visible.
     pub served: Option<BTreeSet<String>>,
 }
 
@@ -110,18 +111,18 @@ impl HostSide {
         self.devices.iter().find(|device| device.link.name == name)
     }
 
-    /// The device that one stands on, where it is of this network namespace.
+    /// Returns the device below another, if it is in this network namespace.
     pub fn below(&self, device: &Device) -> Option<&Device> {
         self.device(device.link.over.as_deref()?)
     }
 
-    /// The ports of a bridge or bond that are no guest's.
+    /// The ports of a bridge or bond that belong to no guest.
     pub fn ports<'h>(&'h self, master: &'h str) -> impl Iterator<Item = &'h Device> {
         let is_port = move |device: &&Device| device.link.master.as_deref() == Some(master);
         self.devices.iter().filter(is_port).filter(|device| !device.is_guests())
     }
 
-    /// The network device that the host sends packets for an address by.
+    /// Returns the network device by which the host sends packets to an address.
     pub fn way_to(&self, ip: Ipv4Addr) -> Option<&str> {
         let routes = self.network.routes.iter().filter(|route| route.to.contains(ip));
         let own = self.network.addresses.iter().filter(|address| address.subnet.contains(ip));

@@ -1,4 +1,4 @@
-//! A macvtap on a NIC of the host.
+//! Judges a macvtap on a NIC of the host.
 
 use super::report::Hops;
 use super::{Case, HostSide, mtu, rules, wires};
@@ -24,7 +24,8 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode),
                     hop.wrong(&rules::TAP_MISSING, "it is", ("there", "not there"), name, hint);
                 }
                 Some(tap) => {
-                    // Its own is not asked for by any packet of the guest's: that of the NIC below counts.
+                    // The macvtap's own MTU does not limit the guest's packets: that of the NIC
+                    // below counts.
                     hop.says(format!("MTU {}", tap.link.mtu));
                     if tap.link.up {
                         hop.says("up");
@@ -54,7 +55,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode),
     wires::down(host, found, (None, false), wanted, 2, hops);
 }
 
-/// What is so by design.
+/// Returns a note on limits by design.
 pub(super) fn notes(mode: Mode) -> Option<String> {
     let reach = Reach::of(Kind::Macvtap(mode))?;
     let on = format!("by design of macvtap in mode {}", mode.word());

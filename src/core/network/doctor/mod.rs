@@ -1,7 +1,8 @@
-//! What breaks the path of a guest's NIC: [`examine`] walks from the guest to the host's NIC, hop by hop, and judges what
-//! is known of each ([`Case`]) by what that hop has to be. Values in, findings out; who reads them is not known here.
+//! Finds what breaks the network path of a guest's NIC: [`examine`] walks from the guest to the
+//! host's NIC, hop by hop, and compares what is known of each ([`Case`]) with what it must be.
+//! Values in, findings out.
 //!
-//! IPv4 alone, and no packet is sent: a switch that throws packets away is not seen from here.
+//! IPv4 only, and no packet is sent: a switch that drops packets is not detected.
 
 mod address;
 mod bridged;
@@ -25,14 +26,14 @@ use crate::network::GuestAddress;
 use crate::shell::word;
 use report::Hops;
 
-/// What the guest itself says of a NIC, by its agent.
+/// A NIC as the guest agent reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inside {
     /// Its name there; none: the guest has no NIC of this MAC address.
     pub name: Option<String>,
-    /// Largest packet that it sends, in bytes; none: not told.
+    /// MTU in bytes; none: not reported.
     pub mtu: Option<u32>,
-    /// Whether it is up; none: not told.
+    /// Whether it is up; none: not reported.
     pub up: Option<bool>,
 }
 
@@ -41,16 +42,16 @@ pub struct Inside {
 pub enum On {
     /// None: the domain names a bridge or a network device itself.
     None,
-    /// One of this name that is not there.
+    /// A network of this name that does not exist.
     Gone(String),
-    /// One that cannot be asked.
+    /// A network that cannot be queried.
     Unknown(String),
-    /// This one, and whether it is up.
+    /// This network, and whether it is active.
     Known(Box<Network>, bool),
 }
 
 impl On {
-    /// It, where it is known.
+    /// Returns the network if it is known.
     pub fn network(&self) -> Option<&Network> {
         match self {
             On::Known(network, _) => Some(network),
@@ -58,7 +59,7 @@ impl On {
         }
     }
 
-    /// Whether a server of libvirt's hands out addresses on it.
+    /// Whether a DHCP server of libvirt serves it.
     fn has_dhcp(&self) -> bool {
         let serves = |network: &Network| {
             matches!(network.kind, Kind::Nat | Kind::Private | Kind::Routed)
@@ -68,7 +69,7 @@ impl On {
     }
 }
 
-/// The physical function behind a NIC that is a virtual one.
+/// The physical function behind a NIC that is a virtual function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behind {
     /// Its network device; none: it has none, or the NIC is no virtual function.
@@ -77,7 +78,7 @@ pub struct Behind {
     pub vf: Option<u32>,
 }
 
-/// All that is known of a NIC and its path.
+/// Everything known about a NIC and its path.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The guest's name, for hints.
@@ -90,7 +91,7 @@ pub struct Case<'a> {
     pub on: On,
     /// Addresses that it is known to have.
     pub known: &'a [GuestAddress],
-    /// What the guest says; none: its agent does not answer.
+    /// The guest agent's report; none: the agent does not answer.
     pub inside: Option<Inside>,
     /// The physical function behind it.
     pub behind: Behind,
@@ -126,7 +127,7 @@ pub fn examine(case: &Case<'_>) -> Diagnosis {
     Diagnosis { nic: case.nic.number, mac: case.nic.mac.clone(), hops: hops.finish(), notes }
 }
 
-/// The libvirt network, which has to be up.
+/// The libvirt network, which has to be active.
 fn network(case: &Case<'_>, hops: &mut Hops) {
     let (name, active, says) = match &case.on {
         On::None => return,

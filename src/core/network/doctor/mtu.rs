@@ -1,12 +1,12 @@
-//! The largest packet on each hop of one link layer: the guest's own is the measure.
+//! Compares the MTU on each hop of one link layer with the guest's.
 
 use super::report::Hop;
 use super::{Case, Device, rules};
 use crate::finding::Rule;
 use crate::shell::word;
 
-/// The largest packet that the guest may send, in bytes, by what says it first: the guest itself, where that is more, its
-/// NIC, its network, its device on the host.
+/// Returns the largest packet that the guest may send, in bytes, from the first source that has it:
+/// the guest itself if larger, its NIC, its network, its device on the host.
 pub(super) fn wanted(case: &Case<'_>, device: Option<&Device>) -> Option<u32> {
     let network = case.on.network().and_then(|network| network.mtu);
     let offered = case.nic.mtu.or(network).or(device.map(|device| device.link.mtu));
@@ -14,13 +14,13 @@ pub(super) fn wanted(case: &Case<'_>, device: Option<&Device>) -> Option<u32> {
     offered.max(inside)
 }
 
-/// Judges the MTU of a hop that packets are sent out by: the kernel drops those that are larger.
+/// Judges the MTU of a hop that sends packets: the kernel drops larger ones.
 pub(super) fn judge(hop: &mut Hop, device: &Device, wanted: Option<u32>) {
     compare(hop, device, wanted, &rules::MTU_SMALLER, false);
 }
 
-/// Judges that of a bridge, whose own the kernel does not look at between two ports; `from_host`: the host has an address
-/// there, so that what it sends may be too large for the guest.
+/// Judges the MTU of a bridge, which the kernel ignores between two ports; `from_host`: the host
+/// has an address there, so that its packets may be too large for the guest.
 pub(super) fn judge_bridge(hop: &mut Hop, device: &Device, wanted: Option<u32>, from_host: bool) {
     compare(hop, device, wanted, &rules::BRIDGE_MTU, from_host);
 }

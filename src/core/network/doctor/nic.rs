@@ -1,4 +1,4 @@
-//! A guest's NIC as the domain has it, and the judgement of its own end of the path.
+//! A guest's NIC as defined in the domain, and checks of its own end of the path.
 
 use super::super::{Kind, Mode, Network};
 use super::report::Hops;
@@ -6,16 +6,16 @@ use super::{Case, rules};
 use crate::domain::{DomainXml, Element};
 use crate::shell::word;
 
-/// What a NIC hangs on.
+/// What a NIC is connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
-    /// A bridge of the host's or of libvirt's.
+    /// A bridge of the host or of libvirt.
     Bridge(String),
-    /// A network device of the host's.
+    /// A network device of the host, by macvtap.
     Macvtap(String, Mode),
-    /// A PCI function that is passed to the guest, by its address.
+    /// A passed-through PCI function, by its address.
     Function(String),
-    /// A network; where that leads is not known while the guest is off.
+    /// A network; its bridge or device is unknown while the guest is off.
     Pending,
     /// Something else, by libvirt's word for it.
     Other(String),
@@ -30,15 +30,15 @@ pub struct Nic {
     pub mac: String,
     /// libvirt's network.
     pub network: Option<String>,
-    /// What it hangs on.
+    /// What it is connected to.
     pub attached: Attached,
     /// Its device on the host; none: the guest is off, or it has none.
     pub device: Option<String>,
     /// Whether its link is taken down.
     pub link_down: bool,
-    /// Largest packet that it offers to the guest, in bytes; none: what the guest takes by itself.
+    /// MTU that it offers to the guest, in bytes; none: the guest chooses.
     pub mtu: Option<u32>,
-    /// Its VLAN, where it has one alone.
+    /// Its VLAN, if it has exactly one.
     pub vlan: Option<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Nic {
     pub fn all(domain: &DomainXml) -> Vec<Nic> {
         let devices = domain.root().children("devices");
         let nics = devices.flat_map(|devices| devices.elements());
-        // A passed function is a NIC where libvirt was told so.
+        // A passed-through function is a NIC only as an `<interface>`.
         let nics = nics.filter(|element| element.name() == "interface");
         nics.enumerate().map(|(nth, nic)| Nic::read(nth + 1, nic)).collect()
     }
@@ -87,7 +87,7 @@ impl Nic {
 }
 
 impl Nic {
-    /// Where a NIC of a guest that is off will be, as far as its network says.
+    /// Resolves what the NIC of a stopped guest will be connected to, as far as its network tells.
     pub fn resolve(&mut self, network: &Network) {
         if self.attached != Attached::Pending {
             return;
@@ -123,7 +123,7 @@ fn function(address: Element<'_>) -> Option<String> {
     Some(format!("{segment:04x}:{bus:02x}:{slot:02x}.{function:x}"))
 }
 
-/// The NIC and what the guest says of it.
+/// Judges the NIC and the guest's report of it.
 pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     let nic = case.nic;
     let hop = hops.hop("guest NIC");

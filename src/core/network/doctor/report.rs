@@ -31,7 +31,7 @@ pub struct OfHop {
 }
 
 impl Says for OfHop {
-    /// A hop has a handful of rules, each for itself.
+    /// A hop has only a handful of rules.
     const MOST_OF_ONE_RULE: usize = usize::MAX;
 
     fn rules() -> impl Iterator<Item = &'static Rule> {
@@ -43,7 +43,7 @@ impl Says for OfHop {
     }
 }
 
-/// One thing that is not as it should be: an error breaks the path.
+/// A finding about a hop; an error breaks the path.
 pub type Finding = finding::Finding<OfHop>;
 
 /// A stage of the path.
@@ -61,7 +61,7 @@ pub struct Hop {
 }
 
 impl Hop {
-    /// Adds to what it says of itself.
+    /// Appends to its description.
     pub fn says(&mut self, what: impl AsRef<str>) {
         if !self.says.is_empty() {
             self.says += ", ";
@@ -69,7 +69,7 @@ impl Hop {
         self.says += what.as_ref();
     }
 
-    /// Adds a finding: what is about, what should be and what is, where, what to do.
+    /// Adds a finding: subject, expected and actual value, place, hint.
     pub fn wrong(
         &mut self,
         rule: &'static Rule,
@@ -113,7 +113,7 @@ impl Diagnosis {
 pub(super) struct Hops(Vec<Hop>);
 
 impl Hops {
-    /// Adds a hop that is well so far.
+    /// Adds a hop without findings so far.
     pub(super) fn hop(&mut self, name: &str) -> &mut Hop {
         self.add(name, Verdict::Ok, String::new())
     }

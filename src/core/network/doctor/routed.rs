@@ -1,4 +1,5 @@
-//! What the host does for a network of libvirt's own bridge: it serves addresses, passes packets on, and filters them.
+//! Judges what the host does for a network with libvirt's own bridge: DHCP, forwarding and
+//! filtering.
 
 use super::report::{Hop, Hops};
 use super::{Case, Device, HostSide, rules};
@@ -7,10 +8,10 @@ use crate::network::{Kind, Network};
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Somebody outside: an address that is for documentation (RFC 5737), so that no rule is for it alone.
+/// An outside peer: a documentation address (RFC 5737), which no specific rule matches.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Judges what comes behind the bridge of a network of libvirt's.
+/// Judges the path behind the bridge of a libvirt network.
 pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     let Some(network) = case.on.network() else { return };
     if case.on.has_dhcp() {
@@ -65,7 +66,7 @@ fn uplink<'a>(network: &'a Network, host: &'a HostSide) -> Option<&'a str> {
     network.nics.first().map(String::as_str).or_else(default)
 }
 
-/// The guest's address: the one that is known, else one that it may get.
+/// Returns the guest's known address, otherwise one it may get.
 fn guest_ip(case: &Case<'_>, network: &Network) -> Ipv4Addr {
     let known = case.known.iter().find_map(|address| match address.ip {
         IpAddr::V4(ip) => Some(ip),
@@ -75,7 +76,7 @@ fn guest_ip(case: &Case<'_>, network: &Network) -> Ipv4Addr {
     known.or_else(first).unwrap_or(Ipv4Addr::new(192, 168, 122, 254))
 }
 
-/// The server of addresses, and the way to it.
+/// Judges the DHCP server and the path to it.
 fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops: &mut Hops) {
     let name = &network.name;
     match &host.served {
@@ -114,7 +115,7 @@ fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops:
     fates("firewall, guest to host", host, &[("DHCP", ask), ("DNS", dns)], hops);
 }
 
-/// Whether the kernel passes packets on.
+/// Judges whether the kernel forwards packets.
 fn forwarding(host: &HostSide, bridge: &str, uplink: Option<&str>, hops: &mut Hops) {
     let Some(on) = host.kernel.ip_forward else {
         return hops.unchecked("forwarding", "the kernel's setting cannot be read");
@@ -126,7 +127,7 @@ fn forwarding(host: &HostSide, bridge: &str, uplink: Option<&str>, hops: &mut Ho
         hop.wrong(&rules::FORWARDING, "IPv4 forwarding is", ("on", "off"), at, hint);
     }
     for name in [Some(bridge), uplink].into_iter().flatten() {
-        // All of them go off with the one above.
+        // The global switch turns all of them off.
         if on && host.kernel.forwarding.get(name) == Some(&false) {
             let at = format!("/proc/sys/net/ipv4/conf/{name}/forwarding");
             let hint = format!("`sysctl net.ipv4.conf.{name}.forwarding=1`");
@@ -149,7 +150,7 @@ fn forwarding(host: &HostSide, bridge: &str, uplink: Option<&str>, hops: &mut Ho
     }
 }
 
-/// What becomes of packets, each with a word that says which it is.
+/// Judges the fate of packets, each with a label.
 fn fates(name: &str, host: &HostSide, packets: &[(&str, Packet<'_>)], hops: &mut Hops) {
     let rules = match &host.firewall {
         Ok(rules) => rules,
@@ -190,7 +191,7 @@ fn dropped(hop: &mut Hop, word: &str, fate: &Fate) {
     hop.wrong(&rules::FIREWALL, what, ("pass", "dropped"), by, hint);
 }
 
-/// Whether the firewall of IPv4 drops what a bridge of the host's passes.
+/// Whether the firewall of IPv4 drops packets on a bridge of the host.
 pub(super) fn bridged(case: &Case<'_>, host: &HostSide, bridge: &Device, hops: &mut Hops) {
     if host.kernel.bridge_calls_iptables != Some(true) && !bridge.calls_iptables {
         return;

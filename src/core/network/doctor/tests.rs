@@ -19,7 +19,7 @@ fn found(place: &Place) -> Vec<(String, &'static str)> {
     place.look().hops.into_iter().flat_map(of).collect()
 }
 
-/// One break: a name, the place, what is done to it, the hop and the rule that it is found by.
+/// One break: the place, the change, the hop and the rule that finds it.
 type Break = (fn() -> Place, fn(&mut Place), &'static str, &'static str);
 
 /// Breaks of a guest on a network of libvirt's.
@@ -141,7 +141,7 @@ fn vf(place: &mut Place) -> &mut Vf {
     place.device("eth0").vfs.get_mut(&1).unwrap()
 }
 
-/// A filter with one rule, or with the policy that drops what is passed on.
+/// A filter with one rule, or with a policy that drops forwarded packets.
 fn filter(rule: &str) -> Ruleset {
     let policy = if rule == "-P FORWARD" { "DROP" } else { "ACCEPT" };
     let text = format!("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD {policy} [0:0]\n{rule}\nCOMMIT\n");
@@ -199,7 +199,7 @@ fn what_needs_more_than_one_change() {
         ("NIC eth1", "nic-no-carrier"),
     ];
     assert_eq!(found(&place), broken.map(|(hop, rule)| (hop.to_owned(), rule)));
-    // A VLAN leads on to what it stands on.
+    // The walk continues from a VLAN to the device below it.
     let mut place = bridged();
     place.device("bond0").link.master = None;
     let mut vlan = device(9, "bond0.7", Some("vlan"), Some("br0"));
@@ -207,7 +207,7 @@ fn what_needs_more_than_one_change() {
     place.host.devices.push(vlan);
     assert_eq!(found(&place), [("VLAN bond0.7".into(), "mtu-smaller")]);
     assert!(place.look().hops.iter().any(|hop| hop.name == "NIC eth1"));
-    // A card that does not look does not drop.
+    // A card without spoof checking does not drop.
     let mut place = function();
     (vf(&mut place).mac, vf(&mut place).spoof_check) =
         (Some("52:54:00:00:00:99".into()), Some(false));

@@ -1,10 +1,11 @@
-//! What stands below a bridge or a macvtap: VLANs, bonds and their NICs, down to the hardware.
+//! Judges the devices below a bridge or a macvtap: VLANs, bonds and their NICs, down to the
+//! hardware.
 
 use super::report::Hops;
 use super::{Device, HostSide, mtu, rules};
 use crate::shell::word as pasted;
 
-/// Devices that may stand on each other at most.
+/// The most devices stacked on each other.
 const DEEPEST: usize = 6;
 
 /// Whether a device carries packets.
@@ -12,7 +13,8 @@ pub(super) fn up(device: &Device) -> bool {
     device.link.up && device.carrier
 }
 
-/// Judges the ports of a bridge or bond, and what these stand on; one that is out while another works is a warning.
+/// Judges the ports of a bridge or bond, and the devices below them; a failed one is a warning
+/// while another works.
 pub(super) fn judge(
     host: &HostSide,
     master: &str,
@@ -26,7 +28,7 @@ pub(super) fn judge(
     }
 }
 
-/// Judges a device, and then those that it stands on. `of`: what it is a port of, and whether that has one that works.
+/// Judges a device, then those below it. `of`: its master, and whether that has a working port.
 pub(super) fn down(
     host: &HostSide,
     device: &Device,

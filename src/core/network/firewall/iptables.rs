@@ -1,8 +1,9 @@
-//! What `iptables-save` prints: the table `filter`, the only one that ends packets of guests.
+//! Parses the output of `iptables-save`: the table `filter`, the only one that drops packets of
+//! guests.
 
 use super::{Action, Asks, Chain, Condition, Hook, Rule, Ruleset, subnet};
 
-/// Reads what it prints, as a table of this name; a line that is none of its own is passed over.
+/// Parses the output as a table of this name; unknown lines are ignored.
 pub fn read(text: &str, table: &str) -> Ruleset {
     let mut rules = Ruleset::default();
     let mut is_filter = false;
@@ -29,7 +30,7 @@ pub fn read(text: &str, table: &str) -> Ruleset {
     rules
 }
 
-/// The words of a line; what stands between quotes is one.
+/// The words of a line; a quoted part is one word.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut open) = (Vec::new(), String::new(), false, false);
     let mut letters = line.chars();
@@ -79,10 +80,10 @@ fn rule(line: &str) -> Option<(String, Rule)> {
                     (target, "-g") => Action::Goto(target.to_owned()),
                     (target, _) => Action::Jump(target.to_owned()),
                 };
-                // What follows says how it is rejected or logged.
+                // The rest only says how it is rejected or logged.
                 break;
             }
-            // Which module has the words that follow; those words say what is asked.
+            // Names the module of the following options; the options themselves are the conditions.
             "-m" => {
                 words.next();
                 continue;
@@ -101,7 +102,8 @@ fn rule(line: &str) -> Option<(String, Rule)> {
     Some((chain, Rule { conditions, action, text: line.to_owned() }))
 }
 
-/// Whether a target is one that does not decide. A chain's name is never among them: `iptables` refuses it.
+/// Whether a target does not decide about a packet. It is never a chain's name: `iptables` refuses
+/// these.
 fn is_extension(target: &str) -> bool {
     matches!(
         target,
@@ -118,7 +120,7 @@ fn is_extension(target: &str) -> bool {
     )
 }
 
-/// What an option asks.
+/// Returns the condition of an option.
 fn known(option: &str, value: &str) -> Asks {
     let device = |make: fn(String, bool) -> Asks| match value.strip_suffix('+') {
         Some(begin) => make(begin.to_owned(), true),

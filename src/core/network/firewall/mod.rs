@@ -1,7 +1,8 @@
-//! What a host's packet filter does with one packet: chains and rules of nftables and of iptables as values, and the walk
-//! of a packet through them. Knows the conditions that filters in front of guests are made of; every other one is `maybe`.
+//! Evaluates a host's packet filter for one packet: chains and rules of nftables and of iptables as
+//! values, and the walk of a packet through them. Knows the conditions used by filters around
+//! guests; any other one is `Maybe`.
 //!
-//! IPv4 alone, and the filter alone: what is translated or marked is not followed.
+//! IPv4 and filtering only: NAT and marks are not followed.
 
 mod iptables;
 mod nft;
@@ -13,10 +14,10 @@ use super::Subnet;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-/// Chains that may follow each other at most; the kernel allows 16.
+/// The deepest nesting of chains; the kernel allows 16.
 const DEEPEST: usize = 16;
 
-/// Where in the kernel a chain is asked.
+/// The hook at which the kernel evaluates a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// For a packet to the host itself.
@@ -25,91 +26,91 @@ pub enum Hook {
     Forward,
 }
 
-/// A packet that is to pass.
+/// A packet to be filtered.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
-    /// Where it is asked for.
+    /// The hook that it passes.
     pub hook: Hook,
-    /// The network device that it comes by.
+    /// The network device that receives it.
     pub from: &'a str,
-    /// The network device that it leaves by; none: it is for the host.
+    /// The network device that sends it; none: it is for the host.
     pub to: Option<&'a str>,
-    /// Who sends it.
+    /// Its source address.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// Its destination address.
     pub target: Ipv4Addr,
     /// Its protocol, as both programs name it: `tcp`, `udp`.
     pub protocol: &'a str,
-    /// The port that it is for.
+    /// Its destination port.
     pub port: u16,
     /// Its state in the kernel's table of connections: `new`, `established`.
     pub state: &'a str,
 }
 
-/// Something that a rule asks of a packet, and whether the answer is turned round.
+/// A condition of a rule, possibly negated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// What is asked.
+    /// The test.
     pub asks: Asks,
-    /// Whether the rule is for packets that it does not hold for.
+    /// Whether it is negated.
     pub not: bool,
 }
 
-/// What can be asked of a packet.
+/// A test of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asks {
-    /// The device that it comes by; the name's end is open where the flag is set.
+    /// The input device; with the flag, the name is a prefix.
     From(String, bool),
-    /// The device that it leaves by, likewise.
+    /// The output device, likewise.
     To(String, bool),
-    /// The subnets that its sender is in one of.
+    /// Its source is in one of these subnets.
     Source(Vec<Subnet>),
-    /// The subnets that its target is in one of.
+    /// Its destination is in one of these subnets.
     Target(Vec<Subnet>),
     /// Its protocol is one of these.
     Protocol(Vec<String>),
-    /// Its target's port is in one of these runs.
+    /// Its destination port is in one of these ranges.
     Port(Vec<(u16, u16)>),
     /// Its state is one of these.
     State(Vec<String>),
-    /// Something that is not known here.
+    /// A test unknown here.
     Unknown,
 }
 
-/// What a rule does with the packets that it is for.
+/// What a rule does with matching packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Lets it pass, as far as this chain goes.
+    /// Accepts it in this chain.
     Accept,
-    /// Ends it, silently or with an answer.
+    /// Drops or rejects it.
     Drop,
-    /// Asks another chain, and then the next rule.
+    /// Evaluates another chain, then the next rule.
     Jump(String),
-    /// Asks another chain instead of the rest.
+    /// Evaluates another chain instead of the rest.
     Goto(String),
     /// Ends this chain.
     Return,
-    /// Nothing that decides: it counts, logs, marks.
+    /// Does not decide: it counts, logs, marks.
     Next,
 }
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What it asks; all of it has to hold.
+    /// Its conditions, all of which must hold.
     pub conditions: Vec<Condition>,
     /// What it does.
     pub action: Action,
-    /// It as people read it, one line.
+    /// Its text in one line.
     pub text: String,
 }
 
 /// A chain of rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Where the kernel asks it; none: other chains do.
+    /// Its hook; none: only other chains jump to it.
     pub hook: Option<Hook>,
-    /// Whether what no rule decides is dropped.
+    /// Whether its policy is to drop.
     pub drops: bool,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -122,25 +123,25 @@ pub struct Ruleset {
     pub chains: BTreeMap<(String, String), Chain>,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It passes.
     Passes,
     /// It ends at this rule or policy.
     Ends(String),
-    /// It ends at this rule or policy unless one holds that cannot be judged here.
+    /// It ends at this rule or policy unless an earlier rule that cannot be judged here accepts it.
     Unsure(String),
 }
 
-/// Whether a rule is for a packet.
+/// Whether a rule matches a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// It is.
     Yes,
     /// It is not.
     No,
-    /// That is not known.
+    /// Unknown.
     Maybe,
 }
 
@@ -155,12 +156,12 @@ enum End {
 }
 
 impl Ruleset {
-    /// Adds what another program tells.
+    /// Adds the rules from another program.
     pub fn extend(&mut self, other: Ruleset) {
         self.chains.extend(other.chains);
     }
 
-    /// What becomes of a packet: each chain that the kernel asks has to let it pass.
+    /// Returns the fate of a packet: every chain at its hook must accept it.
     pub fn fate(&self, packet: &Packet<'_>) -> Fate {
         let mut unsure = None;
         let asked = self.chains.iter().filter(|(_, chain)| chain.hook == Some(packet.hook));
@@ -180,8 +181,9 @@ impl Ruleset {
         unsure.map_or(Fate::Passes, Fate::Unsure)
     }
 
-    /// Asks the rules of a chain; `doubt` is set where one that cannot be judged might have let the packet pass. One
-    /// that might have dropped it is passed over: such rules are for strangers (sets, limits).
+    /// Evaluates the rules of a chain; sets `doubt` if one that cannot be judged might have
+    /// accepted the packet. One that might have dropped it is ignored: such rules (sets, limits)
+    /// are for other traffic.
     fn walk(
         &self,
         table: &str,
@@ -213,7 +215,7 @@ impl Ruleset {
             match (holds, &end) {
                 (Holds::Yes, End::Open) if !last => {}
                 (Holds::Yes, _) => return end,
-                // One that may leave this chain leaves the decision to what asked it.
+                // A rule that may leave this chain leaves the decision to the caller.
                 (_, End::Accepted) => *doubt = true,
                 _ => {}
             }
@@ -223,7 +225,7 @@ impl Ruleset {
 }
 
 impl Rule {
-    /// Whether it is for a packet.
+    /// Whether the rule matches a packet.
     fn holds(&self, packet: &Packet<'_>) -> Holds {
         let mut all = Holds::Yes;
         for condition in &self.conditions {

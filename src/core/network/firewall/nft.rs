@@ -1,10 +1,10 @@
-//! What `nft -j list ruleset` prints (libnftables-json(5)).
+//! Parses the output of `nft -j list ruleset` (libnftables-json(5)).
 
 use super::{Action, Asks, Chain, Condition, Hook, Rule, Ruleset, subnet};
 use serde_json::Value;
 
-/// Reads what it prints, without the tables of `iptables` where `without_iptables` says that these are told by that
-/// program, which knows its own extensions. Errors: it is no such document.
+/// Parses the output. With `without_iptables` it skips the tables of `iptables`, which are then
+/// read through that program, since it knows its own extensions. Errors: not such a document.
 pub fn read(text: &str, without_iptables: bool) -> Result<Ruleset, String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let parts = document["nftables"].as_array().ok_or("it holds no `nftables`")?;
@@ -61,7 +61,7 @@ fn rule(chain: &str, rule: &Value) -> Rule {
                 let (asks, turned) = (asks(value), word(value, "op") == "!=");
                 conditions.push(Condition { asks, not: turned });
             }
-            // A verdict out of a map, or an extension of iptables that this program does not translate.
+            // A verdict map, or an iptables extension that `nft` does not translate.
             "vmap" | "xt" | "limit" | "queue" => {
                 conditions.push(Condition { asks: Asks::Unknown, not: false });
             }
@@ -77,7 +77,7 @@ fn rule(chain: &str, rule: &Value) -> Rule {
     Rule { conditions, action, text: format!("chain {chain}: rule{at} {does}") }
 }
 
-/// What a match asks.
+/// Returns the test of a match.
 fn asks(value: &Value) -> Asks {
     let (left, right) = (&value["left"], &value["right"]);
     let meta = word(&left["meta"], "key");
@@ -103,7 +103,7 @@ fn asks(value: &Value) -> Asks {
     known.unwrap_or(Asks::Unknown)
 }
 
-/// The values of a right side, one or a set of them; none where one is not understood.
+/// The values of a right side, one or a set of them; none if one is unknown.
 fn each<T>(right: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     let set = right["set"].as_array().or(right.as_array());
     match set {

@@ -68,11 +68,11 @@ fn a_policy_without_libvirts_rules_is_named() {
         .fold(String::new(), |all, l| all + l + "\n");
     let fate = iptables(&without).fate(&OUT);
     assert_eq!(fate, Fate::Ends("iptables filter: chain FORWARD has policy drop".into()));
-    // A rule that cannot be judged might let it pass.
+    // A rule that cannot be judged might accept it.
     let more = without
         .replace("-A DOCKER-USER -j RETURN", "-A FORWARD -m set --match-set ours src -j ACCEPT");
     assert!(matches!(iptables(&more).fate(&OUT), Fate::Unsure(_)), "{more}");
-    // One that might drop it is for others.
+    // One that might drop it is for other traffic.
     let more = DOCKER
         .replace("-A DOCKER-USER -j RETURN", "-A DOCKER-USER -m set --match-set evil src -j DROP");
     assert_eq!(iptables(&more).fate(&OUT), Fate::Passes);
@@ -102,7 +102,7 @@ fn conditions_of_iptables() {
         ));
         assert_eq!(rules.fate(&OUT) != Fate::Passes, drops, "{rule}");
     }
-    // A chain that asks itself ends.
+    // The evaluation of a chain that jumps to itself ends.
     let ring =
         "*filter\n:FORWARD ACCEPT [0:0]\n:A - [0:0]\n-A FORWARD -j A\n-A A -j A\n-A A -j DROP";
     assert!(matches!(iptables(ring).fate(&OUT), Fate::Ends(_)));
@@ -174,7 +174,7 @@ fn conditions_of_nftables() {
             {{"rule": {{"family": "inet", "table": "t", "chain": "c", "expr": [{{"accept": null}}]}}}}]}}"#
         );
         let fate = read_nft(&text, true).unwrap().fate(&OUT);
-        // A named set is not looked into: what it may drop is for others.
+        // A named set is not evaluated: it is taken to be for other traffic.
         let unknown = right.contains('@');
         assert_eq!(fate != Fate::Passes, drops && !unknown, "{left} {op} {right}");
     }

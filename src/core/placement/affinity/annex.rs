@@ -1,17 +1,19 @@
-//! Which nodes without GPUs are shared out to which GPUs, so that a host whose GPUs hang below some of its nodes is used
-//! whole: on a DGX A100 the GPUs are at home on 4 of 8 nodes.
+//! Distributes nodes without GPUs among GPUs, so that a host with GPUs on only some nodes is fully
+//! used: on a DGX A100 the GPUs are on 4 of 8 nodes.
 //!
-//! A node with cores and memory, but without GPUs, belongs to the GPUs of the nearest nodes of its own package, by the
-//! distances that the firmware tells (SLIT). Where several are equally near and have the same number of GPUs, each gets as
-//! many whole nodes as all of them can; of the rest, and where their numbers of GPUs differ, every GPU has the same share.
-//! So no node is promised twice, GPUs of one node never differ, and a package without GPUs stays with guests without.
+//! A node with cores and memory, but without GPUs, belongs to the GPUs of the nearest nodes of its
+//! own package, by the firmware's distances (SLIT). If several are equally near and have the same
+//! number of GPUs, each gets the same number of whole nodes, as many as possible; the rest, and
+//! nodes between unequal numbers of GPUs, are shared equally by all their GPUs. So no node is
+//! promised twice, GPUs of one node never differ, and a package without GPUs is left to guests
+//! without GPUs.
 
 use super::{Home, distance};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::topology::Topology;
 
-/// Gives the nodes without GPUs to those with.
+/// Assigns the nodes without GPUs to nodes with GPUs.
 pub(super) fn share_out(topology: &Topology, nodes: &mut [Home<'_>]) {
     if nodes.iter().all(|home| !home.gpus.is_empty()) {
         return;
@@ -56,7 +58,7 @@ fn nearest(topology: &Topology, nodes: &[Home<'_>], annex: usize) -> Vec<usize> 
     homes.iter().filter(|(_, far)| Some(*far) == least).map(|(at, _)| *at).collect()
 }
 
-/// Gives a node to the GPUs of others, where each gets a core at least.
+/// Assigns a node to the GPUs of other nodes if each gets at least one core.
 fn give(nodes: &mut [Home<'_>], annex: usize, homes: &[usize]) {
     let mut gpus: Vec<Bdf> = homes.iter().flat_map(|&home| nodes[home].gpus.clone()).collect();
     if gpus.len() > nodes[annex].seats.len() {

@@ -1,4 +1,4 @@
-//! Pages that are left to the planner.
+//! Page sizes left to the planner.
 
 use super::*;
 use crate::placement::tests::testhost::HostSpec;
@@ -10,7 +10,8 @@ fn pool(page: PageSize, total: u64) -> HugePagePool {
     HugePagePool { page_kib: page.size(), total, free: total, surplus: 0 }
 }
 
-/// A host of two nodes with a GPU and so much memory each and with these pools on each, mounted or not.
+/// A host of two nodes with a GPU and this much memory each and with these pools on each, mounted
+/// or not.
 fn host_of(gib: u64, gib_pages: u64, mib_pages: u64, mounted: bool) -> Topology {
     let mut parts = HostSpec::even(2, 8, gib, 2).parts();
     for node in &mut parts.nodes {
@@ -28,12 +29,12 @@ fn host(gib_pages: u64, mib_pages: u64, mounted: bool) -> Topology {
     host_of(160, gib_pages, mib_pages, mounted)
 }
 
-/// A guest of one GPU with so much memory.
+/// A guest of one GPU with this much memory.
 fn asked(gib: u64) -> Request {
     Request { memory_kib: Some(MemSize::from_gib(gib)), ..Request::for_gpus(1) }
 }
 
-/// What is said of pages, with a mark before what is a compromise.
+/// The reasons about pages, compromises marked.
 fn said(found: &Placement) -> String {
     let reasons = found.reasons.iter().filter(|reason| reason.choice == Topic::HugePages);
     let line =
@@ -89,7 +90,7 @@ fn what_is_advised_is_what_is_missing() {
     }
     let unmounted = placed(&host(0, 40 << 9, false), &asked(40));
     assert!(said(&unmounted).contains("mount -t hugetlbfs -o pagesize=2M"), "{}", said(&unmounted));
-    // A record that names no pools says nothing about them.
+    // Without pools in the record, nothing is said about them.
     let bare = HostSpec::even(2, 8, 64, 2).build();
     let found = placed(&bare, &asked(40));
     assert!(said(&found).contains("the record names no pools"), "{}", said(&found));
@@ -98,7 +99,7 @@ fn what_is_advised_is_what_is_missing() {
 
 #[test]
 fn a_host_whose_memory_is_in_pools_fills_them_by_default() {
-    // Of 64 GiB a GPU would have 60; 56 are in the pool.
+    // A GPU's share of 64 GiB would be 60; the pool has 56.
     let host = host_of(64, 56, 0, true);
     let found = placed(&host, &Request::for_gpus(1));
     assert_eq!((found.huge_pages, found.memory()), (Some(PageSize::OneGib), MemSize::from_gib(56)));

@@ -1,15 +1,15 @@
-//! How many cores a guest wants of each node, in numbers. Knows neither cores nor devices by name.
+//! The number of cores that a guest wants on each node. Knows neither individual cores nor devices.
 
 use super::{Budget, Demand, Loan, Short, Solution, small};
 use crate::placement::cpus;
 use crate::request::{CellWish, Policy, Profile};
 use std::cmp::Reverse;
 
-/// The least vCPUs of a guest without GPUs that asks for no number.
+/// The least vCPUs of a guest without GPUs that requests no number.
 const DEFAULT_VCPUS: u32 = 2;
 
-/// vCPUs of a guest without GPUs that asks for no number, on a host whose cores have so many threads: whole cores, since
-/// nobody else gets what is left of one.
+/// Default vCPUs of a guest without GPUs on cores with this many threads: whole cores, since no
+/// other guest gets the rest of one.
 fn default_vcpus(threads: u32) -> u32 {
     DEFAULT_VCPUS.next_multiple_of(threads.max(1))
 }
@@ -20,9 +20,9 @@ impl Budget {
         out.homes.iter().map(|(_, gpus)| gpus).sum()
     }
 
-    /// What the guest's GPUs bring: their shares of the cores of their nodes and of the listed ones without GPUs, one core
-    /// of each kept for emulator and I/O threads. The vendor's guest of one GPU uses that core too, all but its last
-    /// thread.
+    /// Computes the shares of the guest's GPUs: cores of their nodes and of the listed nodes
+    /// without GPUs, with one core of each reserved for emulator and I/O threads. The vendor
+    /// profile's guest of one GPU uses that core, too, except its last thread.
     fn shares(&self, out: &mut Solution) {
         let own = !self.is_vendors_odd(Self::gpus_of(out));
         out.demands.clear();
@@ -36,8 +36,8 @@ impl Budget {
         }
     }
 
-    /// Lists the nodes without GPUs of which the guest's GPUs have a share. One core there is no use: it would be the
-    /// emulator's.
+    /// Lists the nodes without GPUs shared by the guest's GPUs. A single core there is useless: it
+    /// would be the emulator's.
     fn widen(&self, out: &mut Solution) {
         out.annexes.clear();
         for &(home, gpus) in &out.homes {
@@ -51,7 +51,8 @@ impl Budget {
         out.annexes.retain(|&(node, gpus)| self.nodes[node].share * gpus > 1);
     }
 
-    /// Leaves of nodes without GPUs what others have; less than two cores or no memory there is no use.
+    /// Removes from nodes without GPUs what others hold; fewer than two cores or no memory there is
+    /// useless.
     fn narrow(&self, out: &mut Solution) {
         let Solution { demands, annexes, short, dropped, .. } = out;
         demands.retain_mut(|demand| {
@@ -72,7 +73,7 @@ impl Budget {
         annexes.retain(|(node, _)| demands.iter().any(|demand| demand.node == *node));
     }
 
-    /// Whether the cells that are asked for leave room for so many nodes.
+    /// Whether the requested number of cells allows this many nodes.
     fn may_widen(&self, demands: usize) -> bool {
         match self.request.cells {
             CellWish::Auto => true,
@@ -80,7 +81,7 @@ impl Budget {
         }
     }
 
-    /// vCPUs that the profile gives when nobody asks for a number, with the listed nodes without GPUs.
+    /// Returns the profile's default vCPUs, with the listed nodes without GPUs.
     pub(super) fn default_vcpus(&self, out: &mut Solution) -> u32 {
         if out.homes.is_empty() {
             return default_vcpus(self.common);
@@ -91,7 +92,7 @@ impl Budget {
         cores * self.common - u32::from(self.is_vendors_odd(Self::gpus_of(out)))
     }
 
-    /// The guest without pins: it needs memory alone.
+    /// Solves a guest without pins: it needs memory only.
     pub(super) fn float(&self, out: &mut Solution) -> Result<(), Short> {
         if self.has_annexes && self.request.vcpus.is_none() {
             self.widen(out);
@@ -103,7 +104,7 @@ impl Budget {
         self.floating(out)
     }
 
-    /// The same with the listed nodes without GPUs.
+    /// The same, including the listed nodes without GPUs.
     fn floating(&self, out: &mut Solution) -> Result<(), Short> {
         let vcpus = self.request.vcpus.unwrap_or_else(|| self.default_vcpus(out));
         let (cells, _) = cpus::shape(vcpus, &self.request).map_err(Short::Refused)?;
@@ -113,8 +114,8 @@ impl Budget {
         self.memory(cells, false, out)
     }
 
-    /// A guest of default size with its share of nodes without GPUs, less what others have there. False: it has none, or
-    /// does not fit; what it lacks then is told.
+    /// Solves a guest of default size with its share of nodes without GPUs, less what others hold
+    /// there. False: it has no such share, or does not fit without being told why.
     fn by_wide_share(&self, out: &mut Solution) -> bool {
         self.widen(out);
         let cores = out.annexes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus);
@@ -139,7 +140,7 @@ impl Budget {
         false
     }
 
-    /// A guest of default size.
+    /// Solves a guest of default size.
     pub(super) fn by_share(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         (out.vcpus, out.threads) = (0, 0);
         if self.has_annexes && self.by_wide_share(out) {
@@ -153,7 +154,8 @@ impl Budget {
         self.bind(remote, out)
     }
 
-    /// A guest with a number of vCPUs: on cores with as many threads as most have, else on cores with fewer.
+    /// Solves a guest with a number of vCPUs: on cores with the common number of threads, otherwise
+    /// on cores with fewer.
     pub(super) fn by_number(
         &self,
         vcpus: u32,
@@ -175,7 +177,8 @@ impl Budget {
                 };
                 match tried {
                     Ok(()) => return Ok(()),
-                    // With fewer threads of each core there may be cores enough, and something else is short.
+                    // With fewer threads per core there may be enough cores, while something else
+                    // is short.
                     Err(error) => match &refused {
                         None | Some(Short::Nodes { .. }) => refused = Some(error),
                         Some(_) => {}
@@ -186,8 +189,8 @@ impl Budget {
         Err(refused.unwrap_or(Short::Threads { vcpus, there }))
     }
 
-    /// So many cores on the nodes of the GPUs and, where these are more than the GPUs' share or do not fit there, on the
-    /// nodes without GPUs that they share.
+    /// Places `cores` on the nodes of the GPUs and, if they exceed the GPUs' share or do not fit
+    /// there, on the nodes without GPUs that they share.
     fn near_gpus(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         if !self.has_annexes {
             return self.on_homes(cores, remote, out);
@@ -210,12 +213,13 @@ impl Budget {
         }
     }
 
-    /// So many cores on the nodes of the GPUs and on those without GPUs that they share, in proportion to their shares.
+    /// Places `cores` on the nodes of the GPUs and on the nodes without GPUs that they share, in
+    /// proportion to the shares.
     fn on_all(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         self.widen(out);
         self.shares(out);
         for demand in &mut out.demands {
-            // Of equal remainders that of a node with GPUs is the larger.
+            // Among equal remainders, that of a node with GPUs counts as larger.
             let beside = u32::from(self.nodes[demand.node].has_gpus);
             demand.vcpus = 64 * self.nodes[demand.node].share * demand.gpus + beside;
             demand.own = false;
@@ -225,7 +229,7 @@ impl Budget {
         self.settle(remote, out)
     }
 
-    /// So many cores on the nodes of the GPUs.
+    /// Places `cores` on the nodes of the GPUs.
     fn on_homes(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.demands.clear();
         out.annexes.clear();
@@ -247,7 +251,7 @@ impl Budget {
         self.settle(remote, out)
     }
 
-    /// So many cores of a guest without GPUs: on one node, else on as few as possible.
+    /// Places `cores` of a guest without GPUs: on one node, otherwise on as few as possible.
     fn anywhere(&self, cores: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         let spreading = self.request.policy == Policy::Spread;
         let threads = out.threads;
@@ -264,7 +268,7 @@ impl Budget {
             fitting.sort_by_key(|&node| {
                 let stock = &self.nodes[node];
                 let strain = stock.strain(0, cores + 1);
-                // Cores beside a GPU are worth more to it than its share of a node without GPUs.
+                // Cores near a GPU are worth more to it than its share of a node without GPUs.
                 let beside = if stock.has_gpus { strain } else { 0 };
                 (bare(node), stock.free(1) <= cores, beside, strain, free(node), node)
             });
@@ -309,16 +313,18 @@ impl Budget {
         Err(refused.unwrap_or(Short::Cells { asked, nodes: small(nodes.len()) }))
     }
 
-    /// Fits the demands of a number of vCPUs, gives the emulator a core of each node that has one more, and adds memory.
+    /// Fits the demands of a number of vCPUs, gives the emulator a core of each node that has one
+    /// left, and adds memory.
     fn settle(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         self.lend(out.threads, remote, out)?;
         self.give_own(out);
         self.bind(remote, out)
     }
 
-    /// Gives emulator and I/O threads a core of each node that has one more. Where the guest has just the share of its GPUs
-    /// and its last vCPU leaves a thread of its core, they take that, so that the guest keeps to
-    /// its share (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T39).
+    /// Gives emulator and I/O threads a core of each node that has one left. If the guest has
+    /// exactly the share of its GPUs and its last vCPU leaves a thread of its core free, they use
+    /// that thread, so that the guest stays within its share (gpuvm-nvidia-vm(7), TRAPS OF THE
+    /// GUIDE, T39).
     fn give_own(&self, out: &mut Solution) {
         if self.request.profile == Profile::NvidiaVm {
             return;
@@ -333,7 +339,8 @@ impl Budget {
         }
     }
 
-    /// Checks that each node has its cores; the missing ones come from the nearest other nodes, where that is allowed.
+    /// Checks that each node has its cores; the missing ones come from the nearest other nodes, if
+    /// that is allowed.
     fn lend(&self, threads: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.loans.clear();
         out.demands.retain(|demand| demand.vcpus > 0);
@@ -392,7 +399,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Cores for vCPUs that a node has for a demand, its core for the emulator put aside.
+    /// Returns the cores for vCPUs that a node has for a demand, without the emulator's core.
     fn most_there(&self, demand: &Demand, threads: u32) -> u32 {
         let stock = &self.nodes[demand.node];
         stock.free(threads).min(stock.free(1).saturating_sub(u32::from(demand.own)))
@@ -414,8 +421,8 @@ impl Budget {
     }
 }
 
-/// Spreads cores over demands in proportion to what stands in `vcpus`; the rest goes to the largest remainders, the
-/// first ones of equals; evenly where nothing stands there. Demands that get none stay with 0.
+/// Spreads cores over demands in proportion to their `vcpus`, or evenly if these are 0; the rest
+/// goes to the largest remainders, the first of equals. Demands that get none keep 0.
 pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
     if demands.iter().all(|demand| demand.vcpus == 0) {
         demands.iter_mut().for_each(|demand| demand.vcpus = 1);
@@ -424,7 +431,7 @@ pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
     let product = |demand: &Demand| u64::from(cores) * u64::from(demand.vcpus);
     let floors: u64 = demands.iter().map(|demand| product(demand) / whole).sum();
     let mut rest = u64::from(cores).saturating_sub(floors);
-    // The marks of the remainders already served are kept in `own`, which is not set yet.
+    // `own`, which is not set yet, marks the remainders already served.
     while rest > 0 {
         let open = demands.iter_mut().filter(|demand| !demand.own);
         let best = open.min_by_key(|demand| (Reverse(product(demand) % whole), demand.node));
@@ -439,7 +446,8 @@ pub(super) fn spread(cores: u32, demands: &mut [Demand]) {
     }
 }
 
-/// Gives each demand a core at least, of those that have most; there are as many cores as demands.
+/// Gives each demand at least one core, taken from those with the most; there are as many cores as
+/// demands.
 fn each_some(demands: &mut [Demand]) {
     while let Some(none) = demands.iter().position(|demand| demand.vcpus == 0) {
         let Some(most) = demands.iter_mut().max_by_key(|demand| demand.vcpus) else { return };

@@ -1,4 +1,5 @@
-//! How much memory a guest's cells get and from which nodes, in numbers. Knows no pcpu and writes no text.
+//! The memory of a guest's cells and the nodes it comes from, in numbers. Knows no pcpu and writes
+//! no text.
 
 use super::{Budget, CellSize, DGX2, Demand, Part, PerGpu, Room, Short, Solution, Stock};
 use crate::cpuset::NodeId;
@@ -8,26 +9,28 @@ use crate::placement::taken::{Taken, ordinary};
 use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::topology::{NumaNode, Topology};
 
-/// Memory of a guest without GPUs that asks for none.
+/// Memory of a guest without GPUs that requests no amount.
 const DEFAULT: MemSize = MemSize::from_gib(2);
 
-/// What stays with the host of a node's memory when a share is computed: one twentieth, at least 1 GiB and at most
-/// half; for the kernel, QEMU's own memory and page tables.
+/// The host's part of a node's memory when shares are computed: one twentieth, at least 1 GiB and
+/// at most half; for the kernel, QEMU's own memory and page tables.
 fn reserve(node: &NumaNode) -> MemSize {
     keep(node.memory_kib, 20, MemSize::from_gib(1))
 }
 
-/// What stays with the host of a node's memory whatever is asked for: one fiftieth, at least 512 MiB and at most half.
+/// The host's part of a node's memory whatever is requested: one fiftieth, at least 512 MiB and at
+/// most half.
 fn least(node: &NumaNode) -> MemSize {
     keep(node.memory_kib, 50, MemSize::from_kib(512 << 10))
 }
 
-/// One part in `part` of a size, at least `least` and at most half.
+/// Returns 1/`part` of a size, at least `least` and at most half.
 fn keep(size: MemSize, part: u64, least: MemSize) -> MemSize {
     size.share(1, part).max(least).min(size.share(1, 2))
 }
 
-/// Memory of a node in huge pages of other sizes than the guest's that no domain has or will take.
+/// Memory of a node in huge pages of other sizes than the guest's that no domain holds or will
+/// take.
 fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>) -> MemSize {
     let pools = topology.nodes()[at].huge_pages.iter();
     let others = pools.filter(|pool| Some(pool.page_kib) != page);
@@ -39,8 +42,8 @@ fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>
         .sum()
 }
 
-/// The node that the guests of a node have their memory on: itself, else the nearest with memory, those with CPUs
-/// first; none where no node has memory.
+/// Returns the node that guests of a node get their memory from: itself, otherwise the nearest with
+/// memory, those with CPUs first; none if no node has memory.
 pub fn memory_node(topology: &Topology, node: NodeId) -> Option<NodeId> {
     let usual = ordinary(topology);
     let near = |has: &dyn Fn(&NumaNode) -> bool| affinity::nearest(topology, node, has);
@@ -48,13 +51,13 @@ pub fn memory_node(topology: &Topology, node: NodeId) -> Option<NodeId> {
     near(&own).or_else(|| near(&usual))
 }
 
-/// The same as a place in [`Topology::nodes`].
+/// The same as an index in [`Topology::nodes`].
 pub(super) fn of(topology: &Topology, node: NodeId) -> Option<usize> {
     let id = memory_node(topology, node)?;
     topology.nodes().iter().position(|n| n.os_index == id)
 }
 
-/// Whether the host is the machine whose sizes the replaced tool had.
+/// Whether the host is the machine whose sizes `nvidia-vm` has.
 pub(super) fn is_dgx2(topology: &Topology) -> bool {
     let product = topology.machine().product.as_deref();
     let board = topology.fabric().board.as_deref();
@@ -63,7 +66,7 @@ pub(super) fn is_dgx2(topology: &Topology) -> bool {
     named(product) || named(board)
 }
 
-/// All of a node's pool of a page size, whoever uses it.
+/// Returns a node's whole pool of a page size, used or not.
 fn pool(node: &NumaNode, page: Option<MemSize>) -> MemSize {
     let pools = node.huge_pages.iter().filter(|pool| Some(pool.page_kib) == page);
     pools.map(|pool| MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.total))).sum()
@@ -106,8 +109,8 @@ pub(super) fn table(
     topology.nodes().iter().enumerate().map(room).collect()
 }
 
-/// Divides so many pages among cells by their weights: the whole pages of each share, and the rest one by one to those
-/// that are furthest below theirs, the first of equals first.
+/// Divides pages among cells by weight: the whole pages of each share, then the rest one by one to
+/// the cells furthest below theirs, the first of equals first.
 fn divide(pages: u64, unit: MemSize, cells: &mut [CellSize]) {
     let all: u64 = cells.iter().map(|cell| u64::from(cell.weight)).sum::<u64>().max(1);
     let mut rest = pages;
@@ -115,7 +118,7 @@ fn divide(pages: u64, unit: MemSize, cells: &mut [CellSize]) {
         cell.size = MemSize::from_kib(pages).share(cell.weight.into(), all);
         rest -= cell.size.kib();
     }
-    // Pages times weights of pcpus stay far below 2^127.
+    // Products of pages and weights stay far below 2^127.
     let lacks = |cell: &CellSize| {
         i128::from(pages) * i128::from(cell.weight) - i128::from(cell.size.kib()) * i128::from(all)
     };
@@ -131,9 +134,9 @@ fn divide(pages: u64, unit: MemSize, cells: &mut [CellSize]) {
 }
 
 impl Budget {
-    /// The unit that each cell's memory is a multiple of: the huge page, else 2 MiB
-    /// (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T4). The replaced tool's own sizes are whole MiB
-    /// (SIZES there), and stay what they were in normal pages.
+    /// The unit that each cell's memory is a multiple of: the huge page, otherwise 2 MiB
+    /// (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T4). The sizes of `nvidia-vm` are whole MiB (SIZES
+    /// there) and are kept as they are in normal pages.
     pub(in crate::placement) fn unit(&self) -> MemSize {
         let request = &self.request;
         let pages = request.huge_pages.asked().or(request.rounding).or_else(|| {
@@ -144,7 +147,7 @@ impl Budget {
         pages.map_or(MemSize::from_kib(1024), PageSize::size).max(rounding)
     }
 
-    /// Whether the guest gets the sizes of the replaced tool.
+    /// Whether the guest gets the sizes of `nvidia-vm`.
     fn is_vendors(&self) -> bool {
         self.request.profile == Profile::NvidiaVm && self.is_dgx2
     }
@@ -154,14 +157,15 @@ impl Budget {
         self.request.pins != PinPolicy::None && self.request.profile != Profile::NvidiaVm
     }
 
-    /// What so many GPUs at home on a node bring: their part of its memory less what stays with the host. Nodes that
-    /// have their memory elsewhere count where they have it.
+    /// Returns the memory share of this many GPUs at home on a node, after the host's part. Nodes
+    /// without memory of their own count at the node they use.
     fn share(&self, node: usize, gpus: u32) -> MemSize {
         let room = self.nodes[node].room.map(|at| &self.rooms[at]);
         room.map_or(MemSize::default(), |r| r.base.share(gpus.into(), r.gpus.max(1).into()))
     }
 
-    /// What the GPUs of a demand bring of its node's memory; where no GPUs are at home, no more than others have left.
+    /// Returns the share of a demand's GPUs in its node's memory; on a node without GPUs, no more
+    /// than others have left.
     fn part_of(&self, demand: &Demand) -> MemSize {
         let (stock, share) = (&self.nodes[demand.node], self.share(demand.node, demand.gpus));
         match stock.room.map(|at| &self.rooms[at]) {
@@ -170,8 +174,8 @@ impl Budget {
         }
     }
 
-    /// Sizes the memory of so many cells and finds it. An amount that is no whole number of pages becomes the next
-    /// larger one where the nodes have it, else the next smaller one.
+    /// Sizes the memory of this many cells and finds it. An amount that is not a whole number of
+    /// pages is rounded up if the nodes have enough, otherwise down.
     pub(super) fn memory(&self, cells: u32, remote: bool, out: &mut Solution) -> Result<(), Short> {
         if !self.has_memory {
             return Err(Short::Unknown);
@@ -186,14 +190,14 @@ impl Budget {
         }
     }
 
-    /// Sizes the cells, rounding the whole up or down, and finds their memory.
+    /// Sizes the cells, rounding the total up or down, and finds their memory.
     fn sized(&self, up: bool, remote: bool, out: &mut Solution) -> Result<(), Short> {
         self.size(up, out)?;
         out.parts.clear();
         if self.is_bound() { self.take(remote, out) } else { self.take_anywhere(out) }
     }
 
-    /// The amount that the guest has in all, where that is given and not the sum of shares.
+    /// Returns the guest's total memory if it is given rather than the sum of shares.
     fn given(&self, out: &Solution) -> Option<MemSize> {
         let gpus: u32 = out.homes.iter().map(|(_, gpus)| gpus).sum();
         match self.request.memory_kib {
@@ -225,8 +229,9 @@ impl Budget {
         }
     }
 
-    /// Gives each cell its size, in whole pages. A given amount is rounded once and divided in whole pages, so that the
-    /// cells have all of it; shares are rounded down one by one, since their nodes have no more.
+    /// Gives each cell its size, in whole pages. A given amount is rounded once and divided in
+    /// whole pages, so that the cells get all of it; shares are rounded down one by one, since
+    /// their nodes have no more.
     fn size(&self, up: bool, out: &mut Solution) -> Result<(), Short> {
         let unit = self.unit();
         let given = self.given(out);
@@ -246,7 +251,8 @@ impl Budget {
         }
     }
 
-    /// Gives each cell the share of its GPUs, or of all where cores are borrowed from other nodes.
+    /// Gives each cell the share of its GPUs, or of all GPUs if cores are borrowed from other
+    /// nodes.
     fn size_by_share(&self, out: &mut Solution) {
         let at_home = out.loans.is_empty() && self.is_bound();
         let shares = out.homes.iter().chain(&out.annexes);
@@ -262,7 +268,7 @@ impl Budget {
         }
     }
 
-    /// Checks memory that is bound nowhere against all nodes that it comes from.
+    /// Checks unbound memory against all nodes that it may come from.
     fn take_anywhere(&self, out: &Solution) -> Result<(), Short> {
         if !self.rooms.iter().any(|room| room.pages) {
             return Err(Short::Pages { rooms: (0..self.rooms.len()).collect() });
@@ -278,8 +284,8 @@ impl Budget {
         }
     }
 
-    /// Takes the memory of bound cells from their nodes; what lacks comes from the nearest other nodes, where that is
-    /// allowed.
+    /// Takes the memory of bound cells from their nodes; the rest comes from the nearest other
+    /// nodes, if that is allowed.
     fn take(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.left.clear();
         out.left.extend(self.rooms.iter().map(|room| match room.pages {
@@ -319,8 +325,9 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether of two places that a guest does not fit the first one comes nearer: one with cores that lacks memory, and
-    /// of two that lack the same memory the one that has it when others go, else the larger one.
+    /// Whether the first of two insufficient places comes closer: one with enough cores that lacks
+    /// memory; among two lacking memory, the one that has it once others leave, otherwise the
+    /// larger.
     pub(super) fn comes_nearer(&self, one: &Short, other: &Short) -> bool {
         let near = |short: &Short| match short {
             Short::Memory { rooms: Some(rooms), size } => {
@@ -340,7 +347,7 @@ impl Budget {
         }
     }
 
-    /// What a cell lacks, with what all cells on the same nodes want.
+    /// Returns what a cell lacks, with the demand of all cells on the same nodes.
     fn short(&self, cell: usize, out: &Solution) -> Short {
         let rooms_of = |cell: &CellSize| -> Vec<usize> {
             let (first, end) = cell.demands;

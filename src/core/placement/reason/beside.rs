@@ -1,4 +1,4 @@
-//! Why these devices beside GPUs, in data and in words.
+//! Reasons for devices besides GPUs, as data and as text.
 
 use super::{GpuName, label};
 use crate::bdf::Bdf;
@@ -32,16 +32,16 @@ impl fmt::Display for BesideGpu {
     }
 }
 
-/// Why these devices beside GPUs.
+/// A reason for devices besides GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BesideReason {
     /// What was taken.
     Taken {
         /// Devices.
         devices: Vec<BesideGpu>,
-        /// What they are.
+        /// Their kind.
         kind: ExtraKind,
-        /// How many can be had; none: they were named.
+        /// How many are available; none: they were named.
         of: Option<usize>,
     },
     /// On the node of a GPU, but below no PCIe switch with one.
@@ -54,14 +54,14 @@ pub enum BesideReason {
         /// Devices.
         devices: Vec<Bdf>,
     },
-    /// The kernel names no node of them.
+    /// The kernel reports no node for them.
     Unknown {
         /// Devices.
         devices: Vec<Bdf>,
     },
     /// GPUs without a device on their switch.
     NoneOnSwitch {
-        /// What the devices are.
+        /// The kind of the devices.
         kind: ExtraKind,
         /// GPUs.
         gpus: Vec<GpuName>,

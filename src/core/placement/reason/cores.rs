@@ -1,4 +1,4 @@
-//! Why these cores, in data and in words.
+//! Reasons for cores, as data and as text.
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
@@ -9,16 +9,17 @@ use std::fmt;
 /// Why a guest sees fewer threads of a core than the host has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FewerThreads {
-    /// Its vCPUs are spread over so many nodes: with more of each it would have none on some that it needs.
+    /// Its vCPUs are spread over this many nodes: with more threads per core, some needed nodes
+    /// would have none.
     Spread {
         /// Nodes.
         nodes: usize,
     },
-    /// Not all its cores have as many as most cores of the host.
+    /// Some of its cores have fewer than the host's common number.
     Uneven,
 }
 
-/// By which rule a node gave so many vCPUs.
+/// The rule for the number of vCPUs on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeRule {
     /// For GPUs of other nodes.
@@ -27,7 +28,7 @@ pub enum NodeRule {
     Share {
         /// Cores of the node.
         cores: usize,
-        /// Cores that are kept for the host.
+        /// Cores reserved for the host.
         kept: usize,
         /// GPUs of the node.
         gpus: usize,
@@ -46,10 +47,10 @@ pub enum NodeRule {
         share: usize,
         /// GPUs of the guest among these.
         own: usize,
-        /// Cores of its share that others have.
+        /// Cores of its share that others hold.
         taken: usize,
     },
-    /// As asked for.
+    /// As requested.
     Asked,
     /// The default without GPUs.
     Default {
@@ -60,7 +61,7 @@ pub enum NodeRule {
     },
 }
 
-/// Why these cores.
+/// A reason for cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoreReason {
     /// Cores of a node.
@@ -80,17 +81,17 @@ pub enum CoreReason {
         vcpus: usize,
         /// The rule of their number.
         rule: Profile,
-        /// Whether the number was asked for.
+        /// Whether the number was requested.
         is_asked: bool,
         /// Pcpus of the host.
         pcpus: usize,
     },
-    /// Others run on the same pcpus.
+    /// Other guests run on the same pcpus.
     Floaters {
         /// Domain names.
         domains: Vec<String>,
     },
-    /// The kernel names no node of a GPU.
+    /// The kernel reports no node for a GPU.
     NodeUnknown {
         /// The GPU.
         gpu: Bdf,
@@ -106,7 +107,7 @@ pub enum CoreReason {
         /// The node that its cores are taken from.
         from: NodeId,
     },
-    /// A node without GPUs of which nothing is left for the guest's share.
+    /// A node without GPUs with nothing left for the guest's share.
     AnnexTaken {
         /// The node.
         node: NodeId,
@@ -122,11 +123,11 @@ pub enum CoreReason {
     Lent {
         /// How many.
         lent: usize,
-        /// Of how many.
+        /// The guest's vCPUs.
         vcpus: usize,
         /// Where they are.
         to: NodeId,
-        /// How far that is.
+        /// The distance between the nodes.
         distance: Option<u32>,
         /// The node of their GPUs.
         from: NodeId,
@@ -144,7 +145,7 @@ pub enum CoreReason {
     IdleThreads {
         /// vCPUs.
         vcpus: usize,
-        /// vCPUs that cost no core more.
+        /// vCPUs that would fit on the same cores.
         all: usize,
     },
     /// vCPUs that do not fill whole cores.
@@ -164,7 +165,7 @@ pub enum CoreReason {
         /// Pcpus.
         pcpus: CpuSet,
     },
-    /// The emulator is not pinned, as the replaced tool left it.
+    /// The emulator is not pinned, as with `nvidia-vm`.
     EmulatorFree,
     /// A core for emulator and I/O threads.
     EmulatorCore {
@@ -173,7 +174,7 @@ pub enum CoreReason {
         /// The node.
         node: NodeId,
     },
-    /// What the last vCPU leaves of its core, for emulator and I/O threads.
+    /// Emulator and I/O threads use the rest of the last vCPU's core.
     EmulatorSpare {
         /// Pcpus.
         pcpus: CpuSet,
@@ -209,7 +210,7 @@ pub enum CoreReason {
         disks: usize,
         /// How many it has.
         iothreads: u32,
-        /// How many it would have, for as many disks.
+        /// How many it would have with enough disks.
         most: usize,
     },
 }
@@ -281,7 +282,7 @@ impl fmt::Display for CoreReason {
 }
 
 impl CoreReason {
-    /// The words for threads: the guest's, the emulator's, I/O threads.
+    /// Writes the text for threads: the guest's, the emulator's, I/O threads.
     fn threads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CoreReason::Threads { threads, common, why } => {
@@ -342,7 +343,7 @@ impl CoreReason {
     }
 }
 
-/// The words for the cores of a node.
+/// Writes the text for the cores of a node.
 fn on_node(
     f: &mut fmt::Formatter<'_>,
     node: NodeId,

@@ -1,11 +1,11 @@
-//! Why these GPUs, in data and in words.
+//! Reasons for GPUs, as data and as text.
 
 use crate::bdf::Bdf;
 use crate::placement::explain::{count, list};
 use crate::topology::{PartitionId, SetAside};
 use std::fmt;
 
-/// What a GPU is called.
+/// The name of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuName {
     /// Its index among the host's GPUs.
@@ -45,7 +45,7 @@ impl GpuList {
         self.indexes.len() + self.displays.len()
     }
 
-    /// Those with an index, in words.
+    /// Formats those with an index.
     fn counted(&self) -> String {
         match (&self.indexes[..], self.only) {
             ([only], Some(bdf)) => format!("GPU {only} ({bdf})"),
@@ -97,7 +97,7 @@ impl Unit {
         }
     }
 
-    /// The place of GPUs that share it, to be read after "all".
+    /// The place of GPUs that share it, to follow "all".
     fn place(self) -> &'static str {
         match self {
             Unit::Switch => "below one PCIe switch",
@@ -109,7 +109,7 @@ impl Unit {
     }
 }
 
-/// What sets of GPUs are compared by: the less, the better.
+/// A criterion of comparing sets of GPUs; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Criterion {
     /// Cores off the GPUs' node.
@@ -118,7 +118,7 @@ pub enum Criterion {
     Nodes,
     /// Packages.
     Packages,
-    /// Steps to NICs and drives.
+    /// Distance to NICs and drives.
     Far,
     /// Root complexes.
     Roots,
@@ -126,9 +126,9 @@ pub enum Criterion {
     Switches,
     /// GPU models.
     Models,
-    /// Cores of its share that others have.
+    /// Cores of its share that others hold.
     Short,
-    /// GPUs of other guests beside it.
+    /// GPUs of other guests on its nodes.
     Neighbours,
 }
 
@@ -149,7 +149,7 @@ impl Criterion {
     }
 }
 
-/// What the next best set lost by.
+/// The criterion by which the next best set lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostBy {
     /// NVLinks inside.
@@ -159,16 +159,16 @@ pub enum LostBy {
         /// Of the best.
         best: u64,
     },
-    /// More of something.
+    /// More of a criterion.
     More {
-        /// Of what.
+        /// The criterion.
         of: Criterion,
         /// Of the next.
         next: u32,
         /// Of the best.
         best: u32,
     },
-    /// What later guests pay.
+    /// The cost to later guests.
     Future {
         /// Cost of the next.
         next: u32,
@@ -224,18 +224,18 @@ impl fmt::Display for LostBy {
     }
 }
 
-/// What is left after a larger partition is broken.
+/// The partitions left after a larger one is broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfterSplit {
     /// One of its size.
     Same(String),
-    /// The largest has so many GPUs.
+    /// The largest has this many GPUs.
     Smaller(usize),
     /// None.
     Nothing,
 }
 
-/// Why these GPUs.
+/// A reason for GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GpuReason {
     /// They were named.
@@ -268,20 +268,20 @@ pub enum GpuReason {
         /// What is left.
         after: AfterSplit,
     },
-    /// They are no partition.
+    /// They form no partition.
     NoPartition {
         /// GPUs.
         gpus: GpuList,
         /// Why no partition was taken.
         why: String,
     },
-    /// What they were compared with.
+    /// The sets that they were compared with.
     BestOf {
         /// Free sets that were compared.
         sets: usize,
         /// The next best.
         next: GpuList,
-        /// What it lost by.
+        /// The criterion by which it lost.
         by: LostBy,
     },
     /// A unit whose GPUs were all free is broken.
@@ -291,13 +291,13 @@ pub enum GpuReason {
         /// Its GPUs.
         gpus: usize,
     },
-    /// They are on more units than they have to.
+    /// They are on more units than necessary.
     Scattered {
         /// The unit.
         unit: Unit,
         /// Units that they are on.
         on: u32,
-        /// Units that would do.
+        /// Units that would suffice.
         least: u32,
     },
     /// Several models.
@@ -314,17 +314,17 @@ pub enum GpuReason {
     Along {
         /// Functions.
         functions: Vec<Bdf>,
-        /// Whether the IOMMU keeps them together; else they are on the same card.
+        /// Whether the IOMMU keeps them together; otherwise they are on the same card.
         by_iommu: bool,
     },
     /// A display, which the host loses.
     Display {
         /// The GPU.
         gpu: Bdf,
-        /// What it is.
+        /// Why it is set aside.
         aside: SetAside,
     },
-    /// GPUs that are never placed, with why, a line each.
+    /// GPUs that are never placed, a line each with the reason.
     Never {
         /// Lines.
         lines: Vec<String>,
@@ -347,10 +347,10 @@ pub enum GpuReason {
         switches: Vec<Bdf>,
         /// NVSwitches that serve these GPUs.
         pool: usize,
-        /// NVLinks of each GPU that work.
+        /// Working NVLinks of each GPU.
         nvlinks: u32,
     },
-    /// GPUs that may send to each other.
+    /// GPUs with peer-to-peer transfers.
     Clique {
         /// GPUs.
         gpus: Vec<Bdf>,
@@ -412,7 +412,7 @@ impl fmt::Display for GpuReason {
 }
 
 impl GpuReason {
-    /// The words for what comes with GPUs.
+    /// Writes the text for devices that come with GPUs.
     fn beside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuReason::Along { functions, by_iommu } => {

@@ -1,4 +1,4 @@
-//! What isolates a guest and what does not, in data and in words.
+//! Reasons about a guest's isolation, as data and as text.
 
 use crate::bdf::Bdf;
 use crate::fabric::{Need, NeedRefusal};
@@ -6,16 +6,16 @@ use crate::placement::explain::{count, domains, list};
 use crate::topology::{Trust, Weakness};
 use std::fmt;
 
-/// What isolates a guest over NVLink and the IOMMU (gpuvm-hardware(7), ISOLATION).
+/// A reason about isolation on NVLink and by the IOMMU (gpuvm-hardware(7), ISOLATION).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IsolationReason {
-    /// Fabric Manager keeps the NVSwitches.
+    /// Fabric Manager controls the NVSwitches.
     FabricManager,
-    /// It is asked to activate the guest's partition.
+    /// Fabric Manager will activate the guest's partition.
     Partition(Need),
-    /// It cannot be.
+    /// No partition can be activated.
     NoPartition(NeedRefusal),
-    /// What the admin has said of guests that are not isolated.
+    /// The admin's statement on guests that are not isolated.
     Trust(Option<Trust>),
     /// The guest owns every GPU of the host.
     WholeHost,
@@ -29,7 +29,7 @@ pub enum IsolationReason {
         /// NVSwitches of the guest.
         switches: usize,
     },
-    /// Nobody holds an NVSwitch.
+    /// No guest holds an NVSwitch.
     NoSwitchHeld,
     /// Others hold NVSwitches that the GPUs have links to.
     SwitchesOfOthers {
@@ -45,9 +45,9 @@ pub enum IsolationReason {
     },
     /// The IOMMU isolates the functions.
     Iommu,
-    /// The IOMMU does not.
+    /// The IOMMU does not isolate them.
     WeakIommu(Weakness),
-    /// Whether the IOMMU does is unknown.
+    /// Isolation by the IOMMU is unknown.
     UnknownIommu,
 }
 

@@ -1,4 +1,4 @@
-//! Why so much memory from there, in data and in words.
+//! Reasons for memory and its nodes, as data and as text.
 
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
@@ -8,8 +8,8 @@ use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words::are;
 use std::fmt;
 
-/// What normal pages cost, with the sources in gpuvm-tuning(7), HUGE PAGES. The worst of what was measured is said: 4 KiB
-/// pages 2.4 to 2.9 GiB/s, 2 MiB pages 9.8 to 10.3.
+/// The cost of normal pages, with sources in gpuvm-tuning(7), HUGE PAGES. The text gives the worst
+/// measured values: 4 KiB pages 2.4 to 2.9 GiB/s, 2 MiB pages 9.8 to 10.3 GiB/s.
 const SLOWER: &str = "memory is filled at 2.4 instead of 9.8 GiB/s at the start (measured, QEMU 10.0, one thread), and \
                       work in it loses up to 20 % (RHEL 6 tuning guide, 4.5.2)";
 
@@ -20,7 +20,7 @@ pub enum Rounding {
     None,
     /// Up, to pages of this size.
     Up(MemSize),
-    /// Down, to pages of this size, for want of room.
+    /// Down, to pages of this size, for lack of memory.
     Down(MemSize),
 }
 
@@ -43,25 +43,25 @@ pub enum NoPages {
     Unknown,
     /// The host has no pools of a size that guests get.
     NoPools,
-    /// Too few are free.
+    /// Too few pages are free.
     Few,
-    /// They are free, and no hugetlbfs is mounted for them.
+    /// Pages are free, but no hugetlbfs is mounted for them.
     NotMounted,
 }
 
-/// Why so much memory from there.
+/// A reason for memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryReason {
-    /// The amount asked for.
+    /// The requested amount.
     Asked {
         /// The amount.
         memory: MemSize,
     },
-    /// The amount asked for, in whole pages.
+    /// The requested amount, in whole pages.
     Rounded {
         /// The amount.
         memory: MemSize,
-        /// What was asked for.
+        /// The requested amount.
         asked: MemSize,
         /// How it was rounded.
         rounding: Rounding,
@@ -71,13 +71,13 @@ pub enum MemoryReason {
         /// The amount.
         memory: MemSize,
     },
-    /// The replaced tool's share on a DGX-2.
+    /// The share of `nvidia-vm` on a DGX-2.
     Vendor {
         /// The amount.
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// What is shared among 16.
+        /// The amount shared among 16.
         whole: MemSize,
         /// How it was rounded.
         rounding: Rounding,
@@ -88,7 +88,7 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// What of each node stays with the host; none: the default.
+        /// Memory of each node reserved for the host; none: the default.
         kept: Option<MemSize>,
     },
     /// The GPUs' share in the pools of huge pages.
@@ -114,18 +114,18 @@ pub enum MemoryReason {
     Away {
         /// How much.
         part: MemSize,
-        /// Of how much.
+        /// Of this amount.
         of: MemSize,
         /// The cell.
         cell: usize,
         /// Where it is.
         from: NodeId,
-        /// How far that is.
+        /// The distance between the nodes.
         distance: Option<u32>,
         /// The cell's node.
         own: NodeId,
     },
-    /// Huge pages that nobody uses.
+    /// Unused huge pages.
     Idle {
         /// How much.
         memory: MemSize,
@@ -152,13 +152,13 @@ pub enum MemoryReason {
         /// Page size.
         page: MemSize,
     },
-    /// Normal pages for want of huge ones.
+    /// Normal pages instead of huge ones.
     Normal {
         /// Why none are used.
         why: NoPages,
-        /// What has to be reserved.
+        /// Page size to reserve.
         page: MemSize,
-        /// Where.
+        /// Pages to reserve per node.
         nodes: Vec<NodePages>,
         /// Whether libvirt can back guests with them.
         mounted: bool,
@@ -167,7 +167,7 @@ pub enum MemoryReason {
     Pages {
         /// Page size.
         page: MemSize,
-        /// What is needed there, and what is free.
+        /// Needed and free pages there.
         pages: NodePages,
     },
 }
@@ -236,7 +236,7 @@ impl fmt::Display for MemoryReason {
     }
 }
 
-/// The words for the pages of a node.
+/// Writes the text for the pages of a node.
 fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt::Result {
     let NodePages { node, needed, free, reserved } = pages;
     let (wanted, are_free) = (count(*needed, &format!("page of {page}")), are(*free));
@@ -255,7 +255,7 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     )
 }
 
-/// The words for normal pages: what they cost, and what reserves others.
+/// Writes the text for normal pages: their cost, and the command that reserves others.
 fn normal(
     f: &mut fmt::Formatter<'_>,
     why: NoPages,

@@ -1,4 +1,4 @@
-//! Why a plan is as it is, as data. Knows no rule of placement.
+//! The reasons for a plan, as data. Knows no rule of placement.
 
 mod beside;
 mod cores;
@@ -18,7 +18,7 @@ pub use tree::{TreeReason, WindowTooLarge};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// What a reason is about; in JSON and in text its name in kebab case.
+/// The topic of a reason; in JSON and text its name in kebab case.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display,
 )]

@@ -1,4 +1,4 @@
-//! Why the guest's PCIe tree and its MMIO window are as they are, in data and in words.
+//! Reasons for the guest's PCIe tree and MMIO window, as data and as text.
 
 use crate::bdf::Bdf;
 use crate::placement::explain::{count, list};
@@ -18,7 +18,7 @@ pub struct WindowTooLarge {
     pub bits: u8,
 }
 
-/// Why the guest's PCIe tree and its window are as they are.
+/// A reason for the guest's PCIe tree or MMIO window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TreeReason {
     /// Devices below an expander bus.
@@ -42,7 +42,7 @@ pub enum TreeReason {
     },
     /// The host's PCIe switches are left out.
     NoSwitches {
-        /// Whether QEMU's switch ports can be told a speed.
+        /// Whether QEMU's switch ports support a configured speed.
         has_speed: bool,
     },
     /// The machine has no PCI Express.
@@ -52,15 +52,15 @@ pub enum TreeReason {
     },
     /// The window does not fit.
     TooLarge(WindowTooLarge),
-    /// BARs are not known.
+    /// BARs are unknown.
     NoBars,
     /// A window.
     Window {
         /// Its size, in GiB.
         gib: u64,
-        /// What UEFI makes by itself, in GiB; none: the host's address bits are not known.
+        /// The window that UEFI makes by itself, in GiB; none: the host's address bits are unknown.
         automatic_gib: Option<u64>,
-        /// Whether UEFI is told.
+        /// Whether UEFI is told the size.
         is_told: bool,
         /// Physical address bits of the host.
         bits: u8,

@@ -1,4 +1,4 @@
-//! Nodes without GPUs, and who has a share of them.
+//! Nodes without GPUs, and the GPUs that share them.
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{plan_on, refusal, run, says};
@@ -13,7 +13,7 @@ fn dgx_a100() -> Topology {
     crate::topology::file::from_json(text).unwrap()
 }
 
-/// A request by another rule.
+/// A request under a profile.
 fn by(profile: Profile, gpus: u32) -> Request {
     Request { profile, ..Request::for_gpus(gpus) }
 }
@@ -39,7 +39,7 @@ fn shared(host: &Topology) -> Vec<(u32, Vec<u32>, usize)> {
     of.map(|h| (h.id.0, h.annexes.iter().map(id).collect(), h.tenants.len())).collect()
 }
 
-/// A host of nodes of 8 cores in one package, with GPUs on the nodes with these places.
+/// A host of nodes of 8 cores in one package, with GPUs on the nodes with these indexes.
 fn package(nodes: usize, gpus: &[usize]) -> Parts {
     let gpus = gpus.iter().map(|&node| Some(node)).collect();
     let mut parts = HostSpec { gpus, ..HostSpec::even(nodes, 8, 64, 0) }.parts();
@@ -82,7 +82,7 @@ fn eight_guests_of_one_gpu_have_the_same_share_each() {
 #[test]
 fn what_others_have_of_a_node_without_gpus_is_left_out_and_said() {
     let host = dgx_a100();
-    // A guest without GPUs stands on a node without.
+    // A guest without GPUs is placed on a node without GPUs.
     let request = Request { vcpus: Some(16), ..Request::for_gpus(0) };
     let small = plan_on(&host, &[], &request).unwrap();
     assert_eq!(nodes(&host, &small), [0]);
@@ -90,10 +90,10 @@ fn what_others_have_of_a_node_without_gpus_is_left_out_and_said() {
     let some = plan_on(&host, std::slice::from_ref(&small), &Request::for_gpus(8)).unwrap();
     assert_eq!((some.vcpus(), some.cells.len()), (240 - 18, 8));
     assert!(says(&some, "12 vCPUs on 6 cores; other guests have 9 of them", true));
-    // Of several sets that whose share is whole is taken.
+    // Of several sets the one with a complete share is taken.
     let two = plan_on(&host, &[small], &Request::for_gpus(2)).unwrap();
     assert_eq!((two.vcpus(), nodes(&host, &two)), (60, vec![2, 3]));
-    // With nothing left the guest has what its own node gives.
+    // With nothing left, the guest gets what its own node has.
     let request = Request { vcpus: Some(30), ..Request::for_gpus(0) };
     let large = held("large", &plan_on(&host, &[], &request).unwrap());
     let none = plan_on(&host, &[large], &Request::for_gpus(8)).unwrap();
@@ -141,7 +141,7 @@ fn a_number_within_the_share_stays_beside_the_gpu() {
     assert_eq!(vcpus(1, 18), [2, 3]);
     assert_eq!(vcpus(8, 120), [1, 3, 5, 7]);
     assert_eq!(vcpus(8, 200), [0, 1, 2, 3, 4, 5, 6, 7]);
-    // What does not fit beside the GPU needs no --allow remote.
+    // Memory that does not fit near the GPU needs no --allow remote.
     let memory_kib = Some(MemSize::from_gib(200));
     let large = Request { vcpus: Some(14), memory_kib, ..run(1, 0) };
     assert_eq!(nodes(&host, &plan_on(&host, &[], &large).unwrap()), [2, 3]);

@@ -1,6 +1,6 @@
-//! The planner's answers, as numbers: what a change of the planner changes on the recorded hosts stands in the
-//! difference of `tests/golden/plan`, which `GPUVM_RENEW=1` writes anew. Words are left out, so that they can be
-//! changed without it.
+//! The planner's results, as numbers: the effect of a change on the recorded hosts shows in the
+//! diff of `tests/golden/plan`, which `GPUVM_RENEW=1` renews. Texts are left out, so that they can
+//! be changed freely.
 
 use crate::golden::{compare, numbers};
 use crate::placement::*;
@@ -8,7 +8,7 @@ use crate::topology::file;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Recorded hosts with the answers that are expected.
+/// Recorded hosts with the expected results.
 const HOSTS: [(&str, &str, &str); 5] = [
     (
         "dgx-1",
@@ -37,7 +37,7 @@ const HOSTS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// What is asked: fields of a request, the others as they go without saying.
+/// The requests: their fields that differ from the defaults.
 const ASKED: &[&str] = &[
     r#"{"gpus":{"count":0}}"#,
     r#"{"gpus":{"count":1}}"#,
@@ -84,7 +84,7 @@ fn request(fields: &Value) -> Request {
     serde_json::from_value(request).unwrap()
 }
 
-/// The fields of a request that do not go without saying.
+/// The fields of a request that differ from the defaults.
 fn fields(request: &Request) -> Value {
     let usual = serde_json::to_value(Request::for_gpus(0)).unwrap();
     let mut fields = serde_json::to_value(request).unwrap();
@@ -92,7 +92,7 @@ fn fields(request: &Request) -> Value {
     fields
 }
 
-/// Items beside one another.
+/// Items in one line.
 fn row<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     items
         .into_iter()
@@ -162,7 +162,7 @@ fn answer(host: &Topology, held: &Occupancy, request: &Request) -> String {
     }
 }
 
-/// What is there: nothing, a few guests, and a host in pieces of which much is out of use.
+/// Occupancies: an empty host, a few guests, and a fragmented host with many exclusions.
 fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
     let add = |held: &mut Occupancy, fields: Value| {
         let Ok(place) = plan(host, held, &request(&fields)) else { return };
@@ -188,7 +188,7 @@ fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
     vec![("empty", Occupancy::default()), ("few guests", few), ("in pieces", pieces)]
 }
 
-/// Everything that a host answers.
+/// All results on a host.
 fn answers(host: &Topology) -> String {
     let mut text = String::new();
     for (name, held) in occupied(host) {
@@ -209,7 +209,7 @@ fn answers(host: &Topology) -> String {
     text
 }
 
-/// A document with its texts as numbers.
+/// A document with its texts reduced to numbers.
 fn counted(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

@@ -1,5 +1,5 @@
-//! What still fits and what would free more, by known answers and by property: what is counted fits, what is advised
-//! frees.
+//! What still fits and what would free more, by known results and by property: what is counted
+//! fits, what is advised works.
 
 use super::testhost::{HostSpec, held};
 use super::{dgx2, plan_on, run};
@@ -29,7 +29,8 @@ fn rows(capacity: &Capacity) -> Vec<(u32, u32, u32)> {
     capacity.sizes.iter().map(|size| (size.gpus, size.now, size.empty)).collect()
 }
 
-/// The advice on the next size: its GPU count, GPUs that are freed, who goes, GPUs where they go, GPUs restarted.
+/// The advice on the next size: its GPU count, GPUs that are freed, guests that move, their new
+/// GPUs, GPUs restarted.
 type Answer = (u32, Vec<usize>, Vec<(String, Option<Vec<usize>>)>, usize);
 
 /// The advice in short.
@@ -163,7 +164,8 @@ fn hosts() -> Vec<Topology> {
     ]
 }
 
-/// Places guests of these sizes, each at a place that the number picks; what does not fit is left out.
+/// Places guests of these sizes, each at a place chosen by the number; those that do not fit are
+/// left out.
 fn occupied(host: &Topology, wishes: &[(u32, u32, bool)]) -> Vec<Held> {
     let mut domains: Vec<Held> = Vec::new();
     for (name, &(size, first, active)) in ('a'..='z').zip(wishes) {
@@ -174,8 +176,9 @@ fn occupied(host: &Topology, wishes: &[(u32, u32, bool)]) -> Vec<Held> {
     domains
 }
 
-/// The least number of GPUs of running guests that have to be restarted so that a guest of this size fits and every
-/// running guest has a place again, by trying every set of guests; none: no set does.
+/// The least number of GPUs of running guests that must be restarted so that a guest of this size
+/// fits and every running guest has a place again, found by trying every set of guests; none: no
+/// set works.
 fn exhaustive(host: &Topology, domains: &[Held], gpus: u32) -> Option<usize> {
     let number = |held: &Held| host.gpus().filter(|gpu| held.devices.contains(&gpu.bdf)).count();
     let mut least = None;
@@ -207,7 +210,7 @@ fn exhaustive(host: &Topology, domains: &[Held], gpus: u32) -> Option<usize> {
     least
 }
 
-/// Checks that so many guests fit one after the other, and no more.
+/// Checks that this many guests fit one after the other, and no more.
 fn check_number(host: &Topology, mut domains: Vec<Held>, gpus: u32, number: u32) {
     for at in 0..number {
         let placement = plan_on(host, &domains, &Request::for_gpus(gpus));

@@ -1,4 +1,5 @@
-//! The choice of GPUs against its definition ([`crate::placement::score`]), written down a second time and tried set by set.
+//! The choice of GPUs against its definition ([`crate::placement::score`]), implemented a second
+//! time and tried set by set.
 
 use super::testhost::{HostSpec, device};
 use super::{dgx2, plan_on, refusal, run, says};
@@ -12,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A PCIe switch, or a root port, with its GPUs: its node, how many GPUs, whether it is a switch.
 type Port = (usize, usize, bool);
 
-/// A host of up to eight GPUs and what is taken of it.
+/// A host of up to eight GPUs and its occupancy.
 #[derive(Debug, Clone)]
 struct Case {
     /// Nodes; two make a package.
     nodes: usize,
-    /// Where the GPUs hang.
+    /// The ports of the GPUs.
     ports: Vec<Port>,
     /// NVLinks between GPUs, by index.
     links: Vec<(usize, usize, u32)>,
@@ -25,7 +26,7 @@ struct Case {
     twins: Option<(usize, usize)>,
     /// The guest that holds each GPU, of three; 0: none.
     owners: Vec<usize>,
-    /// GPUs that are asked for.
+    /// Requested number of GPUs.
     number: usize,
     /// Whether neighbours are avoided.
     spread: bool,
@@ -33,7 +34,7 @@ struct Case {
     models: Vec<u16>,
     /// The model that is wanted, if one is.
     model: Option<u16>,
-    /// NICs that are asked for; one hangs below every second port that is a switch.
+    /// Requested number of NICs; there is one below every second port that is a switch.
     nics: usize,
     /// What counts first.
     prefer: Prefer,
@@ -49,7 +50,7 @@ impl Case {
         switches.map(|(at, _)| at).step_by(2).collect()
     }
 
-    /// NICs that are asked for and there.
+    /// NICs that are requested and exist.
     fn wanted_nics(&self) -> usize {
         self.nics.min(self.nic_ports().len())
     }
@@ -66,7 +67,7 @@ impl Case {
         lack(below) + lack(beside)
     }
 
-    /// Whether one package counts before near NICs.
+    /// Whether one package counts before the distance to NICs.
     fn package_first(&self) -> bool {
         let gpus = self.gpus().len();
         match self.prefer {
@@ -157,7 +158,7 @@ impl Case {
         (1..=3).map(domain).collect()
     }
 
-    /// GPUs that can be had.
+    /// Available GPUs.
     fn free(&self) -> Vec<usize> {
         let twin = |gpu: usize| match self.twins() {
             Some((a, b)) if a == gpu => b,
@@ -168,7 +169,8 @@ impl Case {
         (0..self.gpus().len()).filter(free).collect()
     }
 
-    /// What a set costs, field by field; without cores and devices, which the requests of these cases leave open.
+    /// The cost of a set, field by field, without cores and devices, which these requests do not
+    /// constrain.
     fn key(&self, set: &BTreeSet<usize>) -> Vec<i64> {
         let ports = self.gpus();
         let distinct = |of: &dyn Fn(usize) -> String| {
@@ -306,7 +308,7 @@ fn case() -> impl Strategy<Value = Case> {
         })
 }
 
-/// A request that leaves cores and memory open.
+/// A request that does not constrain cores and memory.
 fn floating(number: usize, spread: bool) -> Request {
     Request {
         pins: PinPolicy::None,
@@ -424,7 +426,7 @@ fn the_choice_is_explained_by_the_next_best_and_by_what_it_breaks() {
 
 #[test]
 fn of_many_gpus_equal_ones_go_together() {
-    // So many sets that not all are tried: of each node's nine GPUs the odd ones are of another model.
+    // Too many sets to try all: of each node's nine GPUs the odd ones are of another model.
     let mut spec = HostSpec::even(8, 64, 512, 72);
     spec.gpus.iter_mut().enumerate().for_each(|(at, node)| *node = Some(at % 8));
     let mut parts = spec.parts();

@@ -1,4 +1,4 @@
-//! Cores, helpers, cells and memory by example: each rule with the text that it gives.
+//! Cores, helpers, cells and memory by example: each rule with its text.
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{dgx2, pins, plan_on, refusal, run, says};
@@ -8,7 +8,7 @@ use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
 
-/// A request for so many vCPUs without GPUs.
+/// A request for this many vCPUs without GPUs.
 fn vcpus(number: u32) -> Request {
     Request { vcpus: Some(number), ..Request::for_gpus(0) }
 }
@@ -25,12 +25,12 @@ fn l3_caches_are_left_whole_and_unshared() {
     assert_eq!((pins(&four), four.emulator_pin.to_string()), (vec![0, 1, 2], "3".into()));
     let two = plan_on(&host, &[held("four", &four)], &vcpus(1)).unwrap();
     assert_eq!((pins(&two), two.emulator_pin.to_string()), (vec![4], "5".into()));
-    // Five cores stand on two caches: one that is whole, and the rest of one that nobody uses.
+    // Five cores are on two caches: an entirely free one, and part of an unused one.
     let domains = [held("four", &four), held("two", &two)];
     let five = plan_on(&host, &domains, &vcpus(4)).unwrap();
     assert_eq!(pins(&five), [8, 9, 10, 11]);
     assert!(!says(&five, "is shared with", true), "{:?}", five.reasons);
-    // What is left is below caches of others, and it is said.
+    // The rest is below caches of others, which a reason says.
     let domains = [&domains[..], &[held("five", &five)]].concat();
     let last = plan_on(&host, &domains, &vcpus(4)).unwrap();
     assert!(says(
@@ -60,8 +60,8 @@ fn odd_numbers_own_whole_cores_and_the_emulator_another() {
     assert_eq!((pins(&three), three.topology.threads), (vec![0, 48, 1], 1));
     assert_eq!(three.emulator_pin.to_string(), "2,50");
     assert!(says(&three, "`--vcpus 4` costs no core more", false), "{:?}", three.reasons);
-    // With just the share the unused thread serves; without one, or beyond the share, one more core is taken, as long as
-    // the node has one.
+    // With exactly the share, the unused thread serves the emulator; without one, or beyond the
+    // share, one more core is taken if the node has one.
     let five = plan_on(&host, &[], &Request { vcpus: Some(5), ..run(1, 0) }).unwrap();
     assert_eq!((pins(&five), five.emulator_pin.to_string()), (vec![0, 48, 1, 49, 2], "50".into()));
     let six = plan_on(&host, &[], &Request { vcpus: Some(6), ..run(1, 0) }).unwrap();
@@ -82,13 +82,14 @@ fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
         let cores: std::collections::BTreeSet<_> = cores.collect();
         (cores.len(), plan.topology.cores, plan.topology.threads)
     };
-    // Nobody asks for a number: a whole core, and no word of cores with fewer threads.
+    // No number is requested: a whole core, and no reason about cores with fewer threads.
     let default = on(&Request::for_gpus(0));
     assert_eq!(core(&default), (1, 1, 4));
     assert!(!says(&default, "the guest sees", true), "{:?}", default.reasons);
     let floats = on(&Request { pins: PinPolicy::None, ..Request::for_gpus(0) });
     assert_eq!(floats.vcpu_pins.len(), 4);
-    // Part of a core: the guest sees threads of one core as such, and it is said what the rest would cost.
+    // Part of a core: the guest sees threads of one core as such, and a reason names the cost of
+    // the rest.
     for (number, seen, whole) in [(2, (1, 1, 2), 4), (6, (2, 3, 2), 8), (10, (3, 5, 2), 12)] {
         let plan = on(&vcpus(number));
         assert_eq!(core(&plan), seen, "{number}");
@@ -97,7 +98,7 @@ fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
     }
     assert_eq!(core(&on(&vcpus(7))), (2, 7, 1));
     assert_eq!(core(&on(&vcpus(8))), (2, 2, 4));
-    // What is left of a core is nobody's: the next guest has another one.
+    // The rest of a core stays unused: the next guest gets another one.
     let first = on(&vcpus(2));
     let next = plan_on(&host, &[held("first", &first)], &vcpus(2)).unwrap();
     let cores = |plan: &Placement| {
@@ -105,7 +106,8 @@ fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
         pins.map(|pcpu| host.core_place(pcpu)).collect::<std::collections::BTreeSet<_>>()
     };
     assert!(cores(&first).is_disjoint(&cores(&next)));
-    // A guest whose memory needs two nodes has some on both, and no core is blamed that has four threads.
+    // A guest whose memory needs two nodes gets some of both, and no core with four threads is
+    // blamed.
     let two = HostSpec { threads: 4, ..HostSpec::even(2, 8, 8, 0) }.build();
     let memory = Some(MemSize::from_gib(12));
     let spread = plan_on(&two, &[], &Request { memory_kib: memory, ..vcpus(4) }).unwrap();

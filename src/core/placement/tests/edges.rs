@@ -1,4 +1,4 @@
-//! Rules at their edges: one more or one less, and the answer is another.
+//! Rules at their limits, where one more or less changes the result.
 
 use super::testhost::{HostSpec, device, held};
 use super::{dgx2, plan_on, refusal, run, says};

@@ -23,7 +23,7 @@ fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
 }
 
-/// A request for GPUs by index with so many NICs, virtual functions and drives.
+/// A request for GPUs by index with this many NICs, virtual functions and drives.
 fn request(gpus: &[u32], nics: u32, vfs: u32, nvmes: u32) -> Request {
     let mut request = Request { gpus: GpuWish::Indexes(gpus.to_vec()), ..Request::for_gpus(0) };
     if gpus.is_empty() {
@@ -45,7 +45,7 @@ fn exactly(nics: &[&str], vfs: &[&str], nvmes: &[&str]) -> Request {
     request
 }
 
-/// What is chosen for GPUs by index, and why.
+/// The choice for GPUs by index, with reasons.
 fn choose(
     host: &Topology,
     occupancy: &Occupancy,
@@ -69,7 +69,7 @@ fn choose(
     Ok((extras, reasons.0))
 }
 
-/// What is chosen on an idle host.
+/// The choice on an idle host.
 fn chosen(host: &Topology, request: &Request) -> Extras {
     choose(host, &Occupancy::default(), request).unwrap().0
 }
@@ -79,7 +79,7 @@ fn buses(bdfs: &[Bdf]) -> Vec<u8> {
     bdfs.iter().map(|bdf| bdf.bus()).collect()
 }
 
-/// What is refused, with lines and hint.
+/// The refusal, with lines and hint.
 fn refusal(host: &Topology, occupancy: &Occupancy, request: &Request) -> (bool, String, String) {
     match choose(host, occupancy, request).map(|_| ()).unwrap_err() {
         PlanError::Taken { what, holders, hint } => (true, format!("{what}: {holders:?}"), hint),
@@ -118,7 +118,7 @@ fn a_dgx_2_pair_gets_its_own_nic_and_leaves_its_neighbours_theirs() {
     let all: Vec<u32> = (0..16).collect();
     let nics = chosen(&dgx2, &request(&all, 8, 0, 0)).nics;
     assert_eq!(buses(&nics), [0x35, 0x3a, 0x58, 0x5d, 0xb8, 0xbd, 0xe1, 0xe6]);
-    // No GPU wants this NIC, and the drives of the chipset are the system's.
+    // No GPU needs this NIC, and the drives of the chipset are the system's.
     let ours = chosen(&dgx2, &request(&[], 1, 0, 1));
     assert_eq!((buses(&ours.nics), buses(&ours.nvmes)), (vec![0x86], vec![0xb1]));
 }
@@ -213,7 +213,7 @@ fn devices_stand_beside_the_gpu_of_their_switch() {
     let host = host("dgx-h100");
     let all: Vec<u32> = (0..8).collect();
     let place = plan(&host, &Occupancy::default(), &request(&all, 8, 0, 2)).unwrap();
-    // One for each host bridge: eight of a GPU and its NIC, and one of the drives.
+    // One group for each host bridge: eight of a GPU and its NIC, and one of the drives.
     let groups = &place.guest_pcie.groups;
     assert_eq!(groups.len(), 9);
     for group in groups {
@@ -240,7 +240,8 @@ fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
     assert!(!place.reasons.iter().any(|r| r.choice == Topic::Isolation));
 }
 
-/// A host of 2 nodes with a few switches: for each of the GPUs and devices its switch; the third and on is none.
+/// A host of 2 nodes with a few switches: the switch of each GPU and device is given; from the
+/// third on it means none.
 fn small(gpus: &[u8], nics: &[u8]) -> Topology {
     let mut parts: Parts = HostSpec::even(2, 8, 64, 0).parts();
     let node = |switch: u8| Some(NodeId(u32::from(switch) / 2 % 2));

@@ -1,4 +1,4 @@
-//! The planner by example: each rule with the text that it gives.
+//! The planner by example: each rule with its text.
 
 mod annexes;
 mod answers;
@@ -24,7 +24,7 @@ pub(super) fn dgx2() -> Topology {
     crate::topology::file::from_json(include_str!("../../../../topologies/dgx-2.json")).unwrap()
 }
 
-/// Plans on a host where these domains are.
+/// Plans on a host with these domains.
 pub(super) fn plan_on(
     topology: &Topology,
     domains: &[Held],
@@ -312,7 +312,7 @@ fn memory_is_divided_in_whole_pages_and_what_is_rounded_is_said() {
     assert!(says(&placement, "as asked for", false));
     assert_eq!(placement.cells[0].distances, [10, 21]);
     assert_eq!(placement.cells[1].distances, [21, 10]);
-    // Up where the nodes have it, else down; either is said without being asked.
+    // Up if the nodes have it, otherwise down; both are reported by default.
     let up = on(MemSize::from_kib((8 << 20) + 1), None);
     assert_eq!(up.memory().kib(), (8 << 20) + 2048);
     assert!(says(&up, "the 8388609 KiB asked for, rounded up to whole pages of 2 MiB", true));
@@ -334,7 +334,7 @@ fn placement_most(host: &Topology) -> u64 {
 
 #[test]
 fn the_sizes_of_nvidia_vm_are_what_they_were() {
-    // gpuvm-nvidia-vm(7), SIZES, in KiB; one GPU of them is an odd number of MiB.
+    // gpuvm-nvidia-vm(7), SIZES, in KiB; the size for one GPU is an odd number of MiB.
     for (gpus, kib) in [(1, 94_807_040), (2, 189_614_080), (4, 379_228_160), (8, 758_456_320)] {
         let request = Request { profile: Profile::NvidiaVm, ..run(gpus, 0) };
         assert_eq!(plan_on(&dgx2(), &[], &request).unwrap().memory().kib(), kib);
@@ -420,7 +420,7 @@ fn a_gpus_own_block_of_cores_comes_first() {
     let domains = [held("small", &plan_on(&host, &[], &small).unwrap())];
     let next = plan_on(&host, &domains, &Request::for_gpus(1)).unwrap();
     assert_eq!(pins(&next), [3, 15, 4, 16]);
-    // What the small guest left of its block is the first choice of one without GPUs.
+    // A guest without GPUs first gets what the small guest left of its block.
     let none = Request { vcpus: Some(2), ..Request::for_gpus(0) };
     assert_eq!(pins(&plan_on(&host, &domains, &none).unwrap()), [2, 14]);
 }
@@ -430,14 +430,14 @@ fn pools_are_counted_with_those_who_will_take_them() {
     let host = HostSpec { pages: Some(16_384), ..HostSpec::even(1, 12, 64, 1) }.build();
     let gib = |gib| Request { memory_kib: Some(MemSize::from_gib(gib)), ..Request::for_gpus(0) };
     let paged = Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..gib(20) };
-    // A guest without huge pages cannot have what lies in the pool of 32 GiB.
+    // A guest without huge pages cannot use the pool of 32 GiB.
     let (what, holders, _) = refusal(plan_on(&host, &[], &gib(40)));
     assert!(what.starts_with("40 GiB of memory are more than the 30.7 GiB"), "{what}");
     assert_eq!(holders, ["32 GiB of node 0 lie in huge pages that nobody uses"]);
     let normal = Request { huge_pages: HugePages::Off, ..Request::for_gpus(1) };
     let share = plan_on(&host, &[], &normal).unwrap();
     assert!(share.memory() < MemSize::from_gib(29), "{}", share.memory());
-    // A domain that is off takes its pages from the pool when it starts, and is not counted twice.
+    // A stopped domain takes its pages from the pool when it starts, and is not counted twice.
     let first = plan_on(&host, &[], &paged).unwrap();
     assert!(says(&first, "10240 pages of 2 MiB on node 0, 16384 are free", false));
     let off = Held { active: false, ..held("off", &first) };

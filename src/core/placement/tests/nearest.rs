@@ -1,4 +1,4 @@
-//! The nearest requests: whatever is refused, something near it is planned, or nothing is promised.
+//! The nearest requests: for anything refused, a near request is planned, or none is promised.
 
 use super::testhost::held;
 use super::{dgx2, plan_on, run};
@@ -57,7 +57,8 @@ fn every_kind_of_refusal_names_something_that_is_planned() {
         for request in &requests {
             assert!(!near(&host, &[], request).is_empty(), "{request:?}");
         }
-        // What asks for devices that no host has so many of; asked where the planner looks at them.
+        // Requests for more devices than any host has, in every place where the planner looks at
+        // them.
         let request = Request { extras: many(99), ..base() };
         if plan_on(&host, &[], &request).is_err() {
             assert!(!near(&host, &[], &request).is_empty());

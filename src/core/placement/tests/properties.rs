@@ -11,9 +11,9 @@ use proptest::prelude::*;
 /// One event of a stream.
 #[derive(Debug, Clone)]
 enum Event {
-    /// A guest is asked for.
+    /// A guest is requested.
     Ask(Box<Request>),
-    /// The guest at this place, counted round, goes.
+    /// The guest with this index, modulo their number, leaves.
     Depart(usize),
 }
 
@@ -173,7 +173,7 @@ proptest! {
     fn pages_left_to_the_planner_refuse_nothing(
         topology in host(), large in any::<bool>(), before in request(), request in request()
     ) {
-        // Pools of the hosts are smaller than guests that get them unasked.
+        // The hosts' pools are smaller than guests that get huge pages by default.
         let mut parts = topology.parts().clone();
         for pool in parts.nodes.iter_mut().flat_map(|node| &mut node.huge_pages).filter(|_| large) {
             (pool.total, pool.free) = (pool.total * 32, pool.free * 32);
@@ -199,7 +199,7 @@ proptest! {
             };
             prop_assert_eq!(told(&auto), told(&off), "on normal pages all is as with `off`");
         }
-        // After the command that is advised the guest has them.
+        // After the advised command the guest gets them.
         let advice = auto.reasons.iter().find_map(|reason| match &reason.because {
             Because::Memory(MemoryReason::Normal { why: NoPages::Few, page, nodes, .. }) => {
                 Some((*page, nodes.clone()))

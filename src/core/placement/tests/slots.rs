@@ -1,11 +1,11 @@
-//! The planner on a DGX-2: its 31 slots in both profiles, and what is said when they are taken.
+//! The planner on a DGX-2: its 31 slots in both profiles, and the refusal when they are taken.
 
 use super::testhost::held;
 use super::{dgx2, pins, plan_on, refusal, run, says};
 use crate::placement::*;
 use crate::topology::FabricModel;
 
-/// Slots of the replaced tool: count and first index (gpuvm-nvidia-vm(7), SLOTS).
+/// Slots of `nvidia-vm`: count and first index (gpuvm-nvidia-vm(7), SLOTS).
 fn slots() -> impl Iterator<Item = (u32, u32)> {
     [16, 8, 4, 2, 1].into_iter().flat_map(|n| (0..16).step_by(n as usize).map(move |i| (n, i)))
 }

@@ -1,4 +1,4 @@
-//! What holds for every plan, whatever was asked of which host: checks for the property tests.
+//! Invariants of every plan, for any request and host: checks for the property tests.
 
 use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;
@@ -31,7 +31,7 @@ impl Case<'_> {
         for cell in &plan.cells {
             assert_eq!(cell.vcpus.start, next, "cells are consecutive");
             next = cell.vcpus.end;
-            // Sizes of the replaced tool are whole MiB.
+            // Sizes of `nvidia-vm` are whole MiB.
             let vendor = request.profile == Profile::NvidiaVm && request.memory_kib.is_none();
             let normal = if vendor { MemSize::from_kib(1024) } else { PageSize::TwoMib.size() };
             let unit = plan.huge_pages.map_or(normal, PageSize::size);
@@ -98,7 +98,8 @@ impl Case<'_> {
         pcpus.into_iter().map(|pcpu| self.core(pcpu).pcpus.first().unwrap()).collect()
     }
 
-    /// Guest cores are host cores, and helpers stand beside the vCPUs or float over their cores, which is said.
+    /// Guest cores are host cores, and helper threads are near the vCPUs or float over their cores,
+    /// with a reason.
     fn check_cores(&self) {
         let plan = self.plan;
         let threads = plan.topology.threads as usize;
@@ -124,7 +125,7 @@ impl Case<'_> {
         assert_eq!(plan.iothread_pins.len(), plan.cells.len(), "an I/O thread for each cell");
     }
 
-    /// Cells stand on one node, with their memory there, or it is said.
+    /// Cells are on one node, with their memory there, or a reason says otherwise.
     fn check_cells(&self) {
         let plan = self.plan;
         for (at, cell) in plan.cells.iter().enumerate() {
@@ -144,7 +145,8 @@ impl Case<'_> {
         assert!(self.request.allow.remote || !self.admits("too little left"));
     }
 
-    /// vCPUs off the nodes of the GPUs are allowed and said, and only where those nodes are full.
+    /// vCPUs off the nodes of the GPUs are allowed and reported, and used only if those nodes are
+    /// full.
     fn check_remote(&self) {
         let homes = Homes::new(self.topology, self.request.reserve.cores);
         let of = |bdf: &&Bdf| self.topology.device(**bdf).unwrap().kind() == DeviceKind::Gpu;
@@ -192,7 +194,8 @@ impl Case<'_> {
         beside.map(|core| core.node).filter(|node| !with.contains(node)).collect()
     }
 
-    /// L3 caches that other guests use are said, and no others; so are more of them than needed.
+    /// L3 caches that other guests use are reported, and no others; so is using more of them than
+    /// needed.
     fn check_caches(&self) {
         let taken = Taken::new(self.topology, self.held);
         let own = self.own();
@@ -215,7 +218,7 @@ impl Case<'_> {
         }
     }
 
-    /// Nobody stands on what is kept for the host.
+    /// No guest uses cores reserved for the host.
     fn check_reserve(&self) {
         let all = Homes::new(self.topology, 0);
         let kept = all.all().iter().flat_map(|home| {
@@ -265,7 +268,7 @@ pub(super) fn check_together(topology: &Topology, guests: &[Held]) {
         assert!(own.iter().all(|core| cores.insert(*core)), "two guests on one core");
         assert!(guest.devices.iter().all(|bdf| devices.insert(*bdf)), "two guests with one device");
     }
-    // Whatever nodes one guest is bound to, what is bound within them fits there.
+    // For the nodes of any guest, all memory bound within them fits there.
     let memory = || guests.iter().flat_map(|guest| &guest.memory).filter(|(n, _)| !n.is_empty());
     let mut sets: BTreeSet<NodeSet> = memory().map(|(nodes, _)| nodes.clone()).collect();
     sets.extend(topology.nodes().iter().map(|node| NodeSet::of(node.os_index)));

@@ -27,13 +27,13 @@ pub(crate) struct HostSpec {
     pub(crate) threads: u32,
     /// Distance between successive pcpu and node numbers: 1 is dense.
     pub(crate) step: u32,
-    /// Places of pcpus that are offline.
+    /// Indexes of pcpus that are offline.
     pub(crate) offline: Vec<u32>,
     /// Cores below each L3 cache; 0: the record names no caches.
     pub(crate) l3: u32,
-    /// Places of pcpus that the kernel keeps tasks off.
+    /// Indexes of pcpus that the kernel isolates.
     pub(crate) isolated: Vec<u32>,
-    /// Node of each GPU, by its place in `nodes`; none: the kernel does not say.
+    /// Node of each GPU, by its place in `nodes`; none: the kernel does not report it.
     pub(crate) gpus: Vec<Option<usize>>,
     /// Whether an NVSwitch board makes partitions: all, halves, and so on down to one.
     pub(crate) partitions: bool,

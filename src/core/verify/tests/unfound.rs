@@ -1,10 +1,10 @@
-//! What is close to a fault and none, and where a fault begins.
+//! Cases close to a fault that are none, and the limits where a fault begins.
 
 use super::*;
 use crate::placement::Held;
 use crate::topology::{HugePagePool, Isolation};
 
-/// Changes a good guest, and looks that nothing is found.
+/// Changes a good guest, and checks that nothing is found.
 fn silent(changes: &[fn(&mut Case)]) {
     for (number, change) in changes.iter().enumerate() {
         let mut case = good();
@@ -21,7 +21,7 @@ fn replace(case: &mut Case, from: &str, to: &str) {
     }
 }
 
-/// Takes the huge pages.
+/// Removes the huge pages.
 fn small_pages(case: &mut Case) {
     let pages =
         "<memoryBacking><hugepages>\n<page size='1' unit='GiB'/></hugepages></memoryBacking>";

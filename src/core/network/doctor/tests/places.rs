@@ -24,7 +24,7 @@ pub struct Place {
     pub on: On,
     /// Its addresses.
     pub known: Vec<GuestAddress>,
-    /// What it says.
+    /// The guest agent's report.
     pub inside: Option<Inside>,
     /// The card behind it.
     pub behind: Behind,
@@ -33,7 +33,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// What is found.
+    /// Returns the diagnosis.
     pub fn look(&self) -> Diagnosis {
         examine(&Case {
             guest: "a",
@@ -115,7 +115,7 @@ pub fn host(devices: Vec<Device>) -> HostSide {
     }
 }
 
-/// A NIC that hangs on something.
+/// A NIC connected to something.
 pub fn nic(attached: Attached) -> Nic {
     Nic {
         number: 1,
