@@ -1,25 +1,26 @@
-//! A bar for what takes minutes, on a terminal. Elsewhere nothing is drawn.
+//! A progress bar for long operations, drawn on terminals only.
 
 use super::output::Output;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 
-/// The place of a bar, which is drawn while something is told to it.
+/// A progress bar, drawn once it gets progress.
 pub struct Bar {
-    /// Whether one may be drawn.
+    /// Whether it may be drawn.
     draws: bool,
-    /// It, while it is drawn.
+    /// The bar while it is drawn.
     bar: Option<ProgressBar>,
 }
 
 impl Bar {
-    /// A place where nothing is drawn yet; nothing ever where it would be in the way.
+    /// Makes a bar that is not drawn yet; never drawn without a terminal, with `--quiet` or
+    /// `--json`.
     pub fn new(output: Output) -> Bar {
         let draws = !output.quiet && !output.json && std::io::stderr().is_terminal();
         Bar { draws, bar: None }
     }
 
-    /// Draws that so many bytes of so many are through.
+    /// Draws that `through` of `bytes` bytes are done.
     pub fn set(&mut self, through: u64, bytes: u64) {
         if !self.draws {
             return;
@@ -33,7 +34,7 @@ impl Bar {
         bar.set_position(through);
     }
 
-    /// Wipes it away.
+    /// Clears it.
     pub fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! `capacity`: what still fits, what is in the way of more, and what would free it. Changes nothing.
+//! `capacity`: what still fits, what prevents more, and what would free it. Changes nothing.
 
 mod text;
 
@@ -9,7 +9,7 @@ use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
 
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    // One GPU, so that what is said of the GPUs' neighbourhood has a meaning; each size replaces it.
+    // One GPU, so that options about devices near GPUs are meaningful; each size replaces it.
     let gpu_model = args.gpu_model.clone();
     let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
     let wanted = CapacityRequest {

@@ -1,4 +1,5 @@
-//! What the verbs that change the machine share: how a change is shown and asked about, and `--dry-run`.
+//! Shared by the verbs that change the machine: showing a change, asking for confirmation, and
+//! `--dry-run`.
 
 use super::args::LockArgs;
 use super::context::Context;
@@ -12,13 +13,13 @@ use gpuvm_ops::unfinished;
 use std::io;
 use std::time::Duration;
 
-/// How a verb that asks nothing makes its change.
+/// Returns the manner of a verb that asks nothing.
 pub fn manner(lock: &LockArgs) -> Manner {
     let lock_wait = lock.wait();
     Manner { confirm: Confirm::Given, dry_run: false, lock_wait, of: Of::Guests }
 }
 
-/// How a verb that asks unless --yes is given makes its change.
+/// Returns the manner of a verb that asks unless --yes is given.
 pub fn asking(lock: &LockArgs, (yes, dry_run): (bool, bool)) -> Manner {
     let confirm = if yes { Confirm::Given } else { Confirm::Ask };
     Manner { confirm, dry_run, ..manner(lock) }
@@ -31,7 +32,7 @@ impl LockArgs {
     }
 }
 
-/// Makes a change that `steps` plans, or says what it would do; the steps that were made.
+/// Makes the change planned by `steps`, or prints it with --dry-run; returns the steps made.
 pub fn change_host(
     verb: &'static str,
     (lock, dry_run): (&LockArgs, bool),
@@ -53,7 +54,7 @@ pub fn change_host(
     Ok(done.change.steps())
 }
 
-/// Names changes that were killed, for a verb that changes nothing.
+/// Warns of interrupted changes, for a verb that changes nothing.
 pub fn name_unfinished(output: Output) {
     unfinished::name(|text| output.warning(text));
 }

@@ -1,5 +1,5 @@
-//! Stable names of errors, for programs; gpuvm-codes(7) lists them. Those of the modules' error enums are made from the
-//! names of variants; those of verbs are the classes of [`Class`].
+//! Stable names of errors, for programs; gpuvm-codes(7) lists them. Codes of the modules' error
+//! enums are made from variant names; those of verbs are the classes of [`Class`].
 
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
@@ -66,7 +66,7 @@ use gpuvm_ops::vfs::VfsError;
 use std::error::Error;
 use strum::VariantNames;
 
-/// What was said at the place that raised an error, or around its cause.
+/// Returns the refusal that an error is, or that wraps its cause.
 pub fn told_by(error: &anyhow::Error) -> Option<&Refusal> {
     let of_operation = || error.downcast_ref::<gpuvm_ops::error::Error>()?.refusal();
     error.downcast_ref::<Refusal>().or_else(of_operation)
@@ -76,7 +76,7 @@ pub fn told_by(error: &anyhow::Error) -> Option<&Refusal> {
 struct Known {
     /// All of its codes; one that ends with `-` stands for the codes of the cause.
     codes: &'static [&'static str],
-    /// The code of an error of this type; none: it is of another.
+    /// The code of an error of this type; none: it has another type.
     of: fn(&(dyn Error + 'static)) -> Option<&'static str>,
 }
 
@@ -89,7 +89,7 @@ where
     Known { codes: E::VARIANTS, of: |error| error.downcast_ref::<E>().map(Into::into) }
 }
 
-/// The error types that are met as causes.
+/// The error types that occur as causes.
 static KNOWN: [Known; 76] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -181,17 +181,18 @@ static KNOWN: [Known; 76] = [
     Known { codes: hostnet::Problem::VARIANTS, of: of_host_bridge },
 ];
 
-/// The code of a network that cannot be made: that of its first reason.
+/// Returns the code of a refused network: that of its first reason.
 fn of_network(error: &(dyn Error + 'static)) -> Option<&'static str> {
     error.downcast_ref::<network::Refused>()?.problems.first().map(Into::into)
 }
 
-/// The code of a host's bridge that cannot be made: that of its first reason.
+/// Returns the code of a refused host bridge: that of its first reason.
 fn of_host_bridge(error: &(dyn Error + 'static)) -> Option<&'static str> {
     error.downcast_ref::<hostnet::Refused>()?.problems.first().map(Into::into)
 }
 
-/// The code of an error: the one that the verb gave, else that of the first cause that has one, else that of its class.
+/// The code of an error: the one given by the verb, otherwise that of the first cause with one,
+/// otherwise that of its class.
 pub fn code(error: &anyhow::Error) -> &'static str {
     let verb = told_by(error).map(|hinted| hinted.code);
     let plain = <&str>::from(Class::Refused);

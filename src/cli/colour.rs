@@ -1,29 +1,29 @@
-//! Colours and bold: when there are any, and which. Texts carry marks, which `output` turns into what a terminal obeys or
-//! leaves out; a mark in a text of others is shown as any other character that nobody should obey.
+//! Colours and bold: when they are used, and which. Texts carry marks, which `output` turns into
+//! escape sequences or removes; a mark in foreign text is escaped like any control character.
 
 use super::args::ColorArg;
 use clap::builder::styling::{AnsiColor, Style};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 
-/// Ends what a mark began.
+/// Ends a marked part.
 pub const END: char = '\u{fddf}';
 
-/// How a part of a text looks; each has a character that Unicode keeps out of texts.
+/// The style of a part of a text; each is represented by a Unicode noncharacter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Heads of tables.
     Head,
-    /// What is well: running, up, free.
+    /// Good states: running, up, free.
     Good,
-    /// What waits, or is used.
+    /// Waiting or in use.
     Busy,
-    /// What is wrong.
+    /// Bad states.
     Bad,
 }
 
 impl Mark {
-    /// The character that begins it.
+    /// Returns the character that starts it.
     pub fn begin(self) -> char {
         match self {
             Mark::Head => '\u{fdd0}',
@@ -33,12 +33,12 @@ impl Mark {
         }
     }
 
-    /// What begins with a character.
+    /// Returns the mark that a character starts.
     fn of(begin: char) -> Option<Mark> {
         [Mark::Head, Mark::Good, Mark::Busy, Mark::Bad].into_iter().find(|m| m.begin() == begin)
     }
 
-    /// How it looks.
+    /// Returns its style.
     fn style(self) -> Style {
         match self {
             Mark::Head => Style::new().bold(),
@@ -49,7 +49,7 @@ impl Mark {
     }
 }
 
-/// The mark of a state in words, as tables have it; none: it is as usual as any other.
+/// Returns the mark of a state's text in tables; none: it is not highlighted.
 pub fn state(text: &str) -> Option<Mark> {
     let word = text.split([' ', ',', ':']).next().unwrap_or_default();
     match word {
@@ -66,7 +66,8 @@ pub fn is_mark(c: char) -> bool {
     ('\u{fdd0}'..='\u{fdef}').contains(&c)
 }
 
-/// Takes `--color` of a command line that was not read yet, so that its help and its errors look so, too.
+/// Applies `--color` of a command line before it is parsed, so that help and usage errors follow
+/// it, too.
 pub fn choose(args: &[OsString]) {
     let mut words = args.iter().map(OsString::as_os_str).take_while(|word| *word != "--");
     let mut chosen = ColorArg::Auto;
@@ -81,7 +82,8 @@ pub fn choose(args: &[OsString]) {
     set(chosen);
 }
 
-/// Sets what holds for this run. By itself: as the terminal, NO_COLOR, CLICOLOR, CLICOLOR_FORCE and TERM say.
+/// Sets the colours of this run. `auto` follows the terminal, NO_COLOR, CLICOLOR, CLICOLOR_FORCE
+/// and TERM.
 pub fn set(chosen: ColorArg) {
     match chosen {
         ColorArg::Auto => anstream::ColorChoice::Auto,
@@ -96,7 +98,7 @@ pub fn is_on(stream: &impl anstream::stream::RawStream) -> bool {
     anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
 }
 
-/// A text with its marks as colours, or without them.
+/// Returns a text with its marks as colours, or removed.
 pub fn marked(text: &str, on: bool) -> Cow<'_, str> {
     if !text.contains(is_mark) {
         return Cow::Borrowed(text);
@@ -104,7 +106,7 @@ pub fn marked(text: &str, on: bool) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 64);
     let mut open: Option<Style> = None;
     for c in text.chars() {
-        // What is trimmed at the end of a line may have been the mark of its end.
+        // The end mark may have been trimmed at the end of a line.
         if let Some(style) = open.filter(|_| c == END || c == '\n') {
             shown.push_str(&style.render_reset().to_string());
             open = None;
@@ -121,7 +123,8 @@ pub fn marked(text: &str, on: bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A text for people with what its lines begin with in colour: `error:`, `warning:`, `hint:`; and states after their label.
+/// Returns a text with the starts of its lines in colour: `error:`, `warning:`, `hint:`; and states
+/// after their label.
 pub fn headlines(text: &str, on: bool) -> Cow<'_, str> {
     if !on {
         return Cow::Borrowed(text);
@@ -148,7 +151,7 @@ pub fn headlines(text: &str, on: bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Adds a line, in colour where it says the state of one thing: `state     running`.
+/// Adds a line, coloured if it gives a state: `state running`.
 fn labelled_state(line: &str, shown: &mut String) {
     let value = line.strip_prefix("state ").map(|value| value.trim_start_matches(' '));
     let Some((value, mark)) = value.and_then(|value| Some((value, state(value.trim_end())?)))

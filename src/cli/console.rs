@@ -36,16 +36,16 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// A terminal in raw mode; as it was before once this is dropped, also by a panic.
+/// A terminal in raw mode; restored on drop, even after a panic.
 struct Raw<'a> {
     /// The terminal.
     terminal: BorrowedFd<'a>,
-    /// How it was.
+    /// Its settings before.
     before: Termios,
 }
 
 impl<'a> Raw<'a> {
-    /// Every key goes to the guest, Ctrl-C too.
+    /// Enters raw mode: every key goes to the guest, even Ctrl-C.
     fn new(terminal: BorrowedFd<'a>) -> anyhow::Result<Raw<'a>> {
         let before = tcgetattr(terminal).context("cannot read the terminal's mode")?;
         let mut raw = before.clone();
@@ -57,7 +57,7 @@ impl<'a> Raw<'a> {
 
 impl Drop for Raw<'_> {
     fn drop(&mut self) {
-        // A terminal that has gone needs it no more.
+        // A closed terminal needs no restoring.
         let _ = tcsetattr(self.terminal, SetArg::TCSADRAIN, &self.before);
     }
 }

@@ -1,4 +1,4 @@
-//! What a verb works on: its world, and how its answer is printed.
+//! The context of a verb: its world, and how its answer is printed.
 
 use super::args::{Global, TakenArgs};
 use super::output::Output;
@@ -9,13 +9,13 @@ use gpuvm_ops::world::{Settings, World};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What a verb works on.
+/// The context of a verb.
 pub struct Context<'a> {
-    /// What holds for every verb.
+    /// Global options.
     pub global: &'a Global,
     /// How to print.
     pub output: Output,
-    /// What it looks at.
+    /// Host and hypervisor.
     world: World,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Context<'a> {
         Context { global, output, world }
     }
 
-    /// What the domains hold that these arguments speak of.
+    /// Returns what the domains selected by these arguments hold.
     pub fn taken(&self, args: &TakenArgs) -> gpuvm_ops::error::Result<Occupancy> {
         taken(&self.world, &args.into())
     }

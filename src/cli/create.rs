@@ -1,4 +1,5 @@
-//! `create`: plan, check, define and start a guest, and say where it answers. It is done, or nothing is left.
+//! `create`: plan, check, define and start a guest, and print its address. It is created completely
+//! or not at all.
 
 use super::args::CreateArgs;
 use super::change::manner;
@@ -29,7 +30,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return diff.print(cx.output).map(|()| EXIT_DONE).map_err(Into::into);
     }
     if dry_run {
-        // It prints the same each time, so it chooses no UUID.
+        // It prints the same each time, so no UUID is chosen.
         session.run(|world| create::create(world, &wanted))?;
         return Ok(EXIT_DONE);
     }
@@ -42,7 +43,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if is_awaited && made.ip.is_none() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// What is asked for.
+/// Returns the request.
 fn request(args: &CreateArgs) -> anyhow::Result<CreateRequest> {
     Ok(CreateRequest {
         guest: args.guest.request()?,

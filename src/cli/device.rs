@@ -42,7 +42,7 @@ fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     change("device release", &wanted, manner, ops::release, cx)
 }
 
-/// Makes the change, and says what is still for the admin to do.
+/// Makes the change, and prints what is left to the admin.
 fn change(
     verb: &str,
     wanted: &Bind,
@@ -74,7 +74,7 @@ fn change(
     Ok(EXIT_DONE)
 }
 
-/// Binds at boot; one that cannot be bound does not hinder the others.
+/// Binds at boot; a failure does not stop the others.
 fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
     let functions = functions.iter().map(|Early { bdf, id }| (*bdf, id.clone()));
     bind_at_boot(cx, functions)?;

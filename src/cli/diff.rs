@@ -1,10 +1,10 @@
-//! `--diff`: what a change makes of a domain's definition, as a unified diff.
+//! `--diff`: the change of a domain's definition, as a unified diff.
 
 use super::output::Output;
 use serde::Serialize;
 use similar::TextDiff;
 
-/// The name of a side on which nothing is, as `diff` and `patch` know it.
+/// The name of a missing side in `diff` and `patch`.
 const NOTHING: &str = "/dev/null";
 
 /// What a change makes of a domain's definition.
@@ -20,7 +20,7 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Compares two definitions of a domain; none: there is none before, or none after.
+    /// Compares two definitions of a domain; none: it does not exist before, or after.
     pub fn of(name: &str, before: Option<&str>, after: Option<&str>) -> Diff {
         let side = |text: Option<&str>, prefix: &str| match text {
             Some(_) => format!("{prefix}/{name}.xml"),

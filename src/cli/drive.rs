@@ -13,7 +13,7 @@ use gpuvm_ops::drives::restore::{RestoreArray, restore_array};
 use gpuvm_ops::drives::wipe;
 use gpuvm_ops::session::Session;
 
-/// What writes the initramfs again.
+/// The command that rebuilds the initramfs.
 const INITRAMFS: &str = "update-initramfs -u -k all";
 
 /// Runs the verb.
@@ -80,7 +80,7 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Says what is left to do where the initramfs was not written again.
+/// Prints what is left to do if the initramfs was not rebuilt.
 fn tell_initramfs(is_done: bool, cx: &Context<'_>) {
     if !is_done {
         cx.output.progress(&format!(

@@ -1,4 +1,5 @@
-//! Errors as people see them: headline, causes level by level, hint. The only place that knows exit codes.
+//! Errors as printed for users: headline, causes level by level, hint. The only place that knows
+//! exit codes.
 
 mod hint;
 
@@ -12,23 +13,23 @@ pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
 use hint::hint;
 use std::fmt::Write as _;
 
-/// Done, already so, or the reader went away.
+/// Done, already so, or broken pipe.
 pub const EXIT_DONE: u8 = 0;
-/// Cannot, or failed.
+/// Refused or failed.
 pub const EXIT_FAILED: u8 = 1;
-/// The command line cannot be meant.
+/// Usage error.
 pub const EXIT_USAGE: u8 = 2;
 /// A check found something.
 pub const EXIT_FOUND: u8 = 3;
 /// Internal error.
 pub const EXIT_BUG: u8 = 70;
 
-/// Makes such an error of a class that says more.
+/// Makes an error of a class, with a hint.
 pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
     coded(class.into(), message, hint)
 }
 
-/// Makes such an error with the code of what it tells of.
+/// Makes an error with a code of its own, with a hint.
 pub fn coded(
     code: &'static str,
     message: impl Into<String>,
@@ -42,7 +43,7 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Err
     classed(Class::Usage, message, hint)
 }
 
-/// What an error of another module means here, with what helps; it keeps its code.
+/// Wraps an error of another module with a message and a hint; it keeps its code.
 pub fn around<E>(error: E, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -50,19 +51,19 @@ where
     anyhow::Error::from(error).context(Hinted::around(message, hint))
 }
 
-/// An error with all of its causes in one line, each once.
+/// Returns an error with all its causes in one line, each once.
 pub fn whole(error: &anyhow::Error) -> String {
     let told = error.chain().map(ToString::to_string);
     told.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
         .unwrap_or_default()
 }
 
-/// The parts of an error, for people and for programs.
+/// The parts of an error, for text and JSON.
 #[derive(Debug)]
 pub struct Told {
     /// What failed; the first line is the headline.
     pub message: String,
-    /// Why, level by level, and what it names.
+    /// Causes level by level, and details.
     pub causes: Vec<String>,
     /// What would help.
     pub hint: Option<String>,
@@ -91,7 +92,7 @@ impl Told {
         causes.extend(left.map(ToString::to_string));
         let refused = error.chain().find_map(|cause| cause.downcast_ref::<NoPlace>());
         let (nearest, command) = refused.map(offer::nearest).unwrap_or_default();
-        // What stands around a cause as its context is seen through the whole error only.
+        // The context of a cause is reachable only through the whole error.
         let around = told_by(error).map(|hinted| hinted.hint.clone());
         let around = around.filter(|hint| !hint.is_empty());
         let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
@@ -104,7 +105,7 @@ impl Told {
     }
 }
 
-/// The text of an error for people; ends with a newline.
+/// Returns the text of an error; ends with a newline.
 pub fn report(error: &anyhow::Error) -> String {
     let told = Told::of(error);
     let mut text = format!("error: {}\n", told.message);
@@ -120,9 +121,9 @@ pub fn report(error: &anyhow::Error) -> String {
     text
 }
 
-/// A planner's hint with the nearest requests that it does not name itself.
+/// Adds the nearest requests that a planner's hint does not name itself.
 fn with_nearest(hint: Option<String>, nearest: &[String]) -> Option<String> {
-    // What would fit says more than where to look.
+    // A fitting request is more useful than where to look.
     let parts = |hint: String| {
         let said: Vec<&str> = hint.split("; ").filter(|part| *part != NOTHING_LEFT).collect();
         Some(said.join("; ")).filter(|said| !said.is_empty())

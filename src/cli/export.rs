@@ -35,7 +35,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     print(args, cx, FORMAT, &exported, exported.xml)
 }
 
-/// Prints an answer, or writes it to the file that was named.
+/// Prints an answer, or writes it to the given file.
 fn print<T: Answer>(
     args: &ExportArgs,
     cx: &Context<'_>,
@@ -60,7 +60,7 @@ fn print<T: Answer>(
     Ok(EXIT_DONE)
 }
 
-/// Writes a file so that it is complete or as before. What is no regular file, such as a pipe, is written as it is.
+/// Replaces a file atomically. Anything but a regular file, such as a pipe, is written directly.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if path.exists() && !path.is_file() {
         return std::fs::write(path, text).map(|()| crate::trace::wrote(path));
@@ -69,7 +69,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
-    // Readable as a file that is made in the ordinary way: the umask takes its part.
+    // The mode of an ordinary new file, subject to the umask.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     let mut file = builder.permissions(mode).tempfile_in(dir)?;
     file.write_all(text.as_bytes())?;

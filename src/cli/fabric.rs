@@ -76,7 +76,7 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if shown.is_wrong() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// What of the versions is not as it should be, or not known.
+/// Returns version mismatches and unknown versions.
 fn versions(shown: &ShownFabric) -> Option<String> {
     let known = |version: &Option<String>| version.as_deref().unwrap_or("unknown").to_owned();
     match shown.versions {
@@ -95,7 +95,7 @@ fn versions(shown: &ShownFabric) -> Option<String> {
     }
 }
 
-/// What stands above the table.
+/// Returns the lines above the table.
 fn head(shown: &ShownFabric) -> String {
     let board = shown.board.as_deref().unwrap_or("no NVLink board that is known");
     match shown.model {
@@ -129,7 +129,7 @@ fn table(rows: &[ShownPartition]) -> Table {
     table
 }
 
-/// Values with commas between them.
+/// Joins values by commas.
 fn joined<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(",")
 }
@@ -149,12 +149,12 @@ fn releases(args: &FabricReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The domain's XML that is given on standard input.
+/// Reads the domain's XML from standard input.
 fn xml() -> anyhow::Result<String> {
     Ok(text_or_stdin(Path::new("-"), DOMAIN_BYTES)?)
 }
 
-/// Tells which partitions were a guest's.
+/// Prints which partitions were a guest's.
 fn told(done: &EnsuredPartitions, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json("gpuvm-fabric-ensure", done)?;
@@ -195,7 +195,7 @@ fn restores(args: &FabricRestoreArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if done.is_wrong() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// What was restored, for people.
+/// Returns what was restored, as text.
 fn restored(done: &Restored) -> String {
     let ids = match done.partitions.as_slice() {
         [] => "no partition".to_owned(),

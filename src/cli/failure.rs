@@ -1,5 +1,5 @@
-//! Errors as programs read them: with `--json` an error is the one document on standard output, and standard error says
-//! nothing of it.
+//! Errors for programs: with `--json` an error is the only document on standard output, and is not
+//! repeated on standard error.
 
 use super::args::Cli;
 use super::codes::{Class, code};
@@ -57,7 +57,7 @@ impl Failure {
         Failure::told(Class::Usage.into(), told)
     }
 
-    /// The document of a defect of this program.
+    /// The document of an internal error.
     pub fn internal(message: &str) -> Failure {
         let message = format!("internal error: {message}");
         let told = Told { message, causes: Vec::new(), hint: None, command: None };
@@ -84,13 +84,13 @@ impl Failure {
         Failure { code, message, causes: causes.collect(), hint, commands }
     }
 
-    /// Prints it. What cannot be printed is not said: the exit code tells of the error.
+    /// Prints it. A failure to print is ignored: the exit code still reports the error.
     pub fn print(&self) {
         let _ = Output { json: true, quiet: true }.json(FORMAT, self);
     }
 }
 
-/// What other tools call what a verb of ours does, and the verbs.
+/// Names that other tools use for our verbs, with these verbs.
 const VERBS_ELSEWHERE: [(&[&str], &str); 16] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
@@ -110,14 +110,15 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 16] = [
     (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
 ];
 
-/// Puts our verbs in the place of a word that other tools have for them; spelling alone finds others.
+/// Suggests our verbs for a word that other tools use for them; by spelling alone clap would
+/// suggest others.
 pub fn name_the_verb(error: &mut clap::Error) {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return;
     };
     let found = VERBS_ELSEWHERE.iter().filter(|(words, _)| words.contains(&word.as_str()));
     let tips: Vec<StyledStr> = found.map(|(_, ours)| tip(ours).into()).collect();
-    // Only at the top: `network add` is another thing.
+    // Only at the top level: `network add` is something else.
     let is_top = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
         if usage.to_string().contains("gpuvm [OPTIONS] <COMMAND>"));
     if is_top && !tips.is_empty() {
@@ -126,7 +127,7 @@ pub fn name_the_verb(error: &mut clap::Error) {
     }
 }
 
-/// A command of ours with what its verb does.
+/// Returns a command with the description of its verb.
 fn tip(ours: &str) -> String {
     let root = Cli::command();
     let mut words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
@@ -135,10 +136,10 @@ fn tip(ours: &str) -> String {
     format!("`{ours}`: {}", about.unwrap_or_default())
 }
 
-/// The commands of a hint: what stands between grave accents and begins with a program's name.
+/// Returns the commands in a hint: texts between backquotes that start with a program's name.
 fn commands_in(hint: &str) -> Vec<String> {
     let quoted = hint.split('`').skip(1).step_by(2);
-    // A name alone is a thing that is named, and capital letters stand for what the caller knows.
+    // A single word is a name, not a command, and capital letters are placeholders.
     let is_command = |text: &&str| {
         let is_name = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/');
         is_name && text.contains(' ') && !text.contains("...")
@@ -146,7 +147,7 @@ fn commands_in(hint: &str) -> Vec<String> {
     quoted.filter(is_command).map(str::to_owned).collect()
 }
 
-/// Whether a command line that cannot be read asks for JSON.
+/// Whether a command line that cannot be parsed has `--json`.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
 }

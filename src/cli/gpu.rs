@@ -26,7 +26,7 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
 }
 
-/// Changes the list, or says what would change.
+/// Changes the list, or prints what would change.
 fn change(
     cx: &Context<'_>,
     verb: &str,

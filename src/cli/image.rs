@@ -71,7 +71,7 @@ fn table(images: &[UsedImage]) -> Table {
     let size = |bytes: u64| MemSize::from_kib(bytes.div_ceil(1024)).to_string();
     let mut table = Table::new(["NAME", "FORMAT", "SIZE", "ON DISK", "USED BY"]);
     for UsedImage { image, domains, volumes } in images {
-        // Volumes tell more only where no domain has them.
+        // Volumes are shown only if no domain uses them.
         let users = if domains.is_empty() { volumes } else { domains };
         table.push([
             image.name.to_string(),

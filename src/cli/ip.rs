@@ -1,4 +1,4 @@
-//! `ip`: where a guest answers, and who says so.
+//! `ip`: the addresses of a guest, and their sources.
 
 use super::args::IpArgs;
 use super::context::Context;
@@ -36,7 +36,7 @@ fn all(lines: Vec<NicAddress>, cx: &Context<'_>) -> std::io::Result<()> {
     cx.output.verbatim(&text)
 }
 
-/// Where an address was found, in a word.
+/// Returns the word for the source of an address.
 fn source_word(source: AddressSource) -> &'static str {
     match source {
         AddressSource::Lease => "lease",

@@ -32,7 +32,7 @@ pub fn ssh(args: &SshArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut words: Vec<OsString> = vec!["ssh".into()];
     words.extend(options(&found, &args.login));
     words.extend(["--".into(), found.address.to_string().into()]);
-    // ssh joins its words by spaces, and the guest's shell takes them apart.
+    // ssh joins its arguments by spaces, and the guest's shell splits them.
     match &args.command[..] {
         [line] => words.push(line.into()),
         several => words.extend(several.iter().map(|part| word(part).into_owned().into())),
@@ -52,13 +52,13 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     words.push("--".into());
     for path in &args.paths {
         words.push(match in_guest(path) {
-            // Brackets are for IPv6, and do no harm.
+            // Brackets are needed for IPv6 and harmless otherwise.
             Some((_, below)) => {
                 let mut word = OsString::from(format!("[{}]:", found.address));
                 word.push(below);
                 word
             }
-            // A name that begins with a host's, or with a dash, is a file all the same.
+            // A file name may contain a colon or start with a dash.
             None if Path::new(path).is_relative() => Path::new(".").join(path).into(),
             None => path.clone(),
         });
@@ -66,7 +66,7 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     run(words, found, args.login.print, cx)
 }
 
-/// Takes `NAME:PATH` apart; none: a path of this machine.
+/// Splits `NAME:PATH`; none: a path of this machine.
 fn in_guest(path: &OsStr) -> Option<(&str, &OsStr)> {
     let bytes = path.as_bytes();
     let colon = bytes.iter().position(|byte| *byte == b':').filter(|at| *at > 0)?;
@@ -75,7 +75,7 @@ fn in_guest(path: &OsStr) -> Option<(&str, &OsStr)> {
     Some((name, OsStr::from_bytes(below)))
 }
 
-/// The guest that these paths are of: the sources, or the target.
+/// Returns the guest of these paths: that of the sources, or of the target.
 fn guest_of(paths: &[OsString]) -> anyhow::Result<String> {
     let (to, from) = paths.split_last().expect("two paths or more");
     let sources: Vec<Option<&str>> = from.iter().map(|path| Some(in_guest(path)?.0)).collect();
@@ -112,17 +112,19 @@ fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login>
     Ok(login(cx, &wanted)?)
 }
 
-/// What `ssh` and `scp` are told. What the caller gives comes first, as ssh takes the first of two.
+/// Returns the options of `ssh` and `scp`. The caller's come first, since ssh uses the first of two
+/// values.
 fn options(found: &Login, args: &LoginArgs) -> Vec<OsString> {
     let mut options = args.option.clone();
     options.extend(found.user.as_ref().map(|user| format!("User={user}")));
     options.push(format!("HostKeyAlias=gpuvm-{}", found.uuid));
     options.push("StrictHostKeyChecking=accept-new".into());
-    // A connection that is open already is found by its address alone, and networks of several machines have the same.
+    // A shared connection is found by address alone, and networks of several machines use the same
+    // addresses.
     options.push("ControlPath=none".into());
-    // What the caller's settings say of a way to such an address is not about this guest.
+    // A proxy in the caller's settings for such an address is not meant for this guest.
     options.push(found.through.as_ref().map_or("ProxyCommand=none".to_owned(), |through| {
-        // A percent sign is a token of ssh's.
+        // ssh expands percent signs.
         let words: Vec<String> = through.iter().map(|w| word(w).replace('%', "%%")).collect();
         format!("ProxyCommand=ssh -W '[%h]:%p' {}", words.join(" "))
     }));
@@ -153,7 +155,7 @@ fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> any
     Err(around(error, format!("cannot run {program}"), "`sudo apt install openssh-client`"))
 }
 
-/// Who called by sudo, whose keys are meant; none: nobody did.
+/// Returns the user who called sudo, whose keys are used; none: no sudo.
 fn caller() -> anyhow::Result<Option<User>> {
     let id = std::env::var("SUDO_UID").ok().filter(|id| geteuid().is_root() && id != "0");
     let Some(id) = id else { return Ok(None) };
@@ -185,7 +187,7 @@ mod tests {
     fn one_side_of_a_copy_is_one_guest() {
         assert_eq!(guest(&["a", "b", "vm:"]), Ok("vm".into()));
         assert_eq!(guest(&["vm:a", "vm:b", "."]), Ok("vm".into()));
-        // A colon behind a slash is a file's.
+        // A colon after a slash belongs to a file name.
         assert_eq!(guest(&["./a:b", "vm:x:y"]), Ok("vm".into()));
         assert!(guest(&["a", "./b:c"]).unwrap_err().contains("no path"));
         assert!(guest(&["vm:a", "other:b", "."]).unwrap_err().contains("one guest"));

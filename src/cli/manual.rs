@@ -1,5 +1,5 @@
-//! The pages of section 7, written by hand in `man`: part of the program, so that `gpuvm man` prints
-//! them where nothing is installed; and which of them explain a verb.
+//! The pages of section 7, written by hand in `man`: embedded, so that `gpuvm man` prints them
+//! without an installation; and which of them explain a verb.
 
 /// Every page with its text, in the order in which a newcomer reads them.
 pub const PAGES: &[(&str, &str)] = &[

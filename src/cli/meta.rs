@@ -82,7 +82,7 @@ pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Says that there are none.
+/// Reports that this build has no schemas.
 #[cfg(not(feature = "schema"))]
 pub fn schema(_: &SchemaArgs, _: &Context<'_>) -> anyhow::Result<u8> {
     let message = "this gpuvm was built without schemas (cargo feature `schema`)";

@@ -1,4 +1,4 @@
-//! The command: one file per verb. Only this module prints.
+//! The command line: one file per verb. Only this crate prints.
 
 pub mod args;
 pub mod codes;
@@ -100,27 +100,28 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Answers a command line that cannot be read, or that asks for help.
+/// Handles a command line that cannot be parsed, or that asks for help.
 fn unreadable(error: &clap::Error, json: bool) -> u8 {
     if !error.use_stderr() {
-        // A reader that goes away has read enough.
+        // A broken pipe is not an error.
         let _ = error.print();
         return EXIT_DONE;
     }
     match json {
         true => Failure::of_usage(error).print(),
-        // Help is ours, and may have colours; an error repeats what was typed, which others may have made up.
+        // Help is our own text and may have colours; an error repeats the arguments, which may come
+        // from others.
         false => output::tell(&error.render().to_string()),
     }
     EXIT_USAGE
 }
 
-/// Reads a command line.
+/// Parses a command line.
 fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     colour::choose(words);
     let read = |command: clap::Command| command.try_get_matches_from(words);
     let matches = match read(Cli::command()) {
-        // What only help needs takes half as long to make as all else that reads arguments.
+        // Building what only help needs would add half to the time of parsing arguments.
         Err(error) if asks_for_help(&error) => read(args::command())?,
         matches => matches?,
     };
@@ -130,7 +131,7 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// Whether help was asked for, or is printed because nothing was.
+/// Whether help was asked for, or is printed because no verb was given.
 fn asks_for_help(error: &clap::Error) -> bool {
     let kind = error.kind();
     matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)

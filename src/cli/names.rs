@@ -1,4 +1,5 @@
-//! What several verbs print alike: addresses, sizes, link speeds, states; models by PCI id are the topology's.
+//! Formats shared by several verbs: addresses, sizes, link speeds, states; model names are in the
+//! topology.
 
 use crate::bdf::Bdf;
 use crate::cli::colour::is_mark;
@@ -12,7 +13,7 @@ pub fn short(bdf: Bdf) -> String {
     text.strip_prefix("0000:").map_or(text.clone(), ToOwned::to_owned)
 }
 
-/// A drive's size in the units that its maker uses.
+/// A drive's size in decimal units, as vendors use.
 pub fn drive_size(bytes: u64) -> String {
     let units: [(u64, _); 3] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB")];
@@ -27,7 +28,7 @@ pub fn drive_size(bytes: u64) -> String {
     }
 }
 
-/// What a link lacks against the best it can have; nothing where it is at its best or nothing is known.
+/// Describes a link below its maximum; none if it is at its maximum or unknown.
 pub fn slow_link(device: &PciDevice) -> Option<String> {
     let (now, best) = (device.link.as_ref()?, device.link_max.as_ref()?);
     let speed = |link: &Link| link.speed_dgts.map(|dgts| (dgts, rate(dgts)));
@@ -53,14 +54,14 @@ fn rate(dgts: u32) -> String {
     }
 }
 
-/// A text of the host's without what a terminal would act on.
+/// Returns a text from the host without terminal control characters.
 pub fn plain(text: &str) -> String {
     let harmless = |c: char| if c.is_control() || is_mark(c) { '\u{fffd}' } else { c };
     text.chars().map(harmless).collect()
 }
 
-/// Words in lines of at most `width` columns: `head` stands before the first line, blanks of its width before the
-/// others. A word that is longer than a line stands alone.
+/// Wraps words in lines of at most `width` columns: `head` precedes the first line, blanks of its
+/// width the others. A word longer than a line gets its own.
 pub fn wrapped(head: &str, words: &str, width: usize) -> String {
     let indent = head.chars().count();
     let (mut text, mut used) = (head.to_owned(), indent);

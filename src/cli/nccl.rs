@@ -48,7 +48,7 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The answer for people.
+/// Returns the text output.
 fn text(done: &Installed, manner: Manner) -> String {
     if !done.needed && done.files.is_empty() {
         return "no file is needed: one GPU and no NIC share nothing\n".into();
@@ -95,7 +95,7 @@ fn text(done: &Installed, manner: Manner) -> String {
     text
 }
 
-/// The answer for people of what was removed.
+/// Returns the text output of a removal.
 fn uninstalled(done: &Uninstalled, is_dry: bool) -> String {
     let mut text = String::new();
     for file in done.files.iter().filter(|file| file.state != Removal::Absent) {

@@ -45,7 +45,7 @@ fn vfs(args: &VfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// What the arguments ask for.
+/// Converts the arguments to a request.
 fn wanted(args: &VfsArgs) -> anyhow::Result<Functions> {
     let (Some(name), Some(count)) = (&args.pf, args.count) else {
         return Err(usage("a card and a number are needed", "`gpuvm nic vfs PF --count N`"));

@@ -1,5 +1,6 @@
-//! Commands that are offered to whoever called: made of the caller's own words, so that they mean the same host, the same
-//! connection and the same guest, and can be run as they are. The only place that writes such a command.
+//! Commands suggested to the caller: built from the caller's own arguments, so that they refer to
+//! the same host, connection and guest, and can be pasted. The only place that writes such
+//! commands.
 
 use super::args::{Cli, is_about_records};
 use super::options::{Edit, ONE_OF, changes, told};
@@ -10,34 +11,34 @@ use gpuvm_ops::error::NoPlace;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// What was given to this run.
+/// The arguments of this run.
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
-/// Options that say what the answer is about, in the order in which an offer carries them.
+/// Options that select the subject of an answer, in their order in suggested commands.
 const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
 
-/// The option with which `host pages`, that shows a record, changes the machine.
+/// The option that makes `host pages` change the machine rather than show a record.
 const CHANGES: &str = "--count";
 
-/// What follows a command that is for the machine itself.
+/// The words after a command that is for the machine itself.
 const NOT_RECORDED: &str = " without --host";
 
-/// What a command of ours begins with in a text.
+/// The start of one of our commands in a text.
 pub const OURS: &str = "`gpuvm ";
 
-/// A command line: the verb's arguments and what was given.
+/// A command line: the verb's argument definitions and the given values.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The words of the verb: `network`, `create`.
     verb: Vec<String>,
     /// Its arguments.
     command: Command,
-    /// What was given.
+    /// The given values.
     given: ArgMatches,
 }
 
 impl Call {
-    /// Takes the verb and what was given of a command line that was read.
+    /// Takes the verb and the given values from a parsed command line.
     pub fn new(matches: &ArgMatches) -> Call {
         let (mut verb, mut command, mut given) = (Vec::new(), built(), matches);
         while let Some((name, below)) = given.subcommand() {
@@ -110,7 +111,7 @@ impl Call {
         words
     }
 
-    /// A text whose commands are about the host and the connection that were asked about.
+    /// Returns a text with its commands adapted to the host and connection of this call.
     pub fn carried<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if !text.contains(OURS) {
             return Cow::Borrowed(text);
@@ -132,8 +133,8 @@ impl Call {
         Cow::Owned(shown)
     }
 
-    /// The words of a command after `gpuvm` with those of the caller's options that it takes and does not have; `here`:
-    /// it is for the machine itself.
+    /// Returns the words of a command after `gpuvm`, adding the caller's options that it accepts
+    /// and does not have; `here`: it is for the machine itself.
     fn about(&self, command: &str, here: bool) -> String {
         let (mut verb, mut target) = (Vec::new(), built());
         for name in command.split_whitespace() {
@@ -152,7 +153,7 @@ impl Call {
             let takes = match id {
                 "host" => !here && !changes && is_about_records(target),
                 "domain_xml" | "assume_empty" => !here,
-                // A journal has its own connection.
+                // A journal records its own connection.
                 "connect" => verb != ["recover"],
                 _ => true,
             };
@@ -168,8 +169,8 @@ impl Call {
         [first, &more.iter().map(|word| format!(" {word}")).collect::<String>(), rest].concat()
     }
 
-    /// A hint without those of its parts, between semicolons, that speak of options which the verb does not have: what
-    /// the planner says to whoever plans may be said to whoever tunes.
+    /// Returns a hint without the parts, between semicolons, that name options which the verb does
+    /// not have: the planner's hints are also shown by other verbs, such as `tune`.
     pub fn fitting(&self, hint: &str) -> String {
         let has = |flag: &str| {
             self.command.get_arguments().any(|arg| {
@@ -182,7 +183,7 @@ impl Call {
     }
 }
 
-/// Every verb with all its arguments; made once, as that takes longer than a plan.
+/// Returns every verb with all its arguments; built once, since building takes longer than a plan.
 fn built() -> &'static Command {
     static BUILT: OnceLock<Command> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -192,7 +193,7 @@ fn built() -> &'static Command {
     })
 }
 
-/// Whether a command answers about a recorded host, by the words of its verb, which come first.
+/// Whether a command can be about a recorded host, by the words of its verb, which come first.
 pub fn reads_records<'w>(words: impl IntoIterator<Item = &'w str>) -> bool {
     let root = Cli::command();
     let mut verb = &root;
@@ -203,7 +204,7 @@ pub fn reads_records<'w>(words: impl IntoIterator<Item = &'w str>) -> bool {
     is_about_records(verb)
 }
 
-/// Where the words of the verb end in a command.
+/// Returns where the words of the verb end in a command.
 fn verb_end(command: &str, words: usize) -> usize {
     let mut end = 0;
     for name in command.split_whitespace().take(words) {
@@ -212,7 +213,7 @@ fn verb_end(command: &str, words: usize) -> usize {
     end
 }
 
-/// Options in a text that belong to the verb that was called: not those of commands in it.
+/// Returns the options in a text that belong to the called verb: not those of commands in it.
 fn bare_options(text: &str) -> Vec<String> {
     let outside = text.split('`').enumerate();
     let outside = outside.filter(|(at, part)| at % 2 == 0 || part.starts_with("--"));
@@ -226,14 +227,14 @@ fn shown(text: &str) -> String {
     word(text).into_owned()
 }
 
-/// Remembers what was given to this run.
+/// Stores the arguments of this run.
 pub fn remember(matches: &ArgMatches) {
     // A run has one command line.
     let _ = GIVEN.set(matches.clone());
 }
 
-/// The call of this run; none outside a run. It is made when the first command is offered: that takes longer than most runs
-/// read their arguments.
+/// The call of this run; none outside a run. It is built for the first suggested command, since
+/// building takes longer than parsing the arguments.
 fn call() -> Option<&'static Call> {
     /// The call.
     static CALL: OnceLock<Call> = OnceLock::new();
@@ -241,7 +242,8 @@ fn call() -> Option<&'static Call> {
     Some(CALL.get_or_init(|| Call::new(given)))
 }
 
-/// The options that give a guest a place which has none, the least change first, and the command with the first of them.
+/// Returns the option changes that would give a refused guest a place, the least change first, and
+/// the command with the first of them.
 pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
     let edits = refused.nearest.iter().map(|near| needed(changes(&refused.request, near)));
     let edits: Vec<Vec<Edit>> = edits.collect();
@@ -249,7 +251,7 @@ pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
     (edits.iter().map(|edits| told(edits)).collect(), command)
 }
 
-/// The changes without those that leave out what was not given.
+/// Returns the changes without removals of options that were not given.
 fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
     if let Some(call) = call() {
         edits.retain(|edit| !edit.values.is_empty() || call.has(edit.flag));
@@ -262,7 +264,7 @@ pub fn instead(edits: &[Edit]) -> Option<String> {
     call().map(|call| call.with(edits))
 }
 
-/// A text whose commands are about what was asked about.
+/// Returns a text with its commands adapted to this call.
 pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(OURS) {
         return text;
@@ -273,7 +275,7 @@ pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A hint that speaks of options which the verb has.
+/// Returns a hint reduced to options that the verb has.
 pub fn fitting(hint: String) -> String {
     call().map_or_else(|| hint.clone(), |call| call.fitting(&hint))
 }

@@ -1,23 +1,24 @@
-//! A request as the options that mean it: what another request has to say instead. The reverse of [`super::args::request`].
+//! Converts requests to options: the changes from one request to another. The reverse of
+//! [`super::args::request`].
 
 use crate::memsize::MemSize;
 use crate::request::{
     CellWish, DeviceWish, GpuWish, HugePages, Near, PageSize, PinPolicy, Policy, Prefer, Request,
 };
 
-/// An option that another request has to have instead of what was given.
+/// A change of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     /// The option: `--gpus`.
     pub flag: &'static str,
-    /// Its values, each with the option before it; none: it is left out.
+    /// Its values, each with the option before it; empty: it is left out.
     pub values: Vec<String>,
 }
 
-/// Options that say the same in other words: one of them that is given leaves no room for the others.
+/// Mutually exclusive options for the same choice.
 pub const ONE_OF: [&str; 3] = ["--gpus", "--gpu", "--gpu-index"];
 
-/// The options that make `to` of `from`, in the order in which they are told.
+/// Returns the option changes that turn `from` into `to`, in display order.
 pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     let mut edits = Vec::new();
     let mut add = |changed: bool, flag: &'static str, values: Vec<String>| {
@@ -61,7 +62,7 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     {
         add(from != to, flag, devices(to));
     }
-    // What is near to nothing is not asked for.
+    // Without devices a nearness is not requested.
     let near = |is_any: bool, near: Near| if is_any { vec![word_of(near)] } else { Vec::new() };
     let (nics, nvmes) = (b.nics.number() + b.vfs.number(), b.nvmes.number());
     let no_nic = nics == 0 && a.nics.number() + a.vfs.number() > 0;
@@ -85,12 +86,12 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     let rules: Vec<&str> = rules.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect();
     let rules = Some(rules.join(",")).filter(|rules| !rules.is_empty());
     add(from.allow != to.allow, "--allow", one(rules));
-    // It is only ever given up: nothing else makes a refused request fit.
+    // It is only ever dropped, never added, to make a request fit.
     add(from.p2p_clique && !to.p2p_clique, "--p2p-clique", Vec::new());
     edits
 }
 
-/// The changes as they are told: `--gpus 2 --allow remote`, or `no --huge-pages` for one that is left out.
+/// Formats the changes: `--gpus 2 --allow remote`, or `no --huge-pages` for one that is left out.
 pub fn told(edits: &[Edit]) -> String {
     let option = |Edit { flag, values }: &Edit| match values.is_empty() {
         true => vec![format!("no {flag}")],
@@ -99,7 +100,7 @@ pub fn told(edits: &[Edit]) -> String {
     edits.iter().flat_map(option).collect::<Vec<_>>().join(" ")
 }
 
-/// The options of a wish for GPUs.
+/// Returns the options of a request for GPUs.
 fn gpus(wish: &GpuWish) -> Vec<(&'static str, Vec<String>)> {
     match wish {
         GpuWish::Count(count) => vec![("--gpus", vec![count.to_string()])],
@@ -113,7 +114,7 @@ fn gpus(wish: &GpuWish) -> Vec<(&'static str, Vec<String>)> {
     }
 }
 
-/// The values of a wish for devices.
+/// Returns the values of a request for devices.
 fn devices(wish: &DeviceWish) -> Vec<String> {
     match wish {
         DeviceWish::Count(0) => Vec::new(),

@@ -1,5 +1,5 @@
-//! Where answers and everything else go: the answer to standard output, the rest to standard error. Only this module and
-//! `console`, which is the guest's own terminal, write there; what others may have put into a text is made harmless here.
+//! Output: the answer goes to standard output, everything else to standard error. Only this module
+//! and `console`, the guest's own terminal, write there; foreign text is escaped here.
 
 use super::args::Global;
 use super::printable::{Form, escaped, redacted, redacted_urls};
@@ -13,13 +13,13 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use terminal_size::terminal_size_of;
 
-/// Bytes of an answer that are read.
+/// The most bytes read of a typed answer.
 const MOST_TYPED: u64 = 4096;
 
 /// Version of the JSON documents.
 pub const VERSION: u32 = 1;
 
-/// How a command begins that is offered, where the connection is of another machine.
+/// The start of suggested commands if the connection is to another machine.
 static AWAY: OnceLock<String> = OnceLock::new();
 
 /// How this run prints.
@@ -31,12 +31,12 @@ pub struct Output {
     pub quiet: bool,
 }
 
-/// What is printed as JSON: it has a schema, which [`super::schema`] lists by the name of the document.
+/// A value printed as JSON; it has a schema, listed in [`super::schema`] by document name.
 #[cfg(feature = "schema")]
 pub trait Answer: Serialize + schemars::JsonSchema {}
 #[cfg(feature = "schema")]
 impl<T: Serialize + schemars::JsonSchema> Answer for T {}
-/// What is printed as JSON.
+/// A value printed as JSON.
 #[cfg(not(feature = "schema"))]
 pub trait Answer: Serialize {}
 #[cfg(not(feature = "schema"))]
@@ -47,7 +47,7 @@ impl<T: Serialize> Answer for T {}
 pub struct Document<'a, T> {
     /// Its name.
     format: &'static str,
-    /// The version of its fields; new ones are no new version.
+    /// The version of its fields; new fields do not change it.
     version: u32,
     /// The answer, which is a JSON object.
     #[serde(flatten)]
@@ -55,19 +55,19 @@ pub struct Document<'a, T> {
 }
 
 impl<'a, T> Document<'a, T> {
-    /// Takes an answer that is a JSON object.
+    /// Wraps an answer that is a JSON object.
     pub fn new(format: &'static str, answer: &'a T) -> Document<'a, T> {
         Document { format, version: VERSION, answer }
     }
 }
 
 impl Output {
-    /// How these arguments want it.
+    /// Reads the output options.
     pub fn new(global: &Global) -> Output {
         Output { json: global.json, quiet: global.quiet }
     }
 
-    /// Prints the answer as text, no line wider than the terminal; adds a newline where it has none.
+    /// Prints the answer as text, no line wider than the terminal; adds a newline if missing.
     pub fn text(self, text: &str) -> std::io::Result<()> {
         let text = offered(redacted(text));
         let text = escaped(&text, Form::Text);
@@ -75,18 +75,18 @@ impl Output {
         print(&colour::headlines(&wrap::fit(&text, width()), on))
     }
 
-    /// Prints text for other programs: scripts, pages, diffs. No line of it is broken.
+    /// Prints text for other programs: scripts, pages, diffs. Lines are not wrapped.
     pub fn verbatim(self, text: &str) -> std::io::Result<()> {
         print(&escaped(&offered(redacted(text)), Form::Text))
     }
 
     /// Prints a list.
     pub fn table(self, table: &Table) -> std::io::Result<()> {
-        // Its cells have been looked through for secrets, each by itself.
+        // Secrets were removed from each cell separately.
         print_marked(&offered(table.text(width()).into()))
     }
 
-    /// Prints text that fits the terminal already and has marks, which the texts of others in it have not.
+    /// Prints text that already fits the terminal and has marks; foreign text in it must have none.
     pub fn marked(self, text: &str) -> std::io::Result<()> {
         print_marked(&offered(redacted(text)))
     }
@@ -98,7 +98,7 @@ impl Output {
 
     /// Prints an answer that is a JSON array, whose schema has this name.
     pub fn json_rows<T: Answer>(self, schema: &str, value: &T) -> std::io::Result<()> {
-        let _ = schema; // a test reads it here and looks it up
+        let _ = schema; // a test finds it here and looks it up
         self.print_json(value)
     }
 
@@ -115,19 +115,20 @@ impl Output {
         print(&escaped(&shown_in_json(&text), Form::Json))
     }
 
-    /// Prints a definition that the caller goes on using, made of what the caller gave: whole, with what is secret in it.
+    /// Prints a definition for further use, made from the caller's input: complete, including
+    /// secrets.
     pub fn document(self, xml: &str) -> std::io::Result<()> {
         print(&escaped(xml, Form::Xml))
     }
 
-    /// The same in an answer as JSON.
+    /// Prints a JSON answer with such a definition.
     pub fn json_document<T: Answer>(self, format: &'static str, value: &T) -> std::io::Result<()> {
         let document = Document::new(format, value);
         let text = serde_json::to_string_pretty(&document).map_err(std::io::Error::other)?;
         print(&escaped(&text, Form::Json))
     }
 
-    /// Prints JSON that is made already.
+    /// Prints finished JSON.
     pub fn json_text(self, text: &str) -> std::io::Result<()> {
         print(&escaped(text, Form::Json))
     }
@@ -147,7 +148,7 @@ impl Output {
     }
 }
 
-/// Writes to standard output; adds a newline where there is none.
+/// Writes to standard output; adds a newline if missing.
 fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -157,13 +158,14 @@ fn print(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Says that the connection at this URI is of another machine: commands that are offered lead there, not here.
+/// Records that the connection at this URI is to another machine, so that suggested commands
+/// connect there.
 pub fn leads_away(uri: &str) {
-    // There is one connection in a run.
+    // A run has only one connection.
     let _ = AWAY.set(format!("`gpuvm --connect {} ", word(uri)));
 }
 
-/// A text with the commands that can be run as they are, without secrets.
+/// Returns a text with its commands made pasteable, without secrets.
 pub fn offered_text(text: &str) -> String {
     offered(redacted(text)).into_owned()
 }
@@ -178,13 +180,13 @@ fn print_marked(text: &str) -> std::io::Result<()> {
     print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
 }
 
-/// A text whose commands can be run as they are: about the host that was asked about, on the machine that it is about.
+/// Returns a text whose commands can be pasted: with the host and connection of this call.
 fn offered(text: Cow<'_, str>) -> Cow<'_, str> {
     led(offer::carried(text))
 }
 
-/// A JSON document with what is secret in its strings hidden, and with their commands as they can be run. Each string by
-/// itself: one that begins as a secret does and does not end so would hide the rest of the document.
+/// Hides secrets in the strings of a JSON document, and makes their commands pasteable. Each string
+/// separately: an unterminated secret would otherwise hide the rest of the document.
 fn shown_in_json(text: &str) -> Cow<'_, str> {
     if !text.contains(offer::OURS) && matches!(redacted(text), Cow::Borrowed(_)) {
         return Cow::Borrowed(text);
@@ -218,7 +220,7 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A text whose commands lead to the machine that it is about.
+/// Returns a text whose commands connect to the machine it is about.
 fn led(text: Cow<'_, str>) -> Cow<'_, str> {
     let Some(away) = AWAY.get() else { return text };
     let mut parts = text.split("`gpuvm ");
@@ -233,26 +235,26 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Writes to standard error, also where little is to be said: errors, and what a question is about. Adds a newline where
-/// there is none.
+/// Writes to standard error, even with `--quiet`: errors, and the text before a question. Adds a
+/// newline if missing.
 pub fn tell(text: &str) {
     let text = offered(redacted(text));
     let text = escaped(&text, Form::Text);
     let text = wrap::fit(&text, columns(std::io::stderr()));
     let text = colour::headlines(&text, colour::is_on(&std::io::stderr()));
     let end = if text.ends_with('\n') { "" } else { "\n" };
-    // Who reads nothing is told nothing.
+    // A closed standard error is ignored.
     let _ = write!(std::io::stderr(), "{text}{end}");
 }
 
-/// Writes a line of what is done to standard error: never broken, and without secrets.
+/// Writes a trace line to standard error: not wrapped, and without secrets.
 pub fn trace(line: &str) {
     let line = redacted(line);
     let line = escaped(redacted_urls(&line).as_ref(), Form::Text).into_owned();
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Asks a question at the terminal; what is typed, without the white space around it.
+/// Asks a question at the terminal; returns the trimmed input.
 pub fn ask(question: &str) -> std::io::Result<String> {
     let mut err = std::io::stderr().lock();
     write!(err, "{} ", escaped(&redacted(question), Form::Text))?;
@@ -262,19 +264,19 @@ pub fn ask(question: &str) -> std::io::Result<String> {
     Ok(answer.trim().to_owned())
 }
 
-/// Asks a question that is answered by yes or no; anything else is a no.
+/// Asks a question answered by yes or no; anything else means no.
 pub fn ask_yes(question: &str) -> std::io::Result<bool> {
     let answer = ask(&format!("{question} [y/N]"))?;
     Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Columns of the terminal that answers go to: `COLUMNS`, else what it says; none: `COLUMNS` is not set and it is no terminal,
-/// and no line is broken, so that a program that reads them gets a record a line.
+/// Returns the width of standard output: `COLUMNS`, otherwise that of the terminal; none: neither,
+/// and lines are not wrapped, so that programs get one record per line.
 pub fn width() -> Option<usize> {
     columns(std::io::stdout())
 }
 
-/// Columns of a stream.
+/// Returns the width of a stream.
 fn columns(stream: impl AsFd) -> Option<usize> {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let asked = asked.filter(|columns| *columns > 0);

@@ -27,13 +27,14 @@ fn collect(command: &Command, path: &str, pages: &mut Vec<(String, String)>) -> 
 
 /// The page of a command.
 fn page(command: &Command, path: &str) -> io::Result<String> {
-    // What `-h` leaves out belongs to the page, and so does the help of options that have no long one.
+    // Options hidden from `-h` belong on the page, and so does the help of options without a long
+    // one.
     let shown = command.clone().mut_args(|arg| arg.hide_short_help(false));
     let shown = shown.after_help(None::<&str>).after_long_help(None::<&str>).version(None::<&str>);
     let groups = if path == "gpuvm" { &GROUPS[..] } else { &[] };
     let shown = match groups.is_empty() {
         true => shown.subcommand_help_heading("COMMANDS"),
-        // They are listed by group below.
+        // Verbs are listed by group below.
         false => shown.mut_subcommands(|below| below.hide(true)),
     };
     let man = Man::new(shown).title(path.replace(' ', "-")).date("");
@@ -76,7 +77,7 @@ fn examples(command: &Command, page: &mut Roff) {
     page.control("fi", []);
 }
 
-/// Adds the pages beside this one: that above it, and those of section 7 that explain it.
+/// Adds the pages beside this one: its parent, and those of section 7 that explain it.
 fn see_also(path: &str, page: &mut Roff) {
     let words: Vec<&str> = path.split(' ').skip(1).collect();
     let above = path.rsplit_once(' ').map(|(above, _)| (above.replace(' ', "-"), 1));

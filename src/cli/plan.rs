@@ -1,4 +1,4 @@
-//! `plan`: where a guest would go, for people and as JSON. Changes nothing.
+//! `plan`: the placement of a guest, as text and JSON. Changes nothing.
 
 mod text;
 

@@ -1,11 +1,11 @@
-//! What may reach a terminal of a text that holds words of others: names, titles, metadata, records, the words of agents
-//! and of programs. Control characters are shown, not obeyed, and so are characters that turn the direction of a line;
-//! passwords are left out. `output` applies it to all that is printed.
+//! Sanitizing of foreign text before it is printed: names, titles, metadata, records, output of
+//! agents and programs. Control characters are shown escaped, and so are bidirectional overrides;
+//! passwords are removed. `output` applies it to everything printed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// What reads a text, which says how a character is written that a terminal would obey.
+/// The reader of a text, which decides how control characters are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A person: `\u{202e}`.
@@ -16,14 +16,15 @@ pub enum Form {
     Xml,
 }
 
-/// What stands in place of a secret.
+/// The replacement of a secret.
 const HIDDEN: &str = "***";
-/// Words that make an element's text or value one that is not shown, in small letters.
+/// Words that mark an element's text or value as secret, in lower case.
 const SECRET_WORDS: [&str; 8] =
     ["passw", "secret", "credential", "token", "apikey", "api_key", "authkey", "private"];
 
-/// Whether a terminal obeys a character: C0 and C1 controls but the end of a line and the tab, marks and overrides of
-/// direction, separators of lines and paragraphs, tags, and what marks colours in texts of ours.
+/// Whether a terminal interprets a character: C0 and C1 controls except newline and tab,
+/// bidirectional marks and overrides, line and paragraph separators, tags, and our own colour
+/// marks.
 fn is_obeyed(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
         || matches!(
@@ -42,7 +43,8 @@ fn is_obeyed(c: char) -> bool {
         )
 }
 
-/// A text of which a terminal obeys nothing. Documents keep their meaning.
+/// Returns a text with everything escaped that a terminal would interpret. Documents keep their
+/// meaning.
 pub fn escaped(text: &str, form: Form) -> Cow<'_, str> {
     if !text.chars().any(is_obeyed) {
         return Cow::Borrowed(text);
@@ -58,7 +60,8 @@ pub fn escaped(text: &str, form: Form) -> Cow<'_, str> {
                     write!(shown, "\\u{unit:04x}").expect("text");
                 }
             }
-            // A line of a document may end so; as a reference it would be another character.
+            // Lines of a document may end in CR; as a character reference it would mean something
+            // else.
             Form::Xml if c == '\r' => {}
             Form::Xml => write!(shown, "&#x{:x};", c as u32).expect("text"),
         }
@@ -66,9 +69,9 @@ pub fn escaped(text: &str, form: Form) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A text without the passwords of definitions in it, as libvirt leaves them out for those who may not see them, and
-/// without what looks like one in arguments, firmware configuration and OEM strings. The text may be XML, a diff of it, or
-/// JSON that holds it.
+/// Removes passwords of definitions from a text, as libvirt does for unprivileged readers, and
+/// apparent passwords in arguments, firmware configuration and OEM strings. The text may be XML, a
+/// diff of it, or JSON containing it.
 pub fn redacted(text: &str) -> Cow<'_, str> {
     let text = without_values(text, "passwd");
     let text = within(text, "<cookie", "</cookie>", |_| true);
@@ -76,8 +79,8 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     arguments(kernel_arguments(text))
 }
 
-/// A text without the secrets of its URLs: the password beside a user, and the values of parameters, of which those of a
-/// download carry signatures and tokens under many names.
+/// Removes secrets from the URLs in a text: the password after a user name, and the values of query
+/// parameters, which in downloads carry signatures and tokens under many names.
 pub fn redacted_urls(text: &str) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = text;
@@ -108,7 +111,7 @@ pub fn redacted_urls(text: &str) -> Cow<'_, str> {
     if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
 }
 
-/// Whether a text speaks of a secret.
+/// Whether a text contains a word for a secret.
 fn is_secret(text: &str) -> bool {
     let small = text.to_ascii_lowercase();
     SECRET_WORDS.iter().any(|word| small.contains(word))
@@ -131,7 +134,8 @@ fn without_values<'t>(text: &'t str, name: &str) -> Cow<'t, str> {
     if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
 }
 
-/// Where the value of `='...'` begins and ends; none: it is no such thing. A value without an end is one to the end.
+/// Returns where the value of `='...'` begins and ends; none: no such value. An unterminated value
+/// reaches to the end of the text.
 fn value(text: &str) -> Option<(usize, usize)> {
     let blank = |text: &str| text.len() - text.trim_start().len();
     let equals = blank(text);
@@ -146,7 +150,7 @@ fn value(text: &str) -> Option<(usize, usize)> {
     Some((open, end))
 }
 
-/// Hides the texts of elements that begin and end so, where `hides` says so of all of it.
+/// Hides the texts of elements with this start and end if `hides` returns true for the element.
 fn within<'t>(
     text: Cow<'t, str>,
     begin: &str,
@@ -169,7 +173,7 @@ fn within<'t>(
     if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
 }
 
-/// Hides the values of a kernel's arguments that speak of secrets.
+/// Hides the values of kernel arguments named like secrets.
 fn kernel_arguments(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = &*text;
@@ -191,7 +195,7 @@ fn kernel_arguments(text: Cow<'_, str>) -> Cow<'_, str> {
     if shown.is_empty() { text } else { Cow::Owned(shown + rest) }
 }
 
-/// Hides arguments and variables that are handed to QEMU as they are and speak of secrets.
+/// Hides arguments and variables passed verbatim to QEMU that are named like secrets.
 fn arguments(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = &*text;
@@ -257,7 +261,7 @@ mod tests {
         {
             assert!(shown.contains(kept), "{kept}: {shown}");
         }
-        // As a step, a history of it, and a step that writes that history.
+        // As JSON in a step, in its history, and in a step that writes that history.
         let mut json = xml.to_owned();
         for _ in 0..3 {
             json = serde_json::to_string(&[&json]).unwrap();

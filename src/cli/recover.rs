@@ -30,7 +30,7 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Err(first.into())
 }
 
-/// What is done about a change, in lines; `done`: it has been.
+/// Describes how a change is recovered, in lines; `done`: it has been.
 fn text(killed: &Killed, done: bool) -> String {
     if let Some(damaged) = &killed.damaged {
         return format!("{damaged}\n");

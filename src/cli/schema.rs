@@ -1,5 +1,5 @@
-//! JSON Schemas of all that `--json` prints, made from the types that are printed, and the verb that prints them. A test
-//! finds what is printed and not listed here.
+//! JSON Schemas of everything that `--json` prints, made from the printed types. A test finds
+//! printed documents that are not listed here.
 
 use super::diff;
 use super::export;
@@ -15,8 +15,8 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-/// A schema's name, which is the `format` of its documents, and what makes it. Arrays have no `format`; their names are
-/// made of the verb that prints them.
+/// A schema's name, which is the `format` of its documents, and its generator. Arrays have no
+/// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
@@ -89,7 +89,7 @@ pub fn find(name: &str) -> Option<Schema> {
     Some(make(name))
 }
 
-/// What makes schemas of values as they are printed.
+/// Returns a generator of schemas for serialized values.
 fn generator() -> SchemaGenerator {
     SchemaSettings::draft2020_12().for_serialize().into_generator()
 }

@@ -1,6 +1,7 @@
-//! The one style of lists: a head in capitals, two blanks between columns, no lines. A table that is wider than the terminal
-//! wraps its last column, then what is prose in it, and where that is not enough each row goes on in a line below, as the
-//! head does: names and addresses are there to be copied and are never broken.
+//! The style of all lists: a head in capitals, two blanks between columns, no rules. A table wider
+//! than the terminal wraps its last column, then columns of prose, and if that is not enough each
+//! row, like the head, continues on a line below: names and addresses are for copying and are never
+//! broken.
 
 use super::colour::{END, Mark, state};
 use super::printable::{Form, escaped, redacted};
@@ -13,9 +14,9 @@ use tabled::settings::{Color, Padding, Style, Width};
 
 /// Blanks between columns.
 const GAP: usize = 2;
-/// Columns that a last column gets before others give way.
+/// The least width of a last column before others shrink.
 const LEAST: usize = 24;
-/// How much further in the rest of a row stands.
+/// The extra indent of a row's continuation.
 const BELOW: usize = 4;
 /// Columns of prose, which may be broken between words wherever they stand.
 const PROSE: [&str; 1] = ["MODEL"];
@@ -31,11 +32,11 @@ pub struct Table {
     indent: usize,
 }
 
-/// A part of each row that stands in a line of its own.
+/// A part of each row on a line of its own.
 struct Part {
     /// Its columns.
     columns: Range<usize>,
-    /// What they may have.
+    /// Their widths.
     widths: Vec<usize>,
     /// Blanks before it.
     indent: usize,
@@ -56,7 +57,7 @@ impl Table {
         table
     }
 
-    /// The table further in.
+    /// Indents the table.
     pub fn indented(mut self, indent: usize) -> Table {
         self.indent = indent;
         self
@@ -68,7 +69,8 @@ impl Table {
         self.rows.push(row.into_iter().map(cell).collect());
     }
 
-    /// It in lines of at most `width` columns, with marks; none: each row as wide as it is.
+    /// Formats it in lines of at most `width` columns, with marks; none: rows keep their natural
+    /// width.
     pub fn text(&self, width: Option<usize>) -> String {
         let parts = self.parts(width);
         let rendered: Vec<Vec<Vec<String>>> = parts.iter().map(|part| self.part(part)).collect();
@@ -82,8 +84,8 @@ impl Table {
         text
     }
 
-    /// It in lines of at most `width` columns, of which what does not fit is cut off, columns on the right first: a row
-    /// keeps its line.
+    /// Formats it in lines of at most `width` columns; what does not fit is cut off, columns on the
+    /// right first, so that a row stays on one line.
     pub fn cut(&self, width: usize) -> String {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths = (0..count).map(|column| self.width(column)).collect();
@@ -96,7 +98,7 @@ impl Table {
         lines(&table, self.indent).into_iter().map(|line| line + "\n").collect()
     }
 
-    /// How wide a column is: the widest line of its cells.
+    /// Returns the width of a column: the widest line of its cells.
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| get_text_width(cell)).max().unwrap_or(0)
@@ -138,7 +140,8 @@ impl Table {
         words.max().unwrap_or(0)
     }
 
-    /// Rows that go on below: as many columns in a line as fit; the last one of `natural` width gets what is left.
+    /// Splits rows that continue below: as many columns in a line as fit; the last one, `natural`
+    /// wide, gets the rest.
     fn folded(&self, widths: Vec<usize>, natural: usize, width: usize) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut used = 0;
@@ -211,7 +214,7 @@ impl Table {
     }
 }
 
-/// A head's words in capitals, but for those that have some: `MiB`, `GPUs`.
+/// Puts a head's words in capitals, except those that have some: `MiB`, `GPUs`.
 fn capitals(head: &str) -> String {
     let word = |word: &str| match word.contains(char::is_uppercase) {
         true => word.to_owned(),
@@ -220,7 +223,7 @@ fn capitals(head: &str) -> String {
     head.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The lines of a table. Cells are padded to the width of their column, which no reader needs at the end of a line.
+/// The lines of a table. Trailing padding of cells is trimmed.
 fn lines(table: &tabled::Table, indent: usize) -> Vec<String> {
     let trimmed = |line: &str| {
         let line = format!("{:indent$}{line}", "");

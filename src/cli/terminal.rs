@@ -1,4 +1,4 @@
-//! The terminal as whoever is told and asked: how steps are shown and questions are put.
+//! The reporter of a terminal: shows steps and asks questions.
 
 use super::bar::Bar;
 use super::output::{Output, ask, ask_yes, leads_away, tell};
@@ -7,21 +7,21 @@ use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
 use std::io::{self, IsTerminal as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The terminal, as whoever is told and asked.
+/// The reporter of a terminal.
 pub struct Screen {
     /// How to print.
     output: Output,
-    /// How far a long step is.
+    /// Progress of a long step.
     bar: Mutex<Bar>,
 }
 
 impl Screen {
-    /// The one of a run.
+    /// Makes the reporter of a run.
     pub fn new(output: Output) -> Screen {
         Screen { output, bar: Mutex::new(Bar::new(output)) }
     }
 
-    /// The bar; a thread that panicked leaves it as good as it was.
+    /// The bar; it stays usable after a panic of another thread.
     fn bar(&self) -> MutexGuard<'_, Bar> {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,7 @@ impl Reporter for Screen {
     }
 }
 
-/// Asks at the terminal, after it was said what is done.
+/// Asks at the terminal, after showing what will be done.
 fn put(asked: Asked<'_>) -> io::Result<Answer> {
     let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
     let will = |lines: &mut dyn Iterator<Item = String>| {

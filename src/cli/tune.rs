@@ -87,7 +87,7 @@ fn change(args: &TuneArgs, wanted: &Tune, cx: &Context<'_>) -> anyhow::Result<u8
     Ok(done(&tuning))
 }
 
-/// The exit code as far as refusals go: with --all-domains one that is refused does not keep the others.
+/// Returns the exit code: with --all-domains a refused domain does not stop the others.
 fn done(tuning: &Tuning) -> u8 {
     if tuning.is_whole() { EXIT_DONE } else { EXIT_FAILED }
 }

@@ -28,7 +28,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Says what was undone.
+/// Prints what was undone.
 fn tell(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-undone", undone)?);

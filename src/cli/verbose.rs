@@ -1,5 +1,5 @@
-//! `-v` and `-vv`: prints to standard error what `gpuvm-host` tells of its doings, with the seconds since the start and
-//! without secrets.
+//! `-v` and `-vv`: prints the traces of `gpuvm-host` to standard error, with the seconds since the
+//! start and without secrets.
 
 use super::output;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// Listens from now on: once, what changes, runs, or takes long; twice, everything.
+/// Subscribes to traces: with one `-v` changes, programs and slow calls; with two, everything.
 pub fn listen(times: u8) {
     let level = match times {
         0 => return,
@@ -18,7 +18,7 @@ pub fn listen(times: u8) {
     let lines = tracing_subscriber::fmt().with_max_level(level).with_level(false);
     let lines = lines.with_target(false).with_ansi(false).with_timer(Since(Instant::now()));
     let lines = lines.with_writer(|| Lines).finish();
-    // Whoever embeds the command may listen already.
+    // A program that embeds the command may have a subscriber already.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
@@ -31,7 +31,7 @@ impl FormatTime for Since {
     }
 }
 
-/// Standard error: it is given whole lines.
+/// A writer of whole lines to standard error.
 struct Lines;
 
 impl Write for Lines {

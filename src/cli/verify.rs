@@ -60,12 +60,13 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Verified>> {
     Ok(found.all)
 }
 
-/// Compares until somebody interrupts it. A round that fails is said and not the end: libvirt may be on its way up.
+/// Compares until interrupted. A failing round is reported but does not end it: libvirt may be
+/// starting.
 fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result<u8> {
     let (mut rounds, mut failure) = (Rounds::default(), String::new());
     loop {
         let begun = Instant::now();
-        // A connection of its own, since one that is broken stays so.
+        // A new connection each round, since a broken one stays broken.
         match round(args, &Context::new(cx.global)) {
             Ok(now) => {
                 failure.clear();
@@ -77,7 +78,7 @@ fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result
                     cx.output.progress(&summary(rounds.known()));
                 }
             }
-            // The first one has to do: what is asked for may not be there at all.
+            // The first round must succeed: the domains may not exist at all.
             Err(error) if rounds.is_first() => return Err(error),
             Err(error) => {
                 let text = error::report(&error);

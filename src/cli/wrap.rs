@@ -1,14 +1,14 @@
-//! Lines that fit a terminal: broken between words, with a hanging indent. What stands between backquotes is there to be
-//! pasted and is never broken.
+//! Wraps lines to the terminal: between words, with a hanging indent. Text between backquotes is
+//! for pasting and is never broken.
 
 use std::borrow::Cow;
 use tabled::grid::util::string::get_line_width as columns;
 
-/// Columns within which the values of labelled lines begin.
+/// The column before which the values of labelled lines begin.
 const LABEL: usize = 26;
 
-/// A text whose lines are at most `width` columns wide, as far as commands allow. A line that goes on does so below its
-/// value, where it has a label, else two columns further in than it began.
+/// Wraps a text to `width` columns, as far as commands allow. A labelled line continues below its
+/// value, others two columns further in.
 pub fn fit(text: &str, width: Option<usize>) -> Cow<'_, str> {
     let Some(width) = width else { return Cow::Borrowed(text) };
     if text.lines().all(|line| columns(line) <= width) {
@@ -27,7 +27,7 @@ pub fn fit(text: &str, width: Option<usize>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Adds a line that is too wide.
+/// Adds a line that is too wide, wrapped.
 fn hang(line: &str, width: usize, shown: &mut String) {
     let begin = line.len() - line.trim_start_matches(' ').len();
     let value = value_of(line, begin).filter(|value| columns(&line[..*value]) <= width / 2);
@@ -42,7 +42,7 @@ fn hang(line: &str, width: usize, shown: &mut String) {
     shown.push_str(&broken(&line[begin..], rooms.0, rooms.1).join(&below));
 }
 
-/// Where the value of a labelled line begins: behind two blanks or more.
+/// Returns where the value of a labelled line begins: after two blanks or more.
 fn value_of(line: &str, begin: usize) -> Option<usize> {
     let gap = begin + line[begin..].find("  ")?;
     let value = line.len() - line[gap..].trim_start_matches(' ').len();
@@ -54,13 +54,13 @@ pub fn lines(text: &str, width: usize) -> Vec<String> {
     text.split('\n').flat_map(|line| broken(line, width, width)).collect()
 }
 
-/// One line in lines, of which the first has its own width. A word that is longer is broken behind its commas.
+/// Wraps one line, with a separate width for the first. A longer word is broken after its commas.
 fn broken(text: &str, first: usize, others: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     let mut is_first_word = true;
     for word in words(text) {
-        // What may be pasted is not broken.
+        // Words for pasting are not broken.
         let breaks = columns(word) > others && !word.contains('`') && !word.starts_with("--");
         let pieces: Vec<&str> = match breaks {
             true => word.split_inclusive(',').collect(),
@@ -84,7 +84,7 @@ fn broken(text: &str, first: usize, others: usize) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Whether a word is an option, which may be pasted with what follows it.
+/// Whether a word is an option, which may be pasted with its value.
 fn takes_value(word: &str) -> bool {
     word.starts_with("--")
         && word.len() > 2
@@ -92,7 +92,7 @@ fn takes_value(word: &str) -> bool {
         && !word.contains(' ')
 }
 
-/// What is not broken: words, an option and its value, and all that stands between two backquotes.
+/// Returns the unbreakable parts: words, an option with its value, and text between backquotes.
 fn words(text: &str) -> Vec<&str> {
     let paired = text.matches('`').count().is_multiple_of(2);
     let (mut found, mut begin, mut quoted) = (Vec::new(), 0, false);

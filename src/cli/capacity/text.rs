@@ -1,4 +1,4 @@
-//! What still fits, for people.
+//! The text output of `capacity`.
 
 use crate::cli::names::counted;
 use crate::cli::table::Table;
@@ -6,10 +6,10 @@ use crate::placement::{Advice, Away, Blocked, Capacity};
 use crate::words::count;
 use std::fmt::Write as _;
 
-/// Holders of a size that are printed; JSON has all.
+/// The most holders of a size printed; JSON has all.
 const SHOWN: usize = 8;
 
-/// How many guests fit, by size; on an empty host there is one column.
+/// Makes the table of fitting guests by size; on an empty host with one column.
 pub(super) fn table(capacity: &Capacity, empty: bool) -> Table {
     let columns = if empty { 2 } else { 3 };
     let head = ["GPUs of a guest", "guests that fit", "on the empty host"];
@@ -20,7 +20,7 @@ pub(super) fn table(capacity: &Capacity, empty: bool) -> Table {
     table
 }
 
-/// The rest of the answer for people, `none` where there are no GPUs.
+/// Returns the rest of the text output, `none` if there are no GPUs.
 pub(super) fn text(capacity: &Capacity, none: &str) -> String {
     let mut text = String::new();
     if capacity.sizes.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
     text
 }
 
-/// Adds what is in the way of a size, and what would free it.
+/// Adds what prevents a size, and what would free it.
 fn blocked(next: &Blocked, text: &mut String) {
     let Blocked { gpus, what, holders, even_empty, advice, bounded } = next;
     let number = count(*gpus, "GPU");
@@ -73,7 +73,7 @@ fn blocked(next: &Blocked, text: &mut String) {
     }
 }
 
-/// The cheapest way in one sentence.
+/// Describes the cheapest solution in one sentence.
 fn advise(advice: &Advice) -> String {
     let steps: Vec<String> = advice.guests.iter().map(step).collect();
     let ends = advice.guests.iter().any(|guest| guest.running && guest.to.is_none());
@@ -82,7 +82,7 @@ fn advise(advice: &Advice) -> String {
         Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
         _ => gpus(&advice.gpus),
     };
-    // Not that they are free then: they may be now, and cores or memory be what is missing.
+    // Not that they become free: they may be free now, while cores or memory are missing.
     format!("{only}{}: then {place} can be had", steps.join("; "))
 }
 

@@ -1,4 +1,4 @@
-//! `device list`: who has which function, and whether a guest can have it.
+//! `device list`: the holder of each function, and whether a guest can have it.
 
 use crate::cli::args::DeviceListArgs;
 use crate::cli::context::Context;
@@ -22,7 +22,7 @@ pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The kind in a word.
+/// Returns the word for a kind.
 fn kind(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Gpu => "GPU",

@@ -28,7 +28,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The rows as a table. Names are there to be copied, so nothing is wrapped.
+/// The rows as a table. Names are for copying, so nothing is wrapped.
 fn table(drives: &[ListedDrive]) -> Table {
     let mut table = Table::new([
         "DRIVE", "ADDRESS", "NODE", "SWITCH", "SIZE", "MODEL", "ROLE", "GIVE", "ID", "USED BY",
@@ -37,7 +37,7 @@ fn table(drives: &[ListedDrive]) -> Table {
     let text = |value: Option<String>| value.unwrap_or_else(dash);
     let give = |give: &[&str]| if give.is_empty() { dash() } else { give.join(",") };
     for row in drives {
-        // What is used of a drive is said at its partition.
+        // A partition's use is shown at the partition.
         let is_own = |reason: &&Reason| {
             let of_part = row.partitions.iter().any(|part| part.used_by.contains(reason));
             !of_part || matches!(reason, Reason::Function { .. })
@@ -80,7 +80,7 @@ fn table(drives: &[ListedDrive]) -> Table {
     table
 }
 
-/// A reason, shortened where the row says what is used.
+/// Returns a reason, shortened if the row already names the device.
 fn short(reason: &Reason) -> String {
     match reason {
         Reason::Host { used: DriveUse::Mounted { at }, .. } => format!("mounted at {at}"),

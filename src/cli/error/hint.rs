@@ -1,4 +1,4 @@
-//! What helps against an error of the rooms below, one cause at a time.
+//! Hints for errors of the lower crates, one cause at a time.
 
 use super::Hinted;
 use crate::apply::bind::BindError;
@@ -81,7 +81,7 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
 }
 
-/// What helps against a refusal of Fabric Manager, or against what keeps a partition.
+/// Returns the hint for a refusal of Fabric Manager, or for a partition in use.
 fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
         return Some(gpuvm_ops::partition::hint(refusal));
@@ -93,7 +93,7 @@ fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
 }
 
-/// What helps where a journal cannot be written: without one no change is begun.
+/// Returns the hint if a journal cannot be written: without one no change starts.
 fn journal_hint(path: &Path, source: &std::io::Error) -> String {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
     let dir = path.parent().unwrap_or(path).display();
@@ -109,7 +109,7 @@ fn journal_hint(path: &Path, source: &std::io::Error) -> String {
     }
 }
 
-/// What helps against an error with a function's driver.
+/// Returns the hint for an error with a function's driver.
 fn bind_hint(error: &BindError) -> Option<String> {
     Some(match error {
         BindError::Stuck { .. } => {
@@ -132,7 +132,7 @@ fn bind_hint(error: &BindError) -> Option<String> {
     })
 }
 
-/// What helps against an error with huge pages.
+/// Returns the hint for an error with huge pages.
 fn pages_hint(error: &PagesError) -> Option<String> {
     Some(match error {
         PagesError::Write(error) => return bind_hint(error),
@@ -158,7 +158,7 @@ fn pages_hint(error: &PagesError) -> Option<String> {
     })
 }
 
-/// What helps against an error with an image.
+/// Returns the hint for an error with an image.
 fn disk_hint(error: &DiskError) -> Option<String> {
     let hint = match error {
         DiskError::Exists { .. } => "use it as it is with --disk PATH, or choose another --name",
@@ -183,7 +183,7 @@ fn disk_hint(error: &DiskError) -> Option<String> {
     Some(hint.into())
 }
 
-/// What helps against a hypervisor's error.
+/// Returns the hint for a hypervisor's error.
 fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
         HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",

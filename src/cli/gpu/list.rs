@@ -1,4 +1,4 @@
-//! `gpu list`: GPUs and NVSwitches with their partitions and whether they can be had.
+//! `gpu list`: GPUs and NVSwitches with their partitions and their availability.
 
 use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
@@ -21,7 +21,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Numbers of partitions, runs of three and more shortened: `0-2,5`.
+/// Lists partition numbers, with runs of three or more shortened: `0-2,5`.
 fn numbers(ids: &[PartitionId]) -> String {
     let mut ids: Vec<u32> = ids.iter().map(|id| id.0).collect();
     ids.sort_unstable();

@@ -1,4 +1,5 @@
-//! `host capture`: this machine, as a file that `--host` takes. The file is there whole or not at all.
+//! `host capture`: records this machine in a file for `--host`. The file is written completely or
+//! not at all.
 
 use crate::cli::args::CaptureArgs;
 use crate::cli::context::Context;

@@ -1,4 +1,4 @@
-//! `host files`: how many files guests may have open, and the line of libvirt's qemu.conf that says it.
+//! `host files`: the open-files limit of guests, and the line of libvirt's qemu.conf that sets it.
 
 use crate::cli::args::HostFilesArgs;
 use crate::cli::change::change_host;
@@ -37,7 +37,7 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Shows what holds.
+/// Shows the current limit.
 fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
     let open = open_files_now(root)?;
     if cx.output.json {

@@ -1,4 +1,4 @@
-//! `host matrix`: how near GPUs, NICs and drives are to each other. Only arranges what [`Matrix`] says.
+//! `host matrix`: how near GPUs, NICs and drives are to each other. Only formats [`Matrix`].
 
 use crate::cli::args::MatrixArgs;
 use crate::cli::context::Context;
@@ -41,7 +41,7 @@ fn tsv(matrix: &Matrix) -> String {
     text
 }
 
-/// A table for people: columns that do not fit into `width` stand in further tables below.
+/// Makes the text table; columns that do not fit into `width` follow in further tables below.
 fn text(matrix: &Matrix, width: usize) -> String {
     let mut columns: Vec<Vec<String>> = Vec::new();
     for (position, row) in matrix.devices.iter().enumerate() {
@@ -83,7 +83,7 @@ fn text(matrix: &Matrix, width: usize) -> String {
     text
 }
 
-/// What the words that stand in the matrix mean.
+/// Explains the words used in the matrix.
 fn legend(matrix: &Matrix) -> String {
     let cells = || matrix.proximity.iter().flatten();
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! `host modules`: which GPU is which module of its board, and the file that keeps that for GPUs that the NVIDIA driver
-//! no longer has. What a publication says about a product is shown, but never written.
+//! `host modules`: the module id of each GPU on its board, and the file that keeps it for GPUs no
+//! longer bound to the NVIDIA driver. Published ids of a product are shown but never written.
 
 use crate::cli::args::ModulesArgs;
 use crate::cli::context::Context;

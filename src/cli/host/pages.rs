@@ -1,4 +1,4 @@
-//! `host pages`: the huge pages of each node, and how many of one size a node is to have.
+//! `host pages`: shows the huge pages of each node, or sets their number.
 
 use crate::cli::args::HostPagesArgs;
 use crate::cli::change::manner;
@@ -34,7 +34,7 @@ fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The pools for people.
+/// Makes the table of pools.
 fn table(rows: &[NodePool]) -> Table {
     let head =
         ["NODE", "SIZE", "RESERVED", "USED", "FREE", "SURPLUS", "ROOM", "AT BOOT", "MOUNTED"];
@@ -60,7 +60,7 @@ fn table(rows: &[NodePool]) -> Table {
 fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host pages --count")?;
     cx.refuse_elsewhere("host pages --count")?;
-    // clap asks for both with --count.
+    // clap requires both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
     let (node, page) = (NodeId(node), PageSize::from(size).size());
     let (now, at_boot) = (!args.boot_only, args.at_boot || args.boot_only);

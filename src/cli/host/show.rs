@@ -1,4 +1,4 @@
-//! `host show`: what the host has and how it hangs together, for people; `--json` prints the value itself.
+//! `host show`: the host's topology as text; `--json` prints the value itself.
 
 use super::summary::header;
 use super::{tables, tree};
@@ -12,7 +12,7 @@ use crate::topology::Topology;
 use gpuvm_ops::host_show::{read, shown};
 use std::fmt::Write as _;
 
-/// Columns of an answer that goes to no terminal.
+/// Columns of output that goes to no terminal.
 const WIDTH: usize = 100;
 
 /// Runs the verb.
@@ -28,7 +28,7 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The whole answer for a terminal of `width` columns.
+/// Returns the whole output for a terminal of `width` columns.
 fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> String {
     let mut text = header(topology, degraded, width);
     let inner = width.saturating_sub(2);
@@ -48,7 +48,7 @@ fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> St
     text
 }
 
-/// What could not be read, and where the fabric's data comes from.
+/// Returns what could not be read, and the source of the fabric's data.
 fn notes(topology: &Topology, width: usize) -> String {
     let fabric = topology.fabric();
     let source = fabric.source.iter().filter(|_| fabric.board.is_some());

@@ -40,7 +40,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
     text
 }
 
-/// Whether guests trust each other; nothing where it was not said.
+/// Whether guests trust each other; empty if not declared.
 fn trust(topology: &Topology) -> String {
     match topology.machine().trust {
         Some(Trust::OneTenant) => "of one tenant: they may share NVLink".into(),
@@ -149,7 +149,7 @@ fn nvlink(topology: &Topology) -> String {
     format!("{board}: {model}")
 }
 
-/// Whether devices can be passed.
+/// Describes whether devices can be passed through.
 fn iommu(topology: &Topology) -> String {
     let groups: BTreeSet<u32> =
         topology.devices().iter().filter_map(|device| device.iommu_group).collect();
@@ -166,7 +166,7 @@ fn iommu(topology: &Topology) -> String {
     }
 }
 
-/// Kernel release and arguments that concern guests.
+/// Kernel release and arguments that affect guests.
 fn kernel(topology: &Topology) -> String {
     let machine = topology.machine();
     let mut words: Vec<String> = machine.kernel_release.iter().cloned().collect();

@@ -9,12 +9,12 @@ use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
 use crate::words::natural;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What happens to cells that do not fit.
+/// How to treat cells that do not fit.
 #[derive(Debug, Clone, Copy)]
 pub enum Wide {
     /// They are cut: a tree must keep one line per row.
     Cut,
-    /// They go on below.
+    /// They continue below.
     Wrap,
 }
 
@@ -29,7 +29,8 @@ pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
     }
 }
 
-/// Nodes with what hangs on them; those with neither pcpus nor memory nor devices in one line below.
+/// Makes the table of nodes with their devices; nodes without pcpus, memory and devices are in one
+/// line below.
 pub fn nodes(topology: &Topology, width: usize) -> String {
     let mut devices: BTreeMap<(NodeId, DeviceKind), usize> = BTreeMap::new();
     for device in topology.devices() {
@@ -101,7 +102,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
     text
 }
 
-/// Drives with who uses them; nothing where there are none.
+/// Makes the table of drives with their users; empty if there are none.
 pub fn drives(topology: &Topology, width: usize) -> String {
     let drives = &topology.parts().drives;
     if drives.is_empty() {
@@ -125,7 +126,7 @@ pub fn drives(topology: &Topology, width: usize) -> String {
     table(rows, width, Wide::Wrap)
 }
 
-/// Who uses a drive and its partitions.
+/// Returns the users of a drive and its partitions.
 fn uses(drive: &Drive) -> Vec<String> {
     let words = |name: &str, used: &DriveUse| match used {
         DriveUse::Mounted { at } => format!("{at} ({name})"),
@@ -142,7 +143,7 @@ fn uses(drive: &Drive) -> Vec<String> {
     uses
 }
 
-/// The sets of GPUs that may form a guest, by size; nothing where any set may.
+/// The sets of GPUs that may form a guest, by size; empty if any set may.
 pub fn partitions(topology: &Topology, width: usize) -> String {
     let partitions = topology.partitions();
     if partitions.is_empty() {

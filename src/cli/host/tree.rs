@@ -1,4 +1,5 @@
-//! The PCIe tree of `host show`. Bridges that lead to one thing only are folded into it, unless all is asked for.
+//! The PCIe tree of `host show`. Bridges that lead to a single device are folded into it, unless
+//! `--all` is given.
 
 use super::tables::{Wide, table};
 use crate::bdf::Bdf;
@@ -6,12 +7,12 @@ use crate::cli::names::{model, short, slow_link};
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Levels that are drawn below each other; PCIe has far fewer, a forged record may have more.
+/// The most levels drawn; PCIe has far fewer, a forged record may have more.
 const DEEPEST: usize = 24;
 
-/// What the tree is drawn from.
+/// A tree being drawn.
 struct Tree<'a> {
-    /// Functions right below a bridge, by address.
+    /// Functions directly below a bridge, by address.
     below: BTreeMap<Bdf, Vec<&'a PciDevice>>,
     /// Names of endpoints: GPU index, network and drive names.
     names: BTreeMap<Bdf, String>,
@@ -26,7 +27,7 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
     let mut shown: BTreeSet<Bdf> = BTreeSet::new();
     for device in topology.devices().iter().filter(|device| all || worth_showing(device)) {
         for bdf in topology.path_to_root(device.bdf) {
-            // What is above was added with an earlier function.
+            // The bridges above were added with an earlier function.
             if !shown.insert(bdf) {
                 break;
             }
@@ -54,7 +55,7 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
         tree.rows.push(vec![root, empty(), empty(), node, empty(), empty(), empty()]);
         tree.draw(&devices, "", 1);
     }
-    // Columns that say nothing on this host (no driver, no IOMMU, no remarks) are left out.
+    // Columns that are empty on this host (no driver, no IOMMU, no remarks) are left out.
     let kept: Vec<usize> = (0..head.len())
         .filter(|&column| tree.rows.iter().skip(1).any(|row| !row[column].is_empty()))
         .collect();
@@ -62,7 +63,7 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
     table(tree.rows.iter().map(pick).collect(), width, Wide::Cut)
 }
 
-/// Whether a function is drawn without being asked for: what a guest may get, and what does not answer.
+/// Whether a function is drawn by default: one that a guest may get, or one that does not respond.
 fn worth_showing(device: &PciDevice) -> bool {
     let dead = matches!(device.vendor, 0 | 0xffff);
     let virtual_function = matches!(device.sriov, Some(Sriov::Vf { .. }));
@@ -105,7 +106,7 @@ fn names(topology: &Topology) -> BTreeMap<Bdf, String> {
     names
 }
 
-/// The node of all of these, where it is one.
+/// Returns the common node of these devices if there is one.
 fn common_node(devices: &[&PciDevice]) -> String {
     let nodes: BTreeSet<_> = devices.iter().filter_map(|device| device.node).collect();
     match nodes.into_iter().collect::<Vec<_>>()[..] {
@@ -115,13 +116,13 @@ fn common_node(devices: &[&PciDevice]) -> String {
 }
 
 impl<'a> Tree<'a> {
-    /// Draws functions that stand side by side, and what is below them.
+    /// Draws sibling functions and everything below them.
     fn draw(&mut self, devices: &[&'a PciDevice], indent: &str, level: usize) {
         for (position, &device) in devices.iter().enumerate() {
             let last = position + 1 == devices.len();
             let (mut path, mut end) = (Vec::new(), device);
             let mut below = self.below.get(&end.bdf).cloned().unwrap_or_default();
-            // A bridge with one thing below it is folded into that thing; the root port stays readable.
+            // A bridge with one child is folded into it; the root port stays visible.
             while let ([only], false) = (below.as_slice(), self.all) {
                 if path.len() >= 32 {
                     break;
@@ -143,7 +144,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The row of a function. Of bridges, group, driver and remarks matter only where all is asked for.
+    /// The row of a function. For bridges, group, driver and remarks are shown only with `--all`.
     fn row(&self, label: String, device: &PciDevice) -> Vec<String> {
         let number =
             |number: Option<u32>| number.map_or(String::new(), |number| number.to_string());
@@ -159,7 +160,7 @@ impl<'a> Tree<'a> {
         ]
     }
 
-    /// What stands in the tree for a function; `top`: the first of the bridges that were folded into it.
+    /// Returns the label of a function; `top`: the first of the bridges folded into it.
     fn label(&self, device: &PciDevice, top: Option<&PciDevice>) -> String {
         let name = self.names.get(&device.bdf);
         let own = match (device.kind(), name) {
@@ -182,7 +183,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// What an admin should notice: a slow link, virtual functions, use by the host.
+/// Returns what an admin should notice: a slow link, virtual functions, use by the host.
 fn remarks(device: &PciDevice) -> Vec<String> {
     let mut remarks: Vec<String> = slow_link(device).into_iter().collect();
     match &device.sriov {

@@ -30,7 +30,7 @@ pub fn run(args: &HostTrustArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Shows what was said.
+/// Shows the current declaration.
 fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     let trust = cx.topology()?.machine().trust;
     let advice = Trust::advice(trust);

@@ -1,4 +1,5 @@
-//! `host tuning`: the settings of the kernel that `verify` judges, shown with the reason of each, and set.
+//! `host tuning`: shows the kernel settings that `verify` judges, each with its reason, or sets
+//! them.
 
 use crate::cli::args::HostTuningArgs;
 use crate::cli::change::change_host;

@@ -1,4 +1,4 @@
-//! `host undo`: takes the last change of the host back.
+//! `host undo`: undoes the last change of the host.
 
 use crate::cli::args::{ConfirmWithinArgs, HostBridgeDeleteArgs, HostUndoArgs};
 use crate::cli::change::asking;
@@ -8,14 +8,14 @@ use gpuvm_ops::host::{named, undo as take_last_back};
 use gpuvm_ops::host_bridge::{delete, last_made};
 use gpuvm_ops::session::{Manner, Of, Session};
 
-/// How long a confirmation of undoing is waited for, in seconds.
+/// How long to wait for the confirmation of an undo, in seconds.
 const CONFIRM_S: u64 = 120;
 
 /// Runs the verb.
 pub fn run(args: &HostUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("host undo")?;
     cx.refuse_elsewhere("host undo")?;
-    // Taking a bridge back may cut a login off, and has its own way.
+    // Undoing a bridge may cut off a login, so it goes through its own confirmation.
     if let Some(bridge) = last_made(cx)?.filter(|_| !args.discard) {
         let (lock, yes, dry_run) = (args.lock.clone(), args.yes, args.dry_run);
         let within = ConfirmWithinArgs { confirm_within: CONFIRM_S };

@@ -63,7 +63,7 @@ pub fn run(args: &NetworkCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// What the arguments ask for.
+/// Converts the arguments to a request.
 fn wanted(args: &NetworkCreateArgs) -> anyhow::Result<NewNetwork> {
     Ok(NewNetwork {
         name: args.name.clone(),
@@ -122,7 +122,7 @@ fn preview(
     Ok(())
 }
 
-/// Says what guests and the host would lose.
+/// Prints what guests and the host would lose.
 pub(super) fn would(lost: &[String], cx: &Context<'_>) {
     for line in lost {
         cx.output.progress(&format!("this would {line}"));

@@ -1,4 +1,4 @@
-//! `network list`: every network, where it leads, and how many are on it.
+//! `network list`: every network, its uplink, and how many guests use it.
 
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;

@@ -25,7 +25,7 @@ pub fn run(args: &NetworkShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// It for people, one fact a line.
+/// Returns the text output, one fact a line.
 fn text(shown: &NetworkShown) -> String {
     let mut text = facts(&shown.network);
     let mut line = |what: &str, value: String| {
@@ -49,7 +49,7 @@ fn text(shown: &NetworkShown) -> String {
     text + &reach(shown.reach)
 }
 
-/// What a network is, one fact a line.
+/// Describes a network, one fact a line.
 pub fn facts(network: &Network) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: Option<String>| {
@@ -74,7 +74,7 @@ pub fn facts(network: &Network) -> String {
     text
 }
 
-/// Who reaches whom, a line each.
+/// Describes who reaches whom, a line each.
 pub fn reach(reach: Option<Reach>) -> String {
     let lines = reach.into_iter().flat_map(Reach::lines);
     lines.map(|(who, how)| format!("{who:<15}{how}\n")).collect()

@@ -16,7 +16,7 @@ pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = args.name.as_str();
     let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
     if args.diff || args.dry_run {
-        // Edits since then are what it is looked at for.
+        // The preview is for seeing later edits.
         let change = session.look(|world| undo(world, name, true))?;
         if args.diff {
             let NetworkUndo { entry, now } = &change.about;

@@ -1,4 +1,4 @@
-//! `nic list`: network cards, their links and virtual functions, and who has those.
+//! `nic list`: network cards, their links and virtual functions, and the holders of these.
 
 use crate::cli::args::NicListArgs;
 use crate::cli::context::Context;
@@ -22,7 +22,7 @@ pub fn run(args: &NicListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Who has a function, in words.
+/// Describes the holder of a function.
 fn state(domains: &[String], used_by: &[Use]) -> String {
     if let Some(first) = used_by.first() {
         let more = used_by.len() - 1;

@@ -1,4 +1,4 @@
-//! A plan for people.
+//! The text output of a plan.
 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 struct Lines(String);
 
 impl Lines {
-    /// Adds the lines of a label; nothing without values.
+    /// Adds the lines of a label; none without values.
     fn add(&mut self, label: &str, values: impl IntoIterator<Item = String>) {
         for (at, value) in values.into_iter().enumerate() {
             let label = if at == 0 { label } else { "" };
@@ -23,7 +23,7 @@ impl Lines {
     }
 }
 
-/// The plan for people.
+/// Returns the text of a plan.
 pub fn describe(planned: &Planned) -> String {
     let Planned { topology, placement, name, .. } = planned;
     let mut lines = Lines(format!("{name}\n"));
@@ -129,7 +129,7 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     );
 }
 
-/// The kernel's name of a NIC or an NVMe drive, where the record has one.
+/// The kernel's name of a NIC or an NVMe drive, if the record has one.
 fn called(topology: &Topology, bdf: Bdf) -> Option<String> {
     let net = topology.device(bdf).and_then(|device| device.net.as_ref());
     let net = net.and_then(|net| net.rdma.first().or(net.netdevs.first()));
@@ -173,7 +173,7 @@ fn pinned(pins: &[CpuSet], threads: usize) -> String {
     runs.join(" ")
 }
 
-/// The reasons for people: all of them, or only the compromises, which nobody should miss.
+/// Formats the reasons: all of them, or only the compromises.
 pub(super) fn reasons(reasons: &[Reason], all: bool) -> String {
     let said: Vec<&Reason> = reasons.iter().filter(|reason| all || reason.compromise).collect();
     let mut text = match (all, said.is_empty()) {

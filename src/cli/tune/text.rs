@@ -1,4 +1,4 @@
-//! Domains that are tuned, as they are printed.
+//! The text output of tuned domains.
 
 use crate::apply::Step;
 use crate::cli::output::Output;
@@ -17,7 +17,7 @@ pub(in crate::cli) struct WithSteps<'a> {
     steps: &'a [Step],
 }
 
-/// Prints the answer; `done`: the changes are made.
+/// Prints the answer; `done`: the changes have been made.
 pub(super) fn print(
     domains: &[TunedDomain],
     output: Output,

@@ -1,4 +1,4 @@
-//! What `verify` found, as it is printed.
+//! The text output of `verify`.
 
 use crate::verify::{Differs, Finding};
 use crate::words;
@@ -34,7 +34,7 @@ pub(super) fn finding_text(finding: &Finding) -> String {
     format!("{severity}: {message}\n  {at} ({rule})\n  hint: {hint}\n")
 }
 
-/// How much was found.
+/// Returns the number of findings in words.
 pub(super) fn summary(all: &[Verified]) -> String {
     let count: usize = all.iter().map(|one| one.findings.len()).sum();
     let domains = all.iter().filter(|one| !one.domain.is_empty()).count();

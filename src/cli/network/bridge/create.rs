@@ -1,4 +1,4 @@
-//! `network host-bridge create`: makes a bridge, or prints what makes it.
+//! `network host-bridge create`: makes a bridge, or prints the configuration.
 
 use super::show;
 use crate::apply::Step;
@@ -61,7 +61,7 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     Ok(make(cx, planned, &Guarded { asks: !args.yes, dry_run: false, words })?)
 }
 
-/// What the arguments ask for.
+/// Converts the arguments to a request.
 fn wanted(args: &HostBridgeCreateArgs) -> NewHostBridge {
     let addressing = match args.address {
         Some(address) => {
@@ -82,7 +82,7 @@ fn wanted(args: &HostBridgeCreateArgs) -> NewHostBridge {
     NewHostBridge { request, within_s, login: login(), only_shown }
 }
 
-/// The host's address by which the login comes in that runs this: the third of the client's address and port, and ours
+/// Returns the host's address that the current SSH login uses: the third field of SSH_CONNECTION
 /// (ssh(1)).
 fn login() -> Option<Ipv4Addr> {
     std::env::var("SSH_CONNECTION").ok()?.split_whitespace().nth(2)?.parse().ok()
@@ -101,7 +101,7 @@ fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Re
     Ok(EXIT_DONE)
 }
 
-/// Refuses a host that netplan does not configure.
+/// Makes the refusal of a host that netplan does not configure.
 fn elsewhere(prepared: &HostBridgePlan) -> anyhow::Error {
     let manager = prepared.manager.to_string();
     HostBridgeError::OtherManager { manager }
