@@ -1,6 +1,6 @@
-//! Writes jump stubs for the libvirt functions listed in `hypervisor/libvirt.symbols`, so that the program does
-//! not load libvirt before a verb needs it (see `hypervisor/lazy.rs`). On Linux on x86-64 and aarch64; elsewhere
-//! libvirt is linked as usual.
+//! Writes jump stubs for the libvirt functions listed in `hypervisor/libvirt.symbols`, so that
+//! libvirt is loaded only when a verb needs it (see `hypervisor/lazy.rs`). On Linux on x86-64 and
+//! aarch64; elsewhere libvirt is linked as usual.
 
 #[path = "hypervisor/stubs.rs"]
 mod stubs;

@@ -1,5 +1,5 @@
-//! A question that a child process answers, with a deadline: what is asked may hang in a driver, write to the terminal or
-//! crash, and none of that may reach this program.
+//! Runs a query in a child process with a deadline: it may hang in a driver, write to the terminal
+//! or crash, none of which may affect this program.
 #![allow(unsafe_code)] // the fork
 
 use nix::errno::Errno;
@@ -16,30 +16,31 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a child may take to end once it answered or was killed; one that hangs in the driver is left behind.
+/// How long a child may take to end once it answered or was killed; one that hangs in a driver is
+/// abandoned.
 const END_LIMIT: Duration = Duration::from_millis(500);
-/// Bytes that an answer has at most; 64 partitions of 16 GPUs have some 100 KiB.
+/// The largest answer in bytes; 64 partitions of 16 GPUs take some 100 KiB.
 const LARGEST: usize = 1 << 20;
 
-/// A question that a child process is to answer.
+/// A query running in a child process.
 pub struct Question {
     /// The child and its answer, or why there is none.
     child: Result<(Pid, UnixStream), String>,
-    /// When it is given up.
+    /// Its deadline.
     until: Instant,
-    /// How long that was from the start.
+    /// Its time limit.
     limit: Duration,
 }
 
 impl Question {
-    /// Starts a child that works on it.
+    /// Starts the child.
     pub fn ask<T: Serialize>(limit: Duration, ask: impl FnOnce() -> T) -> Question {
         let text = || serde_json::to_vec(&ask()).unwrap_or_default();
         let child = in_child(text).map_err(|error| format!("could not be started: {error}"));
         Question { child, until: Instant::now() + limit, limit }
     }
 
-    /// Waits for the answer; says what the child did instead.
+    /// Waits for the answer; the error says what the child did instead.
     pub fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
         let (child, mut from) = self.child?;
         let mut bytes = Vec::new();
@@ -62,7 +63,7 @@ impl Question {
     }
 }
 
-/// Reads to the end of the stream, at most until the deadline.
+/// Reads to the end of the stream, no longer than the deadline.
 fn read(from: &mut UnixStream, until: Instant, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
     let mut page = [0; 4096];
     loop {
@@ -83,7 +84,7 @@ fn read(from: &mut UnixStream, until: Instant, bytes: &mut Vec<u8>) -> Result<()
     }
 }
 
-/// Takes a child's end, if it comes soon.
+/// Reaps a child if it ends soon.
 fn reap(child: Pid) -> Option<WaitStatus> {
     let until = Instant::now() + END_LIMIT;
     loop {
@@ -97,7 +98,7 @@ fn reap(child: Pid) -> Option<WaitStatus> {
     }
 }
 
-/// Runs `ask` in a child process; gives its id and the end of a socket that what `ask` returns comes out of.
+/// Runs `ask` in a child process; returns its pid and the socket that delivers the result of `ask`.
 fn in_child(ask: impl FnOnce() -> Vec<u8>) -> std::io::Result<(Pid, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // SAFETY: the child runs only `ask`, writes and leaves by `_exit`; should another thread of ours hold a lock that
@@ -111,7 +112,7 @@ fn in_child(ask: impl FnOnce() -> Vec<u8>) -> std::io::Result<(Pid, UnixStream)>
     }
 }
 
-/// The child's whole life: silent, ended with its parent, never returning into the parent's code.
+/// The child's whole life: silent, killed with its parent, never returning into the parent's code.
 fn answer(mut to: UnixStream, ask: impl FnOnce() -> Vec<u8>) -> ! {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
@@ -121,7 +122,7 @@ fn answer(mut to: UnixStream, ask: impl FnOnce() -> Vec<u8>) -> ! {
     // Without an answer the parent sees that there is none.
     if let Ok(bytes) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)) {
         let _ = to.write_all(&bytes);
-        // Ends the answer also where another child holds a copy of the socket.
+        // Ends the answer even if another child holds a copy of the socket.
         let _ = to.shutdown(Shutdown::Write);
     }
     drop(to);

@@ -1,5 +1,5 @@
-//! Commands of other programs, with an end that is set from outside: a command that touches drives may hang in the kernel
-//! for ever, and one that reads a whole disk is broken off by a signal.
+//! Runs external commands with a time limit: a command on drives may hang in the kernel forever,
+//! and one that reads a whole disk is cancelled by a signal.
 
 use crate::program::{command, for_caller};
 use crate::trace::Running;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a command's output that are kept.
 const LARGEST: usize = 16 << 20;
-/// How long a stream is waited for whose program has ended.
+/// How long to wait for a stream after its program has ended.
 const LEFT_OPEN: Duration = Duration::from_secs(2);
 
-/// Says why a command did not do what it was to do.
+/// The error of a command.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "program-")]
 pub enum CommandError {
@@ -43,26 +43,26 @@ pub enum CommandError {
     Late {
         /// The command.
         command: String,
-        /// How long was waited.
+        /// How long it waited, in seconds.
         seconds: u64,
     },
 }
 
-/// Runs a command without a terminal, and returns what it printed; nothing of it is read by a shell.
+/// Runs a command without a terminal, and returns what it printed; no shell is involved.
 pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let until = Instant::now() + Duration::from_secs(seconds);
     let out = output_unless(argv, &mut || Instant::now() >= until)?;
     out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
 }
 
-/// The same of a command that acts on behalf of the caller, whose keys and settings it is to find: `ssh`.
+/// The same for a command on behalf of the caller, which needs their keys and settings: `ssh`.
 pub fn output_for_caller(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let until = Instant::now() + Duration::from_secs(seconds);
     let out = run(|program| for_caller(program), argv, &mut || Instant::now() >= until)?;
     out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
 }
 
-/// What `output` returns; none where `stops` says that it is to be waited for no longer.
+/// Like [`output`]; none if `stops` cancels the wait.
 pub fn output_unless(
     argv: &[&str],
     stops: &mut dyn FnMut() -> bool,
@@ -70,7 +70,7 @@ pub fn output_unless(
     run(|program| command(program), argv, stops)
 }
 
-/// Runs a command that is made so.
+/// Runs a prepared command.
 fn run(
     make: fn(&str) -> Command,
     argv: &[&str],
@@ -96,7 +96,7 @@ fn run(
             break status;
         }
         if stops() {
-            // A process that hangs in the kernel ends when that lets go of it, and is not waited for.
+            // A process stuck in the kernel ends later, and is not waited for.
             let _ = child.kill();
             return Ok(None);
         }
@@ -117,7 +117,7 @@ fn run(
     Err(CommandError::Failed { command: shown, status: status.code(), message })
 }
 
-/// What a stream of a child has brought, and who reads it.
+/// The output of a child's stream, and its reader.
 struct Stream {
     /// The bytes so far.
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -146,8 +146,8 @@ fn reader<R: Read + Send + 'static>(stream: Option<R>) -> Stream {
     Stream { bytes, reader }
 }
 
-/// What a stream has brought by its end. A process that the child has left behind may hold it open for longer than
-/// anybody waits; then it is what came until now.
+/// Returns a stream's output at its end. A process left behind by the child may hold it open; then
+/// this is the output so far.
 fn read(stream: &Stream) -> String {
     let until = Instant::now() + LEFT_OPEN;
     while !stream.reader.is_finished() && Instant::now() < until {

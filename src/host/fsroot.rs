@@ -1,10 +1,10 @@
-//! The only reader of the host's files: everything is read below a root directory, so a recorded host and the live
-//! one are the same to the rest of the program.
+//! The only reader of the host's files: everything is read below a root directory, so that recorded
+//! and live hosts look the same to the rest of the program.
 //!
-//! On a recorded host no symbolic link leads out of the root: the kernel resolves every path as if the root were `/`,
-//! so absolute links and `..` stay inside. Files are opened below a directory that is already open: a host has
-//! thousands of them, and the long paths of sysfs would be walked for each. This module knows nothing of what stands
-//! in the files.
+//! On a recorded host no symbolic link leads out of the root: the kernel resolves every path as if
+//! the root were `/`, so absolute links and `..` stay inside. Files are opened relative to an open
+//! directory: a host has thousands of them, and the long paths of sysfs would otherwise be resolved
+//! for each. This module knows nothing of the files' content.
 
 mod head;
 mod node;
@@ -20,11 +20,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use tracing::debug;
 
-/// Bytes that a sysfs attribute has at most; what is longer is read in pieces.
+/// The largest sysfs attribute in bytes; longer files are read in pieces.
 const PAGE: usize = 4096;
-/// Bytes that a file may have; the longest one read, mountinfo, has some hundred KiB on busy hosts.
+/// The largest file in bytes; the longest one read, mountinfo, has some hundred KiB on busy hosts.
 const LARGEST: usize = 8 << 20;
-/// Bytes that a file may have: what lies below /sys and /proc/sys is one value each.
+/// Returns the largest size of a file in bytes: files below /sys and /proc/sys have one value each.
 fn longest(path: &str) -> usize {
     let path = path.trim_start_matches('/');
     let is_value = |below: &str| path.starts_with(below);
@@ -34,14 +34,15 @@ fn longest(path: &str) -> usize {
     }
 }
 
-/// How often a path is opened again that the kernel could not keep below the root because of a race.
+/// How often to retry opening a path that the kernel could not keep below the root because of a
+/// race.
 const RETRIES: usize = 1000;
 
-/// Says why a file of a host cannot be used. The path is as seen below the root, the root itself in front.
+/// The error of a host's file. Paths are those below the root, prefixed by the root.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-file-")]
 pub enum FsError {
-    /// The system says no.
+    /// The system refuses.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         /// The file or directory.
@@ -49,7 +50,7 @@ pub enum FsError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// The file is no text or not of a sensible size.
+    /// The file is not text or not of a sensible size.
     #[error("{path}: {reason}")]
     NotText {
         /// The file.
@@ -57,7 +58,7 @@ pub enum FsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The text is not what should stand there.
+    /// The text is not as expected.
     #[error("{path} line {line}: {reason}")]
     Malformed {
         /// The file.
@@ -87,16 +88,18 @@ enum Resolve {
     Live,
     /// A recorded host: the kernel keeps the path below the root.
     InRoot,
-    /// A recorded host on a kernel without `openat2` (before 5.6): paths that lead outside are as good as missing.
+    /// A recorded host on a kernel without `openat2` (before 5.6): paths that lead outside count as
+    /// missing.
     Checked,
 }
 
-/// How the end of a file shows.
+/// How the end of a file is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// By a read that gives nothing: files of /proc give less than asked for in the middle.
+    /// By an empty read: files of /proc may return less than requested before the end.
     Empty,
-    /// By a read that gives less than a page: attributes of /sys. Saves a call for each of some thousand files.
+    /// By a read shorter than a page: attributes of /sys. Saves a call for each of some thousand
+    /// files.
     Short,
 }
 
@@ -117,7 +120,7 @@ impl FsRoot {
         Ok(FsRoot { resolve: Resolve::Live, ..FsRoot::open_root(Path::new("/"))? })
     }
 
-    /// A recorded host: a directory that holds its `sys` and `proc`.
+    /// A recorded host: a directory with its `sys` and `proc`.
     pub fn at(dir: &Path) -> Result<FsRoot, FsError> {
         FsRoot::open_root(dir)
     }
@@ -145,26 +148,27 @@ impl FsRoot {
         &self.path
     }
 
-    /// Opens a directory; none where it is missing. `path` is relative to the root and may hold `..`.
+    /// Opens a directory; none where it is missing. `path` is relative to the root and may contain
+    /// `..`.
     pub fn dir(&self, path: &str) -> Result<Option<Dir<'_>>, FsError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let fd = absent(self.open(path, flags)).map_err(|e| self.unreadable(path, e))?;
         Ok(fd.map(|fd| Dir { root: self, fd, path: path.to_owned() }))
     }
 
-    /// Whether a file, a directory or what a link points to is there.
+    /// Whether a file, a directory or the target of a link exists.
     pub fn exists(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Reads a text file without white space at its ends; none where it is missing.
+    /// Reads a text file without surrounding white space; none where it is missing.
     pub fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
         fd.map(|fd| self.text(&fd, path, Ends::Empty)).transpose()
     }
 
-    /// Reads the whole lines within the first 4 KiB of a text file: /proc/cpuinfo is long and slow to make, and its
-    /// first processor says what is wanted.
+    /// Reads the whole lines within the first 4 KiB of a text file: /proc/cpuinfo is long and slow
+    /// to generate, and its first processor is enough.
     pub fn read_head(&self, path: &str) -> Result<Option<String>, FsError> {
         let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
         let Some(fd) = fd else { return Ok(None) };
@@ -186,7 +190,7 @@ impl FsRoot {
         }
     }
 
-    /// Opens a path below the root in the way that fits the host.
+    /// Opens a path below the root in the way suited to the host.
     fn open(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let path = match path.trim_start_matches('/') {
             "" => ".",
@@ -198,7 +202,8 @@ impl FsRoot {
             Resolve::InRoot => {
                 let flags = if flags.contains(OFlag::O_PATH) { OFlag::O_PATH } else { flags };
                 let open = || openat2(&self.root, path, in_root(flags));
-                // The kernel says so where anything on the machine is renamed while it follows a `..`.
+                // The kernel returns this if anything on the machine is renamed while it follows a
+                // `..`.
                 let raced = |fd: &Result<OwnedFd, Errno>| matches!(fd, Err(Errno::EAGAIN));
                 (0..RETRIES).map(|_| open()).find(|fd| !raced(fd)).unwrap_or_else(open)
             }
@@ -254,12 +259,12 @@ impl FsRoot {
         Err(FsError::NotText { path: self.shown(path), reason })
     }
 
-    /// Makes the error for what the system refuses.
+    /// Makes the error of a refusal by the system.
     fn unreadable(&self, path: &str, errno: Errno) -> FsError {
         FsError::Unreadable { path: self.shown(path), source: errno.into() }
     }
 
-    /// Makes the error for a text that is not what should stand there; `line` counts from 1.
+    /// Makes the error for a text that is not as expected; `line` counts from 1.
     pub fn malformed(&self, path: &str, line: usize, reason: impl ToString) -> FsError {
         FsError::Malformed { path: self.shown(path), line, reason: reason.to_string() }
     }
@@ -288,12 +293,12 @@ impl FsRoot {
         Ok(Some(document))
     }
 
-    /// Tells who listens that a file or a directory is read.
+    /// Traces that a file or a directory is read.
     fn reads(&self, path: &str) {
         debug!("read {}", self.shown(path));
     }
 
-    /// A path as error texts show it.
+    /// Returns a path as shown in errors.
     fn shown(&self, path: &str) -> String {
         self.path.join(path.trim_start_matches('/')).display().to_string()
     }
@@ -310,7 +315,8 @@ impl<'r> Dir<'r> {
         format!("{}/{name}", self.path)
     }
 
-    /// Reads a file of the directory without white space at its ends; none where it is missing. `name` has no `/`.
+    /// Reads a file of the directory without surrounding white space; none where it is missing.
+    /// `name` has no `/`.
     pub fn read(&self, name: &str) -> Result<Option<String>, FsError> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let flags = if self.root.is_live() { flags } else { flags | OFlag::O_NOFOLLOW };
@@ -322,8 +328,8 @@ impl<'r> Dir<'r> {
         }
     }
 
-    /// Reads a file that the kernel refuses where the hardware has no answer (a link speed of a function that is not
-    /// PCIe, a partition of a drive that went away): none then, too.
+    /// Reads a file that the kernel refuses if the hardware has no value (a link speed of a
+    /// function that is not PCIe, a partition of a removed drive): also none.
     pub fn read_if_any(&self, name: &str) -> Result<Option<String>, FsError> {
         match self.read(name) {
             Err(FsError::Unreadable { .. }) => Ok(None),
@@ -336,7 +342,7 @@ impl<'r> Dir<'r> {
         self.parse(name, |text| text.parse().ok(), "a number in range")
     }
 
-    /// Reads a hexadecimal number with `0x` in front; none where the file is missing.
+    /// Reads a hexadecimal number with the prefix `0x`; none where the file is missing.
     pub fn hex<T: TryFrom<u32>>(&self, name: &str) -> Result<Option<T>, FsError> {
         let parse = |text: &str| {
             let digits = text.strip_prefix("0x")?;
@@ -346,7 +352,7 @@ impl<'r> Dir<'r> {
         self.parse(name, parse, "a number such as 0x10de in range")
     }
 
-    /// Reads one value; `wanted` says in an error what should stand there.
+    /// Reads one value; `wanted` describes the expected value in errors.
     pub fn parse<T>(
         &self,
         name: &str,
@@ -360,8 +366,8 @@ impl<'r> Dir<'r> {
         }
     }
 
-    /// The target of a symbolic link as it stands there; none where it is missing or no link. The tools that made some
-    /// records end every target in a slash, which the kernel never does.
+    /// Returns the target of a symbolic link, unresolved; none if it is missing or not a link. The
+    /// tools that made some records add a slash to every target, which the kernel never does.
     pub fn link(&self, name: &str) -> Result<Option<String>, FsError> {
         match readlinkat(&self.fd, name) {
             Ok(target) => match target.into_string() {
@@ -378,7 +384,8 @@ impl<'r> Dir<'r> {
         }
     }
 
-    /// The last name in a symbolic link's target: the kernel names a driver, a group, a bridge so.
+    /// The last name in a symbolic link's target: the kernel names drivers, groups and bridges like
+    /// this.
     pub fn link_name(&self, name: &str) -> Result<Option<String>, FsError> {
         let target = self.link(name)?;
         Ok(target.and_then(|t| t.rsplit('/').next().filter(|n| !n.is_empty()).map(str::to_owned)))
@@ -412,19 +419,19 @@ impl<'r> Dir<'r> {
         self.root.dir(&self.path_of(name))
     }
 
-    /// Makes the error for a text that is not what should stand there; `line` counts from 1.
+    /// Makes the error for a text that is not as expected; `line` counts from 1.
     pub fn malformed(&self, name: &str, line: usize, reason: impl ToString) -> FsError {
         self.root.malformed(&self.path_of(name), line, reason)
     }
 }
 
-/// How the kernel keeps a path below the root; no magic links, since these lead anywhere.
+/// Returns the flags that keep a path below the root; without magic links, which lead anywhere.
 fn in_root(flags: OFlag) -> OpenHow {
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     OpenHow::new().flags(flags).resolve(resolve)
 }
 
-/// Takes a missing file for no file.
+/// Converts the error of a missing file to none.
 fn absent<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -433,7 +440,7 @@ fn absent<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
     }
 }
 
-/// Says that a text is not what was wanted; shows its start only.
+/// Returns the message that a text is not as wanted; with its start only.
 pub fn not(text: &str, wanted: &str) -> String {
     let start: String =
         text.chars().take(40).map(|c| if c.is_control() { ' ' } else { c }).collect();

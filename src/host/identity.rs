@@ -1,6 +1,6 @@
-//! What tells one thing from every other of its name: whatever is undone, ended or taken away is proven to be the very one
-//! that was made. A path, a domain's name and a volume's are anybody's; a file's inode with the time of its birth, a UUID
-//! and a name that nobody can guess are not.
+//! Identities that distinguish an object from others of the same name: whatever is undone, ended or
+//! removed is proven to be the one that was made. Paths, domain names and volume names can be
+//! reused by anybody; a file's inode with its birth time, a UUID and an unguessable name cannot.
 
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::image::Sha256;
@@ -11,9 +11,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where the kernel makes random UUIDs.
+/// The kernel's source of random UUIDs.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
-/// Where the kernel numbers the boots of the machine.
+/// The kernel's id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Which file something is.
@@ -30,13 +30,14 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The one that metadata are of.
+    /// Returns the identity in a file's metadata.
     pub fn of(meta: &Metadata) -> FileId {
         let birth_ns = meta.created().ok().and_then(since_1970);
         FileId { device: meta.dev(), inode: meta.ino(), birth_ns }
     }
 
-    /// The one at a path, of which a link is not followed; none: nothing is there.
+    /// Returns the identity of the file at a path, without following a link; none: it does not
+    /// exist.
     pub fn at(path: &Path) -> io::Result<Option<FileId>> {
         match path.symlink_metadata() {
             Ok(meta) => Ok(Some(FileId::of(&meta))),
@@ -45,14 +46,15 @@ impl FileId {
         }
     }
 
-    /// Whether another is proven to be the same file. Some file systems get another number at each boot; then the birth
-    /// has to tell. Without one nothing is proven: a file that is made when this one is gone may get its number.
+    /// Whether another is proven to be the same file. Some file systems get another device number
+    /// at each boot; then the birth time must match. Without one nothing is proven: a file created
+    /// after this one is removed may reuse its inode number.
     pub fn is(&self, other: &FileId, same_boot: bool) -> bool {
         let device = self.device == other.device || !same_boot;
         device && self.birth_ns.is_some() && self.may_be(other)
     }
 
-    /// Whether another may be the same file, as far as its number and its birth tell.
+    /// Whether another may be the same file, judged by its inode and birth time.
     pub fn may_be(&self, other: &FileId) -> bool {
         self.inode == other.inode && self.birth_ns == other.birth_ns
     }
@@ -103,48 +105,48 @@ pub enum Identity {
 /// The name of one step of one change, which nobody else can guess.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// The change's random name; none: its version gave it none.
+    /// The change's random name; none: older versions gave none.
     change: Option<String>,
     /// The step's number.
     number: usize,
 }
 
 impl Mark {
-    /// That of a step.
+    /// Makes the mark of a step.
     pub fn new(change: Option<&str>, number: usize) -> Mark {
         Mark { change: change.map(str::to_owned), number }
     }
 
-    /// It as a word of a file name; none: there is none to be known by.
+    /// Returns it as part of a file name; none: the change has no random name.
     pub fn token(&self) -> Option<String> {
         let change = self.change.as_ref()?;
         let sum: String = Sha256::of_bytes(format!("{change} {}", self.number).as_bytes()).into();
         Some(sum.chars().take(32).collect())
     }
 
-    /// It as a UUID; none: there is none to be known by.
+    /// Returns it as a UUID; none: the change has no random name.
     pub fn uuid(&self) -> Option<String> {
         let token = self.token()?;
         let part = |from: usize, to: usize| token.get(from..to);
-        // Version 4, as of a random one, and its variant.
+        // Version 4 (random) and the variant bits.
         let (a, b, c) = (part(0, 8)?, part(8, 12)?, part(13, 16)?);
         let (d, e) = (part(17, 20)?, part(20, 32)?);
         Some(format!("{a}-{b}-4{c}-8{d}-{e}"))
     }
 }
 
-/// What there is to prove that a thing is the one of a step.
+/// The evidence that an object was made by a step.
 #[derive(Debug, Clone)]
 pub struct Proof<'a> {
     /// The step's own name.
     pub mark: Mark,
-    /// What it made, as far as that was seen.
+    /// What it made, as far as known.
     pub made: Option<Identity>,
-    /// When it began, in nanoseconds since 1970; none: its version did not say.
+    /// When it began, in nanoseconds since 1970; none: older versions did not record it.
     pub begun_ns: Option<u64>,
     /// Whether the machine has not booted since.
     pub same_boot: bool,
-    /// The running guests that may be ended by their names; none: those that this very run has started.
+    /// The names of running guests that may be ended; none: those started by this very run.
     pub ends: Option<&'a [String]>,
 }
 
@@ -163,17 +165,17 @@ pub fn random_uuid() -> io::Result<String> {
     Ok(std::fs::read_to_string(RANDOM)?.trim().to_owned())
 }
 
-/// The number of this boot of the machine; empty where the kernel does not tell.
+/// Returns the id of this boot of the machine; empty if the kernel does not tell.
 pub fn boot_id() -> String {
     std::fs::read_to_string(BOOT).map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// The UUID of a definition; none: it names none.
+/// The UUID of a definition; none: it has none.
 pub fn uuid_of(xml: &str) -> Option<String> {
     DomainXml::parse(xml).ok()?.uuid()
 }
 
-/// The sum of a definition.
+/// Returns the checksum of a definition.
 pub fn sum_of(xml: &str) -> Sha256 {
     Sha256::of_bytes(xml.as_bytes())
 }

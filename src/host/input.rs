@@ -1,9 +1,9 @@
 //! The only reader of files that a user names on the command line: definitions, templates, recorded hosts, keys, seeds.
 //!
-//! What a path leads to is asked before a byte is read, of the file that is open: a regular file of a real file system, or
-//! a pipe that this process has been given (`-`, `<(...)`, `/dev/stdin`). Everything else is refused, since it may act on
-//! being opened or read (a device, /proc/kmsg), never answer (a named pipe) or never end (/dev/zero). No input is longer
-//! than its kind is.
+//! The type of the open file is checked before a byte is read: a regular file of a real file
+//! system, or a pipe given to this process (`-`, `<(...)`, `/dev/stdin`). Everything else is
+//! refused, since opening or reading it may have side effects (a device, /proc/kmsg), block (a
+//! named pipe) or never end (/dev/zero). Every kind of input has a size limit.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -16,12 +16,12 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes that a domain's definition or a template may have.
+/// The largest domain definition or template in bytes.
 pub const DOMAIN_BYTES: u64 = 16 << 20;
 /// How long a pipe may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
-/// File systems whose files are the kernel's answers (statfs(2)): of no length that is known, and some of them without end
-/// or gone once they were read.
+/// Pseudo file systems (statfs(2)), whose files have no known length, and may be endless or
+/// consumed by reading.
 const PSEUDO: [(i64, &str); 14] = [
     (0x9fa0, "proc"),
     (0x6265_6572, "sysfs"),
@@ -39,56 +39,56 @@ const PSEUDO: [(i64, &str); 14] = [
     (0x1980_0202, "mqueue"),
 ];
 
-/// Says why a file that a user has named is not read.
+/// The reason a file named by the user is not read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "input-")]
 pub enum InputError {
-    /// The system says no.
+    /// The system refuses.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
         /// What the system says.
         source: io::Error,
     },
-    /// It is something that is not read.
+    /// It is of a kind that is not read.
     #[error("{} is {kind}, not a regular file", path.display())]
     #[strum(to_string = "type")]
     Kind {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
         /// What it is.
         kind: String,
     },
-    /// It is longer than its kind is.
+    /// It exceeds the limit of its kind.
     #[error("{} has {}, more than the limit of {limit} bytes", path.display(), size_text(*bytes))]
     #[strum(to_string = "length")]
     Long {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
-        /// Its size; none: it ends later than the limit.
+        /// Its size; none: larger than the limit.
         bytes: Option<u64>,
-        /// The most that is read.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It is no text.
+    /// It is not text.
     #[error("{} is not UTF-8 text: byte {at}", path.display())]
     NotText {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
-        /// The first byte that is none, from 0.
+        /// Offset of the first invalid byte, from 0.
         at: usize,
     },
-    /// A pipe into which nobody writes.
+    /// A pipe without a writer.
     #[error("nothing came from {} within {} s", path.display(), SILENCE.as_secs())]
     Silent {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
     },
 }
 
 impl InputError {
-    /// What helps against it, where something does.
+    /// Returns a hint if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             InputError::Kind { path, kind } if kind == PIPE => Some(format!(
@@ -103,7 +103,7 @@ impl InputError {
     }
 }
 
-/// How a named pipe is called.
+/// The name of the kind named pipe.
 const PIPE: &str = "a named pipe";
 
 /// A size in words.
@@ -111,15 +111,16 @@ fn size_text(bytes: Option<u64>) -> String {
     bytes.map_or("no end".to_owned(), |bytes| format!("{bytes} bytes"))
 }
 
-/// Opens a file that a user has named, for reading: a regular file or a pipe of this process's own, nothing else. What it
-/// is is asked of the open file.
+/// Opens a file named by the user for reading: a regular file or a pipe of this process, nothing
+/// else. The type is that of the open file.
 pub fn open(path: &Path) -> Result<File, InputError> {
     let unreadable = |source| InputError::Unreadable { path: path.to_owned(), source };
     let is_known = |meta: &Metadata| match refused(path, meta) {
         Some(kind) => Err(InputError::Kind { path: path.to_owned(), kind: kind.to_owned() }),
         None => Ok(()),
     };
-    // Some devices act on being opened; one that takes the file's place meanwhile is still not waited for.
+    // Opening some devices has side effects; opening does not block on one that replaces the file
+    // meanwhile.
     is_known(&path.metadata().map_err(unreadable)?)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     crate::trace::reads(path);
@@ -146,7 +147,7 @@ pub fn open_regular(path: &Path) -> Result<File, InputError> {
     }
 }
 
-/// What a file is that is not read; none: it is read.
+/// Returns the kind of a refused file; none: it is accepted.
 fn refused(path: &Path, meta: &Metadata) -> Option<&'static str> {
     let kind = meta.file_type();
     if kind.is_file() || (kind.is_fifo() && is_own(path)) {
@@ -166,7 +167,7 @@ fn refused(path: &Path, meta: &Metadata) -> Option<&'static str> {
     }
 }
 
-/// Whether a path names a file that this process has open, as shells name the pipe of `<(...)`.
+/// Whether a path names a file that this process has open, as shells do for `<(...)`.
 fn is_own(path: &Path) -> bool {
     let Some(path) = path.to_str() else { return false };
     let number = ["/dev/fd/", "/proc/self/fd/"].iter().find_map(|dir| path.strip_prefix(dir));
@@ -174,7 +175,7 @@ fn is_own(path: &Path) -> bool {
         || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Reads a file that a user has named; `limit`: the most bytes that it may have.
+/// Reads a file that a user has named; `limit`: its largest size in bytes.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
     let file = open(path)?;
     let meta = file
@@ -186,7 +187,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
     bounded(if meta.is_file() { Source::File(file) } else { Source::Pipe(file) }, path, limit)
 }
 
-/// Reads a file of text that a user has named; `-` is not taken.
+/// Reads a file of text that a user has named; `-` is not accepted.
 pub fn text(path: &Path, limit: u64) -> Result<String, InputError> {
     utf8(read(path, limit)?, path)
 }
@@ -200,7 +201,7 @@ pub fn text_or_stdin(path: &Path, limit: u64) -> Result<String, InputError> {
     utf8(bounded(Source::Stdin(io::stdin().lock()), named, limit)?, named)
 }
 
-/// Bytes as text. The error does not hold them: they may be secret.
+/// Bytes as text. The error does not contain them: they may be secret.
 fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String, InputError> {
     String::from_utf8(bytes).map_err(|error| InputError::NotText {
         path: path.to_owned(),
@@ -208,13 +209,13 @@ fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String, InputError> {
     })
 }
 
-/// Where bytes come from.
+/// The source of bytes.
 enum Source {
     /// A regular file.
     File(File),
-    /// A pipe that is not waited for for ever.
+    /// A pipe, read with a time limit.
     Pipe(File),
-    /// Standard input, where a person may type.
+    /// Standard input, where a user may type.
     Stdin(io::StdinLock<'static>),
 }
 
@@ -239,7 +240,7 @@ fn bounded(source: Source, path: &Path, limit: u64) -> Result<Vec<u8>, InputErro
     }
 }
 
-/// A pipe that never blocks, read with a limit of its silence.
+/// A nonblocking pipe, read with a limit on silence.
 struct Patient(File);
 
 impl Read for Patient {
@@ -268,7 +269,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
 
-    /// What is said of a path.
+    /// The error of reading a path.
     fn said(path: &Path) -> String {
         text(path, 16).unwrap_err().to_string()
     }

@@ -1,7 +1,7 @@
-//! What gpuvm reads and changes: the host below a root directory, libvirt, and the steps of a change with their undo and
-//! journal. Decides nothing: what is right is said by [`gpuvm_core`].
+//! The I/O of gpuvm: reads the host below a root directory, talks to libvirt, and performs the
+//! steps of a change with undo and journal. Decides nothing: that is left to [`gpuvm_core`].
 //!
-//! The GPUs of a recorded machine, and what this one has:
+//! Reads a recorded machine, and this one:
 //!
 //! ```
 //! use gpuvm_host::discover::{discover, source};

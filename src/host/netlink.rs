@@ -1,5 +1,5 @@
-//! The kernel's routing socket (rtnetlink(7)): one request, and all that the kernel says to it. What is asked and what
-//! the answer means are the callers'.
+//! The kernel's routing socket (rtnetlink(7)): one request with all messages of the answer. Their
+//! meaning is left to the callers.
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -8,11 +8,11 @@ use netlink_sys::{Socket, SocketAddr};
 use std::fmt;
 use std::io;
 
-/// Bytes of the largest answer: a card with 255 virtual functions tells 200 or so of each.
+/// Bytes of the largest answer: a card with 255 virtual functions takes about 200 bytes for each.
 const ANSWER_BYTES: usize = 256 << 10;
 
-/// Sends a request and returns what the kernel answers: one message, many where all of something are asked for
-/// (`NLM_F_DUMP`), none where it says no more than that it is done. Errors: what the kernel says.
+/// Sends a request and returns what the kernel answers: one message, many for a dump
+/// (`NLM_F_DUMP`), none for a plain acknowledgement. Errors: those of the kernel.
 pub fn ask(flags: u16, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | flags;
@@ -34,9 +34,9 @@ pub fn ask(flags: u16, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetl
     }
 }
 
-/// Reads one datagram of an answer; whether it is the last.
+/// Reads one datagram of an answer; returns whether it is the last.
 fn part(read: &[u8], answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
-    /// That more messages follow (`NLM_F_MULTI`).
+    /// The flag that more messages follow (`NLM_F_MULTI`).
     const MORE: u16 = 2;
     let other = |what: &dyn fmt::Display| io::Error::other(what.to_string());
     let mut rest = read;

@@ -1,12 +1,13 @@
-//! Programs of the system, as this program runs them: the only place that makes a [`Command`]. Which file is run and what
-//! reaches it are the system's to say, not the caller's: `sudo -E`, `su`, and a shell's PATH lead elsewhere.
+//! Running of system programs: the only place that makes a [`Command`]. The system, not the caller,
+//! decides which file is run and with which environment: `sudo -E`, `su`, and a shell's PATH may
+//! lead elsewhere.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
 /// Directories of programs, whatever the caller's PATH says.
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// What this program itself, started again, reads of its caller's environment.
+/// Variables of the caller's environment kept for this program when it starts itself again.
 const KEPT: [&str; 13] = [
     "COLUMNS",
     "HOME",
@@ -23,24 +24,25 @@ const KEPT: [&str; 13] = [
     "XDG_STATE_HOME",
 ];
 
-/// A program of the system, by its name or its path: found in the system's directories only, with an environment of
-/// nothing but these and the words of the locale C.
+/// A program of the system, by its name or its path: found in the system's directories only, with a
+/// minimal environment and the locale C.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).env("LC_ALL", "C");
     command
 }
 
-/// The same for what acts on behalf of the caller (this program again, `ssh`): who that is, where their settings lie and
-/// which connection is theirs is handed on, nothing that a loader or an interpreter obeys.
+/// The same for programs on behalf of the caller (this program again, `ssh`): it passes on the
+/// caller's identity, settings and agent connection, but nothing that a loader or an interpreter
+/// obeys.
 pub fn for_caller(program: impl AsRef<OsStr>) -> Command {
     let mut command = command(program);
     command.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command
 }
 
-/// The same as the caller's shell would run it, where nothing is gained by it: with their own PATH and environment. As
-/// root it is [`for_caller`] in the caller's language.
+/// Runs a program as the caller's shell would, if that gives no extra privileges: with their own
+/// PATH and environment. For root it is [`for_caller`] with the caller's locale.
 pub fn of_caller(program: impl AsRef<OsStr>) -> Command {
     if !nix::unistd::geteuid().is_root() {
         return Command::new(program);

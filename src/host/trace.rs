@@ -1,6 +1,7 @@
-//! Tells what this crate does to whoever listens: which files it reads and writes and which programs it runs; what it asks
-//! of libvirt is told by [`crate::hypervisor::traced`]. `INFO` is the gist, `DEBUG` everything. Nobody listening costs one
-//! comparison each. Texts that are written, and documents that libvirt is given, are never told: they may hold secrets.
+//! Tracing of this crate: files read and written, and programs run; [`crate::hypervisor::traced`]
+//! traces calls to libvirt. `INFO` for the essentials, `DEBUG` for everything. Without a subscriber
+//! each costs one comparison. Written texts and documents passed to libvirt are never traced: they
+//! may contain secrets.
 
 use gpuvm_core::shell::word;
 use std::ffi::OsStr;
@@ -10,33 +11,34 @@ use std::process::{Command, ExitStatus};
 use std::time::Instant;
 use tracing::{Level, debug, enabled, info};
 
-/// Tells that a file is read.
+/// Traces that a file is read.
 pub fn reads(path: &Path) {
     debug!("read {}", path.display());
 }
 
-/// Tells that a file was written.
+/// Traces that a file was written.
 pub fn wrote(path: &Path) {
     info!("wrote {}", path.display());
 }
 
-/// Tells that a file was added to, as a journal is at every step.
+/// Traces that a file was added to, as a journal is at every step.
 pub fn appended(path: &Path) {
     debug!("appended to {}", path.display());
 }
 
-/// Tells that a file or a directory was removed.
+/// Traces that a file or a directory was removed.
 pub fn removed(path: &Path) {
     info!("removed {}", path.display());
 }
 
-/// A program that runs; says when it is dropped that it was left, unless [`Running::ended`] has said how it ended.
+/// A running program; traces on drop that it was abandoned, unless [`Running::ended`] has traced
+/// its end.
 #[must_use]
 #[derive(Debug)]
 pub struct Running(Option<(String, Instant)>);
 
 impl Running {
-    /// Tells that a program is about to run.
+    /// Traces that a program is about to run.
     pub fn begins(command: &Command) -> Running {
         if !enabled!(Level::INFO) {
             return Running(None);
@@ -48,17 +50,17 @@ impl Running {
         Running(Some((shown, Instant::now())))
     }
 
-    /// Tells how it ended.
+    /// Traces how it ended.
     pub fn ended(self, status: ExitStatus) {
         self.tell(status);
     }
 
-    /// Tells that it could not be started.
+    /// Traces that it could not be started.
     pub fn failed(self, error: &std::io::Error) {
         self.tell(error);
     }
 
-    /// Tells what became of it.
+    /// Traces its outcome.
     fn tell(mut self, what: impl Display) {
         if let Some((shown, since)) = self.0.take() {
             info!("ran `{shown}`: {what}, {}", seconds(since));
@@ -74,7 +76,7 @@ impl Drop for Running {
     }
 }
 
-/// The time since then, as it is told.
+/// Formats the time since then.
 pub fn seconds(since: Instant) -> String {
     format!("{:.3} s", since.elapsed().as_secs_f64())
 }

@@ -1,5 +1,5 @@
-//! Steps on md arrays, file systems and the files of /etc that speak of them. Every one but making an array anew and
-//! making a file system can be undone, and does nothing where nothing is left to do.
+//! Steps on md arrays, file systems and the files of /etc that refer to them. All can be undone
+//! except recreating an array and making a file system, and all are idempotent.
 
 mod act;
 mod error;
@@ -165,19 +165,19 @@ impl fmt::Display for ArrayStep {
 }
 
 impl ArrayStep {
-    /// Whether there is no way back from it.
+    /// Whether it cannot be undone.
     pub(super) fn is_final(&self) -> bool {
         use ArrayStep::{Add, Create, MakeFileSystem};
         matches!(self, Add { .. } | Create { .. } | MakeFileSystem { .. })
     }
 
-    /// Whether undoing does something.
+    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         !self.is_final()
             && !matches!(self, ArrayStep::CheckFileSystem { .. } | ArrayStep::UpdateInitramfs)
     }
 
-    /// Refuses a step whose place is not as it was when the change was planned.
+    /// Refuses a step whose subject has changed since the plan.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
         match self {
             ArrayStep::ReplaceText { path, before, after, .. } => {
@@ -187,7 +187,7 @@ impl ArrayStep {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         match self {
             ArrayStep::ReplaceText { path, before, after, units, .. } => {
@@ -211,12 +211,13 @@ impl ArrayStep {
         }
     }
 
-    /// Undoes it, where it was done or may have been.
+    /// Undoes the step if it was done or may have been.
     pub(super) fn undo(&self) -> Result<(), ArrayError> {
         match self {
             ArrayStep::ReplaceText { path, before, after, units, .. } => {
                 let edit = Edit::new(path, before.as_deref(), after.as_deref());
-                // Only what was written whole: lines of an array are marked all over the file.
+                // Only a file that was written completely: lines of an array are marked throughout
+                // the file.
                 let is_undone = edit.undo(|_| None)?;
                 if is_undone && *units { reload_units() } else { Ok(()) }
             }
@@ -224,7 +225,7 @@ impl ArrayStep {
             ArrayStep::Mount(mounting) => unmount(mounting),
             ArrayStep::Stop(assembly) => assemble(assembly),
             ArrayStep::Assemble(assembly) => match stop(assembly) {
-                // Ours does not run any more.
+                // Our array does not run any more.
                 Err(ArrayError::OtherArray { .. }) => Ok(()),
                 stopped => stopped,
             },

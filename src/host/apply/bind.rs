@@ -1,12 +1,12 @@
-//! Binding of PCI functions to drivers: a function is brought to a [`Binding`] from whatever it has now, so doing, undoing
-//! and repeating after a kill are one thing.
+//! Binding of PCI functions to drivers: a function is brought to a [`Binding`] from any state, so
+//! doing, undoing and repeating after an interruption are the same operation.
 //!
-//! A driver may never let go: NVIDIA's waits without end while its device is in use
-//! (gpuvm-hardware(7), BINDING AND RESET), and what the kernel holds meanwhile no signal ends. So
-//! every write that can wait is made by a process of its own, which is left behind when its time is
-//! over (`child`). New ids are never given to a driver: that would catch all functions of the id.
-//! Those that vfio-pci has by its options are taken from it where it would else take back what it
-//! has to let go of.
+//! A driver may never release a device: NVIDIA's waits forever while its device is in use
+//! (gpuvm-hardware(7), BINDING AND RESET), and a process waiting in the kernel ignores signals. So
+//! every write that can block is made by a process of its own, which is abandoned when its time is
+//! over (`child`). New ids are never given to a driver: that would bind all functions of the id.
+//! Ids that vfio-pci has by its options are removed from it if it would otherwise take back a
+//! function it has to release.
 
 pub mod boot;
 mod child;
@@ -25,43 +25,47 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Binding, is_vfio};
 use std::time::Duration;
 
-/// How long writing `driver_override` may take, in seconds: no driver is asked.
+/// How long writing `driver_override` may take, in seconds: no driver is involved.
 const RESERVE_S: u64 = 10;
-/// How long a driver may take to let go of a function, in seconds: a GPU with eight contexts takes some.
+/// How long a driver may take to release a function, in seconds: a GPU with eight contexts takes
+/// several.
 const UNBIND_S: u64 = 60;
-/// How long a driver may take to take a function, in seconds: NVIDIA's sets the GPU up meanwhile.
+/// How long a driver may take to take a function, in seconds: NVIDIA's initializes the GPU
+/// meanwhile.
 const PROBE_S: u64 = 120;
-/// How long a reset may take, in seconds: a GPU's own takes some, and the kernel waits up to a minute for an answer.
+/// How long a reset may take, in seconds: a GPU's own reset takes several, and the kernel waits up
+/// to a minute for the device.
 const RESET_S: u64 = 90;
-/// How often it is looked whether a function is bound; some drivers probe in the background.
+/// How often to check whether a function is bound; some drivers probe asynchronously.
 const LOOKS: u32 = 50;
 
 impl BindError {
-    /// Whether the kernel still works on it, so that nothing else can be done with the function.
+    /// Whether the kernel is still busy with the function, so that nothing else can be done with
+    /// it.
     fn is_stuck(&self) -> bool {
         matches!(self, BindError::Stuck { .. } | BindError::Hangs { .. })
     }
 }
 
-/// What functions are bound with.
+/// The means of binding functions.
 pub struct Binder<'a> {
     /// The host's files.
     pub root: &'a FsRoot,
-    /// What writes them.
+    /// The writer to the kernel.
     pub kernel: &'a dyn Kernel,
-    /// What tells whose a function is.
+    /// Finds the owner of a function.
     pub owner: &'a dyn Owner,
-    /// How long to wait between two looks.
+    /// How long to wait between two checks.
     pub pause: Duration,
 }
 
 impl Binder<'_> {
-    /// What a function is bound to now.
+    /// Returns what a function is bound to now.
     fn now(&self, bdf: Bdf) -> Result<Binding, BindError> {
         binding(self.root, bdf)?.ok_or(BindError::Absent { bdf })
     }
 
-    /// Refuses a function that is not bound as it was.
+    /// Refuses a function whose binding has changed.
     pub fn expect(&self, bdf: Bdf, was: &Binding) -> Result<(), BindError> {
         let now = self.now(bdf)?;
         if now.driver == was.driver {
@@ -71,7 +75,7 @@ impl Binder<'_> {
         Err(BindError::Changed { bdf, now, was })
     }
 
-    /// Refuses a function that somebody has, where it is to get another driver than it has.
+    /// Refuses a function that is in use if its driver would change.
     pub fn expect_free(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         match self.now(bdf)?.driver.as_deref() == driver {
             true => Ok(()),
@@ -79,12 +83,12 @@ impl Binder<'_> {
         }
     }
 
-    /// Brings a function from `was` to `wanted`; where that fails half way, back to `was`.
+    /// Changes a binding from `was` to `wanted`; on failure, back to `was`.
     pub fn change(&self, bdf: Bdf, was: &Binding, wanted: &Binding) -> Result<(), BindError> {
         self.or_back(bdf, was, self.set(bdf, wanted))
     }
 
-    /// Lets go of a function and lets the kernel choose who takes it.
+    /// Unbinds a function and lets the kernel choose a driver.
     pub fn release(&self, bdf: Bdf, was: &Binding) -> Result<(), BindError> {
         self.or_back(bdf, was, self.hand_over(bdf))
     }
@@ -113,7 +117,7 @@ impl Binder<'_> {
         let now = self.now(bdf)?;
         if now.driver != wanted.driver {
             if now.driver.is_some() {
-                // Before anything of it is written: what somebody has stays wholly as it is.
+                // Before any write: a function in use stays entirely as it is.
                 drop(self.owner.free(&[bdf])?);
             }
             match &wanted.driver {
@@ -121,7 +125,7 @@ impl Binder<'_> {
                     if !self.root.exists(&format!("sys/bus/pci/drivers/{driver}")) {
                         self.kernel.load(driver)?;
                     }
-                    // The named one gets it and no other that knows its ids.
+                    // The named driver gets it, and no other that matches its ids.
                     self.reserve(bdf, Some(driver))?;
                 }
                 None => self.reserve(bdf, wanted.driver_override.as_deref())?,
@@ -157,7 +161,7 @@ impl Binder<'_> {
         self.unbind(bdf, now.driver.as_deref())?;
         let alias = self.root.read(&format!("sys/bus/pci/devices/{bdf}/modalias"))?;
         if let Some(alias) = alias {
-            // That no module knows it is no fault: it stays without driver.
+            // It is not an error if no module matches: the function stays without driver.
             let _ = self.kernel.load(&alias);
         }
         self.probe(bdf)?;
@@ -179,8 +183,8 @@ impl Binder<'_> {
         }
     }
 
-    /// Takes the ids of a function from those that a driver was given by its options, until it is loaded again. It keeps the
-    /// functions that it has.
+    /// Removes the ids of a function from those given to a driver by its options, until it is
+    /// reloaded. The driver keeps the functions that it has.
     fn forget_id(&self, bdf: Bdf, driver: &str) -> Result<(), BindError> {
         let function = self.root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
         let function = function.ok_or(BindError::Absent { bdf })?;
@@ -202,7 +206,7 @@ impl Binder<'_> {
         if !self.root.exists(&path) {
             return Err(no("the kernel knows no way for it".into()));
         }
-        // Kept from everybody until it is reset.
+        // Held against other users until it is reset.
         let _hold = self.owner.free(&[bdf])?;
         self.kernel.write(&path, "1", RESET_S).map_err(|error| match error {
             BindError::Refused { reason, .. } => no(reason),
@@ -211,17 +215,18 @@ impl Binder<'_> {
         })
     }
 
-    /// Writes which driver alone may have a function; none: any.
+    /// Restricts a function to one driver (`driver_override`); none: any.
     fn reserve(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         let path = format!("sys/bus/pci/devices/{bdf}/driver_override");
         self.kernel.write(&path, driver.unwrap_or("\n"), RESERVE_S)
     }
 
-    /// Takes a function from its driver.
+    /// Unbinds a function from its driver.
     fn unbind(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         let Some(driver) = driver else { return Ok(()) };
         let path = format!("sys/bus/pci/drivers/{driver}/unbind");
-        // A guest that came since, or that this very run has started, would be asked to give its function up.
+        // A guest that got the function since, or was started by this very run, would be asked to
+        // release it.
         drop(self.owner.free(&[bdf])?);
         let written = self.kernel.write(&path, &bdf.to_string(), UNBIND_S);
         match written {
@@ -229,7 +234,7 @@ impl Binder<'_> {
                 let (driver, holders) = (driver.to_owned(), self.holders(bdf));
                 Err(BindError::Stuck { bdf, driver, seconds, holders })
             }
-            // Gone by itself meanwhile, for one because its driver was unloaded.
+            // Unbound meanwhile, such as by unloading its driver.
             Err(_) if self.now(bdf)?.driver.is_none() => Ok(()),
             written => written,
         }
@@ -240,7 +245,7 @@ impl Binder<'_> {
         self.kernel.write("sys/bus/pci/drivers_probe", &bdf.to_string(), PROBE_S)
     }
 
-    /// Looks at a function until it is as wanted or the looks are used up.
+    /// Checks a function until it is as wanted or the attempts are used up.
     fn look(&self, bdf: Bdf, good: impl Fn(&Binding) -> bool) -> Result<Binding, BindError> {
         let mut now = self.now(bdf)?;
         for _ in 0..LOOKS {
@@ -253,7 +258,7 @@ impl Binder<'_> {
         Ok(now)
     }
 
-    /// Who holds a function, as far as can be seen. `driver_override` is not read for it.
+    /// Returns who holds a function, as far as visible. `driver_override` is not read for it.
     fn holders(&self, bdf: Bdf) -> Vec<String> {
         let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
         let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();
@@ -261,7 +266,8 @@ impl Binder<'_> {
     }
 }
 
-/// Binds on this machine; the domains of `hypervisor` are asked whose a function is. `force`: processes yield.
+/// Binds on this machine; owners of functions are looked up in the domains of `hypervisor`.
+/// `force`: processes using it are ignored.
 pub fn on_this_machine<T>(
     hypervisor: &dyn Hypervisor,
     force: bool,

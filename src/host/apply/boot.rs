@@ -1,22 +1,23 @@
-//! What is done when the machine boots: files that are ours alone. Each says in its first line which command made it and which
-//! takes it back, and what it does is read back from the file itself, so that nothing beside it can go stale. What stands in
-//! them is decided by the modules of functions, NICs, pages and settings; here is how it is written and read.
+//! Files of our own for boot. The first line of each names the command that made it and the one
+//! that removes it, and its settings are read back from the file itself, so that no other record
+//! can go stale. The modules of functions, NICs, pages and settings decide the content; this module
+//! reads and writes it.
 
 use super::bind::BindError;
 use super::{Step, file};
 use crate::fsroot::{FsError, FsRoot, not};
 use std::path::Path;
 
-/// A file of ours by its path below the root, with its text; no text: it must not be there.
+/// A file of ours by its path below the root, with its text; no text: it must not exist.
 pub type BootFile = (&'static str, Option<String>);
 
-/// What stands before the list of functions that a file is about.
+/// The start of the line that lists a file's functions.
 const LIST: &str = "# Functions: ";
-/// How a line of systemd-tmpfiles begins that writes a value at boot only: a run of it at another time, as packages make it, does
-/// not take back what was set since.
+/// The type of tmpfiles.d lines that write a value at boot only: a run at another time, as by
+/// package scripts, does not reset later changes.
 const AT_BOOT: &str = "w!";
 
-/// The steps that bring files to their texts or away; none for one that is so already.
+/// Returns the steps that write or remove files; none for one that is already so.
 pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, BindError> {
     let mut steps = Vec::new();
     for (path, text) in files {
@@ -35,7 +36,7 @@ pub fn listing(head: &str, words: &[String]) -> String {
     format!("{head}{LIST}{}\n", words.join(" "))
 }
 
-/// The list of functions that a file is about; `what` each has to be, where one cannot be read.
+/// Returns the functions that a file lists; `what` names the expected form in errors.
 pub fn listed<T>(
     root: &FsRoot,
     file: &str,
@@ -53,7 +54,7 @@ pub fn listed<T>(
     Ok(all)
 }
 
-/// The lines of a file that say something; `what` each has to be, where one cannot be read.
+/// Returns the values of a file's significant lines; `what` names the expected form in errors.
 pub fn lines<T>(
     root: &FsRoot,
     file: &str,
@@ -76,7 +77,7 @@ pub fn unit(listing: &str, unit: &str, command: &str) -> String {
     )
 }
 
-/// The text of a drop-in of a target, which has the target want a unit, where a link would do the same.
+/// The text of a drop-in of a target, that makes the target want a unit, as a symlink would.
 pub fn wants(head: &str, unit: &str) -> String {
     format!("{head}[Unit]\nWants={unit}\n")
 }

@@ -1,4 +1,4 @@
-//! Whether a disk that was converted is what it was made from: what a guest would read, every byte of it, whatever the
+//! Compares a converted disk with its source: every byte that a guest would read, whatever the
 //! formats. Changes nothing.
 
 use super::domain::{is_active, row};
@@ -7,11 +7,11 @@ use crate::command::{CommandError, output_unless};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use std::path::Path;
 
-/// What `qemu-img compare` ends with where two disks differ.
+/// Exit status of `qemu-img compare` if two disks differ.
 const DIFFER: i32 = 1;
 
-/// Refuses a volume that is not what a [`Step::CompareDisk`] says. That the domain does not run is seen last: QEMU's
-/// locks keep it from being started while its disk is read.
+/// Refuses a volume that does not satisfy a [`Step::CompareDisk`]. That the domain is not running
+/// is checked last: QEMU's locks prevent its start while the disk is read.
 pub(super) fn disk(
     step: &Step,
     hypervisor: &dyn Hypervisor,
@@ -33,8 +33,8 @@ pub(super) fn disk(
     Ok(())
 }
 
-/// Refuses two disks of this machine and of one size, each with its format, of which a guest would not read the same; a
-/// signal breaks off.
+/// Refuses two disks of this machine and of one size, each with its format, on which a guest would
+/// read different data; a signal cancels.
 fn same(
     (one, one_format): (&Path, &str),
     (other, other_format): (&Path, &str),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::skip::skip;
 
-    /// Watches nothing; a signal came where it says so.
+    /// An observer that only reports a signal, if set.
     struct Watch(Option<&'static str>);
 
     impl Observer for Watch {

@@ -1,5 +1,6 @@
-//! Whether a copy is what was copied: on the way out by the sum of what was read, and in its place by reading it back.
-//! libvirt may report a stream as ended well whose end was never written, and tells a volume's format by its bytes.
+//! Verifies a copy: by the checksum of what was read, and by reading back what was written. libvirt
+//! may report success for a stream whose end was never written, and detects a volume's format by
+//! its content.
 
 use super::{Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
@@ -8,7 +9,8 @@ use gpuvm_core::image::{Sha256, Summing};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Refuses a copy that is not of the file, by sum and size, that was planned with; what was copied goes with its volume.
+/// Refuses a copy if checksum or size are not those of the planned file; the copied data is removed
+/// with its volume.
 pub(super) fn same(
     path: &Path,
     (sum, through): (Sha256, u64),
@@ -24,7 +26,7 @@ pub(super) fn same(
     Err(StepError::Changed { path: path.to_owned(), what })
 }
 
-/// Refuses a volume that is not what a [`Step::CheckVolume`] says.
+/// Refuses a volume that does not satisfy a [`Step::CheckVolume`].
 pub(super) fn check(
     step: &Step,
     hypervisor: &dyn Hypervisor,
@@ -50,7 +52,7 @@ pub(super) fn check(
     }
 }
 
-/// The volume of a pool and a name, which the hypervisor has to take for one of this format and size that stands alone.
+/// Returns the volume, which the hypervisor must report as standalone with this format and size.
 pub(super) fn seen(
     (pool, name): (&str, &str),
     (format, capacity_bytes): (&str, u64),
@@ -70,12 +72,12 @@ pub(super) fn seen(
     }
 }
 
-/// The error that a volume is another than it has to be.
+/// Makes the error of a volume that is not as expected.
 pub(super) fn other(seen: String) -> StepError {
     StepError::OtherVolume { seen }
 }
 
-/// Takes bytes and tells an observer how many; a signal breaks off.
+/// A sink that reports progress to an observer; a signal cancels.
 struct Told<'o> {
     /// Who watches.
     observer: &'o mut dyn Observer,
@@ -83,7 +85,7 @@ struct Told<'o> {
     through: u64,
     /// Bytes that are to come.
     bytes: u64,
-    /// The signal that broke off.
+    /// The signal that cancelled.
     signal: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! How a disk is taken away from a guest that runs: it is asked to, and does it when it likes.
+//! Detaches a disk from a running guest: the guest is asked and may take its time.
 
 use super::domain::row;
 use super::{Observer, StepError};
@@ -6,17 +6,18 @@ use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf}
 use gpuvm_core::domain::DomainXml;
 use std::time::{Duration, Instant};
 
-/// Time after which a guest is asked once more: one that still boots may not have heard it.
+/// Time after which a guest is asked once more: a booting guest may have missed the request.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Why a guest that has crashed keeps its disk: nobody is there to let go of it, and its process has it open.
+/// Returns why a crashed guest keeps its disk: it cannot respond, and its process has the disk
+/// open.
 fn crashed() -> HypervisorError {
     let message = "it has crashed and is kept with all it holds".to_owned();
     let doing = "take the disk away".to_owned();
     HypervisorError { kind: HypervisorErrorKind::WrongState, doing, message }
 }
 
-/// Asks a guest to let go of a disk and waits until it has. One that has no process holds none.
+/// Asks a guest to release a disk and waits until it has. A guest without a process holds none.
 pub(super) fn disk(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
@@ -35,7 +36,7 @@ pub(super) fn disk(
             Err(error) if error.kind == HypervisorErrorKind::NoDomain => return Ok(()),
             xml => xml?,
         };
-        // What cannot be read is told by whoever has to change it.
+        // A parse error is reported by the step that changes it.
         let device = DomainXml::parse(&xml).ok();
         let Some(device) = device.as_ref().and_then(|xml| xml.disk(path)) else { return Ok(()) };
         if !state.has_guest() {
@@ -50,7 +51,7 @@ pub(super) fn disk(
             return Err(StepError::HoldsDisk { name, path, wait_s, why });
         }
         if asked.is_none_or(|asked| asked.elapsed() >= AGAIN) {
-            // It refuses while an earlier asking has no answer.
+            // QEMU refuses while an earlier request is pending.
             why = hypervisor.detach(name, device.xml()).err().map(Box::new);
             asked = Some(Instant::now());
             continue;

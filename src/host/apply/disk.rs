@@ -16,17 +16,17 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Says what could not be done with an image.
+/// The error of an operation on an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "disk-")]
 pub enum DiskError {
-    /// The file is there already.
+    /// The file already exists.
     #[error("{} is there already and is not replaced", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The directory is not there.
+    /// The directory does not exist.
     #[error("directory {} is not there", dir.display())]
     NoDirectory {
         /// The directory.
@@ -40,7 +40,7 @@ pub enum DiskError {
         /// What the system says.
         source: io::Error,
     },
-    /// The file system cannot set blocks aside.
+    /// The file system cannot preallocate blocks.
     #[error(
         "the file system of {} reserves no blocks: {source}",
         path.display()
@@ -51,7 +51,7 @@ pub enum DiskError {
         /// What the system says.
         source: io::Error,
     },
-    /// The user may not.
+    /// Permission denied.
     #[error("not permitted on {}: {source}", path.display())]
     Denied {
         /// The file.
@@ -68,11 +68,11 @@ pub enum DiskError {
         /// What the system says.
         source: io::Error,
     },
-    /// The journal could not be written, so that it would not be known whose the file is.
+    /// The journal could not be written, so that the file's origin would be unknown.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
-    /// Not a file, so not one of ours.
+    /// Not a regular file, so not ours.
     #[error("{} is not a regular file and is left alone", path.display())]
     NotAFile {
         /// The path.
@@ -107,19 +107,19 @@ pub enum Preallocate {
     Full,
 }
 
-/// Bytes that are reserved between two looks at whether to go on.
+/// Bytes that are reserved between two checks for cancellation.
 const RESERVED_AT_ONCE: u64 = 64 << 30;
-/// Bytes that are written at once.
+/// Bytes per write.
 const WRITTEN_AT_ONCE: usize = 4 << 20;
 /// What direct writes are aligned to: no drive has larger sectors.
 const ALIGNED: usize = 4096;
 
-/// How a file or a directory is made so that a run that is killed at any moment leaves nothing that is not known to be
-/// its own: under a name that nobody can guess, until it was told what it is.
+/// Creation of a file or a directory such that a run killed at any moment leaves nothing
+/// unaccounted for: under an unguessable name until its identity has been recorded.
 pub struct Making<'m> {
     /// The name, without its directory.
     pub token: &'m str,
-    /// Is told what it is, before it gets its own name.
+    /// Called with its identity before it gets its final name.
     pub made: &'m mut dyn FnMut(FileId) -> Result<(), JournalError>,
 }
 
@@ -128,8 +128,9 @@ pub fn unfinished(path: &Path, token: &str) -> PathBuf {
     path.with_file_name(format!(".{token}.gpuvm"))
 }
 
-/// Makes an image of zeros for its owner alone; libvirt hands it to QEMU's user when the domain starts. `progress` is told
-/// how many bytes are taken, and breaks off where it says so; nothing is left then, as after any error.
+/// Makes an image of zeros readable only by its owner; libvirt hands it to QEMU's user when the
+/// domain starts. `progress` gets the number of bytes so far and may cancel; then, as after any
+/// error, nothing is left.
 pub fn create(
     path: &Path,
     bytes: u64,
@@ -145,7 +146,7 @@ pub fn create(
             Preallocate::None => {}
             Preallocate::Reserve => reserve(&file, bytes, progress)?,
             Preallocate::Full => {
-                // So that a full file system is known before hours of writing.
+                // To detect a full file system before hours of writing.
                 match reserve(&file, bytes, &mut |_| progress(0)) {
                     Err(e) if e.kind() == ErrorKind::Unsupported => {}
                     reserved => reserved?,
@@ -164,7 +165,7 @@ pub fn create(
         name(&unfinished, path)
     });
     if named.is_err() {
-        // The file is of this call, so nobody else can miss it; the first error is the one to tell.
+        // The file was made by this call; the first error is the one to report.
         let _ = std::fs::remove_file(&unfinished);
     } else {
         trace::wrote(path);
@@ -172,12 +173,12 @@ pub fn create(
     named
 }
 
-/// Gives a file or a directory its name, unless something has it.
+/// Gives a file or a directory its name, unless the name is taken.
 fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
     let flags = RenameFlags::RENAME_NOREPLACE;
     match renameat2(AT_FDCWD, unfinished, AT_FDCWD, path, flags) {
-        // Not every file system can. A directory takes the place of none but an empty one then, and a second name is given
-        // to no file where something is.
+        // Not every file system supports it. A directory then replaces at most an empty one, and a
+        // hard link never replaces a file.
         Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) if unfinished.is_dir() => {
             std::fs::rename(unfinished, path).map_err(|e| error(path, e))
         }
@@ -191,7 +192,7 @@ fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
 
 /// Takes the blocks of a file from its file system, in parts.
 fn reserve(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
-    // What cannot fit must not take the last block from others before it fails.
+    // A file that cannot fit must not take the last block from others before failing.
     let stat = nix::sys::statvfs::fstatvfs(file)?;
     if stat.blocks_free().saturating_mul(stat.fragment_size()) < bytes {
         return Err(ErrorKind::StorageFull.into());
@@ -210,12 +211,13 @@ fn reserve(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes zeros over a file, past the page cache where its file system lets that be: a disk may be larger than memory.
+/// Writes zeros over a file, bypassing the page cache if the file system allows it: a disk may be
+/// larger than memory.
 fn zero(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
     let buffer = vec![0; WRITTEN_AT_ONCE + ALIGNED];
     let start = buffer.as_ptr().align_offset(ALIGNED).min(ALIGNED);
     let zeros = &buffer[start..start + WRITTEN_AT_ONCE];
-    // The same file again, whatever its path is by now.
+    // Reopens the same file, whatever its path is by now.
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(again);
     let direct = direct.as_ref().unwrap_or(file);
@@ -239,12 +241,13 @@ fn zero(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The error of what is broken off.
+/// Makes the error of a cancellation.
 fn go_on(yes: bool) -> io::Result<()> {
     if yes { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
 }
 
-/// Opens a file to be copied, and nothing but a file: a device may act on being opened, a FIFO may never answer.
+/// Opens a file to be copied, and nothing but a file: opening a device may have side effects,
+/// opening a FIFO may block.
 pub fn open(path: &Path) -> Result<File, DiskError> {
     let wrong = |source: io::Error| match source.kind() {
         ErrorKind::NotFound => DiskError::Other { path: path.to_owned(), source },
@@ -261,11 +264,11 @@ pub fn open(path: &Path) -> Result<File, DiskError> {
 pub struct Space {
     /// All of it.
     pub total: u64,
-    /// What the caller can still have: root also gets what is kept for root.
+    /// What the caller can still use; for root including its reserve.
     pub free: u64,
 }
 
-/// Asks the file system of a directory for its size; none where it cannot be asked.
+/// Asks the file system of a directory for its size; none if that fails.
 pub fn space(directory: &Path) -> Option<Space> {
     let stat = nix::sys::statvfs::statvfs(directory).ok()?;
     let is_root = nix::unistd::geteuid().is_root();
@@ -283,7 +286,7 @@ pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), Disk
         .map_err(DiskError::from)
         .and_then(|()| name(&unfinished, path));
     if named.is_err() {
-        // It is of this call; the first error is the one to tell.
+        // The directory was made by this call; the first error is the one to report.
         let _ = std::fs::remove_dir(&unfinished);
     } else {
         trace::wrote(path);
@@ -299,7 +302,7 @@ pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// Why nobody can remove a file, not even root, in words; none: it can be removed, or it is not there.
+/// Returns why not even root can remove a file; none: it can be removed, or does not exist.
 pub fn locked_in(path: &Path) -> Option<String> {
     let fixed = |path: &Path| match access(path, AccessFlags::W_OK) {
         Err(Errno::EPERM) => {
@@ -315,7 +318,7 @@ pub fn locked_in(path: &Path) -> Option<String> {
     fixed(path).or_else(|| fixed(path.parent()?))
 }
 
-/// Removes an image; one that is not there any more is as good as removed.
+/// Removes an image; one that no longer exists counts as removed.
 pub fn delete(path: &Path) -> Result<(), DiskError> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -329,7 +332,7 @@ pub fn delete(path: &Path) -> Result<(), DiskError> {
     removed.map_err(|source| DiskError::Kept { path: path.to_owned(), source })
 }
 
-/// Our error for one of the system's.
+/// Converts an error of the system.
 fn error(path: &Path, source: io::Error) -> DiskError {
     let path = path.to_owned();
     match source.kind() {

@@ -1,4 +1,4 @@
-//! What steps about domains find: the machine that they are of, their state, whose name it is by now.
+//! Checks for steps on domains: their machine, their state, their current identity.
 
 use super::{Step, StepError};
 use crate::hypervisor::machine::Machine;
@@ -6,8 +6,8 @@ use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
 };
 
-/// Refuses a step on this machine where the hypervisor's domains are on another: a path, a device or an address there is
-/// somebody else's here.
+/// Refuses a step on this machine if the hypervisor's domains are on another: a path, a device or
+/// an address there means something else here.
 pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     match hypervisor.machine() {
         Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
@@ -28,7 +28,7 @@ pub(super) fn is_active(state: Option<DomainState>) -> bool {
     state.is_some_and(DomainState::is_active)
 }
 
-/// The domain of a name, which has to be the one of this UUID; none: there is none of this name.
+/// The domain of a name, which must have this UUID; none: there is none of this name.
 pub(super) fn of_uuid(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -44,7 +44,7 @@ pub(super) fn of_uuid(
     }
 }
 
-/// Takes it as done that a domain, a pool or a volume is not there which had to go.
+/// Treats a missing domain, pool or volume as removed.
 pub(super) fn gone_is_good(result: Result<(), StepError>) -> Result<(), StepError> {
     let gone = [HypervisorErrorKind::NoDomain, HypervisorErrorKind::NoVolume];
     match result {

@@ -1,5 +1,5 @@
-//! Drives: the last look before one is given to a guest, and erasing one. What is erased is the device that was planned,
-//! by its name in /dev/disk/by-id and its size, and nobody uses it at that moment.
+//! Drives: the last check before one is given to a guest, and erasing. Only the planned device is
+//! erased, identified by its name in /dev/disk/by-id and its size, and only while it is unused.
 
 use super::{Observer, StepError};
 use crate::blockdev::{
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Seconds for commands that only tell or look again.
+/// Time limit of read-only commands in seconds.
 const LOOK_S: u64 = 60;
-/// Milliseconds that a drive may take to format itself.
+/// Time limit of a drive's own format in milliseconds.
 const FORMAT_MS: &str = "14400000";
 
 /// The erasing of a whole drive; there is no way back from it.
@@ -51,7 +51,7 @@ impl fmt::Display for WipeStep {
 }
 
 impl WipeStep {
-    /// Refuses a drive that is another by now, or that the host or a guest uses.
+    /// Refuses a drive that has been replaced, or that the host or a guest uses.
     pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         let root = FsRoot::live().map_err(BlockError::File)?;
         if kernel_name(&self.path).is_none() {
@@ -75,29 +75,29 @@ impl WipeStep {
         }
     }
 
-    /// Takes the drive for us alone, where it is the one that was planned.
+    /// Opens the drive exclusively if it is the planned one.
     fn take(&self, root: &FsRoot) -> Result<Alone, StepError> {
         let alone = Alone::take(&self.path)?;
         alone.proves(root, self.bytes, &self.known, &self.content)?;
         Ok(alone)
     }
 
-    /// Erases it: by the drive's own format, else by its secure discard, else by zeros, whichever leaves it blank; a
-    /// signal breaks off.
+    /// Erases it: by the drive's own format, secure discard, or zeros, the first that leaves it
+    /// blank; a signal cancels.
     pub(super) fn perform(
         &self,
         hypervisor: &dyn Hypervisor,
         observer: &mut dyn Observer,
     ) -> Result<(), StepError> {
-        // A killed run is ended without a look before.
+        // Recovery of an interrupted run comes here without this check.
         self.expects(hypervisor)?;
         let root = FsRoot::live().map_err(BlockError::File)?;
         let alone = self.take(&root)?;
-        // A program that goes on after this one was killed keeps it from everybody, too.
+        // The child keeps the exclusive hold even if this process is killed.
         alone.hand_on()?;
         let path = alone.node().display().to_string();
         let format = ["nvme", "format", "--ses=1", "--force", "--timeout", FORMAT_MS, &path];
-        // Before util-linux 2.36 it asked nobody, and had no such option.
+        // Before util-linux 2.36 it did not ask, and had no such option.
         let help = output(&["blkdiscard", "--help"], LOOK_S).unwrap_or_default();
         let force = help.contains("--force").then_some("--force");
         let discard = |how| ["blkdiscard", how].into_iter().chain(force).chain([path.as_str()]);
@@ -121,7 +121,7 @@ impl WipeStep {
             }
             let left = whole_content(&alone.node()).says(&path);
             if left.is_empty() {
-                // The kernel does not read the table of a drive that is held.
+                // The kernel does not reread the table of a drive held open exclusively.
                 drop(alone);
                 look_again(&path);
                 return Ok(());
@@ -140,15 +140,16 @@ impl WipeStep {
     }
 }
 
-/// Has the kernel and udev look at a drive whose table is gone.
+/// Makes the kernel and udev reread a drive whose table is gone.
 fn look_again(path: &str) {
-    // A drive without partitions has nothing to read again; what fails shows in `drive list`.
+    // A drive without partitions has nothing to reread; a failure shows in `drive list`.
     let _ = output(&["blockdev", "--rereadpt", path], LOOK_S);
     let _ = output(&["udevadm", "settle", "--timeout=30"], LOOK_S);
 }
 
-/// Whether `nvme format` of a drive erases no other namespace: it is the only one that this host sees of its controller, and
-/// the controller either formats each alone or has no other, not even one that is attached elsewhere.
+/// Whether `nvme format` of a drive erases no other namespace: it is the only one of its controller
+/// visible to this host, and the controller either formats each separately or has no other, not
+/// even one attached elsewhere.
 fn formats_alone(root: &FsRoot, name: &str) -> bool {
     let alone = || -> Option<bool> {
         let function = name.starts_with("nvme").then(|| function_of(root, name).ok()?)??;
@@ -179,30 +180,32 @@ fn is_hidden(name: &str) -> bool {
     name.strip_prefix("nvme").is_some_and(|rest| rest.contains('c'))
 }
 
-/// What an NVMe controller says of itself, as far as it matters here.
+/// The identification of an NVMe controller, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Controller {
-    /// What formatting is about: bit 0: all namespaces are formatted, bit 1: all are erased.
+    /// Format attributes (FNA): bit 0: all namespaces are formatted, bit 1: all are erased.
     fna: u64,
     /// The largest number of a namespace.
     nn: u64,
 }
 
 impl Controller {
-    /// Whether formatting one namespace leaves all others.
+    /// Whether formatting one namespace leaves all others intact.
     fn is_apart(&self) -> bool {
         self.fna & 3 == 0 || self.nn == 1
     }
 }
 
-/// The last look before a function is bound away from the host: none of its namespaces may be in use.
+/// The last check before a function is bound away from the host: none of its namespaces may be in
+/// use.
 pub(super) fn expect_function(bdf: Bdf) -> Result<(), StepError> {
     let root = FsRoot::live().map_err(BlockError::File)?;
     Ok(refuse_used_function(&root, bdf)?)
 }
 
-/// The last look before a domain is defined with drives of this machine, or started with them. `starts`: it was defined
-/// before, so that only what would be destroyed is refused, and not a volume group that the host found on a guest's disk.
+/// The last check before a domain is defined or started with drives of this machine. `starts`: it
+/// was defined before, so only uses that would lose data are refused, not a volume group that the
+/// host found on a guest's disk.
 pub(super) fn expect_domain(
     xml: &str,
     starts: bool,
@@ -224,7 +227,7 @@ pub(super) fn expect_domain(
     let functions = xml.held(false).map(|held| held.devices).unwrap_or_default();
     for bdf in functions {
         let class = root.read(&format!("sys/bus/pci/devices/{bdf}/class")).ok().flatten();
-        // Mass storage: other functions have no block devices.
+        // Mass storage class: other functions have no block devices.
         if class.is_some_and(|class| class.starts_with("0x01")) {
             refuse_used_function(&root, bdf)?;
         }
@@ -232,7 +235,7 @@ pub(super) fn expect_domain(
     Ok(())
 }
 
-/// Whether giving a device away in spite of this use destroys something, or may.
+/// Whether giving a device away despite this use destroys data, or may.
 fn is_loss(one: &BlockUse, starts: bool) -> bool {
     match &one.used {
         DriveUse::Member { .. } => false,

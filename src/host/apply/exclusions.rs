@@ -1,4 +1,4 @@
-//! Writes the list of excluded GPUs and NVSwitches: complete or not at all. Whoever writes holds the host's lock.
+//! Writes the list of excluded GPUs and NVSwitches: atomically. The writer holds the host's lock.
 
 use crate::discover::exclusions::{Entry, FILE, to_json};
 use std::fs::{DirBuilder, Permissions};
@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Says why the list was not written; the old one is as it was.
+/// The error of writing the list; the old one is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}", path.display())]
 pub struct ExclusionsError {
@@ -22,7 +22,7 @@ pub fn write_exclusions(root: &Path, entries: &[Entry]) -> Result<(), Exclusions
     replace(&path, &to_json(entries)).map_err(|source| ExclusionsError { path, source })
 }
 
-/// Puts a file where another may be: the new one is on the disk before it takes the name.
+/// Replaces a file: the new one is synced before it takes the name.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o755).create(dir)?;

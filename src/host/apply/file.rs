@@ -1,6 +1,5 @@
-//! Files that are written: complete or as before, beside their place first and brought to the disk, then moved there. Files that
-//! are ours alone come with the mode of their kind and may go; one of others keeps its mode, its owner and the link that leads
-//! to it.
+//! Atomic writing of files: written beside their place, synced, then renamed. Our own files get the
+//! mode of their kind and may be removed; others' files keep their mode, owner and symlinks.
 
 use super::bind::BindError;
 use crate::trace;
@@ -23,16 +22,16 @@ const PUBLIC: Modes = Modes { directory: 0o755, file: 0o644 };
 const PROGRAM: Modes = Modes { directory: 0o755, file: 0o755 };
 /// A file that nobody else may read, in a directory of such files.
 const PRIVATE: Modes = Modes { directory: 0o700, file: 0o600 };
-/// A file that nobody else may read, in a directory that is the system's.
+/// A file that nobody else may read, in a system directory.
 const ROOTS: Modes = Modes { directory: 0o755, file: 0o600 };
 
-/// Puts a file with this text where another may be, or removes it; directories that are made for it go with it when
-/// they are empty.
+/// Writes or replaces a file, or removes it; directories made for it are removed with it when
+/// empty.
 pub fn set_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PUBLIC).map_err(|source| failed(path, source))
 }
 
-/// As [`set_file`], for a file that is run.
+/// As [`set_file`], for an executable file.
 pub fn set_program(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PROGRAM).map_err(|source| failed(path, source))
 }
@@ -41,13 +40,13 @@ pub fn set_program(path: &Path, text: Option<&str>) -> Result<(), BindError> {
 pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PRIVATE).map_err(|source| failed(path, source))?;
     if let (None, Some(dir)) = (text, path.parent()) {
-        // One that holds others stays, as it is not empty.
+        // A directory with other files stays, as it is not empty.
         let _ = fs::remove_dir(dir);
     }
     Ok(())
 }
 
-/// As [`set_file`], for a file that nobody else may read, in a directory that is the system's.
+/// As [`set_file`], for a file that nobody else may read, in a system directory.
 pub fn set_root_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &ROOTS).map_err(|source| failed(path, source))
 }
@@ -66,11 +65,12 @@ pub(super) fn content(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Brings a file of ours to a text, or away.
+/// Writes or removes a file of ours.
 fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
     let Some(text) = text else {
         remove(path)?;
-        // A drop-in directory says nothing without its files; one that holds others' stays, as it is not empty.
+        // An empty drop-in directory has no effect and is removed; one with others' files stays, as
+        // it is not empty.
         let dir = directory(path);
         if dir.extension().is_some_and(|end| end == "d") && is_drop_in(dir) {
             let _ = fs::remove_dir(dir);
@@ -82,7 +82,7 @@ fn set(path: &Path, text: Option<&str>, modes: &Modes) -> io::Result<()> {
     })
 }
 
-/// Brings a file of others to a text, or away; a link's target is replaced, not the link.
+/// Writes or removes a file of others; the target of a link is replaced, not the link.
 pub(super) fn replace(path: &Path, text: Option<&str>) -> io::Result<()> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let Some(text) = text else { return remove(&real) };
@@ -95,7 +95,7 @@ pub(super) fn replace(path: &Path, text: Option<&str>) -> io::Result<()> {
     })
 }
 
-/// Writes a file beside its place, has its access set, and moves it there.
+/// Writes a file beside its place, sets its access, and renames it.
 fn put(
     path: &Path,
     text: &str,

@@ -1,6 +1,6 @@
-//! Steps on the host's own network: a file of netplan's is put in force until the next boot, what came of it is looked at,
-//! somebody confirms it, and only then it is kept. Whatever goes wrong on the way, and a run that is killed, takes it back;
-//! so does a reboot, since nothing is kept before.
+//! Steps on the host's own network: a netplan file is applied until the next boot, the result is
+//! checked, somebody confirms it, and only then it becomes permanent. Any failure, an interruption
+//! or a reboot before that reverts it.
 
 mod check;
 mod error;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// How long netplan may take to put its files in force, in seconds.
+/// How long netplan may take to apply its files, in seconds.
 const APPLY_S: u64 = 120;
 
 /// One change of the host's network.
@@ -99,7 +99,7 @@ impl HostNetStep {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub(super) fn perform(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
         match self {
             HostNetStep::Try { path, text, takes, .. } => {
@@ -114,11 +114,11 @@ impl HostNetStep {
         Ok(())
     }
 
-    /// Undoes it, where it was done or may have been.
+    /// Undoes the step if it was done or may have been.
     pub(super) fn undo(&self) -> Result<(), HostNetError> {
         match self {
             HostNetStep::Try { path, was, makes, .. } => {
-                // Of a run that was killed while it waited.
+                // Files of a run that was killed while waiting.
                 wait::sweep();
                 put(path, was.as_deref(), makes)
             }
@@ -127,7 +127,7 @@ impl HostNetStep {
         }
     }
 
-    /// Whether undoing does something.
+    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         matches!(self, HostNetStep::Try { .. } | HostNetStep::Write { .. })
     }
@@ -138,8 +138,9 @@ fn content(path: &Path) -> Result<Option<String>, HostNetError> {
     file::content(path).map_err(|source| HostNetError::File { path: path.to_owned(), source })
 }
 
-/// Brings a file of netplan's to a text, or away, takes network devices away that are in no file any more, which netplan
-/// leaves, and puts it all in force. All of it is done, whatever fails: the last is what brings a host back to its network.
+/// Writes or removes a netplan file, removes network devices that are in no file any more, which
+/// netplan leaves behind, and applies everything. All of it is done even if some part fails:
+/// applying is what restores the host's network.
 fn put(path: &Path, text: Option<&str>, gone: &[String]) -> Result<(), HostNetError> {
     let written = set_root_file(path, text).map_err(HostNetError::from);
     let gone: Vec<_> = gone.iter().rev().map(|name| delete_link(name)).collect();

@@ -1,5 +1,6 @@
-//! Signals that ask to stop. Until something is begun they end the program as usual; from then on they are held back, so
-//! that what was begun is undone first, and a second one ends the program at once: what it leaves is in the journal.
+//! Handling of termination signals. Before a change begins they end the program as usual; from then
+//! on they are blocked, so that the change is undone first, and a second signal ends the program at
+//! once, leaving the rest to the journal.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -10,59 +11,60 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether a change of this process has begun, so that a signal has something to be undone.
+/// Whether a change of this process has begun, so that a signal triggers an undo.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// What comes so soon after the first signal belongs to it: a terminal that closes, `timeout` and a service manager send
-/// more than one.
+/// Signals within this time of the first one belong to it: a closing terminal, `timeout` and
+/// service managers send more than one.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// How often the watcher looks whether it is still wanted, in ms.
+/// How often the watcher checks whether it is to end, in ms.
 const LOOK_MS: u16 = 100;
 
-/// Says that a change begins: from now on a signal is held back until it is undone.
+/// Marks the start of a change: from now on a signal is held until it is undone.
 pub(super) fn begins() {
     BEGUN.store(true, Ordering::SeqCst);
 }
 
-/// What a signal that came does.
+/// The effect of a received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// It is the first: what was begun is undone.
+    /// It is the first: the change is undone.
     First,
     /// It is another: the program ends.
     Second,
 }
 
-/// What is told of a signal, from another thread.
+/// The callback on a signal, called from another thread.
 pub type Tell = Box<dyn Fn(Heard, Signal) + Send>;
 
-/// Holds SIGINT, SIGTERM and SIGHUP back while it lives, once something is begun. It has to be made before any thread
-/// is, and so before the hypervisor is opened, because threads take over what is held back.
+/// Blocks SIGINT, SIGTERM and SIGHUP while it lives, once a change has begun. It must be made
+/// before any thread, and so before the hypervisor is opened, since threads inherit the signal
+/// mask.
 pub struct Interrupt {
-    /// What was held back before.
+    /// The signal mask before.
     before: SigSet,
-    /// What the watcher shares.
+    /// The state shared with the watcher.
     shared: Arc<Mutex<Shared>>,
 }
 
 /// What the watcher and the program share.
 struct Shared {
-    /// Where signals that are held back are read.
+    /// The descriptor that blocked signals are read from.
     queue: SignalFd,
-    /// Who is told.
+    /// The callback.
     tell: Tell,
-    /// The signal that came first, and when.
+    /// The first signal, and its time.
     first: Option<(Signal, Instant)>,
-    /// Whether the watcher is to go.
+    /// Whether the watcher is to end.
     over: bool,
 }
 
 impl Interrupt {
-    /// Begins to hold them back, and tells of each that comes when something is begun.
+    /// Starts blocking them, and calls back on each one received during a change.
     pub fn hold(tell: Tell) -> Result<Interrupt, Errno> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            // Who has them ignored, `nohup` for one, goes on so.
+            // Signals ignored by the caller, such as by `nohup`, stay ignored.
             if !is_ignored(signal) {
                 mask.add(signal);
             }
@@ -73,20 +75,20 @@ impl Interrupt {
             (SignalFd::with_flags(&mask, flags)?, SignalFd::with_flags(&mask, flags)?);
         let shared = Arc::new(Mutex::new(Shared { queue, tell, first: None, over: false }));
         let seen = Arc::clone(&shared);
-        // Also where the program waits for somebody who does not answer.
+        // This works even while the program is blocked on a peer.
         std::thread::spawn(move || watch(&watched, &seen));
         Ok(Interrupt { before, shared })
     }
 
-    /// Holds them back from now on, although nothing is begun: a terminal has to be set right first.
+    /// Blocks them at once, even without a change: a terminal has to be restored first.
     pub fn hold_at_once(&self) {
         begins();
     }
 
-    /// The signal that came first, if one has.
+    /// Returns the first signal received, if any.
     pub fn came(&self) -> Option<Signal> {
         let mut shared = lock(&self.shared);
-        // What was sent to this thread alone no other one can read.
+        // A signal sent to this thread can only be read by it.
         shared.hear();
         shared.first.map(|(signal, _)| signal)
     }
@@ -96,19 +98,19 @@ impl Drop for Interrupt {
     fn drop(&mut self) {
         let mut shared = lock(&self.shared);
         shared.over = true;
-        // One that came too late to stop anything does not end the program in place of its own exit code.
+        // A signal too late to stop anything must not replace the program's exit code.
         while let Ok(Some(_)) = shared.queue.read_signal() {}
         // Only an invalid mask can be refused, and this one came from the kernel.
         let _ = self.before.thread_set_mask();
     }
 }
 
-/// The shared state; a thread that panicked leaves it as good as it was.
+/// The shared state; it stays valid after a panic of another thread.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads signals until nobody wants it any more.
+/// Reads signals until told to end.
 fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
     loop {
         let mut ready = [PollFd::new(watched.as_fd(), PollFlags::POLLIN)];
@@ -122,7 +124,7 @@ fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
 }
 
 impl Shared {
-    /// Takes every signal that is there.
+    /// Handles all pending signals.
     fn hear(&mut self) {
         while let Ok(Some(info)) = self.queue.read_signal() {
             let number = i32::try_from(info.ssi_signo).unwrap_or_default();
@@ -130,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Takes one.
+    /// Handles one signal.
     fn take(&mut self, signal: Signal) {
         if !BEGUN.load(Ordering::SeqCst) {
             end(signal);
@@ -149,7 +151,7 @@ impl Shared {
     }
 }
 
-/// Ends the program by a signal, as one that was never held back does.
+/// Ends the program by a signal, as if it had never been blocked.
 fn end(signal: Signal) {
     let mut mask = SigSet::empty();
     mask.add(signal);
@@ -157,7 +159,7 @@ fn end(signal: Signal) {
     let _ = raise(signal);
 }
 
-/// Whether a signal is ignored by this process, as its caller had it.
+/// Whether a signal is ignored by this process, as inherited from its caller.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

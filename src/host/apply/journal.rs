@@ -1,10 +1,11 @@
-//! What a change has begun, on disk while it lasts: a file of JSON lines, one for each record, so that a killed run
-//! can be finished or undone (recover.rs).
+//! The journal of a change, on disk while it lasts: a file of JSON lines, one per record, so that
+//! an interrupted run can be finished or undone (recover.rs).
 //!
-//! The order is what counts. A record that a step begins is on the disk before the step is; that it is done need not
-//! be, since undoing and finishing a step that may not have happened both do nothing. The file is locked by the run
-//! that writes it: one that can be locked has lost its run. It goes when the change is over. Steps name files and
-//! domains and hold definitions, never what is inside a seed or an image.
+//! The order matters. The record that a step begins is on the disk before the step is performed;
+//! that it is done need not be, since undoing and finishing a step that did not happen both do
+//! nothing. The writing run locks the file: one that can be locked has lost its run. The file is
+//! removed when the change is over. Steps name files and domains and contain definitions, never the
+//! content of a seed or an image.
 
 mod error;
 mod orphan;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 /// The version of the records.
 const FORMAT: u32 = 1;
-/// How a journal's name ends.
+/// Suffix of a journal's name.
 const SUFFIX: &str = "jsonl";
 
 /// What a change is.
@@ -69,31 +70,32 @@ enum Record {
     Plan(Vec<Step>),
     /// The step of this number, from 0, begins.
     Begin(Begin),
-    /// What the step of this number has made or changed is this, and nothing else of its name.
+    /// The identity of what the step of this number made or changed, as opposed to anything else of
+    /// its name.
     Made(usize, Identity),
     /// It is done.
     Done(usize),
-    /// Every step that was planned is done; what still comes only waits.
+    /// Every step that was planned is done; only waiting is left.
     Complete,
     /// From here on everything is undone.
     Undo,
-    /// The step of this number is undone, or what it made is somebody else's by now.
+    /// The step of this number is undone, or what it made belongs to somebody else by now.
     Undone(usize),
-    /// The change is over, in whatever way: a journal that is there nevertheless has lost only its removal.
+    /// The change is over, in whatever way: if the journal still exists, only its removal was lost.
     Over,
 }
 
-/// Which step begins.
+/// The step that begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Begin {
-    /// The one of this number, in journals of the version before.
+    /// The one of this number, in journals of older versions.
     Number(usize),
     /// The one of this number, at this time in nanoseconds since 1970.
     At(usize, u64),
 }
 
-/// How far a step has come.
+/// The progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It was not begun, or it is undone.
@@ -104,7 +106,7 @@ pub enum Progress {
     Done,
 }
 
-/// What a journal tells of a change.
+/// The content of a change's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
     /// What the change is.
@@ -134,11 +136,11 @@ pub struct Journal {
     path: PathBuf,
     /// Steps planned so far.
     planned: usize,
-    /// The random name of its change; none: its version gave it none.
+    /// The random name of its change; none: older versions gave none.
     id: Option<String>,
 }
 
-/// Makes our error of the system's.
+/// Converts an error of the system.
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalError + '_ {
     move |source| JournalError::File { path: path.to_owned(), source }
 }
@@ -154,7 +156,7 @@ impl Journal {
         Journal::begin_in(&directory(), verb, subject, uri)
     }
 
-    /// Begins the journal of a change of the machine that a hypervisor at a URI has its domains on.
+    /// Begins the journal of a change of the machine of a hypervisor's URI.
     pub fn begin_on(
         verb: &str,
         subject: &str,
@@ -163,7 +165,7 @@ impl Journal {
         Journal::begin_at(&directory(), verb, subject, (uri, machine))
     }
 
-    /// Begins the journal of a change of this host in a directory, which is made where it is not there.
+    /// Begins the journal of a change of this host in a directory, creating it if missing.
     pub fn begin_in(
         dir: &Path,
         verb: &str,
@@ -173,7 +175,7 @@ impl Journal {
         Journal::begin_at(dir, verb, subject, (uri, machine::Identity::of_this_machine()))
     }
 
-    /// Begins the journal of a change of a machine in a directory, which is made where it is not there.
+    /// Begins the journal of a change of a machine in a directory, creating it if missing.
     fn begin_at(
         dir: &Path,
         verb: &str,
@@ -207,10 +209,10 @@ impl Journal {
             let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| failed(&path)(errno.into()))?;
             let mut journal = Journal { file, path, planned: 0, id: Some(id.clone()) };
-            // The name has to outlive a power cut, too.
+            // The directory entry must survive a power failure, too.
             let written = journal.write(&Record::Change(change)).and_then(|()| sync(dir));
             if let Err(error) = written {
-                // Nothing was begun; the first error is the one to tell.
+                // Nothing was begun; the first error is the one to report.
                 let _ = std::fs::remove_file(&journal.path);
                 return Err(error);
             }
@@ -220,7 +222,7 @@ impl Journal {
         unreachable!("some number is free")
     }
 
-    /// Writes records as lines, in one go, and waits until they are on the disk.
+    /// Writes records as lines, in one write, and waits until they are on the disk.
     fn write_all(&mut self, records: &[Record]) -> Result<(), JournalError> {
         let mut lines = String::new();
         for record in records {
@@ -231,8 +233,8 @@ impl Journal {
         let written = self.file.write_all(lines.as_bytes());
         trace::appended(&self.path);
         written.and_then(|()| self.file.sync_data()).map_err(|error| {
-            // What was written of it, on a full disk, would spoil the line that comes next; the first error is the one
-            // to tell.
+            // A partial write, on a full disk, would corrupt the next line; the first error is the
+            // one to report.
             let _ = self.file.set_len(before);
             failed(&self.path)(error)
         })
@@ -251,49 +253,49 @@ impl Journal {
         Ok(first)
     }
 
-    /// Says that a step begins, before it does; returns when, in nanoseconds since 1970.
+    /// Records that a step begins, before it does; returns the time in nanoseconds since 1970.
     pub fn begins(&mut self, number: usize) -> Result<u64, JournalError> {
         let at_ns = now_ns();
         self.write(&Record::Begin(Begin::At(number, at_ns)))?;
         Ok(at_ns)
     }
 
-    /// Says what a step has made, where that is to be known before it is done.
+    /// Records what a step has made if that must be known before it is done.
     pub fn made(&mut self, number: usize, made: &Identity) -> Result<(), JournalError> {
         self.write(&Record::Made(number, made.clone()))
     }
 
-    /// Says that a step is done, and what it has made or changed, as far as that is known.
+    /// Records that a step is done, and what it has made or changed, if known.
     pub fn done(&mut self, number: usize, made: Option<&Identity>) -> Result<(), JournalError> {
         let made = made.map(|made| Record::Made(number, made.clone()));
         let records: Vec<Record> = made.into_iter().chain([Record::Done(number)]).collect();
         self.write_all(&records)
     }
 
-    /// The random name of its change; none: its version gave it none.
+    /// The random name of its change; none: older versions gave none.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Says that every step is done.
+    /// Records that every step is done.
     pub fn complete(&mut self) -> Result<(), JournalError> {
         self.write(&Record::Complete)
     }
 
-    /// Says that everything is undone from here on.
+    /// Records that everything is undone from here on.
     pub fn undoing(&mut self) -> Result<(), JournalError> {
         self.write(&Record::Undo)
     }
 
-    /// Says that a step is undone.
+    /// Records that a step is undone.
     pub fn undone(&mut self, number: usize) -> Result<(), JournalError> {
         self.write(&Record::Undone(number))
     }
 
-    /// Removes the journal: the change is over. It says so itself first, so that a removal that a power cut takes back
-    /// brings back nothing that is to be undone.
+    /// Removes the journal: the change is over. It first records that, so that a journal restored
+    /// by a power failure has nothing to undo.
     pub fn close(mut self) -> Result<(), JournalError> {
-        // On a full disk the removal alone has to do.
+        // On a full disk the removal alone must suffice.
         let _ = self.write(&Record::Over);
         std::fs::remove_file(&self.path).map_err(failed(&self.path))?;
         trace::removed(&self.path);
@@ -301,12 +303,12 @@ impl Journal {
     }
 }
 
-/// Brings a directory's names to the disk.
+/// Syncs a directory's entries.
 fn sync(dir: &Path) -> Result<(), JournalError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
 }
 
-/// Brings the names beside a file to the disk.
+/// Syncs the directory of a file.
 fn sync_parent(path: &Path) -> Result<(), JournalError> {
     path.parent().map_or(Ok(()), sync)
 }

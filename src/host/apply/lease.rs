@@ -1,4 +1,4 @@
-//! Giving an address back to a DHCP server of this machine, in place of a guest that does so no more.
+//! Releases an address at a DHCP server of this machine on behalf of a guest that no longer does.
 
 use super::Observer;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 /// Port of DHCP servers.
 const SERVER_PORT: u16 = 67;
-/// The smallest message that every server takes (RFC 1542, 2.1).
+/// The smallest message that every server accepts (RFC 1542, 2.1).
 const SMALLEST: usize = 300;
 
 /// Whether a server is one of this machine: whether its address is.
@@ -14,7 +14,7 @@ pub fn is_of_this_machine(server: Ipv4Addr) -> bool {
     UdpSocket::bind((server, 0)).is_ok()
 }
 
-/// Gives an address back; where that cannot be done it is told, and no error: a lease ends by itself.
+/// Releases an address; a failure is reported but not an error, since a lease expires by itself.
 pub(super) fn give_back(server: Ipv4Addr, ip: Ipv4Addr, mac: &str, observer: &mut dyn Observer) {
     let released = mac_bytes(mac).map(|mac| release(server, ip, mac));
     if let Some(Err(error)) = released {
@@ -22,10 +22,10 @@ pub(super) fn give_back(server: Ipv4Addr, ip: Ipv4Addr, mac: &str, observer: &mu
     }
 }
 
-/// Tells a server of this machine that an interface is done with its address. There is no answer; a server that has not
-/// given this address to this interface does nothing.
+/// Tells a server of this machine that an interface is done with its address. There is no answer; a
+/// server that did not lease this address to this interface ignores it.
 fn release(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
-    // From the server's own address, so that nothing is sent to anyone else who has it elsewhere.
+    // From the server's own address, so that nothing reaches another host with that address.
     let socket = UdpSocket::bind((server, 0))?;
     socket.send_to(&message(server, ip, mac), (server, SERVER_PORT)).map(|_| ())
 }
@@ -38,10 +38,10 @@ fn message(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<u8> {
     bytes.extend(std::process::id().to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend(ip.octets());
-    // Three addresses that do not matter here.
+    // Three unused address fields.
     bytes.extend([0; 12]);
     bytes.extend(mac);
-    // The rest of the interface's address, two names, and the mark of options.
+    // Padding of the hardware address, two name fields, then the magic cookie.
     bytes.extend([0; 10 + 64 + 128]);
     bytes.extend([99, 130, 83, 99]);
     // Kind of message, server, end.
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn only_addresses_of_this_machine_are_its_own() {
         assert!(is_of_this_machine(Ipv4Addr::LOCALHOST));
-        // For documents only (RFC 5737), so no machine has it.
+        // A documentation address (RFC 5737), which no machine has.
         assert!(!is_of_this_machine(Ipv4Addr::new(192, 0, 2, 1)));
     }
 }

@@ -1,10 +1,11 @@
-//! One change of the host's domains at a time: from the reading of what is taken to the definition that takes it.
+//! The host's lock: one change of the host's domains at a time, from reading the occupancy to the
+//! definition that changes it.
 //!
-//! Root's lock is `/run/gpuvm/lock`, in a directory that only root writes, so that nobody else can put anything there or
-//! hold it: a lock that anybody may open is one that anybody may keep. Members of libvirt's group, who change the same
-//! machine, open it for reading. Every other user has a lock beside their own journals, which counts for their own
-//! domains alone. Which of the two it is is decided by who calls, never by what lies at a path: what is not as it was made
-//! is refused.
+//! Root's lock is `/run/gpuvm/lock`, in a directory writable only by root, so that nobody else can
+//! replace or hold it: a lock that anybody may open, anybody may keep. Members of libvirt's group,
+//! who change the same machine, open it for reading. Every other user has a lock beside their own
+//! journals, for their own domains only. The caller's identity decides which one is used, never
+//! what exists at a path: a file that is not as we make it is refused.
 
 use super::state::state_directory;
 use nix::errno::Errno;
@@ -25,19 +26,19 @@ const SHARED: &str = "/run/gpuvm";
 const FILE: &str = "lock";
 /// The group whose members libvirt lets change the machine, as distributions name it.
 const GROUP: &str = "libvirt";
-/// Mode of the host's lock: root and that group open it.
+/// Mode of the host's lock: root and that group may open it.
 const SHARED_MODE: u32 = 0o640;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The host's lock; held while it lives, also by a process that is killed only so long.
+/// The host's lock; held while it lives, and released when the process is killed.
 #[derive(Debug)]
 pub struct HostLock {
     /// The open file that carries the lock. The file stays: removing it would let two processes lock two files.
     _file: Flock<File>,
 }
 
-/// Says why the lock was not had.
+/// The error of taking the lock.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lock-")]
 pub enum LockError {
@@ -46,7 +47,7 @@ pub enum LockError {
     Held {
         /// The lock file.
         path: PathBuf,
-        /// The process, where the kernel tells.
+        /// The process, if the kernel tells.
         holder: Option<i32>,
     },
     /// The file cannot be opened.
@@ -57,7 +58,7 @@ pub enum LockError {
         /// What the system says.
         source: io::Error,
     },
-    /// It is not what was made there.
+    /// It is not the file that we make there.
     #[error("{} is not used as the lock: {reason}", path.display())]
     Foreign {
         /// The file or its directory.
@@ -65,7 +66,7 @@ pub enum LockError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The waiting was broken off.
+    /// The wait was cancelled.
     #[error("interrupted while waiting for {}", path.display())]
     Interrupted {
         /// The lock file.
@@ -73,7 +74,7 @@ pub enum LockError {
     },
 }
 
-/// The holder in words.
+/// Describes the holder.
 fn holder_text(holder: Option<i32>) -> String {
     holder.map_or("another process".to_owned(), |pid| format!("process {pid}"))
 }
@@ -131,8 +132,8 @@ fn lock(
     }
 }
 
-/// Opens the lock of a directory that is this user's own, making both where they are not there; `shared`: it is for
-/// the members of libvirt's group, too.
+/// Opens the lock of a directory that is this user's own, making both if missing; `shared`: it is
+/// for the members of libvirt's group, too.
 fn made(dir: &Path, uid: Uid, shared: bool) -> Result<(PathBuf, File), LockError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -147,7 +148,7 @@ fn made(dir: &Path, uid: Uid, shared: bool) -> Result<(PathBuf, File), LockError
     let file = open_in(&opened, flags).map_err(|error| foreign_or(error, &path))?;
     is_owned(&file, &path, uid, false)?;
     if shared {
-        // The caller's umask, or a group that came later.
+        // Corrects for the caller's umask, or a group created later.
         let group = Group::from_name(GROUP).ok().flatten().map(|group| group.gid);
         let set = |errno: Errno| failed(&path)(errno.into());
         fchmod(&opened, Mode::from_bits_truncate(mode)).map_err(set)?;
@@ -157,7 +158,7 @@ fn made(dir: &Path, uid: Uid, shared: bool) -> Result<(PathBuf, File), LockError
     Ok((path, file))
 }
 
-/// Opens root's lock as another user: none where root has made none, or does not let this user.
+/// Opens root's lock as another user: none if root has made none, or this user may not open it.
 fn existing(dir: &Path) -> Result<Option<(PathBuf, File)>, LockError> {
     let path = dir.join(FILE);
     let opened = match directory(dir) {
@@ -287,7 +288,7 @@ mod tests {
         symlink(dir.path(), &own).unwrap();
         assert!(open(dir.path()).is_err(), "a link to a directory");
         assert!(!dir.path().join(FILE).exists());
-        // Nobody else's is taken for root's.
+        // Another user's file is not accepted as root's.
         std::fs::remove_file(&own).unwrap();
         assert!(existing(&own).unwrap().is_none(), "root has made none");
         open(dir.path()).unwrap();

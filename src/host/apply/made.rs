@@ -1,4 +1,4 @@
-//! What a step has made, as far as it can be seen afterwards, so that it is known again.
+//! The identity of what a step has made, to recognize it later.
 
 use super::Step;
 use crate::hypervisor::{Hypervisor, XmlOf};
@@ -6,7 +6,7 @@ use crate::identity::{FileId, Identity, sum_of};
 use std::io;
 use std::path::Path;
 
-/// What a step that is done has made, as far as it can be seen afterwards.
+/// Returns the identity of what a completed step has made, as far as visible.
 pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
     let uuid = |name: &str| Some(hypervisor.domain(name).ok()??.uuid);
     match step {
@@ -29,7 +29,7 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
     }
 }
 
-/// The file of a volume; none: it is no file of this machine.
+/// The file of a volume; none: it is not a file of this machine.
 pub(super) fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
     match path.symlink_metadata() {
         _ if !hypervisor.machine().is_here() => Ok(None),

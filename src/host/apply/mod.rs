@@ -1,5 +1,5 @@
-//! Steps on the machine: in order, undone in reverse on failure. It does not know why a step is wanted, and prints
-//! nothing: an [`Observer`] is told.
+//! Performs steps on the machine in order, and undoes them in reverse on failure. Does not know why
+//! a step is wanted, and prints nothing: an [`Observer`] is notified.
 
 pub mod array;
 pub mod bind;
@@ -68,11 +68,11 @@ impl fmt::Display for Left {
     }
 }
 
-/// Says where a run of steps ended.
+/// The error of a run of steps.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "change-")]
 pub enum ApplyError {
-    /// A step was not possible.
+    /// A step failed.
     #[error("cannot {step}{}", aftermath)]
     #[strum(to_string = "")]
     Failed {
@@ -100,14 +100,14 @@ pub enum ApplyError {
 /// What became of the steps before one that failed.
 #[derive(Debug)]
 pub enum Aftermath {
-    /// So many were undone, and these could not be.
+    /// This many were undone, and these could not be.
     Undone {
         /// How many were undone.
         undone: usize,
         /// What could not be undone.
         left: Vec<Left>,
     },
-    /// There was no way back any more: they stay done, and the rest is still to do.
+    /// A step could not be undone any more: they stay done, and the rest is still to do.
     Unfinished,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for Aftermath {
 }
 
 impl ApplyError {
-    /// What became of the steps before; none: there was nothing to become of.
+    /// What became of the steps before; none: there were no steps.
     fn aftermath(&self) -> Option<&Aftermath> {
         match self {
             ApplyError::Failed { aftermath, .. } | ApplyError::Interrupted { aftermath, .. } => {
@@ -157,17 +157,17 @@ impl ApplyError {
 pub trait Observer {
     /// A step begins.
     fn doing(&mut self, step: &Step);
-    /// So many bytes of the step that is being done are through, of so many.
+    /// Progress of the current step: `through` of `bytes` bytes.
     fn progress(&mut self, _through: u64, _bytes: u64) {}
-    /// Something about the step that is being done is worth telling.
+    /// A note on the current step.
     fn note(&mut self, _text: &str) {}
-    /// Something is left as it is, because it is somebody else's by now.
+    /// Something is left as it is, because it belongs to somebody else by now.
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.note(&format!("{step}: {why}, so it is left as it is"));
     }
-    /// Takes what has to be held while a guest is started or everything is undone, unless it is held already: since it
-    /// was given back others may have begun to take what the guest has, or to build on what was made. `undoes`: signals
-    /// do not end the waiting, since one may be the cause.
+    /// Takes the host's lock while a guest is started or everything is undone, unless it is already
+    /// held: since its release others may have started to take what the guest has, or to build on
+    /// what was made. `undoes`: signals do not end the wait, since one may be the cause.
     fn guard(&mut self, _undoes: bool) -> Result<Option<HostLock>, LockError> {
         Ok(None)
     }
@@ -179,22 +179,22 @@ pub trait Observer {
 
 /// A run of steps that is undone as a whole.
 pub struct Transaction<'a> {
-    /// Where domains are.
+    /// The hypervisor.
     hypervisor: &'a dyn Hypervisor,
-    /// Who watches.
+    /// The observer.
     observer: &'a mut dyn Observer,
-    /// What was begun, on disk; none: a killed run leaves nothing that has to be undone.
+    /// The journal; none: an interrupted run leaves nothing to undo.
     journal: Option<Journal>,
     /// The random name of the change.
     change: Option<String>,
     /// Steps that were done, in order.
     done: Vec<Done>,
-    /// What the step that is being done has made so far.
+    /// What the current step has made so far.
     made: Option<Identity>,
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins with nothing done.
+    /// Makes an empty transaction.
     pub fn new(
         hypervisor: &'a dyn Hypervisor,
         observer: &'a mut dyn Observer,
@@ -205,8 +205,8 @@ impl<'a> Transaction<'a> {
         Transaction { hypervisor, observer, journal, change, done: Vec::new(), made: None }
     }
 
-    /// Does further steps. On failure, or when a signal has come, everything is undone, that of earlier calls too;
-    /// except after a step from which there is no way back.
+    /// Does further steps. On failure, or when a signal was received, everything is undone,
+    /// including earlier calls, except after a step that cannot be undone.
     pub fn run(&mut self, steps: &[Step]) -> Result<(), ApplyError> {
         interrupt::begins();
         let first = match self.journal.as_mut().map(|journal| journal.plan(steps)).transpose() {
@@ -236,7 +236,7 @@ impl<'a> Transaction<'a> {
 
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
-        // Between the last look and the start nobody may take what the guest starts with.
+        // Between the last check and the start nobody may take the guest's resources.
         let starts = matches!(step, Step::StartDomain { .. });
         let _guard = if starts { self.observer.guard(false)? } else { None };
         match perform::expects(step, self.hypervisor) {
@@ -271,19 +271,19 @@ impl<'a> Transaction<'a> {
         let told = self.made.is_some();
         let made = self.made.take().or_else(|| made::made(step, self.hypervisor));
         if let Some(journal) = &mut self.journal {
-            // The step is done whether it is written or not; a run that comes after takes it as begun.
+            // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }
 
-    /// Whether a step was done from which there is no way back.
+    /// Whether a step was done that cannot be undone.
     fn is_final(&self) -> bool {
         self.done.iter().any(|done| done.step.is_final())
     }
 
-    /// Undoes everything if a signal has come; to be called while something is waited for.
+    /// Undoes everything if a signal was received; to be called while waiting.
     pub fn go_on(&mut self) -> Result<(), ApplyError> {
         match self.observer.interrupted() {
             None => Ok(()),
@@ -291,8 +291,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Says that every step is done: what still comes only waits, and a run that is killed meanwhile has nothing to be
-    /// undone. A signal still undoes all.
+    /// Records that every step is done: only waiting is left, and a run killed meanwhile leaves
+    /// nothing to undo. A signal still undoes everything.
     pub fn complete(&mut self) -> Result<(), ApplyError> {
         match self.journal.as_mut().map(Journal::complete).transpose() {
             Ok(_) => Ok(()),
@@ -303,7 +303,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Ends the change: its journal goes.
+    /// Ends the change and removes its journal.
     pub fn close(self) -> Result<(), ApplyError> {
         self.journal.map_or(Ok(()), Journal::close).map_err(ApplyError::from)
     }
@@ -313,7 +313,7 @@ impl<'a> Transaction<'a> {
         ApplyError::Interrupted { signal, aftermath: self.undo() }
     }
 
-    /// Undoes what was done before a step that failed, and the step itself where it may be done nevertheless.
+    /// Undoes the steps before a failed one, and the failed one if it may have been done.
     fn undo_after(&mut self, number: usize, step: &Step, why: &StepError) -> Aftermath {
         match why.may_have_done(step) {
             true if step.is_final() => Aftermath::Unfinished,
@@ -331,9 +331,9 @@ impl<'a> Transaction<'a> {
         self.undo_with(None)
     }
 
-    /// Undoes what was done, the last first, unless there is no way back. `half`: a step that failed and may be done,
-    /// which is not counted. Where all is undone the journal goes. That it cannot be written meanwhile hinders nothing:
-    /// undoing twice is as good as once.
+    /// Undoes what was done, the last first, unless a step cannot be undone. `half`: a failed step
+    /// that may have been done, which is not counted. Once all is undone the journal is removed.
+    /// Failures to write it meanwhile are ignored: undoing is idempotent.
     fn undo_with(&mut self, half: Option<Done>) -> Aftermath {
         if self.is_final() {
             return Aftermath::Unfinished;

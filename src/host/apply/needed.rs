@@ -1,5 +1,5 @@
-//! Who needs what a step is about to remove, asked at the moment of the step: a guest may have been defined, or an image
-//! been laid over it, since the change was planned.
+//! Finds the users of what a step is about to remove, at the time of the step: since the plan a
+//! guest may have been defined, or an overlay made.
 
 use super::{Step, StepError};
 use crate::discover::openers::in_use;
@@ -11,16 +11,16 @@ use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::guest::VolumeRef;
 use std::path::Path;
 
-/// What is said of a file whose number and nothing else is that of what was made.
+/// The reason to keep a file that matches the created one only by inode number.
 pub(super) const UNBORN: &str =
     "its file system does not tell when it was made, so that it is the same is not proven";
-/// What is said of a file that is another by now.
+/// The reason to keep a file that was replaced.
 const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
-/// What is said of a file that a journal names by its path alone.
+/// The reason to keep a file that a journal identifies only by path.
 const UNKNOWN: &str = "an older gpuvm did not write down which file it was";
 
-/// Why what a step removes stays, in words; none: nobody needs it, or the step removes nothing. `later`: it was planned by
-/// a run that was killed, so that the file may have been made anew since.
+/// Returns why a step must not remove its subject; none: nobody needs it, or the step removes
+/// nothing. `later`: an interrupted run planned it, so the file may have been recreated since.
 pub(super) fn stays(
     step: &Step,
     later: bool,
@@ -51,7 +51,7 @@ pub(super) fn stays(
                 Err(why) => return Ok(Some(words(why))),
             };
             let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
-            // One that holds nothing is a mark of ours and nobody's disk.
+            // An empty one is a marker of ours, not a disk.
             let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
             if let Some(why) = known.and_then(|known| uses.silent(&known.path)) {
                 return Ok(Some(words(why)));
@@ -74,7 +74,7 @@ pub(super) fn stays(
                 Ok(uses) => uses,
                 Err(why) => return Ok(Some(words(why))),
             };
-            // Put back by a run that was killed, it has its own.
+            // If an interrupted run restored it, it has its own.
             let own = xml.uuid().unwrap_or_default();
             Ok(first(&uses.others(Path::new(&path), &own)).map(words))
         }
@@ -82,8 +82,9 @@ pub(super) fn stays(
     }
 }
 
-/// Refuses a domain whose disks others have, or lie over what others write: they may have been given away since the
-/// change was planned. `starts`: it is there and to be started, so that only what runs counts.
+/// Refuses a domain whose disks others use, or whose backing files others write: they may have been
+/// given away since the plan. `starts`: it exists and is to be started, so only running domains
+/// count.
 pub(super) fn expects_disks(
     text: &str,
     starts: bool,
@@ -108,18 +109,18 @@ pub(super) fn expects_disks(
     }
 }
 
-/// Why a file is not proven to be the one that was to go: it was made anew since, or may have been.
+/// Returns why a file may not be the one to remove: it was recreated since, or may have been.
 fn another(path: &Path, was: Option<&FileId>, later: bool) -> Option<&'static str> {
     let (was, now) = (was?, FileId::at(path).ok()??);
     match now {
-        // Some file systems get another number at each boot.
+        // Some file systems get another device number at each boot.
         now if was.is(&now, false) => None,
         now if !was.may_be(&now) => Some(ANOTHER),
         _ => later.then_some(UNBORN),
     }
 }
 
-/// Who uses what; where a definition cannot be understood, what it uses is not known, and everything stays.
+/// Reads all uses; if a definition cannot be parsed, its uses are unknown, and everything stays.
 fn read(hypervisor: &dyn Hypervisor) -> Result<Result<Uses, String>, HypervisorError> {
     match Uses::read(hypervisor) {
         Err(error) if error.kind == HypervisorErrorKind::BadXml => Ok(Err(error.to_string())),

@@ -1,5 +1,5 @@
-//! Steps on the hypervisor's networks. Every one does nothing where nothing is left to do, so doing, undoing and repeating
-//! after a kill are one thing.
+//! Steps on the hypervisor's networks. All are idempotent, so doing, undoing and repeating after an
+//! interruption are the same operation.
 
 use super::StepError;
 use crate::hypervisor::network::NetworkState;
@@ -101,12 +101,13 @@ impl NetworkStep {
         }
     }
 
-    /// Whether a killed run that has begun it is finished and not undone: links that guests have lost do not come back.
+    /// Whether an interrupted run that has begun it is finished rather than undone: links that
+    /// guests have lost do not come back.
     pub(super) fn takes_away(&self) -> bool {
         matches!(self, NetworkStep::Stop { .. } | NetworkStep::Undefine { .. })
     }
 
-    /// Whether undoing does something.
+    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         !matches!(self, NetworkStep::Check { .. })
     }
@@ -146,7 +147,7 @@ impl NetworkStep {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         let networks = hypervisor.networks();
         match self {
@@ -164,7 +165,7 @@ impl NetworkStep {
                 }
             }
             NetworkStep::Autostart { name, on } => networks.autostart_network(name, *on)?,
-            // One that was defined nowhere is gone with its end.
+            // A transient network is gone once it is stopped.
             NetworkStep::Undefine { name, .. } => {
                 if self.now(hypervisor)?.is_some() {
                     networks.undefine_network(name)?;
@@ -190,7 +191,7 @@ impl NetworkStep {
         }
     }
 
-    /// Undoes it, where it was done or may have been.
+    /// Undoes the step if it was done or may have been.
     pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         let networks = hypervisor.networks();
         let now = self.now(hypervisor)?;

@@ -1,6 +1,6 @@
-//! Steps on network cards with SR-IOV: how many virtual functions a physical function (PF) has, whether drivers of the
-//! host take them, and what the PF lets each of them do. Every one does nothing where nothing is left to do, so doing,
-//! undoing and repeating after a kill are one thing.
+//! Steps on network cards with SR-IOV: how many virtual functions a physical function (PF) has,
+//! whether drivers of the host take them, and what the PF lets each of them do. All are idempotent,
+//! so doing, undoing and repeating after an interruption are the same operation.
 
 pub mod boot;
 mod count;
@@ -65,19 +65,19 @@ pub enum NicStep {
     },
 }
 
-/// Says why a step on a network card was not possible.
+/// The error of a step on a network card.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nic-")]
 pub enum NicError {
-    /// The host's files.
+    /// Reading the host's files failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
-    /// The kernel refuses a write, or does not answer.
+    /// The kernel refuses a write, or does not respond.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
-    /// The kernel's routing socket.
+    /// The netlink socket failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Link(#[from] LinkError),
@@ -87,7 +87,7 @@ pub enum NicError {
         /// The PF.
         pf: Bdf,
     },
-    /// The number is not what it was when the change was planned.
+    /// The number has changed since the plan.
     #[error("{pf} has {} now, and had {was} when this was planned", functions(*now))]
     Changed {
         /// The PF.
@@ -102,12 +102,12 @@ pub enum NicError {
     NotMade {
         /// The PF.
         pf: Bdf,
-        /// How many were asked for.
+        /// How many were requested.
         count: u32,
         /// How many there are.
         now: u32,
     },
-    /// It failed, and what it was before could not be restored.
+    /// It failed, and restoring the previous state failed, too.
     #[error("{first}; and it is not as it was: {second}")]
     #[strum(to_string = "not-restored")]
     Twice {
@@ -149,7 +149,8 @@ fn functions(count: u32) -> String {
     words::count(count, "virtual function")
 }
 
-/// Works with the virtual functions of this machine; the domains of `hypervisor` are asked whose they are.
+/// Works with the virtual functions of this machine; their owners are looked up in the domains of
+/// `hypervisor`.
 fn on_this_machine<T>(
     hypervisor: &dyn Hypervisor,
     work: impl FnOnce(&Functions<'_>) -> Result<T, NicError>,
@@ -165,7 +166,7 @@ fn free(netdev: &str, vf: u32, hypervisor: &dyn Hypervisor) -> Result<(), NicErr
     owner::on_this_machine(hypervisor, false, |owner| {
         let name = owner.root.dir(&format!("sys/class/net/{netdev}/device"))?;
         let name = name.map(|dir| dir.link_name(&format!("virtfn{vf}"))).transpose()?.flatten();
-        // One that is not there nobody has.
+        // A function that does not exist is unused.
         let Some(bdf) = name.and_then(|name| name.parse().ok()) else { return Ok(()) };
         Ok(owner.free_of_guests(&[bdf])?)
     })
@@ -185,7 +186,7 @@ fn needless(netdev: &str, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
 }
 
 impl NicStep {
-    /// Whether it gives back what a guest had that is gone.
+    /// Whether it releases resources of a removed guest.
     pub(super) fn gives_back(&self) -> bool {
         matches!(self, NicStep::SetGuard { back: true, .. })
     }
@@ -202,7 +203,7 @@ impl NicStep {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => {

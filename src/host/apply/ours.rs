@@ -1,5 +1,5 @@
-//! Which files of configuration are ours: of what a step wrote the file's identity and the sum of its text are kept, and by them
-//! it is known again. What a file says of itself proves nothing: anybody may have copied it.
+//! Records which configuration files are ours: the identity of each written file and the checksum
+//! of its text. What a file says of itself proves nothing: anybody may have copied it.
 
 use super::bind::BindError;
 use super::file::set_private_file;
@@ -35,7 +35,7 @@ fn record(path: &Path) -> PathBuf {
     state_directory(DIRECTORY).join(format!("{name}.json"))
 }
 
-/// Keeps that the file at a path is ours with this text, or (none) that there is none of ours.
+/// Records that the file at a path is ours with this text, or (none) that no file of ours is there.
 pub(super) fn keep(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     keep_in(&record(path), path, text)
 }
@@ -56,8 +56,8 @@ fn keep_in(record: &Path, path: &Path, text: Option<&str>) -> Result<(), BindErr
     set_private_file(record, made.as_deref())
 }
 
-/// Whether the file at a path, which has this text now, is the very one that we made, as we made it. A record that cannot be
-/// read proves nothing, nor does a file system that does not tell when a file was made.
+/// Whether the file at a path, which has this text now, is the one that we made, unchanged. An
+/// unreadable record proves nothing, nor does a file system without creation times.
 pub fn is_recorded(path: &Path, text: &str) -> bool {
     is_in(&record(path), path, text)
 }

@@ -1,13 +1,14 @@
-//! Whose a PCI function is at this moment. A function that a guest runs with, or that a process has open, is not reset,
-//! not taken from its driver and not set up otherwise, neither when a change is made nor when it is undone: what was
-//! free when the change was planned may be somebody's by now.
+//! Finds the current owner of a PCI function. A function of a running guest, or one that a process
+//! has open, is not reset, unbound or reconfigured, neither by a change nor by its undo: what was
+//! free when the change was planned may be in use by now.
 //!
-//! Three witnesses are heard, right before the kernel is written to. The domains that run say what they have; so does a
-//! domain that is being started, before it has opened anything. The processes show what they have open, also where
-//! libvirt is away. And the VFIO group, which the kernel opens for one at a time, is opened by us: whoever is not seen
-//! otherwise has it open. It is kept open over a reset, so that nobody gets it in between; not over an unbinding, for
-//! which kernels before 6.2 wait until the group is closed. All members of an IOMMU group are one. Where none of the
-//! three can tell, the function stays as it is.
+//! Three sources are checked right before each write to the kernel. The definitions of running
+//! domains, and of domains being started, before they have opened anything. The open files of
+//! processes, even if libvirt is down. And the VFIO group, which the kernel opens exclusively, is
+//! opened by us, which fails if an invisible process has it. It is kept open over a reset, so that
+//! nobody gets it in between; not over an unbind, for which kernels before 6.2 wait until the group
+//! is closed. The members of an IOMMU group count as one. If none of the three can tell, the
+//! function stays as it is.
 
 use super::bind::BindError;
 use crate::fsroot::{FsError, FsRoot};
@@ -24,33 +25,33 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often it is looked again for processes: one that asks a GPU for its temperature has it open for a moment, and a
-/// QEMU that was ended lets go a little later.
+/// How often to check processes again: one that reads a GPU's temperature has it open briefly, and
+/// a terminated QEMU closes it a little later.
 const LOOKS: u32 = 10;
 
-/// Keeps functions from everybody else for as long as it lives.
+/// An exclusive hold on functions while it lives.
 #[derive(Debug, Default)]
 pub struct Hold(Vec<File>);
 
 impl Hold {
-    /// How many groups are kept.
+    /// Number of groups held.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none is.
+    /// Whether no group is held.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Tells whether functions may be taken, reset or given back now.
+/// Decides whether functions may be taken, reset or released now.
 pub trait Owner {
-    /// Refuses functions that somebody has, and keeps the others from everybody else.
+    /// Refuses functions in use, and holds the others exclusively.
     fn free(&self, functions: &[Bdf]) -> Result<Hold, BindError>;
 }
 
-/// Says that every function is free: for trees of tests.
+/// An owner for which every function is free: for test trees.
 #[cfg(test)]
 pub struct Everyone;
 
@@ -61,17 +62,17 @@ impl Owner for Everyone {
     }
 }
 
-/// A look at the host and its domains.
+/// An inspection of the host and its domains.
 pub struct Look<'a> {
     /// The host's files.
     pub root: &'a FsRoot,
-    /// Whose domains are asked.
+    /// The hypervisor with the domains.
     pub hypervisor: &'a dyn Hypervisor,
-    /// Whether a process that has a function open yields, as `--force` says; a domain never does.
+    /// Whether processes using a function are ignored (`--force`); domains never are.
     pub force: bool,
-    /// How long to wait between two looks.
+    /// How long to wait between two checks.
     pub pause: Duration,
-    /// What opens a VFIO group.
+    /// Opens a VFIO group.
     pub open: &'a dyn Fn(&str) -> Result<File, Errno>,
 }
 
@@ -86,7 +87,7 @@ pub fn open_group(group: &str) -> Result<File, Errno> {
     opened.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
 }
 
-/// Works with what tells of this machine.
+/// Runs with the inspection of this machine.
 pub fn on_this_machine<T, E: From<FsError>>(
     hypervisor: &dyn Hypervisor,
     force: bool,
@@ -97,18 +98,18 @@ pub fn on_this_machine<T, E: From<FsError>>(
     work(&Look { root: &root, hypervisor, force, pause, open: &open_group })
 }
 
-/// What the domains say.
+/// The result of checking domains.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// This one runs with it.
+    /// This domain runs with it.
     Has(Bdf, String),
     /// No domain does.
     Nobody,
-    /// Not all could be asked, because of this.
+    /// Not all could be checked, for this reason.
     Untold(String),
 }
 
-/// The IOMMU group of a function, as far as it matters here.
+/// The IOMMU group of a function, as far as needed.
 struct Unit {
     /// The function.
     bdf: Bdf,
@@ -141,12 +142,13 @@ impl Owner for Look<'_> {
 }
 
 impl Look<'_> {
-    /// Refuses functions that guests have; what the host does with them does not matter.
+    /// Refuses functions of guests; use by the host does not matter.
     pub fn free_of_guests(&self, functions: &[Bdf]) -> Result<(), BindError> {
         self.free_of(functions, false).map(drop)
     }
 
-    /// Refuses functions that guests have, or the host where it is asked, and keeps the others from everybody else.
+    /// Refuses functions of guests, or used by the host if `host`, and holds the others
+    /// exclusively.
     fn free_of(&self, functions: &[Bdf], host: bool) -> Result<Hold, BindError> {
         let mut units = Vec::new();
         for &bdf in functions {
@@ -155,14 +157,14 @@ impl Look<'_> {
         let said = self.domains(&units)?;
         let hidden = self.processes(&units, &said, host)?;
         let hold = self.hold(&units, &said, hidden)?;
-        // One that came between the first look and the opening has not opened it yet.
+        // A domain that appeared between the first check and the opening has not opened it yet.
         if !hold.is_empty() {
             self.domains(&units)?;
         }
         Ok(hold)
     }
 
-    /// Refuses functions that a domain has which runs, is being started or not quite ended.
+    /// Refuses functions of a domain that runs, is starting or is shutting down.
     fn domains(&self, units: &[Unit]) -> Result<Said, BindError> {
         let said = self.asked(&units.iter().flat_map(|unit| &unit.members).copied().collect());
         let Said::Has(bdf, name) = said else { return Ok(said) };
@@ -207,8 +209,8 @@ impl Look<'_> {
         untold.map_or(Said::Nobody, Said::Untold)
     }
 
-    /// Refuses functions that a process has open, or the host in use otherwise where it is asked; returns of how many
-    /// processes it could not be seen.
+    /// Refuses functions that a process has open, or that the host uses if `host`; returns how many
+    /// processes could not be inspected.
     fn processes(&self, units: &[Unit], said: &Said, host: bool) -> Result<usize, BindError> {
         let mut looks = 0;
         loop {
@@ -227,18 +229,19 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a process that has a VFIO group open gives way: it may be a guest's QEMU, unless every domain was heard.
+    /// Whether a process with an open VFIO group may be ignored: it may be a guest's QEMU unless
+    /// every domain was checked.
     fn yields(&self, said: &Said) -> bool {
         self.force && *said == Said::Nobody
     }
 
-    /// Which processes have functions as guests do.
+    /// Returns the processes that have functions open as guests do.
     fn guests(&self, units: &[Unit]) -> Result<Seen, BindError> {
         let all: Vec<Bdf> = units.iter().flat_map(|unit| &unit.members).copied().collect();
         Ok(holders::guests(self.root, &all)?)
     }
 
-    /// Who has functions in use over their drivers.
+    /// Returns uses of functions through their drivers.
     fn host(&self, units: &[Unit]) -> Result<Vec<Use>, BindError> {
         let (mut plain, mut others) = (Vec::new(), Vec::new());
         for bdf in units.iter().map(|unit| unit.bdf) {
@@ -247,7 +250,7 @@ impl Look<'_> {
             match dir.link_name("driver")? {
                 None => {}
                 Some(driver) if is_vfio(&driver) => {}
-                // Mass storage and networks are used by what is above them.
+                // Storage and network devices are used by what is built on them.
                 Some(_) => match dir.hex::<u32>("class")?.unwrap_or_default() >> 16 {
                     0x01 | 0x02 => others.push(bdf),
                     _ => plain.push(bdf),
@@ -264,7 +267,7 @@ impl Look<'_> {
         Ok(uses)
     }
 
-    /// Refuses a NIC that the host's network leads over.
+    /// Refuses a NIC that the host's network uses.
     pub fn carries_none(&self, bdf: Bdf) -> Result<(), BindError> {
         let topology = crate::discover::discover(self.root)
             .map_err(|error| BindError::Untold { bdf, why: error.to_string() })?;
@@ -277,7 +280,8 @@ impl Look<'_> {
         }
     }
 
-    /// Opens the VFIO groups of functions, so that nobody else can; refuses one that somebody has open who is not seen.
+    /// Opens the VFIO groups of functions, so that nobody else can; refuses one opened by an
+    /// invisible process.
     fn hold(&self, units: &[Unit], said: &Said, hidden: usize) -> Result<Hold, BindError> {
         let mut hold = Hold::default();
         let mut done = BTreeSet::new();
@@ -295,7 +299,7 @@ impl Look<'_> {
                         format!("a process that is not seen here and has /dev/vfio/{group} open");
                     return Err(BindError::InUse { bdf: *bdf, by });
                 }
-                // The node is not there, as in a container, but every process was seen.
+                // The device node is missing, as in a container, but every process was inspected.
                 Err(_) if hidden == 0 => {}
                 Err(errno) => {
                     let why = match said {
@@ -315,8 +319,8 @@ impl Look<'_> {
     }
 }
 
-/// Which running domain, other than that of this UUID, has one of these functions, with that function and its name; none
-/// where there is none, or libvirt does not say.
+/// Returns functions held by running domains other than that of this UUID, with the domain's name;
+/// empty if there are none, or libvirt does not answer.
 pub fn runs_with(hypervisor: &dyn Hypervisor, uuid: &str, functions: &[Bdf]) -> Vec<(Bdf, String)> {
     let mut found = Vec::new();
     for row in hypervisor.domains().unwrap_or_default() {

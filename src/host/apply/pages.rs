@@ -1,16 +1,18 @@
-//! Huge pages of one size on one node: their number is brought from what it was to another.
+//! Changes the number of huge pages of one size on one node.
 //!
-//! The kernel keeps one number for all who want pages there, so others may raise or lower it while ours stands. Hence
-//! undoing is by difference: from the number that is there now goes what we had added, or comes back what we had taken,
-//! and no more. Where the number is between ours and the one before, the write was broken off half way, and undoing
-//! ends at the one before. Raising is refused where the number is not what it was when that was planned: what is missing
-//! would be another number. Lowering never goes below the pages in use: the kernel would let them be and drop each as it
-//! is freed, from under a guest that was to start with them. Surplus pages, which the kernel adds by itself, are not
+//! The kernel keeps one number for all users of pages there, so others may raise or lower it while
+//! ours is in effect. Hence undoing is by difference: it subtracts from the current number what we
+//! added, or adds what we removed, and no more. If the number is between ours and the previous one,
+//! the write was interrupted, and undoing ends at the previous number. Raising is refused if the
+//! number has changed since the plan: the number of missing pages would be different. Lowering
+//! never goes below the pages in use: the kernel would keep them and drop each as it is freed, from
+//! under a guest about to start with them. Surplus pages, which the kernel adds by itself, are not
 //! counted.
 //!
-//! A number that the kernel does not reach, because memory is in pieces, is tried once more after it was asked to put
-//! them together; then it is an error with what is there, and the step is undone. The write is made by a process of its
-//! own, as for drivers (`bind`), so that a killed run leaves it whole.
+//! If the kernel does not reach a number because memory is fragmented, it is tried once more after
+//! compaction; then it is an error with the number reached, and the step is undone. The write is
+//! made by a process of its own, as for drivers (`bind`), so that it completes even if the run is
+//! killed.
 
 pub mod boot;
 
@@ -24,9 +26,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// How long the kernel may take to gather pages, in seconds: on a node of a terabyte it moves much of the memory.
+/// How long the kernel may take to allocate pages, in seconds: on a node of a terabyte it moves
+/// much of the memory.
 const GATHER_S: u64 = 600;
-/// How often it is looked whether pages in use are free now: those of a guest that was just ended come a little later.
+/// How often to check whether pages in use are free now: those of a guest just terminated follow a
+/// little later.
 const LOOKS: u32 = 20;
 
 /// A change of the number of huge pages of one size on one node.
@@ -58,11 +62,11 @@ impl fmt::Display for PagesStep {
     }
 }
 
-/// Says why the pages are not as wanted.
+/// The error of changing the number of pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "pages-")]
 pub enum PagesError {
-    /// The host's files.
+    /// Reading the host's files failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
@@ -84,7 +88,7 @@ pub enum PagesError {
         /// The page size.
         page: MemSize,
     },
-    /// The number is not what it was when the change was planned.
+    /// The number has changed since the plan.
     #[error(
         "node {node} has {now} pages of {page} reserved now, and had {was} when this was planned"
     )]
@@ -108,14 +112,14 @@ pub enum PagesError {
         node: NodeId,
         /// The page size.
         page: MemSize,
-        /// How many more were asked for.
+        /// How many more were requested.
         wanted: u64,
-        /// How many more came.
+        /// How many more were allocated.
         got: u64,
-        /// Memory that the node has left, where the kernel tells.
+        /// Memory that the node has left, if the kernel tells.
         available: Option<MemSize>,
     },
-    /// Pages that were to be given back are in use.
+    /// Pages to be released are in use.
     #[error("{goes} pages of {page} of node {node} are to be given back, and only {free} are free")]
     InUse {
         /// The node.
@@ -124,7 +128,7 @@ pub enum PagesError {
         page: MemSize,
         /// Pages that are free.
         free: u64,
-        /// Pages that are to go.
+        /// Pages to release.
         goes: u64,
     },
     /// Others took pages meanwhile.
@@ -136,21 +140,21 @@ pub enum PagesError {
         page: MemSize,
         /// Pages that are free.
         free: u64,
-        /// Pages that have to be.
+        /// Pages needed.
         needed: u64,
     },
 }
 
 impl PagesError {
-    /// Whether the number may be another now.
+    /// Whether the number may have changed.
     pub fn may_have_done(&self) -> bool {
         use PagesError::{Short, Taken, Write};
         matches!(self, Short { .. } | Taken { .. } | Write(_))
     }
 }
 
-/// The number that leads from `from` to `to`, where `now` is there: by difference, so that what others have added or
-/// taken meanwhile stays, and ending at `to` from everywhere in between.
+/// Returns the number to write for a change from `from` to `to` if `now` is current: by difference,
+/// so that changes by others stay, and ending at `to` from anywhere in between.
 fn aim(now: u64, from: u64, to: u64) -> u64 {
     match to >= from {
         true => now.saturating_add(to - from).min(now.max(to)),
@@ -158,13 +162,13 @@ fn aim(now: u64, from: u64, to: u64) -> u64 {
     }
 }
 
-/// What sets numbers of pages.
+/// Sets numbers of pages.
 pub struct Pages<'a> {
     /// The host's files.
     pub root: &'a FsRoot,
-    /// What writes them.
+    /// The writer to the kernel.
     pub kernel: &'a dyn Kernel,
-    /// How long to wait between two looks.
+    /// How long to wait between two checks.
     pub pause: Duration,
 }
 
@@ -176,7 +180,7 @@ impl Pages<'_> {
         pool.ok_or(PagesError::NoSize { node, page })
     }
 
-    /// Refuses to raise a number that is not what it was.
+    /// Refuses to raise a number that has changed.
     pub fn expect(&self, step: &PagesStep) -> Result<(), PagesError> {
         let &PagesStep { node, page_kib: page, to, was, .. } = step;
         if to < was {
@@ -188,7 +192,7 @@ impl Pages<'_> {
         }
     }
 
-    /// Does it.
+    /// Performs the step.
     pub fn perform(&self, step: &PagesStep) -> Result<(), PagesError> {
         self.lead(step, step.was, step.to)?;
         let &PagesStep { node, page_kib: page, needed, .. } = step;
@@ -201,8 +205,8 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// Undoes it. Of pages that are in use none is given back: whoever has them needs them all, and a part that was given
-    /// back would be given back twice.
+    /// Undoes the step. If pages are in use, none is released: their user needs them all, and a
+    /// part released now would be released again later.
     pub fn undo(&self, step: &PagesStep) -> Result<(), PagesError> {
         let &PagesStep { node, page_kib: page, to, was, .. } = step;
         if to > was {
@@ -226,7 +230,7 @@ impl Pages<'_> {
         self.lead(step, step.to, step.was)
     }
 
-    /// Leads the number from one to the other. Taking away what is not there any more does nothing.
+    /// Changes the number from one to the other. Removing pages that no longer exist does nothing.
     fn lead(&self, step: &PagesStep, from: u64, to: u64) -> Result<(), PagesError> {
         let (node, page) = (step.node, step.page_kib);
         let pool = match self.pool(node, page) {
@@ -273,7 +277,7 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// Writes a number; the one that is there then.
+    /// Writes a number; returns the resulting one.
     fn write(&self, step: &PagesStep, number: u64) -> Result<u64, PagesError> {
         let (node, page) = (step.node, step.page_kib);
         let dir = hugetlb::directory(self.root, node).ok_or(PagesError::NoNode { node })?;
@@ -282,8 +286,8 @@ impl Pages<'_> {
         Ok(self.pool(node, page)?.reserved())
     }
 
-    /// Asks the kernel to put free memory together, of the node where it can be told so. That it cannot is no fault: what
-    /// is there afterwards counts.
+    /// Asks the kernel to compact memory, of the node alone if supported. A failure is ignored: the
+    /// result counts.
     fn compact(&self, node: NodeId) {
         let own = format!("sys/devices/system/node/node{node}/compact");
         let path = if self.root.exists(&own) { &own } else { "proc/sys/vm/compact_memory" };

@@ -1,13 +1,16 @@
-//! A partition of Fabric Manager that is activated for a guest before it starts, and deactivated when it is off.
+//! Activates a partition of Fabric Manager for a guest before it starts, and deactivates it once
+//! the guest is off.
 //!
-//! Fabric Manager routes NVLinks for the GPUs of active partitions only, and on H100 and later even a guest of one GPU
-//! has no CUDA before (gpuvm-hardware(7), SHARED NVSWITCH). It knows no guests: that a partition is nobody's is told by
-//! the domains that run and by the processes that have its GPUs open. Other programs may change partitions too, so its
-//! list is read before each change and after it: what the list says then is the proof, not the code that was returned.
+//! Fabric Manager routes NVLinks for the GPUs of active partitions only, and on H100 and later even
+//! a guest of one GPU has no CUDA without it (gpuvm-hardware(7), SHARED NVSWITCH). It does not know
+//! guests: whether a partition is unused is decided by the running domains and the processes that
+//! have its GPUs open. Other programs may change partitions, too, so its list is read before and
+//! after each change: the list is the proof, not the return code.
 //!
-//! What is changed is written into the journal first ([`Identity::Partition`]): a killed run that has not come so far has
-//! changed nothing, and one that has come so far is undone by the list. The file of active partitions is written before an
-//! activation and after a deactivation, so that it never lacks one that is active.
+//! A change is first recorded in the journal ([`Identity::Partition`]): without the record an
+//! interrupted run has changed nothing, and with it the run is undone according to the list. The
+//! file of active partitions is written before an activation and after a deactivation, so that it
+//! never lacks one that is active.
 
 use super::bind::BindError;
 use super::journal::JournalError;
@@ -27,9 +30,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often it is looked for a signal while Fabric Manager is waited for.
+/// How often to check for a signal while waiting for Fabric Manager.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long is waited for another process that changes partitions: no change takes longer.
+/// How long to wait for another process that changes partitions: no change takes longer.
 const LOCK: Duration = Duration::from_secs(90);
 
 /// A GPU of a partition.
@@ -64,7 +67,8 @@ pub struct PartitionStep {
 }
 
 impl PartitionStep {
-    /// The partition that a domain needs, by its UUID; none where its modules are not those that Fabric Manager lists.
+    /// Returns the step for the partition that a domain needs; none if its modules are not those
+    /// that Fabric Manager lists.
     pub fn of(need: &Need, listed: &[Listed], domain: &str) -> Option<PartitionStep> {
         let gpus = need.placed(listed)?.into_iter();
         let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
@@ -83,7 +87,7 @@ impl PartitionStep {
         self.gpus.iter().map(|gpu| gpu.bdf).chain(self.vfs.iter().copied()).collect()
     }
 
-    /// It as the file has it.
+    /// Returns it as an entry of the file.
     fn entry(&self) -> RestoreEntry {
         let domain = self.domain.clone();
         RestoreEntry { id: self.partition, modules: self.modules(), domain }
@@ -102,31 +106,31 @@ impl fmt::Display for PartitionStep {
     }
 }
 
-/// Why a partition is not as wanted.
+/// The error of changing a partition.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
 pub enum PartitionError {
-    /// The host's files.
+    /// Reading the host's files failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Host(#[from] FsError),
-    /// Fabric Manager does not say how it stands, or refuses; nothing has changed.
+    /// Fabric Manager does not answer, or refuses; nothing has changed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Manager(#[from] ManagerRefusal),
-    /// Fabric Manager has failed in the middle, and the partition may be active or not.
+    /// Fabric Manager failed during the change, and the partition may be active or not.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Unsure(#[source] ManagerRefusal),
-    /// The partition is somebody's, or not what was planned.
+    /// The partition is in use, or not as planned.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Refused(#[from] PartitionRefusal),
-    /// The file of active partitions.
+    /// The file of active partitions failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     File(#[from] RestoreFileError),
-    /// A guest has its GPUs, or that cannot be told.
+    /// A guest has its GPUs, or that is unknown.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Guest(#[from] BindError),
@@ -134,7 +138,7 @@ pub enum PartitionError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
-    /// Fabric Manager says that it is done, and lists something else.
+    /// Fabric Manager reports success, but lists something else.
     #[error(
         "Fabric Manager has returned success, and lists NVLink partition {partition} as {}",
         if *active { "active" } else { "inactive" }
@@ -142,10 +146,10 @@ pub enum PartitionError {
     NotProven {
         /// The partition.
         partition: u32,
-        /// What it is listed as.
+        /// Whether it is listed as active.
         active: bool,
     },
-    /// The partition is another domain's by now.
+    /// The partition belongs to another domain by now.
     #[error("NVLink partition {partition} was activated for domain {domain} since")]
     Reassigned {
         /// The partition.
@@ -153,7 +157,7 @@ pub enum PartitionError {
         /// UUID of the domain.
         domain: String,
     },
-    /// A signal came while it was waited.
+    /// A signal came while waiting.
     #[error("{signal} came")]
     #[strum(to_string = "")]
     Signal {
@@ -169,7 +173,7 @@ impl PartitionError {
     }
 }
 
-/// What may be asked of Fabric Manager here.
+/// The operations of Fabric Manager used here.
 pub trait Partitions {
     /// Its partitions.
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal>;
@@ -177,7 +181,7 @@ pub trait Partitions {
     fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal>;
     /// Deactivates one.
     fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal>;
-    /// The pauses between two tries while it is starting.
+    /// The pauses between two attempts while it is starting.
     fn pauses(&self) -> gpuvm_core::fabric::Pauses;
 }
 
@@ -196,10 +200,10 @@ impl Partitions for Manager {
     }
 }
 
-/// Who is told what is about to change, before it does.
+/// The callback before a change, with what is about to change.
 pub type Made<'m> = &'m mut dyn FnMut(Identity) -> Result<(), JournalError>;
 
-/// What activates and deactivates partitions.
+/// Activates and deactivates partitions.
 pub struct Switch<'a> {
     /// Fabric Manager.
     pub manager: &'a dyn Partitions,
@@ -211,18 +215,18 @@ pub struct Switch<'a> {
     pub guests: &'a dyn Fn(&[Bdf]) -> Result<(), BindError>,
 }
 
-/// What is told while it is waited, and asked whether to go on.
+/// The optional observer of a wait.
 pub struct Watched<'o>(pub Option<&'o mut dyn Observer>);
 
 impl Watched<'_> {
-    /// Tells something.
+    /// Passes on a note.
     fn note(&mut self, text: &str) {
         if let Some(observer) = &mut self.0 {
             observer.note(text);
         }
     }
 
-    /// Waits; a signal breaks off.
+    /// Waits; a signal cancels.
     fn pause(&mut self, pause: Duration) -> Result<(), PartitionError> {
         let until = Instant::now() + pause;
         loop {
@@ -239,7 +243,7 @@ impl Watched<'_> {
 }
 
 impl Switch<'_> {
-    /// Asks something, again while Fabric Manager is starting. The outer error ends the step at once.
+    /// Calls Fabric Manager, retrying while it is starting. The outer error ends the step at once.
     fn asked<T>(
         &self,
         call: Call,
@@ -265,12 +269,12 @@ impl Switch<'_> {
         }
     }
 
-    /// The list, which has to be had.
+    /// Returns the list, or an error.
     fn list(&self, watched: &mut Watched<'_>) -> Result<Vec<Listed>, PartitionError> {
         Ok(self.asked(Call::List, watched, |manager| Ok(manager.list()))??)
     }
 
-    /// Activates a partition for its domain, and proves it.
+    /// Activates a partition for its domain, and verifies it.
     pub fn activate(
         &self,
         step: &PartitionStep,
@@ -282,7 +286,7 @@ impl Switch<'_> {
         let listed = self.list(watched)?;
         let (partition, modules) = (step.partition, step.modules());
         let wanted = Wanted { partition, modules, domain: step.domain.clone() };
-        // No guest has a GPU of it, so that none has one of another partition with the same GPU.
+        // No guest has a GPU of it, so none has an overlapping partition either.
         match decide(&wanted, &listed, &[], file.list()) {
             Decision::AlreadySo => return Ok(()),
             Decision::Refused(refusal) => return Err(refusal.into()),
@@ -317,8 +321,8 @@ impl Switch<'_> {
         Err(PartitionError::Unsure(refusal))
     }
 
-    /// Deactivates a partition that no guest has, and proves it. One that is not active, or is of other GPUs by now, needs
-    /// nothing.
+    /// Deactivates a partition that no guest uses, and verifies it. Does nothing if it is inactive,
+    /// or has other GPUs by now.
     pub fn deactivate(
         &self,
         step: &PartitionStep,
@@ -326,7 +330,7 @@ impl Switch<'_> {
         made: Made<'_>,
     ) -> Result<(), PartitionError> {
         let done = self.deactivate_now(step, watched, made);
-        // The guest is off all the same, and what is remembered of it stays.
+        // The guest is off anyway, and its entry stays.
         let (why, advice) = match done {
             Err(PartitionError::Manager(why) | PartitionError::Unsure(why)) if step.may_wait => {
                 (why.to_string(), why.advice())
@@ -345,7 +349,7 @@ impl Switch<'_> {
         Ok(())
     }
 
-    /// Deactivates a partition; that Fabric Manager does not answer is an error.
+    /// Deactivates a partition; an unreachable Fabric Manager is an error.
     fn deactivate_now(
         &self,
         step: &PartitionStep,
@@ -362,7 +366,7 @@ impl Switch<'_> {
             let domain = entry.domain.clone();
             return Err(PartitionError::Reassigned { partition, domain });
         }
-        // An entry of other GPUs is of whom the number was given to since.
+        // An entry with other GPUs belongs to a newer owner of the number.
         let is_own = |entry: &RestoreEntry| entry.modules == step.modules();
         let without = match file.list().get(partition).is_some_and(is_own) {
             true => file.list().without(partition),
@@ -372,7 +376,8 @@ impl Switch<'_> {
         if !step.is_active(&listed) {
             return Ok(file.write(without)?);
         }
-        // It may have taken long to come here, and takes long where Fabric Manager starts: a guest may have been started.
+        // Time has passed, especially if Fabric Manager was starting: a guest may have been
+        // started.
         let functions = step.functions();
         (self.guests)(&functions)?;
         made(Identity::Partition { partition })?;
@@ -382,7 +387,7 @@ impl Switch<'_> {
         });
         let is_active = self.list(watched).map(|listed| step.is_active(&listed));
         if matches!(is_active, Ok(false)) {
-            // Whatever was returned: it is inactive.
+            // Whatever was returned, it is inactive.
             return Ok(file.write(without)?);
         }
         match (answer?, is_active) {
@@ -394,13 +399,13 @@ impl Switch<'_> {
         }
     }
 
-    /// Undoes an activation, where it had begun.
+    /// Undoes an activation, if it had begun.
     pub fn undo_activation(&self, step: &PartitionStep) -> Result<(), PartitionError> {
         let step = PartitionStep { may_wait: false, ..step.clone() };
         self.deactivate(&step, &mut Watched(None), &mut |_| Ok(()))
     }
 
-    /// Undoes a deactivation, where it had begun.
+    /// Undoes a deactivation, if it had begun.
     pub fn undo_deactivation(&self, step: &PartitionStep) -> Result<(), PartitionError> {
         self.activate(step, &mut Watched(None), &mut |_| Ok(()))
     }

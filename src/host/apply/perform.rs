@@ -1,4 +1,4 @@
-//! How one step is done. Doing again what a killed run may have done does nothing where nothing is to be done.
+//! Performs single steps. Repeating a step that an interrupted run may have done is harmless.
 
 use super::disk::{self, DiskError, Making};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
@@ -22,7 +22,8 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Refuses a step whose product is there already, before it is announced: what a journal says was begun is ours.
+/// Refuses a step whose product already exists, before it is recorded: what a journal records as
+/// begun is ours.
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
     match step {
@@ -40,7 +41,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             needed::expects_disks(xml, false, hypervisor)?;
         }
         Step::StartDomain { name, .. } => {
-            // What keeps its definition from being read keeps it from being started.
+            // If its definition cannot be read, it cannot be started either.
             if let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) {
                 drive::expect_domain(&xml, true, hypervisor)?;
                 needed::expects_disks(&xml, true, hypervisor)?;
@@ -95,29 +96,29 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
 fn absent(path: &Path) -> Result<(), DiskError> {
     match path.symlink_metadata() {
         Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
-        // Whatever else is wrong with it, making it says so.
+        // Any other problem is reported when it is made.
         Err(_) => Ok(()),
     }
 }
 
-/// The error that a step's domain is not as it has to be.
+/// Makes the error of a domain that is not as expected.
 fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> HypervisorError {
     HypervisorError { kind, doing: step.to_string(), message }
 }
 
-/// The error that a domain which is to go runs again.
+/// Makes the error of a domain to be removed that runs again.
 fn started_again(step: &Step) -> HypervisorError {
     let message = "it runs, so somebody has started it again".to_owned();
     refused(HypervisorErrorKind::WrongState, step, message)
 }
 
-/// What a step makes its products known by.
+/// How a step marks its products.
 pub(super) struct Ours<'o> {
     /// The step's own name.
     pub mark: &'o Mark,
-    /// Is told what a file is before it gets its name.
+    /// Called with a file's identity before it gets its name.
     pub made: &'o mut dyn FnMut(Identity) -> Result<(), JournalError>,
-    /// Whether the step was planned by a run that was killed.
+    /// Whether the step was planned by an interrupted run.
     pub later: bool,
 }
 
@@ -133,7 +134,7 @@ impl Ours<'_> {
     }
 }
 
-/// Refuses a step about a domain whose name another one has by now.
+/// Refuses a step about a domain whose name belongs to another one by now.
 fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     match step.domain() {
         Some((name, Some(uuid))) => of_uuid(hypervisor, name, &uuid).map(drop),
@@ -172,7 +173,8 @@ pub(super) fn perform(
         Step::EndDomain { name, .. } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, xml } => {
             hypervisor.undefine_but_nvram(name)?;
-            // Started between the last look and the undefining: it runs on, and with what is deleted next.
+            // Started between the last check and the undefine: it keeps running, with disks about
+            // to be deleted.
             if is_active(row(hypervisor, name)?) {
                 hypervisor.define(xml)?;
                 return Err(started_again(step).into());
@@ -246,7 +248,7 @@ pub(super) fn perform(
     Ok(())
 }
 
-/// Changes a definition that is still what it was when the change was planned: somebody else's edit is never lost.
+/// Changes a definition if it is unchanged since the plan: somebody else's edit is never lost.
 fn redefine(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -259,7 +261,7 @@ fn redefine(
     Ok(hypervisor.define(xml)?)
 }
 
-/// Fills a volume, given by pool and name; a signal breaks off.
+/// Fills a volume, given by pool and name; a signal cancels.
 fn fill(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
@@ -272,7 +274,7 @@ fn fill(
     })
 }
 
-/// Does something long that tells how many bytes are through and breaks off where that says so; a signal does.
+/// Runs a long operation with a progress callback that can cancel it; a signal does.
 fn interruptible(
     observer: &mut dyn Observer,
     bytes: u64,
@@ -291,7 +293,7 @@ fn interruptible(
     }
 }
 
-/// Does a step of a killed run, which may have done it.
+/// Performs a step of an interrupted run, which may already be done.
 pub(super) fn perform_again(
     step: &Step,
     begun: bool,
@@ -302,7 +304,7 @@ pub(super) fn perform_again(
     if let Step::StartDomain { name, .. } = step
         && row(hypervisor, name)? == Some(DomainState::Running)
     {
-        // Started, and since then of use to somebody: not a thing to be done again.
+        // It was started, and may have been used since: not to be repeated.
         return Ok(());
     }
     if let (Step::EndDomain { name, .. } | Step::ShutDownDomain { name, .. }, Some(ends)) =
@@ -310,7 +312,7 @@ pub(super) fn perform_again(
         && is_active(row(hypervisor, name)?)
         && !ends.contains(name)
     {
-        // The run that was to be ended, or one that somebody has started since.
+        // It may be the run to be ended, or one started since.
         expects_domain(step, hypervisor)?;
         return Err(StepError::NotConfirmed { name: name.clone() });
     }
@@ -319,7 +321,7 @@ pub(super) fn perform_again(
     }
     let done = perform(step, hypervisor, observer, ours);
     match done {
-        // The domain that had to go is gone, and another has its name.
+        // The domain to remove is gone, and another has its name.
         Err(StepError::OtherDomain { .. }) if step.takes_away() => Ok(()),
         done if step.takes_away() => gone_is_good(done),
         done => done,
@@ -329,7 +331,7 @@ pub(super) fn perform_again(
 /// Removes the NVRAM of a domain that is undefined, unless somebody has defined another of its name by now.
 fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), HypervisorError> {
     match hypervisor.domain(name)? {
-        // Put back by a run that was killed before it could take it away again.
+        // Restored by a run that was interrupted before removing it again.
         Some(row) if xml.contains(&row.uuid) => {}
         Some(_) => return Ok(()),
         None => hypervisor.define(xml)?,
@@ -345,7 +347,7 @@ fn shut_down(
     by: AskedBy,
     wait_s: u64,
 ) -> Result<(), StepError> {
-    // A transient domain is gone with its end.
+    // A transient domain disappears when it stops.
     let is_off = || -> Result<bool, HypervisorError> { Ok(!is_active(row(hypervisor, name)?)) };
     if is_off()? {
         return Ok(());
@@ -362,7 +364,7 @@ fn shut_down(
         if is_off()? {
             return Ok(());
         }
-        // What is refused may still be on its way down.
+        // A guest whose request fails may still be shutting down.
         asked.clone()?;
         if let Some(signal) = observer.interrupted() {
             return Err(StepError::Signal { signal });

@@ -1,5 +1,5 @@
-//! What becomes of a change whose run was killed: undone, or finished where there is no way back. Told by its journal
-//! alone.
+//! Recovery of an interrupted change: undone, or finished if it cannot be undone. Decided by its
+//! journal alone.
 
 use super::array::ArrayError;
 use super::journal::{Journal, Orphan, Progress, Story};
@@ -36,7 +36,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// What a journal calls for.
+    /// Returns what a journal calls for.
     pub fn of(story: Option<&Story>) -> Recovery {
         let way = match story {
             None => Way::Forget,
@@ -60,8 +60,8 @@ fn begun(story: &Story) -> impl DoubleEndedIterator<Item = (usize, &Step)> {
     all.filter(|(_, (_, progress))| *progress != Progress::Untouched).map(|(at, (s, _))| (at, s))
 }
 
-/// Numbers of the steps that are undone or done, in this order. Of what ends with the boot of the machine nothing is left
-/// in another, and what is there then is somebody else's.
+/// Returns the numbers of the steps to undo or to do, in order. Effects that end with a boot are
+/// gone after another boot, and what exists then belongs to somebody else.
 fn numbers(story: &Story, way: Way) -> Vec<usize> {
     let lasts = |step: &Step| story.same_boot || !step.ends_with_boot();
     match way {
@@ -92,8 +92,8 @@ fn done(story: &Story, numbers: &[usize]) -> Vec<Done> {
     numbers.iter().map(one).collect()
 }
 
-/// Undoes or finishes a change. Its journal goes when all is well; else it stays, and this can be run again. `ends`: the
-/// domains that may be ended where they run, by name.
+/// Undoes or finishes a change. Its journal is removed on success; otherwise it stays, and recovery
+/// can be repeated. `ends`: the names of running domains that may be ended.
 pub fn recover(
     orphan: Orphan,
     hypervisor: &dyn Hypervisor,
@@ -134,7 +134,7 @@ pub fn recover(
     Ok(recovery)
 }
 
-/// Does what is missing of a change from which there is no way back.
+/// Performs the missing steps of a change that cannot be undone.
 fn finish(
     steps: &[Done],
     story: &Story,

@@ -1,5 +1,5 @@
-//! A setting of the kernel that holds until the machine goes down: one value in one file of /proc/sys or /sys, or in
-//! one for each pcpu.
+//! A kernel setting in effect until the next boot: one value in one file of /proc/sys or /sys, or
+//! in one for each pcpu.
 
 pub mod boot;
 
@@ -25,11 +25,11 @@ pub struct SettingStep {
     pub was: BTreeMap<String, String>,
 }
 
-/// Says why a setting is not as wanted.
+/// The error of changing a setting.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "setting-")]
 pub enum SettingError {
-    /// The host's files.
+    /// Reading the host's files failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
@@ -37,7 +37,7 @@ pub enum SettingError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
-    /// It is not what it was when the change was planned.
+    /// It has changed since the plan.
     #[error("/{path} is {now} now, and was {was} when this was planned")]
     Changed {
         /// The file.
@@ -60,7 +60,7 @@ impl fmt::Display for SettingStep {
 }
 
 impl SettingStep {
-    /// Refuses a setting that is neither what it was nor what it is to be.
+    /// Refuses a setting with neither the old nor the new value.
     pub(super) fn expects(&self, root: &FsRoot) -> Result<(), SettingError> {
         for (path, to) in &self.to {
             let now = value(root, path)?.unwrap_or_else(|| "gone".into());
@@ -72,7 +72,7 @@ impl SettingStep {
         Ok(())
     }
 
-    /// Does it.
+    /// Performs the step.
     pub(super) fn perform(&self) -> Result<(), SettingError> {
         self.write(&FsRoot::live()?, &Live, &self.to, None)
     }
@@ -82,7 +82,7 @@ impl SettingStep {
         self.write(&FsRoot::live()?, &Live, &self.was, Some(&self.to))
     }
 
-    /// Writes values that are not there yet, of all files or of those that hold these.
+    /// Writes values that differ, to all files or only to those with the expected value.
     fn write(
         &self,
         root: &FsRoot,
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A kernel whose files are a directory's.
+    /// A fake kernel with its files in a directory.
     struct Files(PathBuf);
 
     impl Kernel for Files {

@@ -1,14 +1,14 @@
-//! Where what is kept beyond a run stands, and by which clock.
+//! Directories of persistent state, and its clock.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Directory of what is kept on a host.
+/// Directory of a host's state.
 const SHARED: &str = "/var/lib/gpuvm";
 
-/// The directory of what this program keeps of a kind: the host's where it can be written, else the user's own.
+/// Returns the directory of a kind of state: the host's if writable, otherwise the user's own.
 pub fn state_directory(kind: &str) -> PathBuf {
-    // Another user's own directory, where a user keeps what programs remember (XDG base directories).
+    // The user's state directory (XDG base directories).
     let own = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state")));
@@ -18,7 +18,7 @@ pub fn state_directory(kind: &str) -> PathBuf {
     }
 }
 
-/// The directory of what this program keeps of a kind: in `state`, a caller's own, or where [`state_directory`] says.
+/// Returns the directory of a kind of state: in `state` if given, otherwise [`state_directory`].
 pub fn kept_in(state: Option<&Path>, kind: &str) -> PathBuf {
     state.map_or_else(|| state_directory(kind), |state| state.join(kind))
 }

@@ -331,8 +331,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step that brings back what this one changed, as a change of its own; none: there is none, or what it made is
-    /// taken away by other means.
+    /// Returns the step that reverts this one, as a change of its own; none: there is none, or its
+    /// product is removed by other means.
     pub fn reversed(&self) -> Option<Step> {
         let mut back = self.clone();
         match &mut back {
@@ -343,7 +343,7 @@ impl Step {
             }
             Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
             Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
-            // Its caller turns it round by what the file holds then.
+            // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
             Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
             Step::SetPages(pages) => {
@@ -356,15 +356,15 @@ impl Step {
             Step::DeactivatePartition(step) => {
                 return Some(Step::ActivatePartition(step.clone()));
             }
-            // What is equal is so in both directions.
+            // Equality is symmetric.
             Step::CompareDisk { .. } => {}
             _ => return None,
         }
         Some(back)
     }
 
-    /// Whether it gives back what a guest had that is gone: what somebody else has by now is left to him, and that is as
-    /// good as given back.
+    /// Whether it releases resources of a removed guest: those in use by somebody else by now are
+    /// left, which counts as released.
     pub fn gives_back(&self) -> bool {
         match self {
             Step::BindDevice { to, was, .. } => {
@@ -378,7 +378,8 @@ impl Step {
         }
     }
 
-    /// The domain that it is about and that is there before, by name and UUID; no UUID: its version did not say.
+    /// Returns the existing domain that it is about, by name and UUID; no UUID: older versions did
+    /// not record it.
     pub fn domain(&self) -> Option<(&str, Option<String>)> {
         match self {
             Step::StartDomain { name, uuid }
@@ -390,7 +391,7 @@ impl Step {
         }
     }
 
-    /// Whether what it does ends with the boot of the machine, so that nothing is left of it afterwards.
+    /// Whether what it does ends with the boot of the machine, so that a reboot reverts it.
     pub fn ends_with_boot(&self) -> bool {
         matches!(
             self,
@@ -406,7 +407,7 @@ impl Step {
         ) || self.is_of_running()
     }
 
-    /// What takes away by hand what it made, where that is left; none: there is no such command.
+    /// Returns the command that manually removes what it made; none: there is no such command.
     pub fn by_hand(&self) -> Option<String> {
         Some(match self {
             Step::CreateDisk { path, .. } => format!("rm {}", word(&path.to_string_lossy())),
@@ -423,12 +424,12 @@ impl Step {
         })
     }
 
-    /// Whether it changes only what runs, and is over with it.
+    /// Whether it changes only a running domain, until that stops.
     pub fn is_of_running(&self) -> bool {
         matches!(self, Step::PinThread { .. } | Step::UpdateDevice { .. })
     }
 
-    /// Whether there is no way back from it, so that a change that fails later leaves it as it is.
+    /// Whether it cannot be undone, so that a later failure leaves it in effect.
     pub fn is_final(&self) -> bool {
         match self {
             Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
@@ -438,8 +439,8 @@ impl Step {
         }
     }
 
-    /// Whether a killed run that has begun it is finished and not undone: what it takes away does not come back whole, a
-    /// running guest's memory for one and its NVRAM for another.
+    /// Whether an interrupted run that has begun it is finished rather than undone: what it removes
+    /// cannot be restored completely, such as a running guest's memory or its NVRAM.
     pub fn takes_away(&self) -> bool {
         let ends = matches!(
             self,
@@ -449,12 +450,12 @@ impl Step {
                 | Step::ReleaseLease { .. }
         );
         let unlinks = matches!(self, Step::Network(step) if step.takes_away());
-        // What was active for a guest that is gone is not activated again.
+        // A partition of a removed guest is not activated again.
         let deactivates = matches!(self, Step::DeactivatePartition(_));
         ends || unlinks || deactivates || self.is_final()
     }
 
-    /// Whether undoing does something.
+    /// Whether undoing has an effect.
     pub fn is_undone(&self) -> bool {
         let nothing = match self {
             Step::ShutDownDomain { .. }
@@ -472,8 +473,8 @@ impl Step {
         !self.is_final() && !nothing
     }
 
-    /// Whether it touches the machine itself and does not go through its hypervisor: files, sysfs, leases, history. It is
-    /// refused where the hypervisor's domains are on another machine.
+    /// Whether it acts on the machine itself rather than through the hypervisor: files, sysfs,
+    /// leases, history. It is refused if the hypervisor's domains are on another machine.
     pub fn is_of_machine(&self) -> bool {
         matches!(
             self,
@@ -486,9 +487,9 @@ impl Step {
         ) || self.is_of_host()
     }
 
-    /// Whether it changes the host itself, so that it is everybody's concern that it is half done. Such a step need not be
-    /// undone before it is done again: it leads to the same from everywhere, and no driver is asked to let go of a
-    /// function more often than it must.
+    /// Whether it changes the host itself, so that being half done affects everybody. Such a step
+    /// need not be undone before it is repeated: it reaches the same state from anywhere, and no
+    /// driver has to release a function more often than necessary.
     pub fn is_of_host(&self) -> bool {
         matches!(
             self,

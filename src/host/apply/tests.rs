@@ -1,4 +1,4 @@
-//! The steps on a hypervisor that fails where it is told to.
+//! The steps on a fake hypervisor that fails at configured calls.
 
 use super::*;
 use crate::hypervisor::{
@@ -23,7 +23,7 @@ struct Fake {
     uuids: RefCell<BTreeMap<String, String>>,
     /// The number of the run of each that has one.
     runs: RefCell<BTreeMap<String, u32>>,
-    /// The calls for which the hypervisor is away.
+    /// The calls for which the hypervisor is unreachable.
     away: Vec<usize>,
     /// Calls that change something, so far.
     calls: Cell<usize>,
@@ -38,7 +38,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// Counts a call, and fails it where it is told to.
+    /// Counts a call, and fails it if configured.
     fn call(&self, doing: &str) -> Result<(), HypervisorError> {
         let number = self.calls.replace(self.calls.get() + 1);
         self.log.borrow_mut().push(doing.to_owned());
@@ -51,7 +51,7 @@ impl Fake {
         Err(HypervisorError { kind, doing, message })
     }
 
-    /// Says whether a domain runs.
+    /// Sets whether a domain runs.
     fn set(&self, name: &str, runs: bool) {
         self.domains.borrow_mut().insert(name.to_owned(), runs);
     }
@@ -168,7 +168,7 @@ fn absent(doing: &str, name: &str) -> HypervisorError {
     HypervisorError { kind: HypervisorErrorKind::NoDomain, doing, message }
 }
 
-/// Watches, and is interrupted when so many steps have begun.
+/// An observer, interrupted after a number of steps has begun.
 #[derive(Default)]
 struct Watch {
     /// What was told.
@@ -272,7 +272,7 @@ fn a_signal_after_the_last_step_undoes_it_too() {
 #[test]
 fn what_cannot_be_undone_is_told_with_the_first_error() {
     let dir = tempfile::tempdir().unwrap();
-    // Define goes well, start fails; the undefine that undoes the define fails, too.
+    // Define succeeds, start fails; the undefine that undoes the define fails, too.
     let fake = Fake { fails: vec![1, 2], ..Fake::default() };
     let error = apply(&create(dir.path()), &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start domain `a`"), "{error}");
@@ -398,7 +398,7 @@ fn nothing_is_deleted_below_a_guest_that_cannot_be_ended() {
     assert!(error.needs_recovery());
     assert!(fake.domains.borrow()["a"], "it is ended");
     assert_eq!(files(dir.path()), 3, "a disk of a running guest is gone");
-    // A moment only: the connection is made anew, and all is undone.
+    // Only briefly: the connection is reestablished, and everything is undone.
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake { away: vec![2], ..Fake::default() };
     let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
@@ -433,7 +433,7 @@ fn a_domain_that_has_the_name_by_now_is_left_and_named() {
     let error = transaction.go_on().unwrap_err();
     assert!(error.left().is_empty(), "{error}");
     assert!(fake.domains.borrow()["a"], "another's guest is ended");
-    // Its disks are nobody's.
+    // Its disks are unused.
     assert_eq!(files(dir.path()), 0);
 }
 

@@ -1,5 +1,6 @@
-//! Changes of text files that are others': refused where somebody has changed the file since, done and undone with the file's
-//! mode, owner and link; and of one place of such a file, where the rest keeps its bytes, also what was edited since.
+//! Edits of others' text files: refused if the file was changed since the plan, done and undone
+//! keeping the file's mode, owner and symlink; and edits of one place of such a file, where the
+//! rest keeps its bytes, later edits included.
 
 use super::array::ArrayError;
 use super::file;
@@ -7,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A change of a text file that is others'.
+/// A change of somebody else's text file.
 pub(super) struct Edit<'a> {
     /// The file.
     path: &'a Path,
-    /// Its text before; none: it was not there.
+    /// Its text before; none: it did not exist.
     before: Option<&'a str>,
-    /// Its text after; none: it goes.
+    /// Its text after; none: it is removed.
     after: Option<&'a str>,
 }
 
@@ -23,7 +24,7 @@ impl<'a> Edit<'a> {
         Edit { path, before, after }
     }
 
-    /// Refuses a file that is not what it was when the change was planned.
+    /// Refuses a file that has changed since the plan.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
         match content(self.path)?.as_deref() == self.before {
             true => Ok(()),
@@ -31,13 +32,13 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Brings the file to its text after.
+    /// Writes the text after.
     pub(super) fn write(&self) -> Result<(), ArrayError> {
         self.put(self.after)
     }
 
-    /// Brings the file to its text before, where it was changed; whether it was. `edited`: what a text becomes that somebody
-    /// has edited since; none: it stays, with an error.
+    /// Restores the text before if it was changed; returns whether it was. `edited`: returns the
+    /// reverted form of a text edited since; none: it stays, with an error.
     pub(super) fn undo(
         &self,
         edited: impl FnOnce(&str) -> Option<String>,
@@ -55,7 +56,7 @@ impl<'a> Edit<'a> {
         Ok(true)
     }
 
-    /// Brings the file to a text.
+    /// Writes or removes the file.
     fn put(&self, text: Option<&str>) -> Result<(), ArrayError> {
         file::replace(self.path, text).map_err(failed(self.path))
     }
@@ -97,28 +98,29 @@ impl fmt::Display for TextStep {
 }
 
 impl TextStep {
-    /// It as a change of the whole file.
+    /// Returns it as a change of the whole file.
     fn edit(&self) -> Edit<'_> {
         Edit::new(&self.path, Some(&self.before), Some(&self.after))
     }
 
-    /// Refuses a file that is not what it was when the change was planned.
+    /// Refuses a file that has changed since the plan.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
         self.edit().expects()
     }
 
-    /// Does it; compares once more right before.
+    /// Performs the step; compares once more right before.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         self.edit().expects()?;
         self.edit().write()
     }
 
-    /// Undoes it, where it was done.
+    /// Undoes the step if it was done.
     pub(super) fn undo(&self) -> Result<(), ArrayError> {
         self.edit().undo(|now| self.back(now)).map(drop)
     }
 
-    /// The file's present text without the change; none: the changed place is not there, or not once.
+    /// Returns the file's current text without the change; none: the changed place does not occur
+    /// exactly once.
     pub fn back(&self, now: &str) -> Option<String> {
         if now == self.after {
             return Some(self.before.clone());

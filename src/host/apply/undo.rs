@@ -1,6 +1,6 @@
-//! How steps are undone. Each proves at that moment that what it ends, takes away or puts back is the very thing that was
-//! made ([`Proof`]); what is not, or is needed by somebody else, stays and is named. Undoing does nothing where nothing is
-//! to be undone, and ends where something may still run that needs the rest.
+//! Undoes steps. Each undo verifies at that moment that what it ends, removes or restores is
+//! exactly what was made ([`Proof`]); anything else, or anything needed by somebody else, stays and
+//! is reported. Undoing is idempotent, and stops where something that may still run needs the rest.
 
 use super::bind::BindError;
 use super::disk::{self, unfinished};
@@ -21,17 +21,17 @@ use gpuvm_core::domain::{DomainXml, differences};
 use gpuvm_core::topology::is_vfio;
 use std::path::Path;
 
-/// How long after a step began what it makes may come into being, in nanoseconds.
+/// How long after a step began its product may be created, in nanoseconds.
 const BIRTH_NS: u64 = 60_000_000_000;
 
-/// A step that is to be undone, and what it made.
+/// A step to be undone, and what it made.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     /// Its number in the journal.
     pub number: usize,
     /// The step.
     pub step: Step,
-    /// What it made, as far as that was seen.
+    /// What it made, as far as known.
     pub made: Option<Identity>,
     /// When it began, in nanoseconds since 1970.
     pub begun_ns: Option<u64>,
@@ -40,15 +40,15 @@ pub(super) struct Done {
 /// The change whose steps are undone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
-    /// Its random name; none: its version gave it none.
+    /// Its random name; none: older versions gave none.
     pub change: Option<&'a str>,
     /// Whether the machine has not booted since.
     pub same_boot: bool,
-    /// The running guests that may be ended by their names; none: those that this very run has started.
+    /// The names of running guests that may be ended; none: those started by this very run.
     pub ends: Option<&'a [String]>,
 }
 
-/// What became of steps that were to be undone.
+/// The result of undoing steps.
 #[derive(Debug, Default)]
 pub(super) struct Undone {
     /// Numbers of those that were undone.
@@ -60,7 +60,7 @@ pub(super) struct Undone {
 }
 
 impl Of<'_> {
-    /// What proves what a step has made.
+    /// Returns the proof of what a step has made.
     pub fn proof(&self, done: &Done) -> Proof<'_> {
         Proof {
             mark: Mark::new(self.change, done.number),
@@ -72,8 +72,8 @@ impl Of<'_> {
     }
 }
 
-/// Undoes steps, given the last first. That the journal cannot be written meanwhile hinders nothing: undoing twice is as
-/// good as once.
+/// Undoes steps, given the last first. Failures to write the journal are ignored: undoing is
+/// idempotent.
 pub(super) fn undo_all(
     steps: impl IntoIterator<Item = Done>,
     of: Of<'_>,
@@ -131,10 +131,10 @@ pub(super) fn undo(
         }
         Step::MakePool { name, .. } => pool(hypervisor, name, proof),
         Step::MakeVolume { pool, volume, .. } => volume_of(hypervisor, pool, volume, proof),
-        // Not by force: whoever has it open by now has come since.
+        // Not by force: processes that have it open by now appeared since.
         Step::BindDevice { bdf, was, .. } | Step::ReleaseDevice { bdf, was, .. } => {
             match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
-                // What is gone has nothing that could be undone.
+                // A function that is gone needs no undo.
                 Err(BindError::Absent { .. }) => Ok(()),
                 undone => undone.map_err(StepError::from),
             }
@@ -167,14 +167,14 @@ pub(super) fn undo(
         Step::EditText(step) => step.undo().map_err(StepError::from),
         Step::Set(step) => step.undo().map_err(StepError::from),
         Step::HostNet(step) => step.undo().map_err(StepError::from),
-        // What was not written down as begun has changed nothing.
+        // Without a record of its beginning nothing was changed.
         Step::ActivatePartition(_) | Step::DeactivatePartition(_) if proof.made.is_none() => Ok(()),
         Step::ActivatePartition(step) => {
             partition::on_this_machine(hypervisor, |switch| switch.undo_activation(step))
                 .map_err(StepError::from)
                 .map(|()| reset(step, hypervisor))
         }
-        // Its guest is off, and what was active for it is not activated again.
+        // Its guest is off, and its partition is not activated again.
         Step::DeactivatePartition(step) if step.may_wait => Ok(()),
         Step::DeactivatePartition(step) => {
             partition::on_this_machine(hypervisor, |switch| switch.undo_deactivation(step))
@@ -199,12 +199,12 @@ pub(super) fn undo(
     gone_is_good(undone)
 }
 
-/// Resets the GPUs of a partition that was deactivated again: what a guest had of it is not left in them. That one of them
-/// cannot be is no reason to stop, since each is reset before its next guest starts.
+/// Resets the GPUs of a partition after its deactivation, to clear a guest's data. A failed reset
+/// is ignored, since each GPU is reset before its next guest starts.
 fn reset(step: &PartitionStep, hypervisor: &dyn Hypervisor) {
     let Ok(root) = FsRoot::live() else { return };
     for gpu in &step.gpus {
-        // `driver_override` is not read: that waits for ever where an unbinding hangs.
+        // `driver_override` is not read: that blocks forever while an unbind hangs.
         let dir = root.dir(&format!("sys/bus/pci/devices/{}", gpu.bdf)).ok().flatten();
         let bound = dir.and_then(|dir| dir.link_name("driver").ok().flatten());
         if bound.as_deref().is_some_and(is_vfio) {
@@ -213,17 +213,17 @@ fn reset(step: &PartitionStep, hypervisor: &dyn Hypervisor) {
     }
 }
 
-/// The error that something is not what a step made.
+/// Makes the error of something that a step did not make.
 fn not_ours<T>(what: impl ToString, why: &str) -> Result<T, StepError> {
     Err(StepError::NotOurs { what: what.to_string(), why: why.to_owned() })
 }
 
-/// The error of a file that cannot be looked at.
+/// Makes the error of a file that cannot be inspected.
 fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + '_ {
     move |source| disk::DiskError::Other { path: path.to_owned(), source }.into()
 }
 
-/// Whether what is at a path is what a step made; false: nothing is there.
+/// Whether the file at a path is what a step made; false: it does not exist.
 fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
     if let Some(why) = Silent::read().why(path) {
         return not_ours(path.display(), &why);
@@ -233,12 +233,12 @@ fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
         Some(Identity::File(made)) if made.is(&now, proof.same_boot) => Ok(true),
         Some(Identity::File(made)) if made.may_be(&now) => not_ours(path.display(), UNBORN),
         Some(_) => not_ours(path.display(), "it was made anew since"),
-        // It gets its name only when the journal knows what it is.
+        // It gets its name only after its identity is in the journal.
         None => not_ours(path.display(), "it was made by somebody else, or by an older gpuvm"),
     }
 }
 
-/// Removes a directory that was made, unless something is in it.
+/// Removes a directory that was made, unless it is not empty.
 fn directory(path: &Path, proof: &Proof<'_>) -> Result<(), StepError> {
     if let Some(token) = proof.mark.token() {
         disk::delete_directory(&unfinished(path, &token))?;
@@ -249,7 +249,7 @@ fn directory(path: &Path, proof: &Proof<'_>) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Removes an image that was made, unless somebody has it as a disk by now.
+/// Removes an image that was made, unless it is in use as a disk by now.
 fn file(path: &Path, hypervisor: &dyn Hypervisor, proof: &Proof<'_>) -> Result<(), StepError> {
     if let Some(token) = proof.mark.token() {
         disk::delete(&unfinished(path, &token))?;
@@ -268,7 +268,7 @@ fn file(path: &Path, hypervisor: &dyn Hypervisor, proof: &Proof<'_>) -> Result<(
 fn unused(hypervisor: &dyn Hypervisor, path: &Path) -> Result<(), StepError> {
     let what = || path.display().to_string();
     let users = match Uses::read(hypervisor) {
-        // What a definition uses that cannot be understood is not known, so that everything stays.
+        // The uses of a definition that cannot be parsed are unknown, so everything stays.
         Err(error) if error.kind == HypervisorErrorKind::BadXml => {
             return Err(StepError::InUse { what: what(), by: format!("perhaps another: {error}") });
         }
@@ -301,7 +301,8 @@ fn run(
     end(hypervisor, name, is_it, proof)
 }
 
-/// Ends a running guest of ours where it is the very run that was started, or where a person has confirmed its name.
+/// Ends a running guest of ours if it is exactly the run that was started, or if its name was
+/// confirmed.
 fn end(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -337,13 +338,13 @@ fn definition(
     };
     of_uuid(hypervisor, name, &uuid)?;
     if is_active(Some(row.state)) {
-        // Undefined while it runs it would be gone with its end, and its disks with this change.
+        // Undefined while running, it would disappear when it stops, and its disks with this undo.
         end(hypervisor, name, false, proof)?;
     }
     Ok(hypervisor.undefine(name)?)
 }
 
-/// Puts a definition back that was taken away, unless the name was given away since.
+/// Restores a removed definition unless its name is taken by now.
 fn define_again(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), StepError> {
     match (hypervisor.domain(name)?, uuid_of(xml)) {
         (Some(_), Some(uuid)) => of_uuid(hypervisor, name, &uuid).map(drop),
@@ -351,14 +352,14 @@ fn define_again(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<()
     }
 }
 
-/// Puts the definition of before back, unless somebody has edited the new one since.
+/// Restores the previous definition unless somebody has edited the new one since.
 fn define_as_before(
     hypervisor: &dyn Hypervisor,
     name: &str,
     (xml, before): (&str, &str),
     proof: &Proof<'_>,
 ) -> Result<(), StepError> {
-    // One that was undefined meanwhile does not come back.
+    // A domain undefined meanwhile is not restored.
     if row(hypervisor, name)?.is_none() {
         return Ok(());
     }
@@ -381,7 +382,8 @@ fn define_as_before(
     }
 }
 
-/// Whether the guest runs whose running state was changed; another run of it never had that change.
+/// Whether the same run of the guest whose live state was changed still runs; another run never had
+/// that change.
 fn running(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<bool, StepError> {
     let Some(row) = hypervisor.domain(name)?.filter(|row| is_active(Some(row.state))) else {
         return Ok(false);
@@ -394,7 +396,7 @@ fn running(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result
     }
 }
 
-/// Forgets a pool that was made, unless somebody else has a volume in it by now.
+/// Undefines a pool that was made, unless somebody else has a volume in it by now.
 fn pool(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<(), StepError> {
     let storage = hypervisor.storage();
     let Some(now) = storage.pool_uuid(name)? else { return Ok(()) };
@@ -402,7 +404,7 @@ fn pool(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<()
         return not_ours(format!("pool `{name}`"), "its UUID is another");
     }
     let pools = storage.pools()?;
-    // One that is not active cannot be looked into, and nobody can make anything in it either.
+    // An inactive pool cannot be listed, and nobody can create volumes in it either.
     let is_active = pools.iter().any(|pool| pool.name == name && pool.active);
     if is_active && let Some(volume) = storage.volumes(name)?.first() {
         let (what, by) = (format!("pool `{name}`"), format!("volume `{}`", volume.name));
@@ -411,7 +413,7 @@ fn pool(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<()
     Ok(storage.forget_pool(name)?)
 }
 
-/// Deletes a volume that was made, unless somebody has it as a disk by now.
+/// Deletes a volume that was made, unless it is in use as a disk by now.
 fn volume_of(
     hypervisor: &dyn Hypervisor,
     pool: &str,
@@ -441,20 +443,20 @@ fn volume_of(
     Ok(storage.delete_volume(pool, &new.name)?)
 }
 
-/// Whether a volume is the one whose making was begun by a run that was killed before it could say what it had made: of
-/// the planned size, and born in that moment.
+/// Whether a volume was created by a run that was killed before recording its identity: it has the
+/// planned size, and was created at that time.
 fn is_begun(new: &NewVolume, now: &VolumeId, file: Option<FileId>, proof: &Proof<'_>) -> bool {
     let born = file.and_then(|file| file.birth_ns);
     let (Some(begun), Some(born), true) = (proof.begun_ns, born, proof.same_boot) else {
         return false;
     };
-    // Clocks of file systems go in ticks of some milliseconds.
+    // File system timestamps have a granularity of some milliseconds.
     let since = begun.saturating_sub(20_000_000);
     now.capacity_bytes == new.capacity_bytes
         && (since..=begun.saturating_add(BIRTH_NS)).contains(&born)
 }
 
-/// Writes a file's text of before back, unless somebody has written another since.
+/// Restores a file's previous text, unless somebody has written another since.
 fn written<E: Into<StepError>>(
     path: &Path,
     text: Option<&str>,

@@ -1,5 +1,6 @@
-//! A drive that is held for us alone, and what proves that it is the one that was planned: nobody can mount it, add it to
-//! an array or put a volume on it meanwhile, and neither its number nor its name goes to another drive.
+//! A drive opened exclusively, and the proof that it is the planned one: nobody can mount it, add
+//! it to an array or put a volume on it meanwhile, and neither its device number nor its name can
+//! move to another drive.
 
 use super::{BLOCK, BlockError};
 use crate::discover::node::answering;
@@ -16,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Bytes at the start by which the content of a drive is known.
+/// Bytes at the start that identify the content of a drive.
 const START: usize = 1 << 20;
-/// Seconds that they may take to be read.
+/// Time limit of reading them in seconds.
 const READ_S: u64 = 10;
-/// Attributes in which a drive tells its number, below its directory in sysfs.
+/// Attributes with a drive's serial numbers, below its directory in sysfs.
 const NUMBERS: [&str; 7] =
     ["wwid", "uuid", "nguid", "eui", "serial", "device/wwid", "device/serial"];
 
@@ -37,7 +38,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What a drive of this machine is known by.
+    /// Reads the identity of a drive of this machine.
     pub fn of(root: &FsRoot, name: &str) -> Known {
         let start = match File::open(node(name)) {
             Ok(file) => start(file).ok(),
@@ -47,12 +48,12 @@ impl Known {
     }
 }
 
-/// The numbers that a drive tells.
+/// Returns the serial numbers of a drive.
 fn numbers(root: &FsRoot, name: &str) -> Vec<String> {
     let number = |file: &&str| {
         let text = root.read(&format!("{BLOCK}/{name}/{file}")).ok().flatten()?;
         let text = text.trim();
-        // Namespaces without a number of their own say zeros.
+        // Namespaces without a number of their own report zeros.
         let is_one = text.chars().any(|c| c.is_alphanumeric() && c != '0');
         is_one.then(|| format!("{file}={text}"))
     };
@@ -64,7 +65,7 @@ fn sum(bytes: &[u8]) -> String {
     Sha256::of_bytes(bytes).to_string()
 }
 
-/// Reads the start of a drive, in a thread, since one that does not answer holds its reader for ever.
+/// Reads the start of a drive, in a thread, since a hung drive blocks its reader forever.
 fn start(file: File) -> io::Result<Vec<u8>> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -85,7 +86,7 @@ fn start(file: File) -> io::Result<Vec<u8>> {
     receive.recv_timeout(Duration::from_secs(READ_S)).map_err(late)?
 }
 
-/// A drive that nobody else can use as long as this lives, or a program that was started meanwhile.
+/// A drive that nobody else can use while this, or a child process that inherited it, lives.
 #[derive(Debug)]
 pub struct Alone {
     /// The path that it was opened by.
@@ -97,7 +98,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Takes it, which fails where anybody uses it.
+    /// Opens it exclusively, which fails if it is in use.
     pub fn take(path: &Path) -> Result<Alone, BlockError> {
         let other = |seen: &str| BlockError::Other { path: path.to_owned(), seen: seen.to_owned() };
         if answering(&[path.to_owned()]).is_empty() {
@@ -124,7 +125,7 @@ impl Alone {
         Ok(Alone { path: path.to_owned(), file, name })
     }
 
-    /// The kernel's name, which no other drive has as long as this one is held.
+    /// The kernel's name, which no other drive can get while this one is held.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -134,8 +135,8 @@ impl Alone {
         node(&self.name)
     }
 
-    /// Hands it on to programs that are started from now on: it stays held until the last of them has ended, also where
-    /// this one is killed.
+    /// Lets child processes inherit it from now on: it stays held until the last of them has ended,
+    /// even if this one is killed.
     pub fn hand_on(&self) -> Result<(), BlockError> {
         let kept = fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::empty()));
         let seen = |error: nix::errno::Errno| error.desc().to_owned();
@@ -143,8 +144,8 @@ impl Alone {
             .map_err(|error| BlockError::Other { path: self.path.clone(), seen: seen(error) })
     }
 
-    /// Refuses it unless it is the drive of this size, with these numbers, and with what was on it: the same start, or
-    /// nothing any more because erasing it had begun, and no mark that had not been there (`told`: phrases of these).
+    /// Refuses it unless it has this size, these numbers, and the known content: the same start, or
+    /// none because erasing had begun, and no new signature (`told`: the known ones).
     pub fn proves(
         &self,
         root: &FsRoot,

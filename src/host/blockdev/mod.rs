@@ -1,6 +1,6 @@
-//! Block devices, however they are named: who uses one ([`used_by`]), whether anybody has it alone now
-//! ([`is_held`]). The one guard for drives, partitions, and for paths of devices
-//! that a guest is given. Opens devices for reading only; knows no domains.
+//! Uses of block devices, by any path: who uses one ([`used_by`]), and whether it is held
+//! exclusively now ([`is_held`]). The common guard of drives, partitions, and device paths given to
+//! guests. Opens devices for reading only; knows no domains.
 
 mod alone;
 #[cfg(test)]
@@ -24,10 +24,10 @@ const BLOCK: &str = "sys/class/block";
 /// One use of a block device by the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockUse {
-    /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a part of, or what it lies
-    /// over.
+    /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a
+    /// part of, or a device below it.
     pub name: String,
-    /// For what.
+    /// The kind of use.
     pub used: DriveUse,
 }
 
@@ -37,13 +37,14 @@ impl fmt::Display for BlockUse {
     }
 }
 
-/// Who uses a block device of this machine, by any path to it: mounts, swap, what is built on it or on its partitions
-/// (md, device mapper, loop devices), what it is a part of or lies over, and what the kernel holds for somebody alone.
-/// Empty: nobody that is known, or the path is no block device.
+/// Who uses a block device of this machine, by any path to it: mounts, swap, what is built on it or
+/// on its partitions (md, device mapper, loop devices), the devices it is part of or built on, and
+/// exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
 pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     let Some(name) = kernel_name(path) else { return Ok(Vec::new()) };
     let mut found = known_uses(root, &name)?;
-    // What is only marked as a member may be in use by what the kernel names nowhere: a pool of ZFS.
+    // A device that is only marked as a member may be in use by something the kernel does not list,
+    // such as a ZFS pool.
     let is_known = |one: &BlockUse| !matches!(one.used, DriveUse::Member { .. });
     if !found.iter().any(is_known) && is_held(path) {
         found.push(BlockUse { name: name.clone(), used: DriveUse::Kernel });
@@ -54,7 +55,7 @@ pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     Ok(found)
 }
 
-/// What is known of the uses of a device without opening it, by the kernel's name.
+/// Returns the uses of a device that are known without opening it, by the kernel's name.
 fn known_uses(root: &FsRoot, name: &str) -> Result<Vec<BlockUse>, FsError> {
     let uses = Uses::read(root)?;
     let mut look = Look { root, uses: &uses, seen: BTreeSet::new(), found: Vec::new() };
@@ -63,19 +64,19 @@ fn known_uses(root: &FsRoot, name: &str) -> Result<Vec<BlockUse>, FsError> {
     Ok(look.found)
 }
 
-/// The device itself where it is an EFI system partition.
+/// Returns the device itself if it is an EFI system partition.
 fn efi_system(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     let is_part = root.exists(&format!("{BLOCK}/{name}/partition"));
     Ok((is_part && signatures::is_efi_system(root, name)?).then(|| name.to_owned()))
 }
 
-/// Whether the kernel holds a block device for somebody alone: a file system, an array, swap, a pool of ZFS. One that does
-/// not answer is taken for held; what cannot be opened for another reason is not.
+/// Whether a block device is held exclusively: by a file system, an array, swap, a ZFS pool. An
+/// unresponsive one counts as held; one that cannot be opened for another reason does not.
 pub fn is_held(path: &Path) -> bool {
     answering(&[path.to_owned()]).is_empty() || is_held_now(path)
 }
 
-/// Says who has a block device that a step is about to give away or to overwrite.
+/// The error of a block device that a step is about to give away or overwrite.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
 pub enum BlockError {
@@ -91,7 +92,7 @@ pub enum BlockError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
-    /// It is not the device that was meant.
+    /// It is not the intended device.
     #[error("{} is not the drive that was planned: {seen}", path.display())]
     #[strum(to_string = "changed")]
     Other {
@@ -100,7 +101,7 @@ pub enum BlockError {
         /// What is seen of it.
         seen: String,
     },
-    /// A program that erases it could not.
+    /// A program to erase it failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
@@ -114,11 +115,11 @@ pub enum BlockError {
     },
 }
 
-/// The last look before a block device of this machine is given to a guest or bound away: an error where anybody uses
-/// it. A path that is no block device passes.
+/// The last check before a block device of this machine is given to a guest or unbound: an error if
+/// it is in use. A path that is not a block device passes.
 pub fn refuse_used(root: &FsRoot, path: &Path) -> Result<(), BlockError> {
     let mut uses = used_by(root, path)?;
-    // What udev or blkid only takes for a member was weighed when the change was planned.
+    // Mere member signatures seen by udev or blkid were judged when the change was planned.
     uses.retain(|one| !matches!(one.used, DriveUse::Member { .. }));
     match &uses[..] {
         [] => Ok(()),
@@ -146,14 +147,14 @@ struct Look<'a> {
     root: &'a FsRoot,
     /// What it uses.
     uses: &'a Uses,
-    /// Devices that were looked at.
+    /// Visited devices.
     seen: BTreeSet<String>,
     /// What was found.
     found: Vec<BlockUse>,
 }
 
 impl Look<'_> {
-    /// Adds the uses of one device, but not by the device that the search came from.
+    /// Adds the uses of one device, except by the device that the search came from.
     fn add(&mut self, name: &str, from: Option<&str>) -> Result<(), FsError> {
         for used in self.uses.of(self.root, name)? {
             let is_from =
@@ -166,8 +167,8 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Adds the uses of the same drive by another way to it: each path of a multipath device is a device of its own where
-    /// multipath does not run, and whoever has one of them has the others.
+    /// Adds the uses of the same drive by another path to it: without multipath running, each path
+    /// of a multipath device is a separate device, and using one means using the others.
     fn twins(&mut self, name: &str) -> Result<(), FsError> {
         let whole = self.drive_of(name)?.unwrap_or_else(|| name.to_owned());
         let known = |name: &str| {
@@ -183,7 +184,8 @@ impl Look<'_> {
         twins.iter().try_for_each(|twin| self.whole(twin, None))
     }
 
-    /// Adds the uses of a device, of its partitions, of the drive that it is a part of, and of what it lies over.
+    /// Adds the uses of a device, of its partitions, of the drive that it is part of, and of the
+    /// devices below it.
     fn whole(&mut self, name: &str, from: Option<&str>) -> Result<(), FsError> {
         if !self.seen.insert(name.to_owned()) {
             return Ok(());
@@ -202,8 +204,8 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Adds the uses of what a device lies over. Other volumes of the same physical volume are no use of this one; a file
-    /// system right on it is.
+    /// Adds the uses of the devices below. Other volumes on the same physical volume are not a use
+    /// of this one; a file system directly on it is.
     fn below(&mut self, name: &str) -> Result<(), FsError> {
         if let Some(lower) = self.uses.below_loop(name) {
             self.whole(lower, Some(name))?;

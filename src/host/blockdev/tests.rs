@@ -1,4 +1,4 @@
-//! Who uses a drive, whichever path leads to it.
+//! Uses of a drive, by any path to it.
 
 #[test]
 fn another_path_to_a_drive_in_use_is_in_use() {

@@ -1,4 +1,4 @@
-//! md arrays that run: what the kernel says of each.
+//! Running md arrays, as reported by the kernel.
 
 use super::holders::partitions;
 use crate::fsroot::{FsError, FsRoot};
@@ -21,9 +21,10 @@ pub struct Array {
     pub bytes: u64,
     /// Members that it should have.
     pub wanted: usize,
-    /// The kernel's names of the members in their slots, by slot; spares behind.
+    /// The kernel's names of the members, by slot; spares last.
     pub members: Vec<(Option<u32>, String)>,
-    /// `idle`, or what it is doing: `resync`, `recover`, `reshape`; levels without redundancy say nothing.
+    /// `idle`, or what it is doing: `resync`, `recover`, `reshape`; empty for levels without
+    /// redundancy.
     pub action: String,
     /// Names of its partitions.
     pub partitions: Vec<String>,
@@ -38,7 +39,7 @@ pub fn array(root: &FsRoot, name: &str) -> Result<Option<Array>, FsError> {
     for entry in md.names()? {
         let Some(member) = entry.strip_prefix("dev-") else { continue };
         let slot = match md.dir(&entry)? {
-            // `none` for spares and what failed.
+            // `none` for spares and failed members.
             Some(dir) => dir.read_if_any("slot")?.and_then(|slot| slot.parse::<u32>().ok()),
             None => None,
         };
@@ -72,7 +73,8 @@ pub fn array(root: &FsRoot, name: &str) -> Result<Option<Array>, FsError> {
     }))
 }
 
-/// The layout in mdadm's words; none where the level has one only. An error where the kernel's number is not known.
+/// The layout in mdadm's words; none if the level has only one. An error if the kernel's number is
+/// unknown.
 pub fn layout(level: &str, number: u32) -> Result<Option<String>, u32> {
     match level {
         "raid5" | "raid6" => {
@@ -92,7 +94,7 @@ pub fn layout(level: &str, number: u32) -> Result<Option<String>, u32> {
     }
 }
 
-/// The first of these uses without which the host does not come up, in words.
+/// Describes the first of these uses that the host needs to boot.
 pub fn system_use(name: &str, uses: &[DriveUse]) -> Option<String> {
     uses.iter().find(|used| used.is_system()).map(|used| used.says(name))
 }

@@ -1,13 +1,13 @@
 //! What a PCI function is bound to now.
 //!
-//! Apart from the topology: reading `driver_override` takes the kernel's lock of the function, which an unbinding that
-//! hangs holds for ever, so only those read it who are about to bind.
+//! Apart from the topology: reading `driver_override` takes the kernel's device lock, which a hung
+//! unbind holds forever, so it is read only before binding.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::Binding;
 
-/// Reads it; none where there is no such function.
+/// Reads the binding; none if there is no such function.
 pub fn binding(root: &FsRoot, bdf: Bdf) -> Result<Option<Binding>, FsError> {
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { return Ok(None) };
     let reserved = dir.read("driver_override")?;

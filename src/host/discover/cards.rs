@@ -1,21 +1,21 @@
-//! What is known of GPUs and NVSwitches beyond the kernel's list: whether they still answer, and what the NVIDIA driver
-//! says of them.
+//! Facts on GPUs and NVSwitches beyond the kernel's list: whether they still respond, and what the
+//! NVIDIA driver reports.
 //!
-//! The kernel reads a function's ids once, when it finds it, so a GPU that fell off the bus looks as before. Its config
-//! space reads all ones then. All of `config` is never read (gpuvm-hardware(7), DISCOVERY): it is
-//! slow and some devices do not bear it. The first four bytes of these few functions, which hold
-//! the ids, are the one exception.
+//! The kernel reads a function's ids once, when it finds it, so a GPU that fell off the bus looks
+//! unchanged. Its config space reads all ones then. All of `config` is never read
+//! (gpuvm-hardware(7), DISCOVERY): it is slow, and some devices malfunction. The first four bytes
+//! of these few functions, which hold the ids, are the one exception.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, Parts, Sriov};
 use std::collections::BTreeMap;
 
-/// Where the NVIDIA driver says what it has, a directory for each GPU; missing where it is not loaded.
+/// The NVIDIA driver's directory, with one for each GPU; missing if it is not loaded.
 const GPUS: &str = "proc/driver/nvidia/gpus";
 
-/// Gives GPUs and NVSwitches that read all ones the ids that they read. Virtual functions always read so: their ids are
-/// those of the physical function.
+/// Gives GPUs and NVSwitches that read all ones the ids that they read. Virtual functions always
+/// read all ones: their ids are those of the physical function.
 pub fn mark_silent(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     for device in &mut parts.devices {
         let is_virtual = matches!(device.sriov, Some(Sriov::Vf { .. }));
@@ -30,16 +30,16 @@ pub fn mark_silent(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     Ok(())
 }
 
-/// What the NVIDIA driver says of a GPU.
+/// The NVIDIA driver's report of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     /// Its UUID, with `GPU-` in front; none where the driver could not read it.
     pub uuid: Option<String>,
-    /// Whether the driver was told to leave it alone (`NVreg_ExcludedGpus`).
+    /// Whether the driver was configured to ignore it (`NVreg_ExcludedGpus`).
     pub is_excluded: bool,
 }
 
-/// What the NVIDIA driver says of each GPU that it is bound to.
+/// Reads the NVIDIA driver's report of each GPU that it is bound to.
 pub fn cards(root: &FsRoot) -> Result<BTreeMap<Bdf, Card>, FsError> {
     let mut cards = BTreeMap::new();
     for name in root.names(GPUS)? {

@@ -1,27 +1,28 @@
-//! Processors: which pcpus there are, which form a core, which share an L3. Knows nothing of memory.
+//! Reads processors: the pcpus, their cores, and their shared L3 caches. Knows nothing of memory.
 
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::cpuset::{CpuSet, Id, IdSet, PcpuId};
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{Core, L3, NumaNode};
 
-/// Where the kernel shows processors.
+/// The kernel's directory of processors.
 const CPUS: &str = "sys/devices/system/cpu";
-/// Caches that a pcpu has at most; the kernel numbers them from 0 without gaps.
+/// The most caches of a pcpu; the kernel numbers them from 0 without gaps.
 const CACHES: usize = 10;
 
-/// Which pcpus a host has.
+/// The pcpus of a host.
 #[derive(Debug, Default)]
 pub struct Pcpus {
     /// Pcpus that run.
     pub online: CpuSet,
-    /// Pcpus that are there but do not run.
+    /// Pcpus that exist but are offline.
     pub offline: CpuSet,
-    /// Pcpus that the kernel keeps tasks off.
+    /// Pcpus isolated by the kernel.
     pub isolated: CpuSet,
 }
 
-/// Reads which pcpus there are. `offline` of the kernel also lists pcpus that were never there, so it is not used.
+/// Reads the pcpus. `offline` of the kernel also lists pcpus that were never there, so it is not
+/// used.
 pub fn pcpus(root: &FsRoot) -> Result<Pcpus, FsError> {
     let Some(dir) = root.dir(CPUS)? else { return Ok(Pcpus::default()) };
     let (online, present) = match (id_list(&dir, "online")?, id_list(&dir, "present")?) {
@@ -33,7 +34,7 @@ pub fn pcpus(root: &FsRoot) -> Result<Pcpus, FsError> {
     Ok(Pcpus { offline: present.minus(&online), isolated, online })
 }
 
-/// Finds pcpus by their directories, where the kernel is too old to list them: online ones, and all.
+/// Finds pcpus by their directories, if the kernel is too old to list them: online ones, and all.
 fn listed_pcpus(dir: &Dir<'_>) -> Result<(CpuSet, CpuSet), FsError> {
     let (mut online, mut present) = (CpuSet::new(), CpuSet::new());
     for name in dir.names()? {
@@ -50,7 +51,7 @@ fn listed_pcpus(dir: &Dir<'_>) -> Result<(CpuSet, CpuSet), FsError> {
     Ok((online, present))
 }
 
-/// Reads cores, each once: its pcpus are those that run, and those of one node.
+/// Reads cores, each once: its pcpus are online ones of one node.
 pub fn cores(
     root: &FsRoot,
     online: &CpuSet,
@@ -88,7 +89,7 @@ pub fn cores(
     Ok(cores)
 }
 
-/// What the kernel says of the core of a pcpu.
+/// The kernel's identification of a pcpu's core.
 struct Identity {
     /// Package; 0 where there is none.
     package: u32,
@@ -107,7 +108,7 @@ impl Identity {
             let siblings = CpuSet::of(pcpu);
             return Ok(Identity { package: 0, die: None, core_id: pcpu.0, siblings });
         };
-        // -1 stands for "none", on Arm and in virtual machines.
+        // -1 means "none", on Arm and in virtual machines.
         let id = |name: &str| -> Result<Option<u32>, FsError> {
             let parse = |text: &str| match text.parse::<i64>().ok()? {
                 ..0 => Some(None),
@@ -176,8 +177,8 @@ pub fn id_list<I: Id>(dir: &Dir<'_>, name: &str) -> Result<Option<IdSet<I>>, FsE
     }
 }
 
-/// Reads a mask such as `ffff0000,00ffffff`, 32 bits to a word, lowest word last; none where the file is missing.
-/// Only kernels too old for lists are read so.
+/// Reads a mask such as `ffff0000,00ffffff`, 32 bits to a word, lowest word last; none where the
+/// file is missing. Used only for kernels too old for lists.
 pub fn mask(dir: &Dir<'_>, name: &str) -> Result<Option<CpuSet>, FsError> {
     let Some(text) = dir.read(name)? else { return Ok(None) };
     let mut set = CpuSet::new();

@@ -1,6 +1,6 @@
-//! A second opinion on this machine's processors and memory: hwloc's, against our own reading of sysfs. Only for
-//! verbs that show or record this machine, since hwloc takes longer than all of our reading. Knows no PCI: hwloc is
-//! asked without I/O.
+//! Compares our own reading of this machine's processors and memory with hwloc's. Only for verbs
+//! that show or record this machine, since hwloc takes longer than all of our reading. Covers no
+//! PCI: hwloc runs without I/O objects.
 
 use gpuvm_core::cpuset::{CpuSet, MAX_ID, PcpuId};
 use gpuvm_core::topology::Topology;
@@ -33,7 +33,7 @@ fn compare(topology: &Topology, hwloc: &hwlocality::Topology) -> Vec<String> {
         *package = package.or(&core.pcpus);
     }
     let l3: Vec<CpuSet> = topology.parts().l3.iter().map(|l3| l3.pcpus.clone()).collect();
-    // hwloc gives a node without pcpus the pcpus that are near it, so only the others compare.
+    // hwloc assigns nearby pcpus to a node without any, so only the others are compared.
     let node_ids = topology.nodes().iter().filter(|node| !node.pcpus.is_empty());
     let nodes: Vec<CpuSet> = node_ids.clone().map(|node| node.pcpus.clone()).collect();
     let filled =
@@ -60,7 +60,7 @@ fn pcpus(object: &hwlocality::object::TopologyObject) -> Option<CpuSet> {
     Some(ids.map(PcpuId).collect())
 }
 
-/// Says which sets of pcpus stand on one side only.
+/// Reports sets of pcpus that only one side has.
 fn differences(kind: &str, ours: &[CpuSet], theirs: &[CpuSet]) -> Vec<String> {
     let only = |a: &[CpuSet], b: &[CpuSet]| {
         let missing = a.iter().filter(|set| !b.contains(set));
@@ -100,7 +100,7 @@ mod tests {
         };
         let json = include_str!("../../../topologies/dgx-2.json");
         let host = gpuvm_core::topology::file::from_json(json).unwrap();
-        // The same machine in hwloc's language: pcpus of a core lie 48 apart.
+        // The same machine in hwloc's synthetic notation: pcpus of a core lie 48 apart.
         let same = "Package:2 [NUMANode(memory=1GB)] L3Cache:1 Core:24 PU:2(indexes=2*48:1*2)";
         let notes = compare(&host, &hwloc(same));
         assert_eq!(notes, [] as [String; 0]);

@@ -1,4 +1,5 @@
-//! Drives: whole block devices with their partitions, and what the host uses them for as [`super::holders`] finds it.
+//! Drives: whole block devices with their partitions, and the host's uses of them, from
+//! [`super::holders`].
 
 use super::holders::{self, Uses};
 use super::pci::place;
@@ -13,8 +14,8 @@ const BLOCK: &str = "sys/class/block";
 /// Bytes of the sectors that the kernel counts sizes in, whatever the drive's own are.
 const SECTOR: u64 = 512;
 
-/// Reads every drive into `parts.drives`; `parts.devices` is there already. `identify`: with names that hold serial
-/// numbers and with partition UUIDs.
+/// Reads every drive into `parts.drives`; `parts.devices` must be filled. `identify`: with names
+/// containing serial numbers, and partition UUIDs.
 pub fn drives(root: &FsRoot, identify: bool, parts: &mut Parts) -> Result<(), FsError> {
     let Some(list) = root.dir(BLOCK)? else { return Ok(()) };
     let mut targets = BTreeMap::new();
@@ -107,7 +108,7 @@ fn bytes(dir: &Dir<'_>) -> Result<u64, FsError> {
     Ok(dir.parse("size", parse, "a number of sectors in range")?.unwrap_or(0))
 }
 
-/// The PCI function that a block device, whole or a partition, hangs on; none for virtual ones.
+/// Returns the PCI function of a block device, whole or a partition; none for virtual ones.
 pub fn function_of(root: &FsRoot, name: &str) -> Result<Option<Bdf>, FsError> {
     let Some(list) = root.dir(BLOCK)? else { return Ok(None) };
     let Some(target) = list.link(name)? else { return Ok(None) };
@@ -121,8 +122,8 @@ pub fn stable_ids(root: &FsRoot) -> Result<BTreeMap<String, Vec<String>>, FsErro
     Ok(Udev::read(root)?.ids)
 }
 
-/// The one of a device's names below /dev/disk/by-id that is used: with maker, model and serial number before one that
-/// is only a number, and one that udev gives to a namespace of NVMe as such (`_1`) after that of the drive.
+/// Returns the preferred name of a device below /dev/disk/by-id: one with vendor, model and serial
+/// number before a mere number, and the name of an NVMe drive before that of its namespace (`_1`).
 pub fn best_id(ids: &[String]) -> Option<&str> {
     let rank = |id: &&String| {
         let is_number = ["wwn-", "nvme-eui.", "nvme-nvme.", "nvme-uuid.", "dm-", "lvm-", "md-"];
@@ -139,8 +140,8 @@ fn function_above(path: &str) -> Option<Bdf> {
     place(&path[..=index]).0
 }
 
-/// Paths of the controllers of a namespace with native NVMe multipath, which hangs below a subsystem and not below a
-/// function; empty for others.
+/// Paths of the controllers of a namespace with native NVMe multipath, which is below a subsystem
+/// rather than a function; empty for others.
 fn controllers(root: &FsRoot, path: &str) -> Result<Vec<String>, FsError> {
     let Some((subsystem, _)) = path.rsplit_once('/') else { return Ok(Vec::new()) };
     if !subsystem.contains("/virtual/nvme-subsystem/") {
@@ -174,9 +175,9 @@ impl Udev {
     }
 }
 
-/// The links of a directory below /dev, by the kernel's name of the device that they lead to. Udev does not always take away
-/// what led to a partition that was made anew; where its database says which links of this directory a device has, only these
-/// count.
+/// The links of a directory below /dev, by the kernel's name of the device that they point to. udev
+/// does not always remove links to a recreated partition; if its database lists a device's links in
+/// this directory, only these count.
 fn links(root: &FsRoot, directory: &str) -> Result<BTreeMap<String, Vec<String>>, FsError> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let Some(dir) = root.dir(&format!("dev/{directory}"))? else { return Ok(found) };

@@ -1,6 +1,6 @@
-//! What guests say of their addresses on the wire: ARP packets, heard and not asked for. It is how the address of a guest
-//! on a bridge or macvtap shows whose lease is of another server and whom the host itself never spoke with. Of the network
-//! namespace that this program runs in; only root may listen.
+//! Passive ARP listening for guests' addresses. It finds the address of a guest on a bridge or
+//! macvtap with a lease from another server, with which the host itself never communicated. Covers
+//! this program's network namespace; only root may listen.
 
 use super::network::mac;
 use nix::errno::Errno;
@@ -9,28 +9,28 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-/// Packets that are looked at in one call at most, so that a host of much traffic holds nobody up.
+/// The most packets examined per call, so that heavy traffic does not delay the caller.
 const MOST: usize = 50_000;
 
-/// An open ear: it hears from now on, on every network device.
+/// An ARP listener on every network device, from its opening on.
 #[derive(Debug)]
 pub struct Ear(OwnedFd);
 
 impl Ear {
-    /// Opens it. Errors: the system says no, to anyone but root.
+    /// Opens it. Errors: denied to anyone but root.
     pub fn open() -> io::Result<Ear> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        // What the host's NIC sends for a macvtap is heard by a socket for all protocols alone.
+        // Only a socket for all protocols receives what the host's NIC sends for a macvtap.
         let all = SockProtocol::EthAll;
         Ok(Ear(socket(AddressFamily::Packet, SockType::Raw, flags, all)?))
     }
 
-    /// The addresses that these MAC addresses said since the last call, each once.
+    /// Returns the addresses announced by these MAC addresses since the last call, each once.
     pub fn hear(&self, macs: &[String]) -> Vec<(String, Ipv4Addr)> {
         let mut heard: Vec<(String, Ipv4Addr)> = Vec::new();
         let mut frame = [0; 64];
         for _ in 0..MOST {
-            // Of longer packets the rest is lost.
+            // Longer packets are truncated.
             match recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()) {
                 Ok(length) => {
                     let said = said(&frame[..length.min(frame.len())]);
@@ -45,7 +45,8 @@ impl Ear {
     }
 }
 
-/// Who says in an ARP packet (RFC 826) that an address is theirs; none: it is none, or says nothing.
+/// Returns the sender's MAC and IP address of an ARP packet (RFC 826); none: not ARP, or no
+/// address.
 fn said(frame: &[u8]) -> Option<(String, Ipv4Addr)> {
     /// Ethernet type ARP, then hardware Ethernet, protocol IPv4, and the lengths of their addresses.
     const HEAD: [u8; 8] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4];
@@ -77,7 +78,7 @@ mod tests {
             frame[at] = byte;
             said(&frame)
         };
-        // Another protocol, another sender than it says, an address that is none (a probe).
+        // Another protocol, another sender than it says, an empty address (a probe).
         assert_eq!(
             (with(13, 0), with(11, 8), with(28, 0).map(|(_, ip)| ip)),
             (None, None, Some(Ipv4Addr::new(0, 0, 0, 7)))

@@ -1,9 +1,9 @@
-//! The list of GPUs and NVSwitches that an admin took out of use: what stands in its file, and which functions of this
-//! host that means. It does not write the file.
+//! The list of GPUs and NVSwitches that an admin excluded: reads its file and finds the functions
+//! on this host. Does not write the file.
 //!
-//! An entry that was made by UUID follows the GPU to another slot and does not hold for the one that replaced it; an
-//! entry made by address holds for the slot. UUIDs are known only of GPUs that the NVIDIA driver has; where one is not
-//! known, the address of the entry counts.
+//! An entry made by UUID follows the GPU to another slot and does not apply to its replacement; an
+//! entry made by address applies to the slot. UUIDs are known only for GPUs bound to the NVIDIA
+//! driver; if unknown, the entry's address counts.
 
 use super::cards::{Card, cards};
 use crate::fsroot::{FsError, FsRoot};
@@ -46,7 +46,7 @@ struct File {
     excluded: Vec<Entry>,
 }
 
-/// The entries of a host's file; none where there is no file.
+/// The entries of a host's file; empty without a file.
 pub fn entries(root: &FsRoot) -> Result<Vec<Entry>, FsError> {
     let known = (FORMAT, VERSION);
     let file = root.document(FILE, known, |file: &File| (&file.format, file.version))?;
@@ -60,7 +60,7 @@ pub fn to_json(entries: &[Entry]) -> String {
     text + "\n"
 }
 
-/// Where the function of an entry is now; none: another GPU stands in its place.
+/// Returns the current address of an entry's function; none: another GPU has taken its place.
 pub fn place(entry: &Entry, cards: &BTreeMap<Bdf, Card>) -> Option<Bdf> {
     let Some(uuid) = &entry.uuid else { return Some(entry.bdf) };
     let has = |card: &Card| card.uuid.as_ref() == Some(uuid);

@@ -1,7 +1,7 @@
-//! From PCI functions, the product's name and what the host says to the NVLink fabric: which board it is, what of it is
-//! missing, which sets of GPUs form a guest. Where the live machine's Fabric Manager and NVML answer, they have the last
-//! word; else all but the parts that are there is taken from published tables (boards.rs, lists.rs), and
-//! [`Fabric::source`] says so.
+//! Derives the NVLink fabric from PCI functions, the product name and the host's own reports: the
+//! board, its missing parts, the sets of GPUs that may form a guest. If the live machine's Fabric
+//! Manager and NVML answer, they take precedence; otherwise everything except the existing parts
+//! comes from published tables (boards.rs, lists.rs), as [`Fabric::source`] tells.
 
 pub mod answer;
 mod boards;
@@ -23,19 +23,19 @@ use lists::Run;
 use modules::Modules;
 use told::{AskNvml, Told};
 
-/// A board that was recognised.
+/// A recognised board.
 struct Found<'a> {
     /// All parts of the host.
     census: Census<'a>,
     /// The board.
     board: &'static Board,
-    /// NVIDIA's machine around it, where it is one.
+    /// NVIDIA's machine around it, if any.
     machine: Option<&'static Machine>,
-    /// Where its parts stand.
+    /// The places of its parts.
     layout: Layout,
 }
 
-/// What is known of NVLink on a host, and notes for people.
+/// Returns the NVLink fabric of a host, and notes for the user.
 pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsError> {
     let links = links::begin(root, parts)?;
     let found = match Found::of(parts) {
@@ -54,8 +54,8 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
     Ok((fabric, notes))
 }
 
-/// What is known of NVLink on a host of which only its parts and the NVLinks that somebody read are known, and notes for
-/// people.
+/// Returns the NVLink fabric of a host known only by its parts and NVLinks read earlier, and notes
+/// for the user.
 pub fn planned(parts: &Parts, links: &links::Read) -> (Fabric, Vec<String>) {
     let (mut fabric, mut notes) = match Found::of(parts) {
         Ok(found) => judged(&found, &Told::nothing(&found)),
@@ -65,8 +65,8 @@ pub fn planned(parts: &Parts, links: &links::Read) -> (Fabric, Vec<String>) {
     (fabric, notes)
 }
 
-/// Module ids that the live machine tells now, those of the admin's file where NVML cannot see a GPU, and notes.
-/// None where the host has no board with module ids.
+/// Returns module ids from the live machine, from the admin's file for GPUs that NVML does not see,
+/// and notes. None if the host has no board with module ids.
 pub fn modules_now(
     root: &FsRoot,
     parts: &Parts,
@@ -79,7 +79,7 @@ pub fn modules_now(
     Ok(Some((told.modules, told.notes)))
 }
 
-/// Judges a board by what the host says of it.
+/// Evaluates a board by the host's reports.
 fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
     let Found { board, machine, layout, .. } = found;
     let mut fabric = Fabric {
@@ -111,16 +111,16 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
     (fabric, notes)
 }
 
-/// Is said where GPUs are missing from the bus and the rest does not show which.
+/// The note if GPUs are missing from the bus and it is unknown which.
 const UNPLACED: &str =
     "; GPUs are missing and the PCIe tree does not show which, so only single GPUs are offered";
 
-/// Is said where a board's switches hide behind NICs (gpuvm-hardware(7), BOARDS).
+/// The note if a board's switches are behind NICs (gpuvm-hardware(7), BOARDS).
 const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board also needs the four functions of the \
                        ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
 
 impl<'a> Found<'a> {
-    /// Recognises the board of a host; else says what there is without one, if there is anything.
+    /// Recognises the board of a host; otherwise describes the NVLink parts found, if any.
     fn of(parts: &'a Parts) -> Result<Found<'a>, Option<String>> {
         let census = Census::take(parts);
         let product = parts.machine.product.as_deref().unwrap_or_default();
@@ -140,13 +140,13 @@ impl<'a> Found<'a> {
         Ok(Found { census, board, machine, layout })
     }
 
-    /// Whether module ids were published for the machine, and all its GPUs are there to be counted.
+    /// Whether module ids are published for the machine by bus order, and all its GPUs are present.
     fn modules_by_bus(&self) -> bool {
         self.layout.placed && self.machine.is_some_and(|machine| machine.modules_by_bus)
     }
 }
 
-/// The board that the GPUs and the product's name speak for.
+/// Returns the board that matches the GPUs and the product name.
 fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&'static Machine>)> {
     let product: String = product
         .chars()
@@ -165,7 +165,8 @@ fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&
             0 => whole,
             _ => census.all_switches() > 0 && !board.only_machines,
         };
-        // A B300 with few GPUs left and a whole tray show the same ids: the smaller board is meant.
+        // A B300 with few GPUs left and a whole tray show the same ids: the smaller board is
+        // assumed.
         let smaller = found.is_none_or(|(other, _)| board.gpus < other.gpus);
         if (likely || machine.is_some()) && smaller {
             found = Some((board, machine));
@@ -174,7 +175,7 @@ fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&
     found
 }
 
-/// What there is of NVLink on a host that is no known board; none where there is nothing.
+/// Describes the NVLink parts of a host without a known board; none if there are none.
 fn unknown(census: &Census) -> Option<String> {
     let switches = census.all_switches();
     (switches > 0).then(|| {
@@ -182,7 +183,7 @@ fn unknown(census: &Census) -> Option<String> {
     })
 }
 
-/// NVLinks between each two GPUs that answer, as `nvidia-smi topo -m` counts them.
+/// NVLinks between each two GPUs that answer, counted as by `nvidia-smi topo -m`.
 fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
     let gpus = &layout.slots;
     let switches_of_board = u32::try_from(board.switches).unwrap_or(u32::MAX);
@@ -199,7 +200,8 @@ fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
                 let each = board.links / switches_of_board;
                 each * u32::try_from(switches(a).min(switches(b))).unwrap_or(0)
             }
-            // Which GPU has how many links to which switch differs from switch to switch: all or nothing is known.
+            // Which GPU has how many links to which switch differs from switch to switch: so either
+            // all is known or nothing.
             Sets::Switched { .. } if layout.switches_missing => 0,
             Sets::Switched { .. } => board.links,
         }

@@ -1,9 +1,11 @@
-//! How many files a guest's QEMU may have open: libvirt's configuration, the limit of its daemon, and that of a process.
+//! The open-files limit of a guest's QEMU: libvirt's configuration, the limit of its daemon, and
+//! that of a process.
 //!
-//! libvirt sets `max_files` of qemu.conf as limit of every QEMU that it starts; where it is 0 or not set, a QEMU has the
-//! daemon's own limit (comment of libvirt's qemu.conf). That is 1024 soft and 524288 hard with systemd (libvirt's
-//! libvirtd.service and virtqemud.service), 8192 in older ones. QEMU raises its soft limit to the hard one from 9.0 on
-//! (QEMU commit 03e471c41d "qemu_init: increase NOFILE soft limit on POSIX", which names NICs with many queues as the
+//! libvirt sets `max_files` of qemu.conf as limit of every QEMU that it starts; if it is 0 or
+//! unset, a QEMU inherits the daemon's limit (comment of libvirt's qemu.conf). That is 1024 soft
+//! and 524288 hard with systemd (libvirt's libvirtd.service and virtqemud.service), 8192 in older
+//! ones. QEMU 9.0 and later raises its soft limit to the hard one (QEMU commit 03e471c41d
+//! "qemu_init: increase NOFILE soft limit on POSIX", which names NICs with many queues as the
 //! cause). The DGX guide asks for 2048, since 1024 may keep guests with many queues from starting.
 
 use crate::fsroot::{FsError, FsRoot};
@@ -13,7 +15,7 @@ use serde::Serialize;
 
 /// The daemons that start QEMU, as the kernel names them.
 const DAEMONS: [&str; 2] = ["libvirtd", "virtqemud"];
-/// From this QEMU on the hard limit holds.
+/// The first QEMU that raises its limit to the hard one.
 const RAISES: Version = Version(9, 0, 0);
 
 /// The limit of open files of a process.
@@ -48,13 +50,13 @@ pub struct Files {
     pub daemons: Vec<Daemon>,
 }
 
-/// Says why the configuration cannot be understood or must not be changed.
+/// The error of a configuration that cannot be parsed or must not be changed.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "qemu-conf-")]
 pub enum ConfError {
-    /// The key is there twice.
+    /// The key occurs twice.
     #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]
     Twice {
         /// Line, from 1.
@@ -62,7 +64,7 @@ pub enum ConfError {
         /// Line, from 1.
         second: usize,
     },
-    /// The value is no number.
+    /// The value is not a number.
     #[error("/{CONF}, line {line}: {value:?} is no number of files")]
     NoNumber {
         /// Line, from 1.
@@ -84,7 +86,7 @@ pub fn limit(root: &FsRoot, pid: u32) -> Option<Limit> {
     Some(Limit { soft: number()?, hard: number()? })
 }
 
-/// Reads it. A configuration that this user may not read, or that cannot be understood, is an error.
+/// Reads the limits. An unreadable or unparsable configuration is an error.
 pub fn read(root: &FsRoot) -> Result<Files, FsError> {
     let text = root.read(CONF)?.unwrap_or_default();
     let set = match line_of(&text) {
@@ -94,7 +96,7 @@ pub fn read(root: &FsRoot) -> Result<Files, FsError> {
     let mut daemons = Vec::new();
     for name in root.names("proc")? {
         let Ok(pid) = name.parse() else { continue };
-        // One may end while it is looked at.
+        // A process may end while it is read.
         let comm = root.read(&format!("proc/{name}/comm")).ok().flatten().unwrap_or_default();
         if DAEMONS.contains(&comm.trim())
             && let Some(limit) = limit(root, pid)
@@ -106,7 +108,8 @@ pub fn read(root: &FsRoot) -> Result<Files, FsError> {
 }
 
 impl Files {
-    /// How many files a guest that starts now may have open; of several daemons the lowest. None: not known.
+    /// Returns the limit of a guest that starts now; with several daemons the lowest. None:
+    /// unknown.
     pub fn of_next_guest(&self, qemu: Option<Version>) -> Option<u64> {
         let raises = qemu.is_some_and(|qemu| qemu >= RAISES);
         let own = |daemon: &Daemon| if raises { daemon.limit.hard } else { daemon.limit.soft };
@@ -130,8 +133,8 @@ fn line_of(text: &str) -> Result<Option<(usize, u64)>, ConfError> {
     Ok(Some((at, value.parse().map_err(wrong)?)))
 }
 
-/// The configuration with a limit of at least so many files, one line changed or added; none: it is so already. A line
-/// that is only a comment stays, and the new one comes below it.
+/// Returns the configuration with a limit of at least this many files, one line changed or added;
+/// none: already set. A commented-out line stays, and the new one is added below it.
 pub fn with_limit(text: &str, count: u64) -> Result<Option<String>, ConfError> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     if let Some((at, now)) = line_of(text)? {

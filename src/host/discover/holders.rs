@@ -1,6 +1,6 @@
-//! What the host uses block devices for: mounts, swap space, and what the kernel builds on top of them (md, device
-//! mapper, bcache, btrfs), to the top. What has no holder in sysfs (ZFS, an LVM group that is not active, an array that
-//! does not run) shows by what udev read from the device. Opens no device.
+//! The host's uses of block devices: mounts, swap, and everything that the kernel builds on them
+//! (md, device mapper, bcache, btrfs). Uses without a holder in sysfs (ZFS, an inactive LVM group,
+//! a stopped array) are detected by udev's record of the device. Opens no device.
 
 use super::node::kernel_name;
 use super::released;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the kernel lists block devices.
 const BLOCK: &str = "sys/class/block";
-/// Storeys that may stand on a device: LVM over crypt over LVM over md over multipath is five.
+/// The most layers on a device: LVM over crypt over LVM over md over multipath is five.
 const STOREYS: usize = 16;
 
 /// A mount, as the kernel lists it.
@@ -20,13 +20,13 @@ const STOREYS: usize = 16;
 pub struct Mount {
     /// `major:minor` of the device.
     pub number: String,
-    /// What was mounted: `/dev/md1`.
+    /// The mounted device: `/dev/md1`.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub at: String,
     /// Type of the file system.
     pub kind: String,
-    /// The directory of the file system that is mounted; `/` is all of it.
+    /// The directory of the file system that is mounted; `/` for all of it.
     pub root: String,
     /// Options of the mount.
     pub options: String,
@@ -39,13 +39,13 @@ pub struct Uses {
     mounts: Vec<Mount>,
     /// Names of swap space.
     swaps: BTreeSet<String>,
-    /// Devices of mounted btrfs file systems: names that stand and fall together.
+    /// Devices of mounted btrfs file systems: names of each file system together.
     btrfs: Vec<Vec<String>>,
     /// Names of device mapper's devices, by the kernel's.
     mapped: BTreeMap<String, String>,
-    /// UUIDs of arrays that were released to be given away.
+    /// UUIDs of arrays released for guests.
     released: BTreeSet<String>,
-    /// Names of loop devices, with the block device that each lies over.
+    /// Names of loop devices, with the block device below each.
     loops: BTreeMap<String, String>,
 }
 
@@ -53,7 +53,7 @@ impl Uses {
     /// Reads what is mounted and what is swap space.
     pub fn read(root: &FsRoot) -> Result<Uses, FsError> {
         let mut uses = Uses { released: released::uuids(root), ..Uses::default() };
-        // This program may run where less is mounted than the host has: the first process sees the host's mounts.
+        // This program's mount namespace may lack mounts of the host: process 1 sees the host's.
         let first = root.read("proc/1/mountinfo").unwrap_or_default();
         uses.read_mountinfo(root, "proc/1/mountinfo", first.as_deref().unwrap_or_default())?;
         match root.read("proc/self/mountinfo")? {
@@ -81,7 +81,7 @@ impl Uses {
         Ok(uses)
     }
 
-    /// Reads what is mounted in one process's eyes.
+    /// Reads the mounts as seen by one process.
     fn read_mountinfo(&mut self, root: &FsRoot, path: &str, text: &str) -> Result<(), FsError> {
         for (index, line) in text.lines().enumerate() {
             let mount = MountInfo::from_line(line)
@@ -100,7 +100,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Reads what is mounted from the shorter list, which has no numbers.
+    /// Reads the mounts from the shorter list, which lacks device numbers.
     fn read_mounts(&mut self, root: &FsRoot) -> Result<(), FsError> {
         let text = root.read("proc/mounts")?.unwrap_or_default();
         for line in text.lines() {
@@ -132,7 +132,7 @@ impl Uses {
     pub fn mounts_of(&self, root: &FsRoot, name: &str) -> Result<Vec<&Mount>, FsError> {
         let number = root.read(&format!("{BLOCK}/{name}/dev"))?.unwrap_or_default();
         let all = self.btrfs.iter().find(|names| names.iter().any(|other| other == name));
-        // btrfs mounts have a number of their own, and name one of several devices.
+        // btrfs mounts have a device number of their own, and name one of several devices.
         let is_named = |source: &str| {
             let Some(source) = device_name(source) else { return false };
             let is = |name: &str| {
@@ -157,7 +157,7 @@ impl Uses {
         &self.mounts
     }
 
-    /// The block device that a loop device lies over; none: it is no loop device, or lies over a file.
+    /// Returns the block device below a loop device; none: not a loop device, or one on a file.
     pub fn below_loop(&self, name: &str) -> Option<&str> {
         self.loops.get(name).map(String::as_str)
     }
@@ -196,7 +196,7 @@ impl Uses {
         Ok(uses)
     }
 
-    /// Adds the mount points, and `swap`, of a device and of all that stands on it or on its partitions.
+    /// Adds the mount points, and `swap`, of a device and of everything on it or on its partitions.
     fn carried(
         &self,
         root: &FsRoot,
@@ -218,7 +218,7 @@ impl Uses {
         Ok(())
     }
 
-    /// What udev says a device is a member of, other than an array that was released.
+    /// Returns what udev says a device is a member of, ignoring released arrays.
     fn member(&self, root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
         let udev = udev(root, name)?;
         let word = |key: &str| udev.get(key).map(String::as_str).filter(|word| !word.is_empty());
@@ -230,7 +230,8 @@ impl Uses {
         Ok(self.member_of(kind, label, uuid))
     }
 
-    /// What a device with these marks is a member of; none: of nothing, or of an array that was released.
+    /// Returns what a device with these signatures is a member of; none: nothing, or a released
+    /// array.
     pub fn member_of(&self, kind: &str, label: Option<&str>, uuid: Option<&str>) -> Option<String> {
         let named = |what: &str, name: Option<&str>| match name {
             Some(name) => format!("{what} `{name}`"),
@@ -256,7 +257,7 @@ impl Uses {
     }
 }
 
-/// The kernel's name of the block device that a loop device lies over; none: a file, or nothing.
+/// Returns the kernel's name of the block device below a loop device; none: a file, or nothing.
 fn backing(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     let Some(dir) = root.dir(&format!("{BLOCK}/{name}/loop"))? else { return Ok(None) };
     let Some(file) = dir.read_if_any("backing_file")? else { return Ok(None) };
@@ -291,7 +292,7 @@ pub fn partitions(root: &FsRoot, name: &str) -> Result<Vec<String>, FsError> {
     Ok(found)
 }
 
-/// What a device that stands on others is, where the kernel says so.
+/// Returns the kind of a stacked device if the kernel tells.
 fn kind(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     let Some(dir) = root.dir(&format!("{BLOCK}/{name}"))? else { return Ok(None) };
     if let Some(md) = dir.dir("md")? {
@@ -306,7 +307,8 @@ fn kind(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     Ok(dir.dir("bcache")?.map(|_| "bcache".to_owned()))
 }
 
-/// What a device of device mapper is, by the prefix of its UUID, which those who make it choose (libdevmapper).
+/// Returns the kind of a device-mapper device by the prefix of its UUID, set by its creator
+/// (libdevmapper).
 fn mapper(dm: &Dir<'_>) -> Result<String, FsError> {
     let (uuid, name) = (dm.read("uuid")?.unwrap_or_default(), dm.read("name")?.unwrap_or_default());
     let what = match uuid.split('-').next().unwrap_or_default() {
@@ -319,7 +321,8 @@ fn mapper(dm: &Dir<'_>) -> Result<String, FsError> {
     Ok(format!("{what} {name}").trim_end().to_owned())
 }
 
-/// What udev knows of a block device: the `E:` lines of its database, which anyone may read.
+/// Reads udev's properties of a block device: the `E:` lines of its database, which anyone may
+/// read.
 pub fn udev(root: &FsRoot, name: &str) -> Result<BTreeMap<String, String>, FsError> {
     let text = database(root, name)?;
     let entry = |line: &str| {

@@ -1,5 +1,5 @@
-//! Huge pages as they are now: the pool of one node, the memory that it could still grow by, and the file systems of
-//! huge pages that are mounted.
+//! The current state of huge pages: the pool of one node, the memory it could still grow by, and
+//! mounted hugetlbfs file systems.
 
 use super::cpu::numbered;
 use super::memory::{NODES, pools};
@@ -11,12 +11,12 @@ use procfs::process::MountInfo;
 
 /// Where the kernel shows the pools of a host without nodes.
 const WHOLE: &str = "sys/kernel/mm/hugepages";
-/// Memory of a node that nobody has, or that the kernel takes from its caches: keys of the node's meminfo. What is
-/// written to the disk first counts too, so this is the most that there can be.
+/// Keys of a node's meminfo for memory that is free or reclaimable from caches. Dirty pages count,
+/// too, so this is an upper bound.
 const AVAILABLE: [&str; 4] = ["MemFree", "Active(file)", "Inactive(file)", "SReclaimable"];
 
-/// The directory of the pools of a node, below the root; that of the host where the kernel shows no nodes. None: there
-/// is no such node.
+/// The directory of the pools of a node, below the root; that of the host if the kernel has no
+/// nodes. None: there is no such node.
 pub fn directory(root: &FsRoot, node: NodeId) -> Option<String> {
     let own = format!("{NODES}/node{node}");
     match root.exists(&own) {
@@ -26,13 +26,13 @@ pub fn directory(root: &FsRoot, node: NodeId) -> Option<String> {
     }
 }
 
-/// The pools of a node now, by page size; none where there is no such node.
+/// The pools of a node now, by page size; none if there is no such node.
 pub fn of_node(root: &FsRoot, node: NodeId) -> Result<Option<Vec<HugePagePool>>, FsError> {
     directory(root, node).map(|path| pools(root, &path)).transpose()
 }
 
-/// The most memory that a node could give to a pool now; none where the kernel does not tell. Of the only node that is
-/// the machine's, whose own numbers leave out memory that came up later.
+/// The most memory that a node could give to a pool now; none if the kernel does not tell. For a
+/// single node this is the machine's, since the node's own numbers lack memory onlined later.
 pub fn available(root: &FsRoot, node: NodeId) -> Result<Option<MemSize>, FsError> {
     let (own, whole) = (format!("{NODES}/node{node}/meminfo"), "proc/meminfo");
     let ids = root.names(NODES)?.into_iter();
@@ -54,8 +54,8 @@ pub fn available(root: &FsRoot, node: NodeId) -> Result<Option<MemSize>, FsError
     Ok(sum)
 }
 
-/// Mounted file systems of huge pages, by page size; none where it is not known what is mounted. What the first process
-/// sees counts too: libvirt's daemon sees that.
+/// Mounted file systems of huge pages, by page size; none if the mounts are unknown. Mounts of
+/// process 1 count, too: libvirt's daemon sees them.
 pub fn mounts(root: &FsRoot) -> Result<Option<Vec<HugetlbMount>>, FsError> {
     let first = root.read("proc/1/mountinfo").unwrap_or_default();
     let own = root.read("proc/self/mountinfo")?;
@@ -69,7 +69,7 @@ pub fn mounts(root: &FsRoot) -> Result<Option<Vec<HugetlbMount>>, FsError> {
     Ok(Some(mounts))
 }
 
-/// Reads a line of mountinfo; none where it is of something else. The kernel always names the page size.
+/// Reads a line of mountinfo; none if it is another type. The kernel always names the page size.
 fn mount(line: &str) -> Option<HugetlbMount> {
     let mount = MountInfo::from_line(line).ok().filter(|mount| mount.fs_type == "hugetlbfs")?;
     let size = mount.super_options.get("pagesize")?.as_ref()?;

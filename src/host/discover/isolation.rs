@@ -1,11 +1,11 @@
-//! Settings of the kernel that weaken what the IOMMU isolates: its command line, VFIO's modules and their options.
+//! Kernel settings that weaken IOMMU isolation: the command line, VFIO's modules and their options.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Isolation;
 use gpuvm_core::topology::isolation::acs_override;
 use procfs::{FromRead, KernelCmdline};
 
-/// Where the kernel shows its modules; a record without it does not say how they are set.
+/// Where the kernel shows its modules; a record without it lacks their options.
 const MODULES: &str = "sys/module";
 /// Where files of options for modules are.
 const MODPROBE: [&str; 4] =
@@ -13,7 +13,7 @@ const MODPROBE: [&str; 4] =
 /// A group that VFIO makes for a function without an IOMMU, from the kernel's drivers/vfio/group.c.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
-/// Reads the settings; none where the host's files do not tell them.
+/// Reads the settings; none if the host's files do not tell.
 pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
     let path = "proc/cmdline";
     let Some(text) = root.read(path)?.filter(|_| root.exists(MODULES)) else { return Ok(None) };
@@ -37,7 +37,7 @@ pub fn is_made_up(root: &FsRoot, group: u32) -> Result<bool, FsError> {
     Ok(name.is_some_and(|name| name.trim() == NO_IOMMU_GROUP))
 }
 
-/// Whether an option of a module is on: as the loaded module says, else as it would be loaded.
+/// Whether an option of a module is on: by the loaded module, otherwise as it would be loaded.
 fn is_on(root: &FsRoot, arguments: &[String], module: &str, option: &str) -> Result<bool, FsError> {
     if let Some(value) = root.read(&format!("{MODULES}/{module}/parameters/{option}"))? {
         return Ok(is_true(Some(&value)));
@@ -65,7 +65,7 @@ fn is_on(root: &FsRoot, arguments: &[String], module: &str, option: &str) -> Res
     Ok(false)
 }
 
-/// What a word gives this option; none where it is about another.
+/// Returns the value of this option in a word; none if it is another option.
 fn given(word: &str, option: &str) -> Option<bool> {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -74,7 +74,7 @@ fn given(word: &str, option: &str) -> Option<bool> {
     (name.replace('-', "_") == option).then(|| is_true(value))
 }
 
-/// Whether the kernel takes a value for true; without one it does.
+/// Whether the kernel parses a value as true; a missing value is true.
 fn is_true(value: Option<&str>) -> bool {
     let first = value.map(|value| value.trim().to_ascii_lowercase());
     match first.as_deref() {
@@ -121,7 +121,7 @@ mod tests {
             (vec![there, (cmdline, "pcie-acs-override=id:10de:2330")], Some(acs("id:10de:2330"))),
             (vec![(cmdline, ""), (type1, "Y\n")], Some(interrupts.clone())),
             (vec![(cmdline, ""), (type1, "N\n"), (vfio, "N\n")], Some(plain.clone())),
-            // What a loaded module says counts.
+            // The loaded module's value counts.
             (
                 vec![(cmdline, "vfio_iommu_type1.allow_unsafe_interrupts=1"), (type1, "N\n")],
                 Some(plain.clone()),
@@ -143,7 +143,7 @@ mod tests {
                 Some(no_iommu.clone()),
             ),
             (vec![(cmdline, ""), (vfio, "Y\n")], Some(no_iommu)),
-            // A directory in the place of a file: nobody knows what is in force.
+            // A directory in place of a file: the setting is unknown.
             (vec![there, (cmdline, ""), ("etc/modprobe.d/a.conf/b", "")], None),
         ] {
             assert_eq!(read(&files), wanted, "{files:?}");

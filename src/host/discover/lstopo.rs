@@ -1,7 +1,8 @@
-//! From an lstopo XML to a [`Topology`], through hwloc's own reader.
+//! Converts an lstopo XML to a [`Topology`] with hwloc's own parser.
 //!
-//! Such a record holds processors, memory and the PCI tree, and lacks drivers, IOMMU groups, BARs, link widths, free
-//! huge pages and who uses a drive; the notes of the result say so. Nothing is read from this machine.
+//! Such a record contains processors, memory and the PCI tree, but not drivers, IOMMU groups, BARs,
+//! link widths, free huge pages and uses of drives, as the notes of the result say. Nothing is read
+//! from this machine.
 
 mod error;
 mod guard;
@@ -29,7 +30,7 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     let hwloc = hwlocality::Topology::builder()
         .from_xml(text)
         .map_err(|e| refused(e.to_string()))?
-        // Else pcpus outside of the recording process's cgroup vanish.
+        // Otherwise pcpus outside the recording process's cgroup are missing.
         .with_flags(BuildFlags::INCLUDE_DISALLOWED)
         .map_err(|e| refused(e.to_string()))?
         .with_io_type_filter(TypeFilter::KeepAll)
@@ -61,15 +62,16 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     Ok(Topology::new(parts)?)
 }
 
-/// The PCI domains of more than 16 bits (Intel VMD's begin at 10000), which hwloc leaves out with all that is in them:
-/// they go through it under numbers that the record does not use.
+/// The PCI domains of more than 16 bits (Intel VMD's begin at 10000), which hwloc drops with all
+/// their devices: they are renumbered to unused 16-bit domains.
 struct Domains(Vec<(u32, u16)>);
 
 impl Domains {
-    /// What stands before a domain in a record.
+    /// The texts before a domain in a record.
     const BEFORE: [&'static str; 3] = ["pci_busid=\"", "bridge_pci=\"", "PCIBusID\" value=\""];
 
-    /// How many are renumbered; a machine has one for each of its VMD controllers. For each the record is read again.
+    /// The most domains renumbered; a machine has one for each of its VMD controllers. Each
+    /// requires another pass over the record.
     const MOST: usize = 64;
 
     /// Finds them.
@@ -86,7 +88,7 @@ impl Domains {
         Domains(wide.zip(&mut free).take(Domains::MOST).collect())
     }
 
-    /// The record with narrow numbers; none where it has no other.
+    /// The record with narrow numbers; none if nothing has to be renumbered.
     fn narrowed(&self, text: &str) -> Option<String> {
         let mut narrowed = None::<String>;
         for (wide, narrow) in &self.0 {
@@ -106,19 +108,19 @@ impl Domains {
     }
 }
 
-/// A text of hwloc's as ours.
+/// Converts a text of hwloc.
 fn text(text: &CStr) -> String {
     text.to_string_lossy().trim().to_owned()
 }
 
-/// An info attribute that says something.
+/// Returns a nonempty info attribute.
 fn info(object: &TopologyObject, key: &str) -> Option<String> {
     object.info(key).map(text).filter(|value| !value.is_empty())
 }
 
-/// A set of hwloc's as ours; none where it is endless or above [`MAX_ID`].
+/// Converts a set of hwloc; none if it is infinite or above [`MAX_ID`].
 fn set<I: Id>(ids: impl Iterator<Item = usize>, last: Option<usize>) -> Option<IdSet<I>> {
-    // Without a last id a set is empty or endless.
+    // Without a last id a set is empty or infinite.
     let last = last.unwrap_or(0);
     let ids = ids.take_while(|&id| id <= last);
     ids.map(|id| u32::try_from(id).ok().filter(|&id| id <= MAX_ID).map(I::from_u32)).collect()
@@ -135,7 +137,7 @@ fn pcpus(object: &TopologyObject, owner: &'static str) -> Result<CpuSet, LstopoE
     set(cpuset.iter_set().map(usize::from), last).ok_or(bad)
 }
 
-/// The number that the kernel gave an object, where it fits.
+/// The number that the kernel gave an object, if it fits.
 fn os_index(object: &TopologyObject) -> Option<u32> {
     object.os_index().and_then(|index| u32::try_from(index).ok())
 }
@@ -156,8 +158,9 @@ fn machine(hwloc: &hwlocality::Topology) -> Machine {
     }
 }
 
-/// Nodes by number, and the node of each pcpu. hwloc gives memory-only nodes the pcpus that are near; the kernel
-/// gives each pcpu one node, which is the one with the fewest pcpus and, among these, the lowest number.
+/// Nodes by number, and the node of each pcpu. hwloc assigns nearby pcpus to memory-only nodes; the
+/// kernel gives each pcpu one node, taken to be the one with the fewest pcpus and, among these, the
+/// lowest number.
 fn nodes(
     hwloc: &hwlocality::Topology,
 ) -> Result<(Vec<NumaNode>, BTreeMap<PcpuId, NodeId>), LstopoError> {
@@ -191,7 +194,8 @@ fn nodes(
     Ok((nodes, node_of))
 }
 
-/// Memory and pools of huge pages of a node. How many are free is not recorded: all are taken to be.
+/// Memory and pools of huge pages of a node. The number of free pages is not recorded: all count as
+/// free.
 fn memory(node: &TopologyObject) -> (MemSize, Vec<HugePagePool>) {
     let Some(ObjectAttributes::NUMANode(numa)) = node.attributes() else {
         return (MemSize::default(), Vec::new());
@@ -212,7 +216,7 @@ fn memory(node: &TopologyObject) -> (MemSize, Vec<HugePagePool>) {
     (memory, pools)
 }
 
-/// The kernel's distances, a row for each node in their order; empty rows where not all are recorded.
+/// The kernel's distances, a row for each node in their order; empty rows if not all are recorded.
 fn distances(
     hwloc: &hwlocality::Topology,
     nodes: &[(CpuSet, NodeId, &TopologyObject)],
@@ -245,9 +249,9 @@ fn distances(
     none
 }
 
-/// Gives pcpus that are on no recorded node (those of a Threadripper's dies without memory, which hwloc may leave out,
-/// and of nodes that the recording process was not allowed) to the nearest one: the lowest of the smallest object
-/// around them that has nodes. Returns notes.
+/// Gives pcpus that are on no recorded node (those of a Threadripper's dies without memory, which
+/// hwloc may leave out, or of nodes not allowed to the recording process) to the nearest one: the
+/// lowest of the smallest object around them that has nodes. Returns notes.
 fn homeless(
     hwloc: &hwlocality::Topology,
     nodes: &mut Vec<NumaNode>,
@@ -286,7 +290,7 @@ fn homeless(
     notes
 }
 
-/// Says that the record was made in a cpuset, and so lacks a part of the machine.
+/// Returns the note that the record was made in a cpuset and lacks part of the machine.
 fn left_out(hwloc: &hwlocality::Topology) -> Option<String> {
     let root = hwloc.root_object();
     let count = |set: Option<usize>| set.unwrap_or(0);

@@ -1,11 +1,11 @@
-//! The machine itself: maker, processor model, kernel. Knows nothing of what the machine holds.
+//! The machine itself: vendor, processor model, kernel. Knows nothing of its devices.
 
 use super::hugetlb;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Machine;
 use procfs::{FromRead, KernelCmdline};
 
-/// Arguments of the kernel that concern VMs: exact names, or with `*` all that start so.
+/// Kernel arguments relevant to VMs: exact names, or prefixes with `*`.
 const ARGUMENTS: &[&str] = &[
     "iommu*",
     "intel_iommu*",
@@ -64,12 +64,12 @@ pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
     Ok(machine)
 }
 
-/// Takes an empty text for none.
+/// Converts an empty text to none.
 fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Reads the first processor of a cpuinfo. Keys differ by architecture; what is not there stays empty.
+/// Reads the first processor of a cpuinfo. Keys differ by architecture; missing ones stay empty.
 fn cpuinfo(text: &str, machine: &mut Machine) {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     for (key, value) in pairs.map(|(key, value)| (key.trim(), value.trim())) {
@@ -98,7 +98,7 @@ fn cpuinfo(text: &str, machine: &mut Machine) {
     }
 }
 
-/// Reads those arguments of the kernel's command line that concern VMs; others may hold secrets.
+/// Reads the kernel arguments relevant to VMs; others may contain secrets.
 fn kernel_arguments(root: &FsRoot) -> Result<Vec<String>, FsError> {
     let path = "proc/cmdline";
     let text = root.read(path)?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What configures the network of this host. It does not say how a NIC is configured, only by whom.
+//! Detects the network manager of this host. Finds only which one configures a NIC, not how.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::hostnet::manager::Manager;
@@ -8,11 +8,11 @@ pub const NETPLAN: [&str; 4] = ["etc/netplan", "run/netplan", "usr/lib/netplan",
 /// The file of ifupdown, beside which it reads those of a directory.
 const INTERFACES: &str = "etc/network/interfaces";
 
-/// Who configures these NICs. netplan does where it has a file; ifupdown where it names one of them; of daemons the one
-/// that runs.
+/// Returns the manager of these NICs: netplan if it has a file; ifupdown if it names one of them;
+/// otherwise the running daemon.
 pub fn manager(root: &FsRoot, nics: &[String]) -> Result<Manager, FsError> {
     for dir in NETPLAN {
-        // Not there at all on most hosts, and then nobody's.
+        // Missing on most hosts, and then not used.
         let names = if root.exists(dir) { root.names(dir)? } else { Vec::new() };
         if names.iter().any(|name| name.ends_with(".yaml")) {
             return Ok(Manager::Netplan);

@@ -6,12 +6,13 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{HugePagePool, NumaNode};
 
-/// Where the kernel shows nodes.
+/// The kernel's directory of nodes.
 pub(super) const NODES: &str = "sys/devices/system/node";
-/// Of the machine's memory one part in so many may be missing on the nodes.
+/// One in this many parts of the machine's memory may be missing on the nodes.
 const MISSING: u64 = 8;
 
-/// Reads nodes by id; a host whose kernel shows none is one node. Every online pcpu ends up on exactly one.
+/// Reads nodes by id; a host whose kernel has none is one node. Every online pcpu ends up on
+/// exactly one.
 pub fn nodes(
     root: &FsRoot,
     online: &CpuSet,
@@ -38,7 +39,7 @@ pub fn nodes(
         return Ok(vec![only_node(root, online)?]);
     }
     if let [only] = &mut nodes[..] {
-        // The node's own number leaves out memory that came up later.
+        // The node's own number lacks memory onlined later.
         let all = machine_memory(root)?;
         only.memory_kib = if all.is_zero() { only.memory_kib } else { all };
     }
@@ -56,7 +57,7 @@ pub fn nodes(
     Ok(nodes)
 }
 
-/// Reads the directory of a node; its pcpus as the kernel says them.
+/// Reads the directory of a node; its pcpus as reported by the kernel.
 fn node(root: &FsRoot, dir: &Dir<'_>, os_index: NodeId) -> Result<NumaNode, FsError> {
     let pcpus = match id_list(dir, "cpulist")? {
         Some(pcpus) => pcpus,
@@ -89,7 +90,7 @@ fn only_node(root: &FsRoot, online: &CpuSet) -> Result<NumaNode, FsError> {
     })
 }
 
-/// The machine's memory; zero where it is not known.
+/// The machine's memory; zero if unknown.
 fn machine_memory(root: &FsRoot) -> Result<MemSize, FsError> {
     let path = "proc/meminfo";
     match root.read(path)? {
@@ -98,7 +99,7 @@ fn machine_memory(root: &FsRoot) -> Result<MemSize, FsError> {
     }
 }
 
-/// What no node shows of the machine's memory; none where that is less than an eighth of it.
+/// Returns the machine's memory not on any node; none if that is less than an eighth of it.
 pub fn off_nodes(root: &FsRoot, nodes: &[NumaNode]) -> Result<Option<MemSize>, FsError> {
     let all = machine_memory(root)?;
     let shown = nodes.iter().map(|node| node.memory_kib).sum();

@@ -1,8 +1,8 @@
-//! From a host's files to a [`Topology`]: `discover(&FsRoot) -> Topology`.
+//! Discovery: reads a host's files into a [`Topology`], `discover(&FsRoot) -> Topology`.
 //!
-//! One file per area; each reads what the kernel shows and writes into [`Parts`]. What the kernel leaves out stays
-//! empty; what contradicts itself without harm becomes a note; what cannot be read as what it should be is an error
-//! that names file and line. Nothing here judges whether the host suits a guest.
+//! One file per area; each reads the kernel's files and fills [`Parts`]. Missing values stay empty;
+//! harmless contradictions become notes; a value that cannot be parsed is an error with file and
+//! line. Nothing here judges whether the host suits a guest.
 
 pub mod arrays;
 pub mod binding;
@@ -47,11 +47,11 @@ pub mod tuning;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::{Parts, Topology, TopologyError, Trust};
 
-/// Says why a host cannot be read.
+/// The error of reading a host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "discovery-")]
 pub enum DiscoverError {
-    /// A file of the host.
+    /// A file of the host cannot be read.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
@@ -72,18 +72,18 @@ pub enum DiscoverError {
     },
 }
 
-/// Reads a host; leaves out what identifies it: serial numbers, MAC addresses, host name, UUIDs of GPUs and
-/// partitions.
+/// Reads a host; without identifying data: serial numbers, MAC addresses, host name, UUIDs of GPUs
+/// and partitions.
 pub fn discover(root: &FsRoot) -> Result<Topology, DiscoverError> {
     read(root, false)
 }
 
-/// Reads a host with what identifies it.
+/// Reads a host with identifying data.
 pub fn discover_identified(root: &FsRoot) -> Result<Topology, DiscoverError> {
     read(root, true)
 }
 
-/// Reads a host; `identify`: with what identifies it.
+/// Reads a host; `identify`: with identifying data.
 fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     let path = || root.path().display().to_string();
     let mut parts = Parts { machine: machine::machine(root, identify)?, ..Parts::default() };
@@ -99,7 +99,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.isolated = pcpus.isolated;
     pci::devices(root, &mut parts)?;
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
-        // Nobody is trusted for what cannot be read, and all else goes on.
+        // If it cannot be read, nobody is trusted, and the rest continues.
         parts.notes.push(format!("{error}; so guests are taken for strangers"));
         Some(Trust::Strangers)
     });

@@ -1,5 +1,5 @@
-//! The host's network devices, IPv4 addresses and routes, of every table, as the kernel's routing socket tells them: of
-//! the network namespace that this program runs in, which sysfs need not show.
+//! The host's network devices, IPv4 addresses and routes, of every table, through rtnetlink: those
+//! of this program's network namespace, which sysfs need not match.
 
 use crate::netlink::ask;
 use gpuvm_core::network::Subnet;
@@ -17,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Reads them. Errors: what the kernel says.
+/// Reads the host's network. Errors: those of the kernel.
 pub fn network() -> io::Result<HostNetwork> {
     let links = links(&link_messages(&[])?);
     let names = links.iter().map(|link| (link.index, link.name.clone())).collect();
@@ -39,7 +39,8 @@ pub fn network() -> io::Result<HostNetwork> {
     Ok(HostNetwork { links, addresses, routes: told.collect() })
 }
 
-/// What the kernel says of each network device; `more`: what it has to tell besides. Errors: what the kernel says.
+/// Requests all network devices; `more`: additional attributes to report. Errors: those of the
+/// kernel.
 pub(super) fn link_messages(more: &[LinkExtentMask]) -> io::Result<Vec<LinkMessage>> {
     let mut message = LinkMessage::default();
     if !more.is_empty() {
@@ -53,7 +54,7 @@ pub(super) fn link_messages(more: &[LinkExtentMask]) -> io::Result<Vec<LinkMessa
     Ok(told.collect())
 }
 
-/// Network devices out of what the kernel says of them, in its order.
+/// Converts the kernel's messages to network devices, in its order.
 pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
     let mut found: Vec<(Link, Kin)> = told.iter().map(link).collect();
     let names: BTreeMap<u32, String> =
@@ -65,19 +66,21 @@ pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
     found.into_iter().map(|(link, _)| link).collect()
 }
 
-/// MAC address by which an IPv4 neighbour on a network device answers; none: it has not answered, or was not asked.
+/// Returns the MAC address of an IPv4 neighbour on a network device; none: it has not answered, or
+/// was not asked.
 pub fn neighbour(index: u32, ip: Ipv4Addr) -> io::Result<Option<String>> {
     let mut told = neighbours()?.into_iter().filter(|told| told.header.ifindex == index);
     Ok(told.find_map(|told| answered(&told, ip)))
 }
 
-/// How long ago an IPv4 neighbour answered by a MAC address, on any network device; none: the table has no such entry.
+/// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device; none:
+/// no such entry.
 pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
     let told = neighbours()?.into_iter();
     Ok(told.filter(|told| answered(told, ip).as_deref() == Some(mac)).filter_map(ago).min())
 }
 
-/// The kernel's table of IPv4 neighbours. Errors: what the kernel says.
+/// The kernel's table of IPv4 neighbours. Errors: those of the kernel.
 fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
@@ -89,7 +92,7 @@ fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
     Ok(told.collect())
 }
 
-/// How long ago a neighbour answered, or an entry was made of what it said.
+/// Returns how long ago a neighbour answered, or sent a packet that created its entry.
 fn ago(told: NeighbourMessage) -> Option<Duration> {
     let mut times = told.attributes.into_iter().filter_map(|attribute| match attribute {
         NeighbourAttribute::CacheInfo(times) => Some((times.confirmed, times.updated)),
@@ -100,10 +103,12 @@ fn ago(told: NeighbourMessage) -> Option<Duration> {
     Some(Duration::from_millis(u64::from(ticks) * 10))
 }
 
-/// When a neighbour spoke last, of the times of its entry: all in hundredths of a second ago (NDA_CACHEINFO in rtnetlink(7),
-/// in USER_HZ). The kernel also counts as an update that an entry grows stale, or is used when it is, which says nothing of
-/// the neighbour. What was made of a neighbour's words has a confirmation that lies two reachable times, a minute, before
-/// its update (net/core/neighbour.c: `___neigh_create`, `neigh_timer_handler`, `__neigh_event_send`).
+/// Returns when a neighbour last sent something, from the times of its entry: all in hundredths of
+/// a second ago (NDA_CACHEINFO in rtnetlink(7), in USER_HZ). The kernel also counts as an update
+/// that an entry becomes stale, or is used while stale, which says nothing about the neighbour. An
+/// entry created from a neighbour's packet has a confirmation two reachable times, a minute, before
+/// its update (net/core/neighbour.c: `___neigh_create`, `neigh_timer_handler`,
+/// `__neigh_event_send`).
 fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
     /// Two reachable times.
     const MADE: u32 = 6000;
@@ -111,7 +116,8 @@ fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
     if is_made { updated } else { confirmed }
 }
 
-/// The MAC address of an entry of the table of neighbours, where it is about this one and that has answered.
+/// The MAC address of an entry of the table of neighbours, if it is about this address and the
+/// neighbour has answered.
 fn answered(told: &NeighbourMessage, ip: Ipv4Addr) -> Option<String> {
     use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
     if !matches!(told.header.state, Reachable | Stale | Delay | Probe | Permanent) {
@@ -130,16 +136,16 @@ pub(super) fn mac(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// What a network device belongs to, by number.
+/// The relatives of a network device, by index.
 #[derive(Debug, Default)]
 struct Kin {
     /// What it is a port of.
     master: Option<u32>,
-    /// What it stands on, where that is in the same namespace.
+    /// The device below it, if in the same namespace.
     over: Option<u32>,
 }
 
-/// Reads one network device, with what it belongs to.
+/// Reads one network device, with its relatives.
 fn link(told: &LinkMessage) -> (Link, Kin) {
     let mut link = Link {
         index: told.header.index,
@@ -174,7 +180,7 @@ fn link(told: &LinkMessage) -> (Link, Kin) {
         }
     }
     if elsewhere || link.kind.as_deref() == Some("veth") {
-        // The other end of a pair, which nothing stands on.
+        // The other end of a veth pair, which is not below it.
         kin.over = None;
     }
     (link, kin)
@@ -187,7 +193,7 @@ fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostA
     for attribute in &told.attributes {
         match attribute {
             AddressAttribute::Local(local) => ip = v4(local),
-            // The peer's, on a link between two.
+            // The peer's address, on a point-to-point link.
             AddressAttribute::Address(address) => subnet_of = v4(address),
             _ => {}
         }
@@ -199,7 +205,8 @@ fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostA
     })
 }
 
-/// Reads one route; none of those that the kernel makes for the host's own addresses and for broadcasts.
+/// Reads one route; none for those that the kernel creates for the host's own addresses and for
+/// broadcasts.
 fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
     let nowhere = match told.header.kind {
         RouteType::Unicast => false,
@@ -234,9 +241,9 @@ mod tests {
     fn what_the_kernel_does_with_an_entry_is_no_answer_of_the_neighbour() {
         for (state, confirmed, updated, wanted) in [
             (NeighbourState::Reachable, 500, 300, 500),
-            // Made of an ARP request that the neighbour sent.
+            // Created by an ARP request of the neighbour.
             (NeighbourState::Stale, 6300, 300, 300),
-            // Grown stale, and then used.
+            // Became stale, and was then used.
             (NeighbourState::Stale, 4300, 300, 4300),
             (NeighbourState::Delay, 9300, 300, 9300),
             (NeighbourState::Probe, 9300, 300, 9300),

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const NETDEVS: &str = "sys/class/net";
 /// Class of network controllers.
 const CLASS_NETWORK: u32 = 0x02;
-/// How many network devices may stand on each other (bond, VLAN, bridge); what is above is not looked at.
+/// The most network devices on top of each other (bond, VLAN, bridge); those above are ignored.
 const DEEPEST: usize = 6;
 
 /// Adds network and RDMA devices to the functions in `parts.devices`; `identify`: with their MAC addresses.
@@ -49,7 +49,8 @@ fn names_in(dir: &Dir<'_>, name: &str) -> Result<Vec<String>, FsError> {
     }
 }
 
-/// Directories of a function's network devices, by name: right below it or, for virtio, below its virtio device.
+/// Directories of a function's network devices, by name: directly below it or, for virtio, below
+/// its virtio device.
 fn netdev_dirs<'r>(dir: &Dir<'r>) -> Result<Vec<Dir<'r>>, FsError> {
     let mut holders = Vec::new();
     if let Some(net) = dir.dir("net")? {
@@ -68,7 +69,7 @@ fn netdev_dirs<'r>(dir: &Dir<'r>) -> Result<Vec<Dir<'r>>, FsError> {
     Ok(dirs)
 }
 
-/// Network devices that a default route leads over.
+/// Network devices that a default route uses.
 fn default_routes(root: &FsRoot) -> Result<BTreeSet<String>, FsError> {
     let mut names = BTreeSet::new();
     let path = "proc/net/route";
@@ -99,7 +100,7 @@ fn default_routes(root: &FsRoot) -> Result<BTreeSet<String>, FsError> {
     Ok(names)
 }
 
-/// Adds why the host needs a network device: default routes and bridges over it or what stands on it.
+/// Adds why the host needs a network device: default routes and bridges over it or devices on it.
 fn uses(
     root: &FsRoot,
     netdev: &Dir<'_>,
@@ -137,7 +138,7 @@ fn uses(
     Ok(())
 }
 
-/// Network devices that stand right on one: its bridge or bond, VLANs, macvtaps.
+/// Network devices directly on top of one: its bridge or bond, VLANs, macvtaps.
 fn uppers(netdev: &Dir<'_>) -> Result<Vec<String>, FsError> {
     let mut uppers = Vec::new();
     for name in netdev.names()? {

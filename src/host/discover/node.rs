@@ -1,5 +1,5 @@
-//! Nodes of block devices: the kernel's name behind a path, and which of them answer, so that nobody waits for a drive
-//! that does not.
+//! Device nodes of block devices: the kernel's name behind a path, and which devices respond, so
+//! that nothing waits for a hung drive.
 
 use super::silent::Silent;
 use crate::command::{CommandError, output};
@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Seconds that a device may take to be opened.
+/// Time limit of opening a device in seconds.
 const OPEN_S: u64 = 10;
 
-/// The kernel's name of a block device of this machine, by a path to it; none where there is none.
+/// The kernel's name of a block device of this machine, by a path to it; none if it is not a block
+/// device.
 pub fn kernel_name(path: &Path) -> Option<String> {
     use nix::sys::stat::{major, minor};
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -25,8 +26,8 @@ pub fn kernel_name(path: &Path) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The devices of this machine, of these, that can be opened or say in time that they cannot. One that waits for a drive
-/// which does not answer would keep this program for ever, so another program opens them first.
+/// Returns those of these devices that can be opened, or fail in time. Opening a hung drive would
+/// block this program forever, so another program opens them first.
 pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     let answers = |paths: &[PathBuf]| {
         let mut argv = vec!["head", "--bytes=0", "--quiet", "--"];
@@ -39,7 +40,7 @@ pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     paths.iter().filter(|path| answers(std::slice::from_ref(path))).cloned().collect()
 }
 
-/// Whether the kernel holds a block device that is known to answer for somebody alone.
+/// Whether a block device, known to respond, is held exclusively.
 pub fn is_held_now(path: &Path) -> bool {
     let alone = std::fs::OpenOptions::new()
         .read(true)

@@ -1,5 +1,5 @@
-//! Which processes have a block device or a file system open. Sees only what the caller may see: without root, only the
-//! caller's own processes.
+//! Finds processes that have a block device or a file system open. Limited to what the caller may
+//! see: without root, only the caller's own processes.
 
 use super::silent::Silent;
 use crate::fsroot::{Dir, FsError, FsRoot};
@@ -27,16 +27,16 @@ impl fmt::Display for Opener {
     }
 }
 
-/// What is looked for.
+/// The target of a search.
 #[derive(Debug, Clone, Copy)]
 pub enum Sought<'a> {
-    /// A block device: its number, `major:minor`, and its path below /dev where no number can be had.
+    /// A block device: its number, `major:minor`, and its path below /dev for use without numbers.
     Device(&'a str, &'a str),
-    /// Anything on a file system of this number, or below this path where no number can be had.
+    /// Anything on a file system of this number, or, without numbers, below this path.
     FileSystem(&'a str, &'a str),
 }
 
-/// Processes that have one of these open, with the place of what they have among these; by process.
+/// Returns processes that have one of these open, with its index; by process.
 pub fn openers(root: &FsRoot, sought: &[Sought<'_>]) -> Result<Vec<(usize, Opener)>, FsError> {
     let mut found = Vec::new();
     if sought.is_empty() {
@@ -49,7 +49,7 @@ pub fn openers(root: &FsRoot, sought: &[Sought<'_>]) -> Result<Vec<(usize, Opene
         if pid == std::process::id() && root.is_live() {
             continue;
         }
-        // A process may end while it is looked at, or not be ours to look at.
+        // A process may end meanwhile, or be inaccessible.
         let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
         let mut has = vec![false; sought.len()];
         let mut look = |dir: &Dir<'_>, file: &str| {
@@ -91,10 +91,10 @@ fn mapped(line: &str) -> Option<String> {
 
 /// An open file of a process.
 struct Opened {
-    /// What its link says.
+    /// The target of its link.
     target: String,
-    /// The number of the device that it is, if it is a block device, and of the file system that it is on; none on a
-    /// recorded host.
+    /// Its device number if it is a block device, and that of its file system; none on a recorded
+    /// host.
     numbers: Option<(Option<String>, String)>,
 }
 
@@ -111,8 +111,8 @@ impl Opened {
 }
 
 impl Dir<'_> {
-    /// An open file of a process by the link to it; none where it is no file, or may not be looked at, which would wait
-    /// for a file system that does not answer.
+    /// An open file of a process by the link to it; none if it is not a file, or must not be
+    /// inspected because its file system does not respond.
     fn opened(&self, link: &str, silent: &Silent) -> Option<Opened> {
         let target = self.link(link).ok().flatten()?;
         if !target.starts_with('/') || silent.why(Path::new(&target)).is_some() {
@@ -126,9 +126,9 @@ impl Dir<'_> {
     }
 }
 
-/// Who has a file of this machine in use now, in words: a process that has it open for writing, or a QEMU that is not of
-/// this machine, as guests elsewhere and images below them are on a file system that several machines have.
-/// `reads`: it is only to be read, which others that only read it bear.
+/// Describes who uses a file of this machine now: a process that has it open for writing, or a QEMU
+/// on another machine, through a shared file system. `reads`: it will only be read, which is
+/// compatible with other readers.
 pub fn in_use(path: &Path, reads: bool) -> Option<String> {
     let meta = path.metadata().ok().filter(Metadata::is_file)?;
     match writer(meta.dev(), meta.ino()) {
@@ -138,9 +138,10 @@ pub fn in_use(path: &Path, reads: bool) -> Option<String> {
     }
 }
 
-/// Whether a QEMU has a disk open, on this machine or another: each locks a byte for what it does (100 and on) and for what
-/// it lets nobody else do (200 and on), the second of each for writing, as `docs/system/qemu-block-drivers.rst.inc` of QEMU says under "Disk image file
-/// locking"; `block/file-posix.c` has the numbers.
+/// Whether a QEMU has a disk open, on this machine or another: each locks bytes for its permissions
+/// (from 100) and for those it denies to others (from 200), the second of each for writing, as
+/// `docs/system/qemu-block-drivers.rst.inc` of QEMU says under "Disk image file locking";
+/// `block/file-posix.c` has the numbers.
 fn is_locked(path: &Path, written: bool) -> bool {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) else {
@@ -158,7 +159,7 @@ fn is_locked(path: &Path, written: bool) -> bool {
     told.is_ok() && i32::from(asked.l_type) != nix::libc::F_UNLCK
 }
 
-/// A process that has a file open for writing; none is seen that may not be looked at.
+/// A process that has a file open for writing; inaccessible processes are not seen.
 fn writer(dev: u64, ino: u64) -> Option<Opener> {
     let (own, silent) = (std::process::id(), Silent::read());
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -172,7 +173,7 @@ fn writer(dev: u64, ino: u64) -> Option<Opener> {
             if !silent.is_empty() && silent.why(&target()).is_some() {
                 continue;
             }
-            // There are many files, and few are this one.
+            // A cheap filter: few of the many files are this one.
             if !file.path().metadata().is_ok_and(|m| m.dev() == dev && m.ino() == ino) {
                 continue;
             }
@@ -187,7 +188,7 @@ fn writer(dev: u64, ino: u64) -> Option<Opener> {
     None
 }
 
-/// Whether a file is open for writing, by what the kernel tells of it: `flags:` in octal digits.
+/// Whether a file is open for writing, by `flags:` of its fdinfo, in octal.
 fn writes(info: &str) -> bool {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
@@ -259,12 +260,12 @@ mod tests {
             };
             fcntl(&locker, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
         };
-        // A byte that is none of QEMU's.
+        // A byte that QEMU does not use.
         lock(99, nix::libc::F_RDLCK);
         assert_eq!(in_use_of(&path), None);
         lock(201, nix::libc::F_RDLCK);
         assert!(in_use_of(&path).unwrap().contains("locked"));
-        // One that only reads bears others that do.
+        // A reader is compatible with other readers.
         assert_eq!(in_use(&path, true), None);
         lock(101, nix::libc::F_RDLCK);
         assert!(in_use(&path, true).unwrap().contains("locked"));

@@ -1,5 +1,6 @@
-//! What lies between a guest's NIC and the host's: network devices with their state, who was heard where, how the kernel
-//! passes packets on, and which networks of libvirt's are served. Of the network namespace that this program runs in.
+//! Reads the host's side of a guest's network path: network devices with their state, neighbours
+//! and bridge forwarding entries, the kernel's forwarding settings, and the libvirt networks with a
+//! running DHCP server. Covers this program's network namespace.
 
 use super::network::{link_messages, links, mac as text, network};
 use crate::fsroot::{FsError, FsRoot};
@@ -22,13 +23,13 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// Where the kernel is set for IPv4.
+/// The kernel's directory of IPv4 settings.
 const IPV4: &str = "proc/sys/net/ipv4";
-/// Where libvirt keeps the configurations of its servers of addresses.
+/// Part of the path of libvirt's dnsmasq configurations.
 const DNSMASQ: &str = "/libvirt/dnsmasq/";
 
-/// Reads the host's side of paths; `firewall` is the packet filter, which other programs tell. Errors: what the kernel
-/// says to a question that each kernel answers.
+/// Reads the host's side of paths; `firewall` is the packet filter, as read from other programs.
+/// Errors: those of the kernel, for queries that every kernel supports.
 pub fn read(root: &FsRoot, firewall: Result<Ruleset, String>) -> io::Result<HostSide> {
     let told = link_messages(&[LinkExtentMask::Vf])?;
     let all = links(&told);
@@ -46,12 +47,12 @@ pub fn read(root: &FsRoot, firewall: Result<Ruleset, String>) -> io::Result<Host
     })
 }
 
-/// A MAC address in its usual form; none: it is shorter than one of Ethernet.
+/// A MAC address in its usual form; none: not an Ethernet address.
 fn mac(bytes: &[u8]) -> Option<String> {
     bytes.get(..6).map(text)
 }
 
-/// Reads what a path needs to know of a device.
+/// Reads the properties of a device that paths need.
 fn device(link: Link, told: &LinkMessage) -> Device {
     let mut device = Device {
         link,
@@ -77,7 +78,7 @@ fn device(link: Link, told: &LinkMessage) -> Device {
     device
 }
 
-/// Reads what a device of its kind, or a port of its master's kind, says.
+/// Reads the properties specific to its kind, or to a port of its master's kind.
 fn kind(device: &mut Device, info: &LinkInfo) {
     let mode = |mode: &MacVtapMode| match mode {
         MacVtapMode::Bridge => Some(Mode::Bridge),
@@ -126,7 +127,7 @@ fn kind(device: &mut Device, info: &LinkInfo) {
     }
 }
 
-/// Reads what a card says of one of its virtual functions.
+/// Reads a card's settings of one of its virtual functions.
 fn function(device: &mut Device, infos: &[VfInfo]) {
     for info in infos {
         let number = match info {
@@ -147,7 +148,7 @@ fn function(device: &mut Device, infos: &[VfInfo]) {
     }
 }
 
-/// Everything that the kernel has heard of a family, where it heard it, from whom.
+/// Reads the kernel's neighbour entries of an address family.
 fn entries(family: AddressFamily) -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = family;
@@ -167,7 +168,7 @@ fn entry_mac(entry: &NeighbourMessage) -> Option<String> {
     })
 }
 
-/// Who answers for which IPv4 address.
+/// Reads the IPv4 neighbours.
 fn neighbours(names: &BTreeMap<u32, String>) -> io::Result<Vec<Neighbour>> {
     let of = |entry: &NeighbourMessage| {
         let usable = |state| {
@@ -186,7 +187,8 @@ fn neighbours(names: &BTreeMap<u32, String>) -> io::Result<Vec<Neighbour>> {
     Ok(entries(AddressFamily::Inet)?.iter().filter_map(of).collect())
 }
 
-/// The ports that bridges heard MAC addresses on; without what is set for good, such as the ports' own addresses.
+/// Reads the bridge ports of learned MAC addresses, without permanent entries such as the ports'
+/// own addresses.
 fn heard(names: &BTreeMap<u32, String>) -> io::Result<BTreeMap<(String, String), String>> {
     let of = |entry: &NeighbourMessage| {
         let bridge = entry.attributes.iter().find_map(|attribute| match attribute {
@@ -200,7 +202,7 @@ fn heard(names: &BTreeMap<u32, String>) -> io::Result<BTreeMap<(String, String),
     Ok(entries(AddressFamily::Bridge)?.iter().filter_map(of).collect())
 }
 
-/// How the kernel is set.
+/// Reads the kernel's settings.
 fn kernel(root: &FsRoot) -> Kernel {
     let on = |path: &str| Some(root.read(path).ok()??.trim() != "0");
     let names = root.names(&format!("{IPV4}/conf")).unwrap_or_default();
@@ -215,11 +217,11 @@ fn kernel(root: &FsRoot) -> Kernel {
     }
 }
 
-/// The networks of libvirt's whose dnsmasq runs: it names the network's own configuration.
+/// Returns the libvirt networks whose dnsmasq runs, by the configuration file it was started with.
 fn served(root: &FsRoot) -> Result<BTreeSet<String>, FsError> {
     let mut served = BTreeSet::new();
     for name in root.names("proc")?.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit())) {
-        // One may end while it is looked at.
+        // A process may end meanwhile.
         let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
         let arguments = dir.zero_ended("cmdline");
         let is_it = arguments.first().is_some_and(|program| program.ends_with("dnsmasq"));
@@ -232,13 +234,14 @@ fn served(root: &FsRoot) -> Result<BTreeSet<String>, FsError> {
     Ok(served)
 }
 
-/// The network device behind a passed PCI function, and its number there.
+/// Returns the PF's network device behind a passed-through function, and the function's number
+/// there.
 pub fn behind(root: &FsRoot, bdf: &str) -> Result<Behind, FsError> {
     let at = format!("sys/bus/pci/devices/{bdf}/physfn");
     let Some(card) = root.dir(&at)? else { return Ok(Behind::default()) };
     let pf = root.names(&format!("{at}/net"))?.into_iter().next();
     let mut vf = 0;
-    // As many as there are; the last one is followed by nothing.
+    // The links are numbered without gaps.
     while let Some(name) = card.link_name(&format!("virtfn{vf}"))? {
         if name == bdf {
             return Ok(Behind { pf, vf: Some(vf) });

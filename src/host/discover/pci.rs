@@ -15,14 +15,14 @@ const IO: u64 = 0x100;
 const MEMORY: u64 = 0x200;
 /// As [`IO`]: prefetchable.
 const PREFETCH: u64 = 0x2000;
-/// As [`IO`]: may stand above 4 GiB.
+/// As [`IO`]: may be above 4 GiB.
 const MEMORY_64: u64 = 0x10_0000;
 /// Functions per thread, below which another thread costs more than it saves; and the most threads.
 const PER_THREAD: usize = 32;
 /// See [`PER_THREAD`].
 const THREADS: usize = 4;
 
-/// Reads every function into `parts.devices`; `parts.nodes` is there already.
+/// Reads every function into `parts.devices`; `parts.nodes` must be filled.
 pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     let Some(list) = root.dir(DEVICES)? else {
         parts.notes.push(unlisted(parts));
@@ -50,7 +50,8 @@ pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Says that a record lists no functions; of a DGX Spark, that its GPU is known all the same.
+/// Returns the note that a record lists no functions; for a DGX Spark, that its GPU is known
+/// anyway.
 fn unlisted(parts: &Parts) -> String {
     let product = parts.machine.product.as_deref().unwrap_or_default();
     let spark = match product.replace(['_', ' '], "").contains("DGXSpark") {
@@ -60,7 +61,7 @@ fn unlisted(parts: &Parts) -> String {
     format!("{DEVICES} is missing: GPUs, NICs and drives are not known{spark}")
 }
 
-/// Reads functions on a few threads, in the order asked; none where a link leads nowhere.
+/// Reads functions on a few threads, in the order asked; none if a link is dangling.
 fn read_all(
     root: &FsRoot,
     list: &Dir<'_>,
@@ -90,7 +91,8 @@ fn read_all(
     })
 }
 
-/// The path of a function in the kernel's tree of devices, or the path in the list where that is no link.
+/// The path of a function in the kernel's tree of devices, or its path in the list if that is not a
+/// link.
 fn device_path(list: &Dir<'_>, name: &str) -> Result<String, FsError> {
     let target = list.link(name)?;
     let path = target.as_deref().and_then(|target| target.strip_prefix("../../../"));
@@ -130,7 +132,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
     })
 }
 
-/// What a function says it is.
+/// The ids of a function.
 #[derive(Debug, PartialEq, Eq)]
 struct Ids {
     /// Class, subclass, programming interface.
@@ -146,9 +148,9 @@ struct Ids {
 }
 
 impl Ids {
-    /// Reads `modalias`, in which the kernel prints all ids; where that is missing or of another form, the five files
-    /// of one id each, 0 for a missing one. One file instead of five saves a third of the time on hosts with many
-    /// functions.
+    /// Reads `modalias`, which contains all ids; if that is missing or has another form, the five
+    /// files of one id each, 0 for a missing one. One file instead of five saves a third of the
+    /// time on hosts with many functions.
     fn read(dir: &Dir<'_>) -> Result<Ids, FsError> {
         if let Some(ids) = dir.read_if_any("modalias")?.as_deref().and_then(Ids::from_modalias) {
             return Ok(ids);
@@ -185,8 +187,9 @@ impl Ids {
     }
 }
 
-/// Finds the function right above a path's last one, and the root complex. Between a root complex and a function on
-/// its first bus there is none, also where the root complex is itself a function's (Intel VMD).
+/// Returns the function directly above a path's last one, and the root complex. There is none
+/// between a root complex and a function on its first bus, even if the root complex belongs to a
+/// function (Intel VMD).
 pub fn place(path: &str) -> (Option<Bdf>, Option<String>) {
     let mut parent = None;
     let mut above = path.rsplit('/').skip(1).peekable();
@@ -231,7 +234,7 @@ fn bars(dir: &Dir<'_>) -> Result<Vec<Bar>, FsError> {
     Ok(bars)
 }
 
-/// Reads a line of the `resource` file; `Some(None)` is a BAR that is not there.
+/// Reads a line of the `resource` file; `Some(None)` is an absent BAR.
 fn bar(line: usize, content: &str) -> Option<Option<Bar>> {
     let mut numbers = content.split_whitespace().map(|word| {
         let digits = word.strip_prefix("0x").filter(|digits| !digits.starts_with('+'));
@@ -250,7 +253,7 @@ fn bar(line: usize, content: &str) -> Option<Option<Bar>> {
     }))
 }
 
-/// Reads a link's speed and width; none where the function is not PCIe.
+/// Reads a link's speed and width; none if the function is not PCIe.
 fn link(dir: &Dir<'_>, speed: &str, width: &str) -> Result<Option<Link>, FsError> {
     let (Some(speed_text), Some(width_text)) = (dir.read_if_any(speed)?, dir.read_if_any(width)?)
     else {
@@ -281,7 +284,7 @@ fn link_speed(text: &str) -> Option<Option<u32>> {
     Some(Some(digits(whole)? * 10 + digits(tenth).filter(|&tenth| tenth < 10)?))
 }
 
-/// Reads the part in SR-IOV.
+/// Reads the SR-IOV role.
 fn sriov(dir: &Dir<'_>) -> Result<Option<Sriov>, FsError> {
     if let Some(name) = dir.link_name("physfn")? {
         return match name.parse() {
@@ -298,7 +301,7 @@ fn sriov(dir: &Dir<'_>) -> Result<Option<Sriov>, FsError> {
     }
 }
 
-/// Drops references to what is not there and notes them: a node without a directory, a bridge that is hidden.
+/// Drops dangling references and notes them: a node without a directory, a bridge that is hidden.
 fn resolve(devices: &mut [PciDevice], parts: &mut Parts) {
     let known: BTreeSet<Bdf> = devices.iter().map(|device| device.bdf).collect();
     let notes = &mut parts.notes;

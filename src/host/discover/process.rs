@@ -1,5 +1,6 @@
-//! A guest's QEMU process as the kernel shows it: where its threads may run, where its memory lies, which devices it
-//! has open. Does not know what any of it should be. What this user may not see is named, not guessed.
+//! Reads a guest's QEMU process from the kernel: where its threads may run, where its memory is,
+//! which devices it has open. Does not judge it. Data that this user may not read is reported as
+//! such, not guessed.
 
 use crate::fsroot::{Dir, FsError, FsRoot};
 use gpuvm_core::cpuset::NodeId;
@@ -9,12 +10,13 @@ use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The processes that run domains, by the domain's UUID in lower case: libvirt starts each with `-uuid`.
+/// Returns the processes of domains, by the domain's UUID in lower case: libvirt starts each with
+/// `-uuid`.
 pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {
     let mut found = BTreeMap::new();
     for name in root.names("proc")? {
         let Ok(pid) = name.parse::<u32>() else { continue };
-        // One may end while it is looked at.
+        // A process may end meanwhile.
         let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
         let arguments = dir.zero_ended("cmdline");
         let uuid = arguments.windows(2).find(|pair| pair[0] == "-uuid");
@@ -23,8 +25,9 @@ pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {
     Ok(found)
 }
 
-/// For how long a process has run; none where it has ended. Both numbers count from the machine's boot: the 22nd field of
-/// stat, in hundredths of a second on every architecture (USER_HZ, proc_pid_stat(5)), and uptime.
+/// Returns how long a process has been running; none if it has ended. Both numbers count from the
+/// machine's boot: the 22nd field of stat, in hundredths of a second on every architecture
+/// (USER_HZ, proc_pid_stat(5)), and uptime.
 pub fn age(root: &FsRoot, pid: u32) -> Option<Duration> {
     let stat = root.read(&format!("proc/{pid}/stat")).ok()??;
     let uptime = root.read("proc/uptime").ok()??;
@@ -34,7 +37,7 @@ pub fn age(root: &FsRoot, pid: u32) -> Option<Duration> {
     Some(now.saturating_sub(Duration::from_millis(begun.checked_mul(10)?)))
 }
 
-/// Reads a process; none where it has ended.
+/// Reads a process; none if it has ended.
 pub fn read(root: &FsRoot, pid: u32) -> Result<Option<Process>, FsError> {
     let Some(dir) = root.dir(&format!("proc/{pid}"))? else { return Ok(None) };
     let mut threads = Vec::new();
@@ -46,7 +49,7 @@ pub fn read(root: &FsRoot, pid: u32) -> Result<Option<Process>, FsError> {
         return Ok(None);
     }
     threads.sort_by_key(|thread: &Thread| (thread.tid != pid, thread.tid));
-    // Of other users' processes it may not be read; of this one, it is longer than a page.
+    // For other users' processes it may not be readable.
     let maps = root.read(&format!("proc/{pid}/numa_maps")).ok().flatten();
     let memory = maps.filter(|text| !text.is_empty()).map(|text| memory(&text));
     let opened = opened(&dir);
@@ -108,19 +111,19 @@ fn memory(text: &str) -> Vec<Mapped> {
     all.map(|((cell, bound, page_kib), nodes)| Mapped { cell, bound, page_kib, nodes }).collect()
 }
 
-/// The cell that the name of a memory file tells: libvirt names the memory of cell 1 `ram-node1`.
+/// Returns the cell in the name of a memory file: libvirt names the memory of cell 1 `ram-node1`.
 fn cell_of(file: &str) -> Option<u32> {
     let (_, rest) = file.split_once("ram-node")?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// Reads what a process has open; none where this user may not.
+/// Reads what a process has open; none if this user may not read it.
 fn opened(process: &Dir<'_>) -> Option<Opened> {
     let fds = process.dir("fd").ok()??;
     let mut opened = Opened::default();
     for fd in fds.names().ok()? {
-        // One that may not be looked at: then none of them may.
+        // If one is inaccessible, all of them are.
         let Some(target) = fds.link(&fd).ok()? else { continue };
         match target.strip_prefix("/dev/") {
             Some("net/tun") => opened.taps += 1,
@@ -144,7 +147,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether an open file passes over the host's page cache: `flags:` of its fdinfo, octal.
+/// Whether an open file bypasses the host's page cache: `flags:` of its fdinfo, octal.
 fn is_direct(process: &Dir<'_>, fd: &str) -> bool {
     let info = process.dir("fdinfo").ok().flatten();
     let text = info.and_then(|dir| dir.read_if_any(fd).ok().flatten()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Arrays that were released to be given away: what is kept of each, so that it can be restored. Reads and checks the
-//! records; [`crate::apply`] writes them.
+//! Records of arrays released for guests, from which they can be restored. Reads and checks them;
+//! [`crate::apply`] writes them.
 
 use crate::fsroot::{FsError, FsRoot};
 use serde::{Deserialize, Serialize};
@@ -59,14 +59,14 @@ pub struct Released {
 }
 
 impl Released {
-    /// How many members it can lose, whichever they are, with all data kept (md(4)).
+    /// Returns how many members, whichever they are, it can lose without losing data (md(4)).
     pub fn spares(&self) -> usize {
         let copies = |layout: &String| layout.get(1..)?.parse::<usize>().ok();
         match self.level.as_str() {
             "raid1" => self.members.len().saturating_sub(1),
             "raid4" | "raid5" => 1,
             "raid6" => 2,
-            // Each block lies as often as the number behind `n`, `f` or `o` says.
+            // The number after `n`, `f` or `o` is the number of copies.
             "raid10" => self.layout.as_ref().and_then(copies).unwrap_or(1).saturating_sub(1),
             _ => 0,
         }
@@ -123,7 +123,7 @@ pub fn names(root: &FsRoot) -> Result<Vec<String>, FsError> {
     Ok(files.iter().filter_map(|file| file.strip_suffix(".json")).map(str::to_owned).collect())
 }
 
-/// The record of an array; none where it was not released.
+/// The record of an array; none if it was not released.
 pub fn read(root: &FsRoot, name: &str) -> Result<Option<Released>, FsError> {
     let path = file(name);
     let known = (FORMAT, VERSION);
@@ -135,14 +135,15 @@ pub fn read(root: &FsRoot, name: &str) -> Result<Option<Released>, FsError> {
     Ok(Some(released))
 }
 
-/// UUIDs of the released arrays, without punctuation. A record that cannot be read releases nothing.
+/// UUIDs of the released arrays, without punctuation. An unreadable record releases nothing.
 pub fn uuids(root: &FsRoot) -> BTreeSet<String> {
     let names = names(root).unwrap_or_default();
     let records = names.iter().filter_map(|name| read(root, name).ok()?);
     records.map(|record| plain(&record.uuid)).collect()
 }
 
-/// A UUID without punctuation, in lower case: mdadm groups the digits by eights with colons, udev as other UUIDs.
+/// Returns a UUID without punctuation, in lower case: mdadm groups the digits by eights with
+/// colons, udev in the usual way.
 pub fn plain(uuid: &str) -> String {
     uuid.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect()
 }

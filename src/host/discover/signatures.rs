@@ -1,7 +1,8 @@
-//! What lies on block devices: marks as libblkid knows them (file systems, RAID, LVM, LUKS, BitLocker, Ceph, DRBD, VMFS,
-//! swap, hibernation, partition tables), read by `wipefs`, which names every one of them and writes nothing; where a device
-//! may not be opened, or the host is a recorded one, what udev's database has of libblkid. What no library knows (a plain
-//! encrypted volume, a database's own format) shows by bytes that are not blank.
+//! The content of block devices: signatures known to libblkid (file systems, RAID, LVM, LUKS,
+//! BitLocker, Ceph, DRBD, VMFS, swap, hibernation, partition tables), read by `wipefs`, which lists
+//! all of them and writes nothing; if a device may not be opened, or the host is a recorded one,
+//! from udev's database. Content unknown to the library (a plain encrypted volume, a database's own
+//! format) is detected by bytes that are not blank.
 
 use super::holders::{Uses, udev};
 use super::node::{answering, is_held_now, kernel_name};
@@ -16,33 +17,33 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Seconds that reading the marks of all drives together may take.
+/// Time limit of reading the signatures of all drives together, in seconds.
 const ALL_S: u64 = 20;
-/// Seconds that one drive may take.
+/// Time limit for one drive, in seconds.
 const ONE_S: u64 = 10;
 /// Types of an EFI system partition: in a GPT, in an MBR.
 const EFI_TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "0xef"];
-/// Bytes at the start that are looked at: each partition table, boot loader and format begins there.
+/// Bytes examined at the start, where each partition table, boot loader and format begins.
 const START: usize = 1 << 20;
-/// Bytes at other places.
+/// Bytes examined at each other place.
 const SAMPLE: usize = 4096;
-/// Other places, evenly over the device, the last at its end.
+/// Number of other places, evenly over the device, the last at its end.
 const SAMPLES: u64 = 8;
 
 /// What `wipefs --json` prints.
 #[derive(Debug, Deserialize)]
 struct Listed {
-    /// Marks of all devices.
+    /// Signatures of all devices.
     #[serde(default)]
     signatures: Vec<Mark>,
 }
 
-/// One mark as `wipefs` prints it.
+/// A signature as printed by `wipefs`.
 #[derive(Debug, Deserialize)]
 struct Mark {
     /// The last part of the device's path.
     device: String,
-    /// libblkid's word.
+    /// libblkid's name of the type.
     #[serde(rename = "type")]
     kind: String,
     /// Label.
@@ -51,8 +52,8 @@ struct Mark {
     uuid: Option<String>,
 }
 
-/// Reads what lies on drives and partitions that nobody is known to use, and adds the uses that only the devices
-/// themselves tell. `identify`: with labels and UUIDs.
+/// Reads the content of drives and partitions without a known use, and adds uses that only the
+/// devices themselves show. `identify`: with labels and UUIDs.
 pub fn fill(
     root: &FsRoot,
     uses: &Uses,
@@ -74,7 +75,7 @@ pub fn fill(
         let whole = (drive.name.as_str(), &mut drive.content, &mut drive.used_by);
         for (_, content, used_by) in std::iter::once(whole).chain(parts) {
             let Some(Content::Signatures(signatures)) = content else { continue };
-            // What was released to be given away does not stand in the way.
+            // Members of released arrays do not count as used.
             let member = |one: &Signature| {
                 uses.member_of(&one.kind, one.label.as_deref(), one.uuid.as_deref())
             };
@@ -98,7 +99,7 @@ pub fn fill(
     Ok(())
 }
 
-/// Takes what udev's database has.
+/// Reads udev's database.
 fn fill_recorded(root: &FsRoot, drives: &mut [Drive]) -> Result<(), FsError> {
     for drive in drives {
         drive.content = udev_content(root, &drive.name)?;
@@ -130,8 +131,8 @@ fn fill_live(root: &FsRoot, uses: &Uses, drives: &mut [Drive]) -> Result<(), FsE
     Ok(())
 }
 
-/// Adds what the kernel holds for somebody alone; the names of what it does not. What is marked as a member of something
-/// may be in use by what the kernel names nowhere, a pool of ZFS.
+/// Adds devices held exclusively; returns the names of the others. A device marked as a member may
+/// be in use by something that the kernel does not list, such as a ZFS pool.
 fn held(drives: &mut [Drive]) -> Vec<String> {
     let is_used =
         |used: &[DriveUse]| used.iter().any(|one| !matches!(one, DriveUse::Member { .. }));
@@ -154,7 +155,7 @@ fn held(drives: &mut [Drive]) -> Vec<String> {
                 (false, false) => {}
             }
         }
-        // A drive is not to be had alone while one of its partitions is used.
+        // A drive cannot be opened exclusively while one of its partitions is in use.
         if drive.partitions.iter().any(|part| is_used(&part.used_by)) {
             continue;
         }
@@ -168,7 +169,7 @@ fn held(drives: &mut [Drive]) -> Vec<String> {
     free
 }
 
-/// The marks of devices by the kernel's names.
+/// Reads the signatures of devices by the kernel's names.
 fn contents(
     root: &FsRoot,
     _uses: &Uses,
@@ -193,7 +194,7 @@ fn contents(
         let name = path.trim_start_matches("/dev/").to_owned();
         let content = match &all {
             Ok(marks) => Content::Signatures(of_device(marks, &name)),
-            // One that does not answer keeps nothing from being known of the others.
+            // A hung device must not hide the content of the others.
             Err(_) => content(Path::new(path)),
         };
         found.insert(name, content);
@@ -201,7 +202,8 @@ fn contents(
     Ok(found)
 }
 
-/// What lies on one device or image of this machine; bytes of no known kind are not looked for.
+/// Reads the signatures on one device or image of this machine, without looking for unknown
+/// content.
 pub fn content(path: &Path) -> Content {
     let Some(text) = path.to_str() else { return Content::Unread("not UTF-8".to_owned()) };
     match marks(&[text], ONE_S) {
@@ -210,7 +212,8 @@ pub fn content(path: &Path) -> Content {
     }
 }
 
-/// What lies on a device that is to become a member of the md array of this UUID, but that array's own marks.
+/// Reads the content of a device to be added to the md array of this UUID, except that array's own
+/// signatures.
 pub fn foreign(path: &Path, array_uuid: &str) -> Content {
     let mut content = content(path);
     if let Content::Signatures(all) = &mut content {
@@ -223,7 +226,7 @@ pub fn foreign(path: &Path, array_uuid: &str) -> Content {
     content
 }
 
-/// The same, with bytes of no known kind.
+/// Reads the content of a device, unknown content included.
 pub fn whole_content(path: &Path) -> Content {
     match content(path) {
         Content::Signatures(all) if all.is_empty() => bytes_of(path),
@@ -231,7 +234,7 @@ pub fn whole_content(path: &Path) -> Content {
     }
 }
 
-/// Runs `wipefs`, which fails as a whole where it cannot read one of the devices.
+/// Runs `wipefs`, which fails as a whole if it cannot read one of the devices.
 fn marks(paths: &[&str], seconds: u64) -> Result<Vec<Mark>, CommandError> {
     let mut argv = vec!["wipefs", "--no-act", "--json", "--output", "DEVICE,TYPE,UUID,LABEL", "--"];
     argv.extend(paths);
@@ -247,7 +250,7 @@ fn marks(paths: &[&str], seconds: u64) -> Result<Vec<Mark>, CommandError> {
     Ok(serde_json::from_str::<Listed>(&text).map_err(malformed)?.signatures)
 }
 
-/// The marks of one device, each kind once.
+/// Returns the signatures of one device, each kind once.
 fn of_device(marks: &[Mark], name: &str) -> Vec<Signature> {
     let mut found: Vec<Signature> = Vec::new();
     for mark in marks.iter().filter(|mark| mark.device == name) {
@@ -256,7 +259,7 @@ fn of_device(marks: &[Mark], name: &str) -> Vec<Signature> {
             label: mark.label.clone(),
             uuid: mark.uuid.clone(),
         };
-        // A GPT is marked at both ends, and by an MBR that protects it.
+        // A GPT has signatures at both ends, and a protective MBR.
         if !found.iter().any(|known| known.says() == one.says()) {
             found.push(one);
         }
@@ -270,7 +273,7 @@ impl From<Mark> for Signature {
     }
 }
 
-/// Looks for bytes that are not blank, in a thread, since a drive that does not answer holds its reader for ever.
+/// Looks for bytes that are not blank, in a thread, since a hung drive blocks its reader forever.
 fn bytes_of(path: &Path) -> Content {
     let (send, receive) = channel();
     let owned = path.to_owned();
@@ -287,7 +290,7 @@ fn bytes_of(path: &Path) -> Content {
     }
 }
 
-/// Whether a device reads as blank where it is looked at: all zeros or all ones, as an erased drive does.
+/// Whether the examined parts of a device are blank: all zeros or all ones, as on an erased drive.
 fn sample(path: &Path) -> std::io::Result<bool> {
     use std::io::{Seek as _, SeekFrom};
     let mut file = std::fs::File::open(path)?;
@@ -313,7 +316,7 @@ fn sample(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// What udev's database has of a device; none: udev has not looked at it.
+/// Reads udev's record of a device's content; none: udev has not probed it.
 fn udev_content(root: &FsRoot, name: &str) -> Result<Option<Content>, FsError> {
     let udev = udev(root, name)?;
     if udev.is_empty() {
@@ -333,7 +336,7 @@ fn udev_content(root: &FsRoot, name: &str) -> Result<Option<Content>, FsError> {
     Ok(Some(Content::Signatures(signatures)))
 }
 
-/// Whether udev calls a partition an EFI system partition; none: it says nothing of its type.
+/// Whether udev calls a partition an EFI system partition; none: its type is not recorded.
 fn udev_efi(root: &FsRoot, name: &str) -> Result<Option<bool>, FsError> {
     let udev = udev(root, name)?;
     Ok(udev.get("ID_PART_ENTRY_TYPE").map(|kind| EFI_TYPES.contains(&&*kind.to_lowercase())))
@@ -353,8 +356,8 @@ pub fn is_efi_system(root: &FsRoot, name: &str) -> Result<bool, FsError> {
     Ok(EFI_TYPES.contains(&&*kind.trim().to_lowercase()))
 }
 
-/// Whether this machine's firmware or its table of file systems names an EFI system partition of a drive. Where the
-/// firmware's entries cannot be read, it may.
+/// Whether this machine's firmware or its table of file systems names an EFI system partition of a
+/// drive. If the firmware's entries cannot be read, this is assumed.
 fn is_started_from(drive: &Drive) -> bool {
     let parts: Vec<&str> = drive
         .partitions
@@ -374,7 +377,7 @@ fn is_started_from(drive: &Drive) -> bool {
         |(tag, value): &(String, String)| (tag == "PARTUUID").then(|| value.to_lowercase());
     let uuids: Vec<String> = tags.iter().flatten().filter_map(is_uuid).collect();
     let Ok(entries) = std::fs::read_dir("/sys/firmware/efi/efivars") else {
-        // A machine without such firmware starts from no such partition.
+        // A machine without EFI does not boot from such a partition.
         return Path::new("/sys/firmware/efi").exists();
     };
     let boot = entries.flatten().filter(|entry| {
@@ -391,10 +394,10 @@ fn is_started_from(drive: &Drive) -> bool {
     false
 }
 
-/// What a partition may be named by in a table of file systems, each with its value.
+/// The tags that may identify a partition in fstab, each with its value.
 type Tags = Vec<(String, String)>;
 
-/// What a partition of this machine may be named by.
+/// Returns the tags of a partition of this machine.
 fn tags(name: &str) -> Tags {
     let path = node(name).display().to_string();
     let text = output(&["blkid", "--probe", "--output", "export", &path], ONE_S);
@@ -412,7 +415,7 @@ fn tags(name: &str) -> Tags {
     pairs.collect()
 }
 
-/// Whether a word of a table of file systems, `UUID=AB12-34CD` or `LABEL="x"`, is this tag with this value.
+/// Whether a word of fstab, `UUID=AB12-34CD` or `LABEL="x"`, is this tag with this value.
 fn is_tag(named: &str, tag: &str, value: &str) -> bool {
     let value_of = named.split_once('=').filter(|(key, _)| *key == tag).map(|(_, value)| value);
     value_of.is_some_and(|named| {
@@ -431,7 +434,7 @@ fn guid_bytes(uuid: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// The node of a device by the kernel's name; `!` stands there for a `/`.
+/// The node of a device by the kernel's name; `!` in it means `/`.
 pub fn node(name: &str) -> std::path::PathBuf {
     Path::new("/dev").join(name.replace('!', "/"))
 }

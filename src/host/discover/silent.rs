@@ -1,6 +1,6 @@
-//! File systems of this machine that do not answer: a server that is away, a daemon of FUSE that hangs. Whoever looks at a
-//! file on one waits for ever, and with the host's lock everybody else does. So another program asks those that can be
-//! silent first, and what is on a silent one is known by its name alone.
+//! Unresponsive file systems of this machine: an unreachable server, a hung FUSE daemon. Accessing
+//! a file on one blocks forever, and under the host's lock blocks everybody else. So another
+//! program probes such file systems first, and files on an unresponsive one are known by name only.
 
 use crate::command::{CommandError, output};
 use std::ffi::OsString;
@@ -8,9 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What is mounted, as the kernel lists it for this process.
+/// The kernel's list of mounts for this process.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// Types whose files somebody else serves, over a network or as a process; those of FUSE have a `.` and more behind.
+/// File system types served over a network or by a process; FUSE types have a suffix after `.`.
 const SERVED: [&str; 17] = [
     "9p",
     "afs",
@@ -30,23 +30,23 @@ const SERVED: [&str; 17] = [
     "smb3",
     "virtiofs",
 ];
-/// Seconds that a file system may take to say its size.
+/// Time limit for a file system to report its size, in seconds.
 const ANSWER_S: u64 = 5;
-/// File systems that are asked at the same time.
+/// File systems probed at the same time.
 const AT_ONCE: usize = 32;
-/// How long an answer counts.
+/// How long a result is valid.
 const COUNTS: Duration = Duration::from_secs(30);
-/// Links of one path that the kernel follows at most.
+/// The most links of one path that the kernel follows.
 const MOST_LINKS: usize = 40;
 
-/// Where file systems are mounted that do not answer.
+/// The mount points of unresponsive file systems.
 #[derive(Debug, Clone, Default)]
 pub struct Silent(Vec<PathBuf>);
 
 impl Silent {
-    /// Asks all that can be silent.
+    /// Probes all file systems that can be unresponsive.
     pub fn read() -> Silent {
-        /// What was found last, and when.
+        /// The last result and its time.
         static LAST: Mutex<Option<(Instant, Silent)>> = Mutex::new(None);
         let served = served(&std::fs::read_to_string(MOUNTS).unwrap_or_default());
         if served.is_empty() {
@@ -66,18 +66,18 @@ impl Silent {
         last.insert((Instant::now(), silent)).1.clone()
     }
 
-    /// Whether all answer.
+    /// Whether all respond.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Why a path cannot be looked at, in words; none: it can.
+    /// Returns why a path cannot be accessed; none: it can.
     pub fn why(&self, path: &Path) -> Option<String> {
         let at = self.at(path)?;
         Some(format!("the file system at {} does not answer", at.display()))
     }
 
-    /// The silent file system that a path leads to or through. Nothing is asked of it.
+    /// Returns the unresponsive file system that a path leads to or through, without accessing it.
     fn at(&self, path: &Path) -> Option<&Path> {
         if self.0.is_empty() {
             return None;
@@ -111,7 +111,7 @@ impl Silent {
     }
 }
 
-/// Where file systems are mounted that can be silent.
+/// Returns the mount points of file systems that can be unresponsive.
 fn served(mounts: &str) -> Vec<PathBuf> {
     let line = |line: &str| {
         let (mount, of) = line.split_once(" - ")?;
@@ -123,7 +123,7 @@ fn served(mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(line).collect()
 }
 
-/// Those that do not say their size in time, each asked by itself and many at once.
+/// Returns those that do not report their size in time, each probed separately, many in parallel.
 fn none_of(mut mounts: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut silent = Vec::new();
     while !mounts.is_empty() {
@@ -139,7 +139,7 @@ fn none_of(mut mounts: Vec<PathBuf>) -> Vec<PathBuf> {
     silent
 }
 
-/// Whether all of these say their size in time.
+/// Whether all of these report their size in time.
 fn answer(mounts: &[PathBuf]) -> bool {
     let mut argv = vec!["stat", "--file-system", "--format=", "--"];
     argv.extend(mounts.iter().filter_map(|at| at.to_str()));

@@ -1,5 +1,5 @@
-//! Recorded hosts of every kind that `--host` takes: our JSON, a directory with `sys` in it, lstopo's XML. Knows
-//! nothing of what a host holds.
+//! Loads recorded hosts of every kind that `--host` accepts: our JSON, a directory with `sys` in
+//! it, lstopo's XML. Knows nothing of their content.
 
 use super::lstopo::{LstopoError, from_lstopo_xml};
 use super::{DiscoverError, discover};
@@ -9,14 +9,15 @@ use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::file::{FileError, from_json};
 use std::path::{Path, PathBuf};
 
-/// Bytes that a recorded host's file may have; a host of 1,536 pcpus and 500 functions takes some 1 MiB.
+/// The largest recorded host's file in bytes; a host of 1,536 pcpus and 500 functions takes some 1
+/// MiB.
 const LARGEST: u64 = 64 << 20;
 
-/// Says why a path is no recorded host.
+/// The error of a path that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
 pub enum LoadError {
-    /// The system says no.
+    /// The system refuses.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         /// The path.
@@ -24,7 +25,7 @@ pub enum LoadError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// The file is none of the kinds that are known.
+    /// The file is of no known kind.
     #[error("{path} is no recorded host: {reason}")]
     Unknown {
         /// The path.
@@ -32,7 +33,7 @@ pub enum LoadError {
         /// Why not.
         reason: String,
     },
-    /// The file is JSON, but not a good one.
+    /// The file is JSON, but invalid.
     #[error("{path}: {source}")]
     #[strum(to_string = "")]
     Json {
@@ -41,7 +42,7 @@ pub enum LoadError {
         /// What is wrong with it.
         source: FileError,
     },
-    /// The file is XML, but no lstopo record that is read.
+    /// The file is XML, but not a supported lstopo record.
     #[error("{path}: {source}")]
     #[strum(to_string = "")]
     Lstopo {
@@ -50,7 +51,7 @@ pub enum LoadError {
         /// What is wrong with it.
         source: LstopoError,
     },
-    /// The file is not read.
+    /// The file is refused.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Input(#[from] InputError),

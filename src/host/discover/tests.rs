@@ -28,7 +28,7 @@ fn add(root: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Reads a made-up host without and with what identifies it.
+/// Reads a made-up host without and with identifying data.
 fn both(dir: &tempfile::TempDir) -> (Parts, Parts) {
     let root = FsRoot::at(dir.path()).unwrap();
     let plain = discover(&root).unwrap().parts().clone();
@@ -201,7 +201,7 @@ fn a_link_that_udev_forgot_names_nothing() {
     let (_, identified) = both(&dir);
     let drive = &identified.drives[0];
     assert_eq!(drive.partitions[0].partuuid.as_deref(), Some("1-new"));
-    // Of the whole drive it says nothing.
+    // It does not apply to the whole drive.
     assert_eq!(drive.stable_ids, ["ata-A", "ata-B"]);
 }
 

@@ -1,6 +1,7 @@
-//! What `nvidia-smi topo -m` printed, as a source of NVLinks for a record: for machines whose driver can be asked only by
-//! its own tool, and for texts that somebody sent. Reads the rows of GPUs; what stands around the table (a prompt, the
-//! legend) does not matter. It says where a text contradicts itself, and where it contradicts the PCIe tree.
+//! Parses the output of `nvidia-smi topo -m` as a source of NVLinks for a record: for machines
+//! whose driver answers only its own tool, and for texts sent by users. Reads the rows of GPUs;
+//! text around the table (a prompt, the legend) is ignored. Reports contradictions within the text
+//! and with the PCIe tree.
 
 use super::fabric::answer::GpuLinks;
 use super::fabric::links::{MOST_LINKS, Read, lay_over};
@@ -9,10 +10,10 @@ use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, FabricModel, Proximity, Sriov, Topology, TopologyError};
 use gpuvm_core::words;
 
-/// Differences from the PCIe tree that are told one by one.
+/// The most differences from the PCIe tree reported one by one.
 const SHOWN: usize = 4;
 
-/// Says why a text is no table of `nvidia-smi topo -m` for this host.
+/// The error of a text that is not a table of `nvidia-smi topo -m` for this host.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -39,7 +40,7 @@ pub enum TopoError {
         /// GPUs of the table.
         gpus: usize,
     },
-    /// It is of another host.
+    /// It belongs to another host.
     #[error("the table has {}, this host has {there} of NVIDIA", words::count(*told, "GPU"))]
     OtherHost {
         /// GPUs of the table.
@@ -71,25 +72,26 @@ impl Word {
     }
 }
 
-/// How two GPUs are linked, as the table says.
+/// The link of two GPUs according to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cell {
     /// The same GPU.
     Same,
-    /// So many NVLinks.
+    /// This many NVLinks.
     Links(u32),
     /// Over PCIe.
     Pcie(Proximity),
 }
 
-/// A table of `nvidia-smi topo -m`: the part of it that is of GPUs.
+/// A table of `nvidia-smi topo -m`: the part about GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topo {
     /// A row for each GPU, by index.
     cells: Vec<Vec<Cell>>,
 }
 
-/// The words of a line. nvidia-smi underlines the first one on a terminal: escape sequences are passed over.
+/// The words of a line. nvidia-smi underlines the first one on a terminal: escape sequences are
+/// skipped.
 fn split(line: &str, number: usize) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let mut inside = false;
@@ -137,7 +139,7 @@ impl Topo {
         let mut rows: Vec<Option<(Vec<Cell>, Vec<Word>)>> = vec![None; gpus];
         for words in lines {
             let Some((name, cells)) = words.split_first() else {
-                // Behind the table there is a legend; before its first row some put an empty line.
+                // A legend follows the table; before its first row there may be an empty line.
                 if rows.iter().any(Option::is_some) {
                     break;
                 }
@@ -172,8 +174,9 @@ impl Topo {
         Ok(Topo { cells })
     }
 
-    /// Puts the table's NVLinks into a host; `name` is said where they come from. nvidia-smi counts GPUs in the order of the
-    /// bus, boot displays among them. What the table says of PCIe is compared with the tree, and differences become notes: the tree counts.
+    /// Puts the table's NVLinks into a host; `name` is the source to display. nvidia-smi numbers
+    /// GPUs in bus order, boot displays included. The table's PCIe entries are compared with the
+    /// tree, and differences become notes: the tree takes precedence.
     pub fn lay_over(&self, host: &Topology, name: &str) -> Result<Topology, TopoError> {
         let gpus: Vec<Bdf> = host
             .of_kind(DeviceKind::Gpu)
@@ -208,7 +211,7 @@ impl Topo {
         Ok(Topology::new(parts)?)
     }
 
-    /// Where the table says of PCIe what the tree does not.
+    /// Returns where the table's PCIe entries differ from the tree.
     fn differences(&self, host: &Topology, gpus: &[Bdf], name: &str) -> Vec<String> {
         let way = |bdf: Bdf| host.device(bdf).map(|device| host.way(device));
         let mut notes = Vec::new();
@@ -287,7 +290,7 @@ mod tests {
         let head = "\tGPU0\tGPU1\tCPU Affinity\n";
         for (rows, said) in [
             ("GPU0\t X \tNV4\t0\nGPU1\tNV4\t X \t0\n", None),
-            // As it is on a terminal, and with the table of NICs behind it.
+            // As on a terminal, and followed by the table of NICs.
             ("\u{1b}[4mGPU0\u{1b}[0m X NV4 PHB 0-3\nGPU1 NV4 X PHB\nNIC0 PHB PHB X\n", None),
             ("GPU0 X NV4\n", Some("the row of GPU1 is missing: the table names 2 GPUs")),
             (

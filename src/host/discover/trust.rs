@@ -1,5 +1,5 @@
-//! What the admin has said of the guests of a host: whether they trust each other. Written by `gpuvm host trust`; believed
-//! only where nobody but root may have written it.
+//! The admin's declaration whether the guests of a host trust each other. Written by `gpuvm host
+//! trust`; accepted only if nobody but root can have written it.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Trust;
@@ -24,14 +24,14 @@ struct File {
     format: String,
     /// [`VERSION`].
     version: u32,
-    /// What was said.
+    /// The declaration.
     guests: Trust,
 }
 
-/// What was said of a host's guests; none: nothing.
+/// Returns the declaration for a host; none: there is none.
 pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
     if root.is_live() {
-        // A record's files are whose the record is.
+        // The files of a record belong to whoever made it.
         owned(root)?;
     }
     let known = (FORMAT, VERSION);
@@ -51,7 +51,7 @@ fn owned(root: &FsRoot) -> Result<(), FsError> {
     Err(root.malformed(FILE, 1, reason))
 }
 
-/// The text of a file that says this.
+/// Returns the text of a file with this declaration.
 pub fn to_json(guests: Trust) -> String {
     let file = File { format: FORMAT.into(), version: VERSION, guests };
     serde_json::to_string_pretty(&file).expect("the values have only string keys") + "\n"

@@ -1,22 +1,22 @@
-//! How the host's kernel is set where guests feel it: frequencies, transparent huge pages. Does not judge.
+//! Reads kernel settings that affect guests: frequencies, transparent huge pages. Does not judge.
 
 use super::cpu::numbered;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::cpuset::PcpuId;
 use gpuvm_core::verify::tuning::Tuning;
 
-/// Where the kernel says when it puts memory on huge pages by itself.
+/// The kernel's setting of transparent huge pages.
 pub const TRANSPARENT: &str = "sys/kernel/mm/transparent_hugepage/enabled";
-/// Where it says whether it moves memory to the node that uses it.
+/// The kernel's setting of automatic NUMA balancing.
 pub const BALANCING: &str = "proc/sys/kernel/numa_balancing";
 
-/// Reads how the kernel is set.
+/// Reads the kernel's settings.
 pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {
     let mut tuning = Tuning::default();
     for name in root.names("sys/devices/system/cpu")? {
         let Some(PcpuId(pcpu)) = numbered(&name, "cpu") else { continue };
         let path = format!("sys/devices/system/cpu/{name}/cpufreq/scaling_governor");
-        // The kernel refuses to tell it of a pcpu that is offline.
+        // The kernel does not report it for an offline pcpu.
         if let Ok(Some(governor)) = root.read(&path) {
             tuning.governors.entry(governor).or_default().insert(PcpuId(pcpu));
         }
@@ -25,7 +25,8 @@ pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {
     Ok(tuning)
 }
 
-/// The value of a setting of the kernel, of several that it names the one in brackets; none: it has no such setting.
+/// Returns the value of a kernel setting; of several listed values the one in brackets; none: there
+/// is no such setting.
 pub fn value(root: &FsRoot, path: &str) -> Result<Option<String>, FsError> {
     let text = root.read(path)?;
     Ok(text.map(|text| chosen(&text).unwrap_or(text.trim()).to_owned()))

@@ -1,6 +1,6 @@
-//! The values that Fabric Manager's client library takes and gives, as published
-//! (gpuvm-hardware(7), FABRIC MANAGER): arrays of 32-bit words, texts in them padded with zeros.
-//! Calls nothing, and trusts no count that the library writes.
+//! The values exchanged with Fabric Manager's client library, as published (gpuvm-hardware(7),
+//! FABRIC MANAGER): arrays of 32-bit words, with texts padded by zeros. Calls nothing, and trusts
+//! no count that the library writes.
 
 use super::config::Address;
 use super::{FailedDevice, FailedDevices, UnsupportedPartition};
@@ -8,42 +8,43 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{HIGHEST_MODULE as HIGHEST, Listed, ListedGpu};
 use std::collections::BTreeSet;
 
-/// Words of connection parameters of version 2; version 1 has one less.
+/// Words of connection parameters of version 2; version 1 has one fewer.
 const CONNECT_WORDS: usize = 68;
-/// Bytes of an address, its ending zero included.
+/// Bytes of an address, including the terminating zero.
 const ADDRESS_BYTES: usize = 256;
-/// Words of one GPU of a partition: module id, UUID of 80 bytes, bus id of 32, links there, links at most, line rate.
+/// Words of one GPU of a partition: module id, UUID of 80 bytes, bus id of 32, working links, all
+/// links, line rate.
 const GPU_WORDS: usize = 32;
-/// GPUs that a partition has room for.
+/// Capacity of a partition in GPUs.
 const GPUS: usize = 16;
 /// Words of one partition: number, whether active, count of GPUs, GPUs.
 const PARTITION_WORDS: usize = 3 + GPUS * GPU_WORDS;
-/// Partitions that a list has room for.
+/// Capacity of a list in partitions.
 const PARTITIONS: usize = 64;
-/// Words of a list: version, count, count at most, partitions.
+/// Words of a list: version, count, capacity, partitions.
 pub const LIST_WORDS: usize = 3 + PARTITIONS * PARTITION_WORDS;
 /// Words of a list of active partitions: version, count, numbers.
 const ACTIVATED_WORDS: usize = 2 + PARTITIONS;
 /// Words of a device with failed NVLinks: UUID of 80 bytes, bus id of 32, count of ports, ports.
 const FAILED_WORDS: usize = 93;
-/// Ports that such a device has room for.
+/// Capacity of such a device in ports.
 const PORTS: usize = 64;
-/// NVSwitches that a list of such devices has room for.
+/// Capacity of a list of such devices in NVSwitches.
 const SWITCHES: usize = 12;
 /// Words of a list of such devices: version, counts of GPUs and of NVSwitches, GPUs, NVSwitches.
 pub const FAILED_LIST_WORDS: usize = 3 + (GPUS + SWITCHES) * FAILED_WORDS;
-/// Words of a partition that cannot be had: number, count of GPUs, module ids.
+/// Words of a partition that is unsupported: number, count of GPUs, module ids.
 const UNSUPPORTED_WORDS: usize = 2 + GPUS;
 /// Words of a list of such partitions: version, count, partitions.
 pub const UNSUPPORTED_LIST_WORDS: usize = 2 + PARTITIONS * UNSUPPORTED_WORDS;
 
 /// The version word of a value: its bytes, and its version in the highest byte.
 const fn version(words: usize, version: u32) -> u32 {
-    // No value has 16 MiB.
+    // No value reaches 16 MiB.
     (words * 4) as u32 | version << 24
 }
 
-/// Connection parameters for an address; `newer`: of version 2. None where the address is too long.
+/// Connection parameters for an address; `newer`: of version 2. None if the address is too long.
 pub fn connect(address: &Address, timeout_ms: u32, newer: bool) -> Option<Vec<u32>> {
     let (text, is_unix) = match address {
         Address::Inet(text) => (text, false),
@@ -72,7 +73,7 @@ pub fn empty_list() -> Vec<u32> {
     list
 }
 
-/// Reads a list of partitions; says what is wrong with one that cannot be.
+/// Reads a list of partitions; the error says what is wrong with it.
 pub fn partitions(list: &[u32]) -> Result<Vec<Listed>, String> {
     let count = at_most(list[1], PARTITIONS, "partitions")?;
     let mut ids = BTreeSet::new();
@@ -96,7 +97,7 @@ pub fn partitions(list: &[u32]) -> Result<Vec<Listed>, String> {
     Ok(partitions)
 }
 
-/// The list of partitions that are to count as active; says what is wrong with one that has no room.
+/// Makes the list of partitions to be set active; an error if there are too many.
 pub fn activated(ids: &[u32]) -> Result<Vec<u32>, String> {
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
     at_most(count, PARTITIONS, "partitions")?;
@@ -106,7 +107,7 @@ pub fn activated(ids: &[u32]) -> Result<Vec<u32>, String> {
     Ok(list)
 }
 
-/// Functions as the library takes them: segment, bus, device and function of each.
+/// Converts functions to the library's form: segment, bus, device and function of each.
 pub fn functions(all: &[Bdf]) -> Vec<u32> {
     let words =
         |bdf: &Bdf| [bdf.segment(), bdf.bus().into(), bdf.device().into(), bdf.function().into()];
@@ -120,7 +121,7 @@ pub fn empty_failed() -> Vec<u32> {
     list
 }
 
-/// Reads a list of devices with failed NVLinks; says what is wrong with one that cannot be.
+/// Reads a list of devices with failed NVLinks; the error says what is wrong with it.
 pub fn failed(list: &[u32]) -> Result<FailedDevices, String> {
     let gpus = at_most(list[1], GPUS, "GPUs")?;
     let switches = at_most(list[2], SWITCHES, "NVSwitches")?;
@@ -141,14 +142,14 @@ fn failed_device(words: &[u32]) -> Result<FailedDevice, String> {
     })
 }
 
-/// An empty list of partitions that cannot be had, for the library to fill.
+/// An empty list of partitions that are unsupported, for the library to fill.
 pub fn empty_unsupported() -> Vec<u32> {
     let mut list = vec![0; UNSUPPORTED_LIST_WORDS];
     list[0] = version(UNSUPPORTED_LIST_WORDS, 1);
     list
 }
 
-/// Reads a list of partitions that cannot be had; says what is wrong with one that cannot be.
+/// Reads a list of unsupported partitions; the error says what is wrong with it.
 pub fn unsupported(list: &[u32]) -> Result<Vec<UnsupportedPartition>, String> {
     let count = at_most(list[1], PARTITIONS, "partitions")?;
     let read = |words: &[u32]| -> Result<UnsupportedPartition, String> {
@@ -161,14 +162,14 @@ pub fn unsupported(list: &[u32]) -> Result<Vec<UnsupportedPartition>, String> {
     list[2..].chunks_exact(UNSUPPORTED_WORDS).take(count).map(read).collect()
 }
 
-/// Reads a text that a zero ends.
+/// Reads a zero-terminated text.
 fn text(words: &[u32]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A count that has room.
+/// Checks a count against a capacity.
 fn at_most(count: u32, most: usize, what: &str) -> Result<usize, String> {
     match usize::try_from(count) {
         Ok(count) if count <= most => Ok(count),
@@ -176,13 +177,13 @@ fn at_most(count: u32, most: usize, what: &str) -> Result<usize, String> {
     }
 }
 
-/// Reads one GPU. An address is null where the GPU is not on Fabric Manager's machine.
+/// Reads one GPU. The address is null if the GPU is not on Fabric Manager's machine.
 fn gpu(words: &[u32]) -> ListedGpu {
     let bus = bus_id(&text(&words[21..29]));
     ListedGpu { module: words[0], bus, links: words[29], most: words[30] }
 }
 
-/// Reads an address; none for a null address and for no address.
+/// Reads an address; none for a null or invalid address.
 fn bus_id(text: &str) -> Option<Bdf> {
     let null = Bdf::new(0, 0, 0, 0).ok();
     text.parse().ok().filter(|bdf| Some(*bdf) != null)

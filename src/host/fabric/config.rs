@@ -1,15 +1,15 @@
-//! What Fabric Manager's configuration file says of its mode and its address (gpuvm-hardware(7),
-//! FABRIC MANAGER). Only reads it: the file is another program's, and that program judges it.
+//! Reads mode and address from Fabric Manager's configuration file (gpuvm-hardware(7), FABRIC
+//! MANAGER). Read-only: the file belongs to Fabric Manager, which validates it.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::FabricModel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where NVIDIA's packages put the file.
+/// The file's path in NVIDIA's packages.
 pub const PATH: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
 
-/// Fabric Manager's own port, which addresses leave out.
+/// Fabric Manager's own port, omitted in addresses.
 const PORT: &str = "6666";
 
 /// How NVSwitches are used, `FABRIC_MODE`.
@@ -23,23 +23,23 @@ pub enum Mode {
     Vgpu,
 }
 
-/// Where Fabric Manager listens.
+/// The address that Fabric Manager listens on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Address {
-    /// IP address, with `:port` where it is not the usual one.
+    /// IP address, with `:port` if it is not the default.
     Inet(String),
     /// Path of a Unix socket.
     Unix(String),
 }
 
-/// What the file says.
+/// The settings in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The mode; none where the file is missing or does not say.
+    /// The mode; none if the file or the key is missing.
     pub mode: Option<Mode>,
-    /// Where Fabric Manager listens.
+    /// The address that Fabric Manager listens on.
     pub address: Address,
-    /// What in it was not understood.
+    /// Notes on values that were not understood.
     pub notes: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Config {
 }
 
 impl Mode {
-    /// The model that guests are placed by.
+    /// Returns the model for placing guests.
     pub fn model(self) -> FabricModel {
         match self {
             Mode::Passthrough => FabricModel::FullPassthrough,
@@ -113,15 +113,15 @@ impl Config {
     }
 }
 
-/// The file's text with another place for Fabric Manager's state, and the lines that change, as a difference has them; none
-/// where the state is kept elsewhere than below /tmp, its default (`STATE_FILE_NAME`).
+/// Returns the file's text with another path for Fabric Manager's state, and the changed lines as a
+/// diff; none unless the state is below /tmp, its default (`STATE_FILE_NAME`).
 pub fn with_state_file(text: &str, state: &str) -> Option<(String, Vec<String>)> {
     let line_of = |line: &&str| {
         let said = line.split('#').next().unwrap_or_default();
         said.split_once('=').is_some_and(|(key, _)| key.trim() == "STATE_FILE_NAME")
     };
     let new = format!("STATE_FILE_NAME={state}");
-    // The last of a key counts.
+    // The last occurrence of a key counts.
     let Some(old) = text.lines().rfind(line_of) else {
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         return Some((format!("{text}{end}{new}\n"), vec![format!("+{new}")]));

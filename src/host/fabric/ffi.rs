@@ -1,5 +1,5 @@
-//! Calls of Fabric Manager's client library, made in a process of their own. The declarations are our own, after the
-//! published interface (gpuvm-hardware(7), FABRIC MANAGER).
+//! Calls of Fabric Manager's client library, made in a child process. The declarations are our own,
+//! from the published interface (gpuvm-hardware(7), FABRIC MANAGER).
 #![allow(unsafe_code)] // calls into a C library
 
 use super::config::Address;
@@ -12,14 +12,14 @@ use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Says that nobody answered in time.
+/// The code for a timeout.
 const TIMEOUT: i32 = -5;
-/// Says that nobody listens.
+/// The code for a failed connection.
 const CONNECTION_NOT_VALID: i32 = -9;
 
-/// Takes nothing.
+/// A function without arguments.
 type Plain = unsafe extern "C" fn() -> c_int;
-/// Takes an opaque handle.
+/// A function of an opaque handle.
 type WithHandle = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// `fmConnect`.
 type Connect = unsafe extern "C" fn(*mut u32, *mut *mut c_void) -> c_int;
@@ -33,35 +33,35 @@ type WithFunctions = unsafe extern "C" fn(*mut c_void, u32, *mut u32, u32) -> c_
 
 /// How to reach Fabric Manager.
 pub struct Route<'a> {
-    /// Names of its library, the first that is there counts.
+    /// Names of its library, the first that exists is used.
     pub libraries: &'a [OsString],
-    /// Where it listens.
+    /// Its address.
     pub address: &'a Address,
-    /// What the library is given to connect, in milliseconds.
+    /// The library's connect timeout in milliseconds.
     pub connect_ms: u32,
-    /// How often it is tried.
+    /// Number of attempts.
     pub connects: u32,
 }
 
 /// The library, initialised.
 struct Session<'l> {
-    /// Its code.
+    /// The loaded library.
     library: &'l Library,
     /// The open connection.
     handle: *mut c_void,
 }
 
-/// The refusal that the library is not one.
+/// Makes the refusal of an unusable library.
 fn absent(reason: String) -> ManagerRefusal {
     ManagerRefusal::Library { reason }
 }
 
-/// The refusal of a call.
+/// Makes the refusal of a call.
 fn refused(call: &str, code: c_int) -> ManagerRefusal {
     ManagerRefusal::Call { call: call.into(), code: Code(code) }
 }
 
-/// Asks Fabric Manager one thing over a connection of its own. Whatever happens, the connection is closed again.
+/// Makes one request to Fabric Manager over a separate connection, which is always closed again.
 pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     let library = load(route.libraries).map_err(absent)?;
     // SAFETY: the types are those of the published interface.
@@ -87,7 +87,7 @@ pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     answer
 }
 
-/// Connects, some times where nobody answers: it may be just starting.
+/// Connects, with retries: Fabric Manager may be starting.
 fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerRefusal> {
     // SAFETY: the type is that of the published interface.
     let connect: Symbol<'_, Connect> = unsafe { find(library, "fmConnect") }.map_err(absent)?;
@@ -117,7 +117,7 @@ fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerR
 }
 
 impl Session<'_> {
-    /// Asks one thing.
+    /// Makes one request.
     fn ask(&self, ask: &Ask) -> Result<Answer, ManagerRefusal> {
         let list = |reason| ManagerRefusal::List { reason };
         match ask {
@@ -152,7 +152,7 @@ impl Session<'_> {
         }
     }
 
-    /// Calls what fills or reads a value.
+    /// Calls a function that fills or reads a value.
     fn value(&self, name: &str, value: &mut [u32]) -> Result<(), ManagerRefusal> {
         // SAFETY: the type is that of the published interface.
         let call: Symbol<'_, WithValue> = unsafe { find(self.library, name) }.map_err(absent)?;
@@ -163,7 +163,7 @@ impl Session<'_> {
         }
     }
 
-    /// Calls what takes a partition.
+    /// Calls a function of a partition.
     fn number(&self, name: &str, partition: u32) -> Result<Answer, ManagerRefusal> {
         // SAFETY: the type is that of the published interface.
         let call: Symbol<'_, WithNumber> = unsafe { find(self.library, name) }.map_err(absent)?;
@@ -174,7 +174,7 @@ impl Session<'_> {
         }
     }
 
-    /// Calls what takes a partition and functions of four words each.
+    /// Calls a function of a partition and PCI functions of four words each.
     fn functions(
         &self,
         name: &str,
@@ -185,7 +185,7 @@ impl Session<'_> {
         // SAFETY: the type is that of the published interface.
         let call: Symbol<'_, WithFunctions> =
             unsafe { find(self.library, name) }.map_err(absent)?;
-        // SAFETY: the handle is open; there are as many functions as it is told.
+        // SAFETY: the handle is open; the count is that of the functions.
         match unsafe { call(self.handle, partition, functions.as_mut_ptr(), count) } {
             0 => Ok(Answer::Done),
             code => Err(refused(name, code)),

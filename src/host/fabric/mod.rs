@@ -1,6 +1,7 @@
-//! This machine's Fabric Manager: asked through its client library, each time by a child process with a deadline, since the
-//! library may block for ever where its peer hangs. One connection for one question, so that it survives a restart of
-//! Fabric Manager. What may be asked for is decided by [`gpuvm_core::fabric`].
+//! Access to this machine's Fabric Manager through its client library, each call in a child process
+//! with a deadline, since the library may block forever if its peer hangs. Every request has its
+//! own connection, so that it survives a restart of Fabric Manager. [`gpuvm_core::fabric`] decides
+//! what may be requested.
 
 mod abi;
 pub mod config;
@@ -23,23 +24,23 @@ use std::time::Duration;
 /// Names of Fabric Manager's client library; only development packages have the second.
 const LIBRARIES: [&str; 2] = ["libnvfm.so.1", "libnvfm.so"];
 
-/// How long Fabric Manager may take.
+/// Time limits of Fabric Manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// What the library is given to connect, in milliseconds; 0 fails.
+    /// The library's connect timeout in milliseconds; 0 fails.
     pub connect_ms: u32,
-    /// How often it is tried.
+    /// Number of attempts to connect.
     pub connects: u32,
-    /// When a question that changes nothing is given up.
+    /// Time limit of a request that changes nothing.
     pub list: Duration,
-    /// When a change is given up. NVIDIA publishes no time; others wait as long.
+    /// Time limit of a change. NVIDIA publishes none; other tools wait as long.
     pub change: Duration,
-    /// The pauses between two tries while it is starting.
+    /// The pauses between two attempts while it is starting.
     pub pauses: Pauses,
 }
 
 impl Limits {
-    /// Those of a look at a host, which must not wait long for what it can do without.
+    /// The limits of discovery, which must not wait long for optional data.
     pub const LOOK: Limits = Limits {
         connect_ms: 1000,
         connects: 1,
@@ -49,11 +50,11 @@ impl Limits {
     };
 }
 
-/// The limits of this process, where it has its own.
+/// The limits of this process, if overridden.
 static OWN_LIMITS: OnceLock<Limits> = OnceLock::new();
 
-/// Gives this process other limits than the usual ones from now on; the first call counts. For tests, which do not wait a
-/// minute for what hangs.
+/// Overrides the limits of this process; only the first call counts. For tests, which must not wait
+/// a minute for a hung peer.
 pub fn limit_this_process(limits: Limits) {
     let _ = OWN_LIMITS.set(limits);
 }
@@ -73,7 +74,7 @@ impl Default for Limits {
     }
 }
 
-/// Why Fabric Manager gave no answer, or refused.
+/// The reason Fabric Manager gave no answer, or refused.
 #[derive(
     Debug,
     Clone,
@@ -90,13 +91,13 @@ pub enum ManagerRefusal {
     /// Its library cannot be loaded, or lacks a function.
     #[error("Fabric Manager was not asked: {reason}")]
     Library {
-        /// What the loader says.
+        /// The loader's error.
         reason: String,
     },
-    /// The address in its configuration is longer than the library takes.
+    /// The address in its configuration is longer than the library allows.
     #[error("Fabric Manager was not asked: the address in fabricmanager.cfg is too long")]
     Address(Address),
-    /// A call did not succeed.
+    /// A call failed.
     #[error("Fabric Manager: {call}: {code}")]
     Call {
         /// The function.
@@ -104,7 +105,7 @@ pub enum ManagerRefusal {
         /// What it returned.
         code: Code,
     },
-    /// What it lists contradicts itself, or what it is to be given has no room.
+    /// Its list contradicts itself, or the values to pass exceed its capacity.
     #[error("Fabric Manager's list: {reason}")]
     List {
         /// In what way.
@@ -119,7 +120,7 @@ pub enum ManagerRefusal {
 }
 
 impl ManagerRefusal {
-    /// The refusal to list partitions in words, with what to do.
+    /// Describes the refusal to list partitions, with what to do.
     pub fn note(&self, address: &Address) -> String {
         match self {
             ManagerRefusal::Library { .. } => format!(
@@ -141,10 +142,10 @@ impl ManagerRefusal {
         }
     }
 
-    /// What it means as the answer to a call.
+    /// Returns its meaning as the answer to a call.
     pub fn meaning(&self, call: Call) -> Meaning {
         match self {
-            // Calls that only connect mean the same whatever comes after.
+            // A failed connect means the same for every call.
             ManagerRefusal::Call { call: name, code } if name == "fmConnect" => {
                 match code.meaning(Call::List) {
                     Meaning::Failed if *code == Code(-5) => Meaning::Unreachable,
@@ -156,7 +157,7 @@ impl ManagerRefusal {
         }
     }
 
-    /// What to do about it; none where nothing is known.
+    /// Returns what to do about it; none if unknown.
     pub fn advice(&self) -> Option<&'static str> {
         match self {
             ManagerRefusal::Library { .. } => Some(
@@ -170,7 +171,7 @@ impl ManagerRefusal {
     }
 }
 
-/// What is asked for by a function of the library.
+/// Returns the kind of call of a library function.
 fn called(function: &str) -> Call {
     match function {
         name if name.starts_with("fmActivate") => Call::Activate,
@@ -180,32 +181,32 @@ fn called(function: &str) -> Call {
     }
 }
 
-/// One question.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ask {
-    /// The partitions.
+    /// List the partitions.
     List,
-    /// To activate one.
+    /// Activate a partition.
     Activate {
         /// Its number.
         partition: u32,
-        /// A virtual function of each of its GPUs in their order, for vGPU; none: guests get the GPUs.
+        /// A virtual function of each of its GPUs in order, for vGPU; empty: guests get the GPUs.
         vfs: Vec<Bdf>,
     },
-    /// To deactivate one.
+    /// Deactivate a partition.
     Deactivate {
         /// Its number.
         partition: u32,
     },
-    /// To take these as active, after a restart.
+    /// Set the active partitions, after a restart.
     SetActivated(Vec<u32>),
-    /// Devices with failed NVLinks.
+    /// List devices with failed NVLinks.
     Failed,
-    /// Partitions that cannot be had because of these.
+    /// List partitions unsupported because of these.
     Unsupported,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Answer {
     /// It is done.
@@ -214,22 +215,22 @@ enum Answer {
     Partitions(Vec<Listed>),
     /// Devices with failed NVLinks.
     Failed(FailedDevices),
-    /// Partitions that cannot be had.
+    /// Unsupported partitions.
     Unsupported(Vec<UnsupportedPartition>),
 }
 
 /// A GPU or an NVSwitch with failed NVLinks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedDevice {
-    /// Its UUID; empty where Fabric Manager does not know it.
+    /// Its UUID; empty if unknown to Fabric Manager.
     pub uuid: String,
-    /// Its address; none where Fabric Manager does not know it.
+    /// Its address; none if unknown to Fabric Manager.
     pub bus: Option<Bdf>,
     /// The ports that failed.
     pub ports: Vec<u32>,
 }
 
-/// Devices whose NVLinks failed before Fabric Manager started; none is told of H100 and later.
+/// Devices whose NVLinks failed before Fabric Manager started; not reported for H100 and later.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedDevices {
     /// GPUs.
@@ -238,7 +239,7 @@ pub struct FailedDevices {
     pub switches: Vec<FailedDevice>,
 }
 
-/// A partition that cannot be had because of failed devices; none is told of H100 and later.
+/// A partition unsupported because of failed devices; not reported for H100 and later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsupportedPartition {
     /// Its number.
@@ -247,30 +248,30 @@ pub struct UnsupportedPartition {
     pub modules: Modules,
 }
 
-/// How Fabric Manager is asked.
+/// A client of Fabric Manager.
 #[derive(Debug, Clone)]
 pub struct Manager {
-    /// Where it listens.
+    /// Its address.
     pub address: Address,
-    /// Names or paths of its library, of which the first that is there counts.
+    /// Names or paths of its library, of which the first that exists is used.
     pub libraries: Vec<OsString>,
-    /// How long it may take.
+    /// Its time limits.
     pub limits: Limits,
 }
 
 impl Manager {
-    /// The one at an address.
+    /// Makes a client for an address.
     pub fn at(address: Address) -> Manager {
         let libraries = LIBRARIES.map(OsString::from).to_vec();
         Manager { address, libraries, limits: Limits::default() }
     }
 
-    /// The one that a host's configuration speaks of.
+    /// Makes a client from a host's configuration.
     pub fn of_host(root: &FsRoot) -> Result<Manager, FsError> {
         Ok(Manager::at(Config::read(root)?.address))
     }
 
-    /// Begins to ask for its partitions.
+    /// Starts listing its partitions.
     pub(crate) fn begin_list(&self) -> Question {
         self.begin(Ask::List, self.limits.list)
     }
@@ -301,7 +302,8 @@ impl Manager {
         self.change(Ask::Deactivate { partition })
     }
 
-    /// Says which partitions are active, to a Fabric Manager that waits for it after a restart; none may be.
+    /// Sets the active partitions, possibly none, in a Fabric Manager that waits for them after a
+    /// restart.
     pub fn set_activated(&self, partitions: &[u32]) -> Result<(), ManagerRefusal> {
         self.change(Ask::SetActivated(partitions.to_vec()))
     }
@@ -314,7 +316,7 @@ impl Manager {
         }
     }
 
-    /// The partitions that cannot be had because of these.
+    /// Returns the partitions unsupported because of these.
     pub fn unsupported(&self) -> Result<Vec<UnsupportedPartition>, ManagerRefusal> {
         match Manager::end(self.begin(Ask::Unsupported, self.limits.list))? {
             Answer::Unsupported(partitions) => Ok(partitions),
@@ -330,7 +332,7 @@ impl Manager {
         }
     }
 
-    /// Begins to ask something.
+    /// Starts a request.
     fn begin(&self, ask: Ask, limit: Duration) -> Question {
         let manager = self.clone();
         Question::ask(limit, move || {
@@ -344,7 +346,7 @@ impl Manager {
         })
     }
 
-    /// The answer.
+    /// Returns the answer.
     fn end(question: Question) -> Result<Answer, ManagerRefusal> {
         let answer: Result<Answer, ManagerRefusal> =
             question.answer().map_err(|reason| ManagerRefusal::Silent { reason })?;
@@ -353,7 +355,7 @@ impl Manager {
 }
 
 impl Answer {
-    /// The error that this was not asked.
+    /// Makes the error of an unexpected answer.
     fn unasked(&self) -> ManagerRefusal {
         ManagerRefusal::Silent { reason: format!("answered another question: {self:?}") }
     }

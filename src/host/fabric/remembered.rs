@@ -1,5 +1,6 @@
-//! The file of activated partitions, for the time after a restart of Fabric Manager. It is replaced as a whole, under an
-//! advisory lock: who has the lock of a file that is no longer the one of its name takes that of its successor.
+//! The file of activated partitions, used after a restart of Fabric Manager. It is replaced
+//! atomically, under an advisory lock: a process that gets the lock of an already replaced file
+//! takes that of its successor.
 
 use crate::identity::FileId;
 use crate::trace;
@@ -15,20 +16,20 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where it is on this machine.
+/// Its path on this machine.
 const PATH: &str = "/var/lib/gpuvm/fabric.json";
 /// Mode of the file: root alone.
 const MODE: u32 = 0o600;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
-/// How often the lock is tried.
+/// Pause between attempts to lock.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Why the file cannot be used.
+/// The error of using the file.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
 pub enum RestoreFileError {
-    /// The file system could not.
+    /// The file system failed.
     #[error("list of active partitions {}: {source}", path.display())]
     #[strum(to_string = "unusable")]
     File {
@@ -37,7 +38,7 @@ pub enum RestoreFileError {
         /// What the system says.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// It cannot be parsed.
     #[error("list of active partitions {}: {source}", path.display())]
     #[strum(to_string = "")]
     Damaged {
@@ -46,7 +47,7 @@ pub enum RestoreFileError {
         /// What is wrong with it.
         source: RestoreListError,
     },
-    /// It is not as it was made.
+    /// It is not as we made it.
     #[error("{} is not used as the list of active partitions: {reason}", path.display())]
     Foreign {
         /// The file.
@@ -59,7 +60,7 @@ pub enum RestoreFileError {
     Held {
         /// The file.
         path: PathBuf,
-        /// How long was waited.
+        /// How long it waited.
         waited: Duration,
     },
 }
@@ -67,21 +68,21 @@ pub enum RestoreFileError {
 /// The file, locked.
 #[derive(Debug)]
 pub struct RestoreFile {
-    /// Where it is.
+    /// Its path.
     path: PathBuf,
     /// The open file that carries the lock.
     file: Flock<File>,
-    /// What it holds.
+    /// Its content.
     list: RestoreList,
 }
 
 impl RestoreFile {
-    /// Where it is on this machine.
+    /// Returns its path on this machine.
     pub fn here() -> &'static Path {
         Path::new(PATH)
     }
 
-    /// What a file holds, without its lock; nothing where it is missing.
+    /// Reads a file without locking it; empty if it is missing.
     pub fn read(path: &Path) -> Result<RestoreList, RestoreFileError> {
         let mut open = OpenOptions::new();
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -96,7 +97,7 @@ impl RestoreFile {
         }
     }
 
-    /// Locks a file, which is made where it is missing, and reads it; waits no longer than this.
+    /// Locks and reads a file, creating it if missing; waits at most `wait`.
     pub fn lock(path: &Path, wait: Duration) -> Result<RestoreFile, RestoreFileError> {
         let until = Instant::now() + wait;
         if let Some(dir) = path.parent() {
@@ -119,7 +120,7 @@ impl RestoreFile {
                 }
                 std::thread::sleep(LOOK);
             };
-            // Replaced while it was waited for: its successor counts.
+            // It may have been replaced during the wait: its successor counts.
             let now = FileId::at(path).map_err(failed(path))?;
             let meta = file.metadata().map_err(failed(path))?;
             if now.is_some_and(|now| now.device == meta.dev() && now.inode == meta.ino()) {
@@ -129,12 +130,12 @@ impl RestoreFile {
         }
     }
 
-    /// What it holds.
+    /// Returns its content.
     pub fn list(&self) -> &RestoreList {
         &self.list
     }
 
-    /// Replaces it; the lock goes on. Nothing is written where nothing changes.
+    /// Replaces it, keeping the lock. Unchanged content is not written.
     pub fn write(&mut self, list: RestoreList) -> Result<(), RestoreFileError> {
         if list == self.list {
             return Ok(());
@@ -146,7 +147,7 @@ impl RestoreFile {
             new.write_all(list.text().as_bytes())?;
             new.as_file().set_permissions(Permissions::from_mode(MODE))?;
             new.as_file().sync_all()?;
-            // Locked before it has the name, so that nobody gets in between.
+            // Locked before it gets its name, so that nobody can get in between.
             let locked = Flock::lock(new.reopen()?, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| io::Error::from(errno))?;
             new.persist(&self.path)?;

@@ -1,12 +1,13 @@
-//! The first bytes of a file that is no text.
+//! Reading of files that are not text.
 
 use super::Dir;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 impl Dir<'_> {
-    /// Whether a file of the directory begins with these bytes; not where it cannot be read. One read of just so many
-    /// bytes: more of a function's config space could disturb the hardware.
+    /// Whether a file of the directory begins with these bytes; false if it cannot be read. A
+    /// single read of exactly that length: reading more of a function's config space could disturb
+    /// the hardware.
     pub fn begins(&self, name: &str, with: &[u8]) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let mut head = vec![0; with.len()];
@@ -16,8 +17,9 @@ impl Dir<'_> {
 }
 
 impl Dir<'_> {
-    /// Of what a link of /proc/PID leads to: whether it is a block device, its own number, and that of the file system
-    /// it is on. None on a recorded host, whose links lead nowhere, and where it may not be looked at.
+    /// Returns for the target of a link in /proc/PID whether it is a block device, its device
+    /// number, and that of its file system. None on a recorded host, whose links are dangling, and
+    /// without permission.
     pub fn numbers(&self, link: &str) -> Option<(bool, u64, u64)> {
         if !self.root.is_live() {
             return None;
@@ -29,8 +31,8 @@ impl Dir<'_> {
 }
 
 impl Dir<'_> {
-    /// The texts of a file of the directory that ends each of them with a zero byte, as /proc/PID/cmdline does; none
-    /// where it cannot be read. What is no UTF-8 in them is replaced.
+    /// Returns the zero-terminated texts of a file, such as /proc/PID/cmdline; empty if it cannot
+    /// be read. Invalid UTF-8 is replaced.
     pub fn zero_ended(&self, name: &str) -> Vec<String> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let Ok(file) = openat(&self.fd, name, flags, Mode::empty()) else { return Vec::new() };

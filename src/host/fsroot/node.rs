@@ -1,4 +1,4 @@
-//! Device nodes by their numbers: what a process has open may have any name.
+//! Device nodes by number: an open device may have any name.
 
 use super::{Dir, Resolve};
 use nix::fcntl::{AtFlags, OFlag};
@@ -16,13 +16,13 @@ pub struct NodeNumber {
 }
 
 impl NodeNumber {
-    /// Reads `195:0`, as `dev` files of sysfs have it.
+    /// Reads `195:0`, as in `dev` files of sysfs.
     pub fn parse(block: bool, text: &str) -> Option<NodeNumber> {
         let (major, minor) = text.trim().split_once(':')?;
         Some(NodeNumber { block, major: major.parse().ok()?, minor: minor.parse().ok()? })
     }
 
-    /// The number of what was looked at; none where it is no device.
+    /// Returns the device number; none if it is not a device.
     fn of(stat: &FileStat) -> Option<NodeNumber> {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         let block = kind == SFlag::S_IFBLK;
@@ -37,8 +37,8 @@ impl Dir<'_> {
         self.root.exists(&self.path_of(name))
     }
 
-    /// The number of the device that a link of this directory leads to, a process' open file for one; none where it
-    /// leads to none. On a recorded host the node has to stand in the record.
+    /// Returns the number of the device that a link of this directory leads to, such as a process'
+    /// open file; none if it leads to no device. On a recorded host the node must be in the record.
     pub fn node_number(&self, name: &str) -> Option<NodeNumber> {
         if self.root.resolve == Resolve::Live {
             return NodeNumber::of(&fstatat(&self.fd, name, AtFlags::empty()).ok()?);

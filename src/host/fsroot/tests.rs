@@ -1,4 +1,4 @@
-//! That reading stays below the root, ends, and says what is wrong.
+//! Reading stays below the root, terminates, and reports errors.
 
 use super::*;
 use std::os::unix::fs::symlink;

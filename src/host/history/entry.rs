@@ -1,4 +1,4 @@
-//! One change of a domain or of the host, with what takes it back.
+//! One change of a domain or of the host, with what undoes it.
 
 use crate::apply::Step;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct Entry {
     pub steps: Vec<Step>,
 }
 
-/// A copy of a disk that a change made, and that the domain has had since.
+/// A copy of a disk that a change made, kept since then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskCopy {
     /// Its pool.
@@ -44,9 +44,9 @@ pub struct DiskCopy {
 }
 
 impl Entry {
-    /// The steps that undo it, where the domain is defined as `now`; `runs`: what runs is changed back, too; `boot`: the
-    /// boot of the machine now; `copies`: copies of disks go, once it is seen that nothing was written on them since; else
-    /// they stay.
+    /// Returns the steps that undo it if the domain is defined as `now`; `runs`: the running domain
+    /// is changed back, too; `boot`: the machine's current boot; `copies`: copies of disks are
+    /// removed, after checking that nothing was written to them since; otherwise they stay.
     pub fn undo(&self, now: &str, runs: bool, boot: &str, copies: bool) -> Vec<Step> {
         let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
         let stands = |step: &&Step| match step {

@@ -1,6 +1,6 @@
-//! What was reserved and made for a guest, kept beside it by its UUID: a guest that was undefined behind our back takes its metadata
-//! with it, and nobody would know any more whose the huge pages and the disks are. `state` is the directory of a caller that keeps
-//! things in one of its own.
+//! The resources reserved and made for a guest, recorded by its UUID: a guest undefined by other
+//! means takes its metadata with it, and the owner of its huge pages and disks would be lost.
+//! `state` is a caller's own state directory.
 
 use super::{History, HistoryError, store};
 use crate::apply::{Step, kept_in};
@@ -28,7 +28,7 @@ pub struct GuestRecord {
     /// Huge pages, with the boot of the machine that they were reserved in.
     #[serde(default)]
     pub reserved: Vec<Reserved>,
-    /// Virtual functions that their cards were told about.
+    /// Virtual functions that were set up on their cards.
     #[serde(default)]
     pub guarded: Vec<Guarded>,
     /// Disks that were made.
@@ -36,7 +36,7 @@ pub struct GuestRecord {
     pub made: Vec<Made>,
 }
 
-/// A guest of which something is kept, and perhaps is left.
+/// A guest with records, which may still have resources.
 #[derive(Debug, Clone)]
 pub struct KnownGuest {
     /// The domain's UUID.
@@ -52,7 +52,7 @@ pub struct KnownGuest {
 }
 
 impl GuestRecord {
-    /// Begins with nothing reserved.
+    /// Makes an empty record.
     pub fn new(uuid: &str, name: &str, uri: &str) -> GuestRecord {
         GuestRecord {
             format: store::FORMAT,
@@ -65,15 +65,16 @@ impl GuestRecord {
         }
     }
 
-    /// The step that writes it, over what there was of it; none: nothing is reserved or made.
+    /// Returns the step that writes it, replacing its old content; none: nothing is reserved or
+    /// made.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty() && self.guarded.is_empty() && self.made.is_empty();
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
 }
 
-/// The step that adds disks that were made for a domain to its record; none: there are none to add. Errors: its record cannot be
-/// read, and would be lost.
+/// Returns the step that adds disks made for a domain to its record; none: there are none to add.
+/// Errors: its record cannot be read, and would be lost.
 pub fn add_made(
     state: Option<&Path>,
     uuid: &str,
@@ -93,19 +94,19 @@ pub fn add_made(
     Ok(record.remember(state, was))
 }
 
-/// The disks that were made for a domain, as far as that is kept and can be read.
+/// The disks that were made for a domain, as far as recorded and readable.
 pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()
 }
 
-/// The record of a domain; none: there is none, or it cannot be read: nothing is done by guess.
+/// The record of a domain; none: there is none, or it cannot be read: nothing is guessed.
 fn of(state: Option<&Path>, uuid: &str) -> Option<GuestRecord> {
     let path = file(state, uuid);
     let text = store::read(&path).ok()??;
     read(&path, &text, uuid).ok()?
 }
 
-/// The record in a text; none: it is of another domain.
+/// Parses a record; none: it belongs to another domain.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -115,9 +116,10 @@ pub(super) fn read(
     Ok(Some(record).filter(|record| record.uuid == uuid))
 }
 
-/// The URI of the hypervisor that a domain's record names, in every format; none: there is none, or it is damaged.
+/// The URI of the hypervisor in a domain's record, of any format; none: there is none, or it is
+/// damaged.
 pub(super) fn uri(state: Option<&Path>, uuid: &str) -> Option<String> {
-    /// The part of a record that says it.
+    /// The part of a record with the URI.
     #[derive(Deserialize)]
     struct Whose {
         /// The URI.
@@ -132,13 +134,13 @@ fn file(state: Option<&Path>, uuid: &str) -> PathBuf {
     kept_in(state, DIRECTORY).join(format!("{uuid}.json"))
 }
 
-/// The step that takes a domain's record away; none: there is none.
+/// Returns the step that removes a domain's record; none: there is none.
 pub fn forget(state: Option<&Path>, uuid: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     Ok(store::read(&path)?.map(|was| store::remove(path, was)))
 }
 
-/// The UUIDs by which entries of a directory are named; none where it is another user's.
+/// Returns the UUIDs that name a directory's entries; empty if it belongs to another user.
 fn uuids(directory: &Path) -> Result<Vec<String>, HistoryError> {
     let paths = match store::list(directory) {
         Err(HistoryError::File { source, .. })
@@ -149,12 +151,13 @@ fn uuids(directory: &Path) -> Result<Vec<String>, HistoryError> {
         paths => paths?,
     };
     let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
-    // Those of what was not written to its end begin with a dot.
+    // Names of incomplete files begin with a dot.
     let names = names.filter_map(|name| name.split('.').next());
     Ok(names.filter(|name| name.len() == UUID).map(str::to_owned).collect())
 }
 
-/// Every domain of which something is kept. One whose files cannot be read is none: nothing is given back by guess.
+/// Returns every domain with records. One with unreadable files is left out: nothing is released by
+/// guess.
 pub fn all(state: Option<&Path>) -> Result<Vec<KnownGuest>, HistoryError> {
     let mut all = Vec::new();
     let of = |kind| uuids(&kept_in(state, kind));

@@ -1,8 +1,10 @@
-//! What was there before our changes, so that each can be taken back: of a domain and of the host every change ([`History`]), of
-//! a network the last one ([`network`]); and what was reserved and made for a guest ([`guest`]).
+//! The history store: the state before our changes, so that each can be undone: every change of a
+//! domain and of the host ([`History`]), the last one of a network ([`network`]); and the resources
+//! reserved and made for a guest ([`guest`]).
 //!
-//! It lies in the host's state directory and not in a domain's metadata: a domain that was changed and changed back is the same
-//! to the byte, `virsh dumpxml` stays readable, and passwords of consoles stay where only root reads. Which file is of what:
+//! It is in the host's state directory rather than a domain's metadata: a domain changed and
+//! changed back is byte-identical, `virsh dumpxml` stays readable, and console passwords stay
+//! readable only by root. The files:
 //!
 //! | File | Holds |
 //! |---|---|
@@ -10,8 +12,8 @@
 //! | `networks/UUID.json` | a [`network::NetworkEntry`] |
 //! | `reserved/UUID.json` | a [`guest::GuestRecord`] |
 //!
-//! How they are read and written is in `store`, whose they are is said by [`Owner`]. It knows nothing of why something was
-//! changed.
+//! `store` reads and writes them, [`Owner`] decides whose they are. The store does not know why
+//! something was changed.
 
 mod entry;
 pub mod guest;
@@ -31,23 +33,23 @@ use std::path::{Path, PathBuf};
 
 /// The directory of the changes of domains and of the host.
 const DIRECTORY: &str = "history";
-/// Where changes of the host are, in place of a domain's UUID.
+/// The name used for the host in place of a domain's UUID.
 const HOST: &str = "host";
 
 /// The changes of one domain, or of the host.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// Where their files are.
+    /// The directory of their files.
     directory: PathBuf,
     /// The changes, the first one first.
     pub entries: Vec<Entry>,
 }
 
-/// Says why what was kept cannot be read.
+/// The error of reading the store.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
 pub enum HistoryError {
-    /// The file system could not.
+    /// The file system failed.
     #[error("history {}: {source}", path.display())]
     File {
         /// The file or directory.
@@ -55,7 +57,7 @@ pub enum HistoryError {
         /// What the system says.
         source: io::Error,
     },
-    /// A file is none of ours, or damaged.
+    /// A file is not ours, or damaged.
     #[error("history {}: {reason}", path.display())]
     Damaged {
         /// The file.
@@ -63,17 +65,17 @@ pub enum HistoryError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file is of a newer format.
+    /// A file has a newer format.
     #[error("history {}: format {format} is of a newer gpuvm; this one reads formats up to {known}", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
         /// Its format.
         format: u32,
-        /// The newest that is known here.
+        /// The newest known format.
         known: u32,
     },
-    /// A network that is to be kept has a definition that is not understood.
+    /// The definition of a network to be recorded cannot be parsed.
     #[error("the definition of network `{name}` is not understood: {reason}")]
     #[strum(to_string = "network-definition")]
     Network {
@@ -85,8 +87,8 @@ pub enum HistoryError {
 }
 
 impl History {
-    /// Reads the changes of a domain of this machine, by its UUID; `state`: the directory of a caller that keeps them in one of
-    /// its own. Errors: a file cannot be read, is damaged, or is of a newer format.
+    /// Reads the changes of a domain of this machine, by its UUID; `state`: a caller's own state
+    /// directory. Errors: a file cannot be read, is damaged, or has a newer format.
     pub fn of(state: Option<&Path>, uuid: &str) -> Result<History, HistoryError> {
         History::read(kept_in(state, DIRECTORY).join(uuid))
     }
@@ -96,7 +98,7 @@ impl History {
         History::of(state, HOST)
     }
 
-    /// Reads the changes whose files are in a directory; none where it is not there.
+    /// Reads the changes whose files are in a directory; none if it does not exist.
     fn read(directory: PathBuf) -> Result<History, HistoryError> {
         let documents = store::documents(&directory)?;
         let entries = documents.iter().map(|(path, text)| store::parse(path, text));
@@ -105,7 +107,7 @@ impl History {
         Ok(History { directory, entries })
     }
 
-    /// The entry of the next change, with nothing in it that was not asked of the caller.
+    /// Makes the entry of the next change, with only the caller's values.
     pub fn next(&self, verb: &str, uri: &str, domain: &str, at_s: u64, before: String) -> Entry {
         Entry {
             format: store::FORMAT,
@@ -122,30 +124,31 @@ impl History {
         }
     }
 
-    /// The step that writes an entry, over what there was of it.
+    /// Returns the step that writes an entry, replacing its old content.
     pub fn remember(&self, entry: &Entry, was: Option<&Entry>) -> Step {
         store::write(self.file(entry.number), entry, was.map(store::text))
     }
 
-    /// The step that takes an entry away.
+    /// Returns the step that removes an entry.
     pub fn forget(&self, entry: &Entry) -> Step {
         store::remove(self.file(entry.number), store::text(entry))
     }
 
-    /// The steps that take all of them away, the last first.
+    /// Returns the steps that remove all entries, the last first.
     pub fn forget_all(&self) -> Vec<Step> {
         self.entries.iter().rev().map(|entry| self.forget(entry)).collect()
     }
 
-    /// The steps that give back what huge pages were reserved for the domain in this boot of the machine, and not yet
-    /// given back.
+    /// Returns the steps that release huge pages reserved for the domain in this boot and not yet
+    /// released.
     pub fn give_back_pages(&self, boot: &str) -> Vec<Step> {
         let here = self.entries.iter().rev().filter(|entry| entry.boot == boot);
         let steps = here.flat_map(|entry| entry.steps.iter().rev());
         steps.filter(|step| is_pages(step)).filter_map(Step::reversed).collect()
     }
 
-    /// The steps that forget changes of which nothing is left: pages alone, reserved in another boot of the machine.
+    /// Returns the steps that remove changes without remaining effect: only pages, reserved in
+    /// another boot.
     pub fn forget_spent(&self, boot: &str) -> Vec<Step> {
         let spent = |entry: &&Entry| {
             let is_same = entry.after.as_ref() == Some(&entry.before);
@@ -160,7 +163,7 @@ impl History {
     }
 }
 
-/// Whether a step sets a number of huge pages, which no boot of the machine outlives.
+/// Whether a step sets a number of huge pages, which does not survive a reboot.
 fn is_pages(step: &Step) -> bool {
     matches!(step, Step::SetPages(_))
 }

@@ -1,4 +1,5 @@
-//! What a network was before our last change of it, so that it can be taken back: one file for each network, by its UUID.
+//! The state of a network before our last change, so that it can be undone: one file per network,
+//! by its UUID.
 
 use super::{HistoryError, store};
 use crate::apply::{NetworkStep, Step, kept_in, now_s};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The directory of the files.
 const DIRECTORY: &str = "networks";
 
-/// A network as it was.
+/// The recorded state of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkEntry {
@@ -21,15 +22,15 @@ pub struct NetworkEntry {
     pub(super) uri: String,
     /// The network's name.
     pub name: String,
-    /// Whether it was up.
+    /// Whether it was active.
     pub active: bool,
-    /// Whether it came up with the hypervisor.
+    /// Whether it was autostarted.
     pub autostart: bool,
     /// When it was changed, in seconds since 1970, UTC.
     pub at_s: u64,
     /// Its definition.
     pub before: String,
-    /// What it was to become; none: it was deleted.
+    /// The definition after the change; none: it was deleted.
     pub after: Option<String>,
 }
 
@@ -38,21 +39,22 @@ pub struct NetworkEntry {
 pub struct LastChange {
     /// The file.
     path: PathBuf,
-    /// What it holds.
+    /// Its text.
     text: String,
-    /// What that says.
+    /// Its parsed content.
     pub entry: NetworkEntry,
 }
 
 impl LastChange {
-    /// The step that takes it away.
+    /// Returns the step that removes it.
     pub fn forget(&self) -> Step {
         store::remove(self.path.clone(), self.text.clone())
     }
 }
 
-/// The steps that keep a network as it is, in place of what was kept of one of its name. `after`: what it becomes; none: it
-/// goes. A network of another machine is kept by the gpuvm there alone: none. `kept`: as of [`directory`].
+/// Returns the steps that record a network as it is, replacing an earlier record of its name.
+/// `after`: its definition after the change; none: it is deleted. A network of another machine is
+/// recorded only by the gpuvm there: none. `kept`: from [`directory`].
 pub fn remember(
     kept: &Path,
     state: &NetworkState,
@@ -83,7 +85,8 @@ pub fn remember(
     Ok(other.iter().map(LastChange::forget).chain([remember]).collect())
 }
 
-/// The steps that keep a network which these steps change, and forget one which they make again; to be done before them.
+/// Returns the steps that record a network changed by these steps, and forget one recreated by
+/// them; to be performed first.
 pub fn remember_before(
     kept: &Path,
     steps: &[NetworkStep],
@@ -103,13 +106,13 @@ pub fn remember_before(
     state.zip(after).map_or(Ok(Vec::new()), |(state, after)| remember(kept, state, on, Some(after)))
 }
 
-/// Where changes of networks are kept, in a directory of the caller's or in that of this host.
+/// Returns the directory of network changes, below a caller's state directory or the host's.
 pub fn directory(state: Option<&Path>) -> PathBuf {
     kept_in(state, DIRECTORY)
 }
 
-/// The last change of a network of this name, of the hypervisor at a URI; none: nothing is kept of it. Two networks may
-/// have had the name, one after the other.
+/// The last change of a network of this name, of the hypervisor at a URI; none: there is no record.
+/// Two networks may have had the name, one after the other.
 pub fn last_of(kept: &Path, uri: &str, name: &str) -> Result<Option<LastChange>, HistoryError> {
     let mut found: Option<LastChange> = None;
     for (path, text) in store::documents(kept)? {

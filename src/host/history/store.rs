@@ -1,6 +1,6 @@
-//! The files of the store: one JSON document each, whole or not there, written and removed by steps, so that a killed change
-//! leaves none of its own. Every document says its format; all formats that were ever written are read, a newer one is refused
-//! by its number and never taken for a damaged one.
+//! The files of the store: one JSON document each, written atomically, and removed, by steps, so
+//! that an interrupted change leaves none behind. Every document has a format number; all formats
+//! ever written are read, and a newer one is refused as such, not as damaged.
 
 use super::HistoryError;
 use crate::apply::Step;
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The format that is written. There has been no other yet.
+/// The format written. There has been no other yet.
 pub(super) const FORMAT: u32 = 1;
 
-/// The part of a document that every format has.
+/// The part common to all formats.
 #[derive(Deserialize)]
 struct Head {
     /// Its format.
     format: u32,
 }
 
-/// The text of a file; none: it is not there.
+/// The text of a file; none: it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
     trace::reads(path);
     match std::fs::read_to_string(path) {
@@ -36,7 +36,7 @@ pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, H
         let (path, reason) = (path.to_owned(), error.to_string());
         HistoryError::Damaged { path, reason }
     };
-    // Its number first: what a newer format adds would read as damage.
+    // The format number first: additions of a newer format would look like damage.
     let Head { format } = serde_json::from_str(text).map_err(damaged)?;
     if format > FORMAT {
         return Err(HistoryError::Newer { path: path.to_owned(), format, known: FORMAT });
@@ -44,7 +44,7 @@ pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, H
     serde_json::from_str(text).map_err(damaged)
 }
 
-/// The entries of a directory, sorted by name; none where it is not there.
+/// The entries of a directory, sorted by name; none if it does not exist.
 pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     let failed = |source| HistoryError::File { path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
@@ -58,7 +58,8 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     Ok(paths)
 }
 
-/// The documents of a directory with their files. What a killed run left of a file that it was writing has another ending.
+/// The documents of a directory with their files. Incomplete files of interrupted runs have another
+/// suffix.
 pub(super) fn documents(directory: &Path) -> Result<Vec<(PathBuf, String)>, HistoryError> {
     let mut documents = Vec::new();
     for path in list(directory)? {
@@ -74,12 +75,12 @@ pub(super) fn text<D: Serialize>(document: &D) -> String {
     serde_json::to_string_pretty(document).expect("plain values") + "\n"
 }
 
-/// The step that writes a document, where the file holds `was` now.
+/// The step that writes a document, if the file contains `was` now.
 pub(super) fn write<D: Serialize>(path: PathBuf, document: &D, was: Option<String>) -> Step {
     Step::Remember { path, text: Some(text(document)), was }
 }
 
-/// The step that removes a file that holds `was` now.
+/// Returns the step that removes a file if it contains `was` now.
 pub(super) fn remove(path: PathBuf, was: String) -> Step {
     Step::Remember { path, text: None, was: Some(was) }
 }

@@ -1,4 +1,4 @@
-//! Tests of the store, also of what earlier versions wrote: `v1` was written by gpuvm itself.
+//! Tests of the store, and of records of earlier versions: `v1` was written by gpuvm itself.
 
 use super::*;
 use crate::apply::file::set_private_file;
@@ -15,7 +15,7 @@ fn history() -> (tempfile::TempDir, History) {
     (root, history)
 }
 
-/// Does a step that writes or removes a file.
+/// Performs a step that writes or removes a file.
 fn perform(step: &Step) {
     let Step::Remember { path, text, .. } = step else { panic!("{step:?}") };
     set_private_file(path, text.as_deref()).unwrap();
@@ -126,8 +126,8 @@ fn pages_are_given_back_in_the_boot_that_they_were_reserved_in() {
     assert_eq!(history.forget_spent("two"), [history.forget(&history.entries[0])]);
 }
 
-/// What gpuvm wrote in format 1: two changes of a domain, two of the host, a network that was deleted, and what was made for
-/// the guest.
+/// Records of format 1 by gpuvm: two changes of a domain, two of the host, a deleted network, and a
+/// guest's resources.
 const V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/history/tests/v1");
 /// The domain of it.
 const UUID: &str = "a3541664-cd58-49b8-8bf7-79e345bc15d8";
@@ -146,7 +146,7 @@ fn a_domains_changes_of_format_1_are_read_undone_and_written_the_same() {
     assert_eq!((first.number, first.verb.as_str(), first.domain.as_str()), (1, "tune", "b"));
     assert_eq!(first.what, ["emulator: 1 -> 0"]);
     assert!(first.before.contains("emulatorpin cpuset='1'"), "{}", first.before);
-    // Whoever was here before can read what is written now.
+    // Older versions can read what is written now.
     for entry in [first, second] {
         let (path, text) = v1(&format!("history/{UUID}/{:04}.json", entry.number));
         assert_eq!(store::text(entry), text);
@@ -174,7 +174,7 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
     let [files, tuning] = &history.entries[..] else { panic!("{history:?}") };
     assert_eq!([files.verb.as_str(), tuning.verb.as_str()], ["host files", "host tuning"]);
     let steps = files.undo("", false, "another boot", false);
-    // The caller turns an edit round, by what the file holds then.
+    // The caller reverses an edit based on the file's current content.
     assert!(matches!(&steps[..], [Step::EditText(edit)] if edit.after.contains("= 4096")));
     let [Step::SetFile { path, text: None, was: Some(_), .. }] =
         &tuning.undo("", false, "another boot", false)[..]
@@ -228,7 +228,7 @@ fn of_two_networks_that_had_a_name_the_last_one_is_found() {
         (entry.at_s, entry.before) = (at_s, file.into());
         std::fs::write(dir.path().join(format!("{file}.json")), store::text(&entry)).unwrap();
     }
-    // What a killed run was writing.
+    // The incomplete file of an interrupted run.
     std::fs::write(dir.path().join(".tmpAbCdEf"), "{").unwrap();
     let last = network::last_of(dir.path(), "a", "lab").unwrap().unwrap();
     assert_eq!(last.entry.before, "1");
@@ -258,7 +258,7 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
             assert!(said.contains("/x/0001.json") && said.contains(reason), "{text}: {said}");
         }
     }
-    // Half a document, as after a power cut on a file system that kept no order.
+    // A truncated document, as after a power failure on a file system without ordering.
     let (_, whole) = v1(&format!("history/{UUID}/0001.json"));
     for error in errors(&whole[..whole.len() / 2]) {
         assert!(matches!(error, HistoryError::Damaged { .. }), "{error:?}");

@@ -1,12 +1,13 @@
-//! Who uses a PCI function, and so whether it may be taken from the host.
+//! Uses of PCI functions, and whether they may be taken from the host.
 //!
-//! [`Use`]s come from three places: the topology (drives, networks, virtual functions), the domains, and what the kernel
-//! shows of processes ([`read()`]). [`Take::new`] judges, without I/O. Knows no libvirt, binds nothing.
+//! [`Use`]s come from three places: the topology (drives, networks, virtual functions), the
+//! domains, and the kernel's view of processes ([`read()`]). [`Take::new`] judges, without I/O.
+//! Knows no libvirt, binds nothing.
 //!
-//! What is never taken, whatever the admin says: functions below a mounted or otherwise used drive, of a NIC with a
-//! default route or in a bridge or bond, with virtual functions, or held by a domain that runs; and every function that
-//! shares an IOMMU group with one of these. What a process has open, and a NIC that merely has an address, yield to
-//! `--force`.
+//! Never taken, whatever the admin says: functions of a mounted or otherwise used drive, of a NIC
+//! with a default route or in a bridge or bond, with virtual functions, or held by a running
+//! domain; and every function that shares an IOMMU group with one of these. `--force` overrides
+//! processes that have a function open, and a NIC that merely has an address.
 
 mod nodes;
 mod processes;
@@ -60,7 +61,7 @@ pub struct Use {
     pub by: String,
 }
 
-/// Uses that topology and domains tell of, of these functions.
+/// Returns the uses of these functions known from topology and domains.
 pub fn known(topology: &Topology, held: &Occupancy, functions: &[Bdf]) -> Vec<Use> {
     let mut uses = Vec::new();
     for &bdf in functions {

@@ -4,11 +4,12 @@ use crate::fsroot::{Dir, FsError, FsRoot, NodeNumber};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, Topology};
 
-/// How deep below a function's directory its devices are; an NVMe namespace's partition is at 4.
+/// The deepest level of devices below a function's directory; an NVMe namespace's partition is at
+/// 4.
 const DEEPEST: usize = 5;
 /// Major number of `/dev/nvidia0` and its like, registered with the kernel (Documentation/admin-guide/devices.txt).
 const NVIDIA_MAJOR: u64 = 195;
-/// Minor number of the node that stands for all NVSwitches together, which nobody has to close.
+/// Minor number of the control node of all NVSwitches, which may stay open.
 const NVSWITCH_CONTROL: u64 = 255;
 
 /// A device node of a function.
@@ -20,7 +21,8 @@ pub struct Node {
     pub number: NodeNumber,
 }
 
-/// Finds the device nodes by which guests have functions: those of VFIO, of the function itself and of its IOMMU group.
+/// Finds the device nodes through which guests use functions: VFIO's nodes of the function itself
+/// and of its IOMMU group.
 pub fn vfio(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
     let mut nodes = Vec::new();
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { return Ok(nodes) };
@@ -29,14 +31,15 @@ pub fn vfio(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
     {
         add(&dir, false, &format!("vfio/{group}"), &mut nodes)?;
     }
-    // A process that goes by iommufd opens a node of the function itself.
+    // With iommufd a process opens a node of the function itself.
     if let Some(dir) = dir.dir("vfio-dev")? {
         below(&dir, 1, &mut nodes)?;
     }
     Ok(nodes)
 }
 
-/// Finds the device nodes of a function that is neither a drive's controller nor a NIC, by its files alone.
+/// Finds the device nodes of a function that is neither a storage controller nor a NIC, from its
+/// files alone.
 pub fn plain(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
     let mut nodes = Vec::new();
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{bdf}"))? else { return Ok(nodes) };
@@ -106,7 +109,7 @@ fn add(dir: &Dir<'_>, block: bool, name: &str, nodes: &mut Vec<Node>) -> Result<
     Ok(())
 }
 
-/// The node of a GPU that NVIDIA's driver has, which sysfs does not tell of.
+/// Finds the node of a GPU bound to NVIDIA's driver, which is not in sysfs.
 fn gpu(root: &FsRoot, bdf: Bdf) -> Result<Option<Node>, FsError> {
     let path = format!("proc/driver/nvidia/gpus/{bdf}/information");
     let text = root.read(&path)?.unwrap_or_default();
@@ -119,7 +122,8 @@ fn gpu(root: &FsRoot, bdf: Bdf) -> Result<Option<Node>, FsError> {
     }))
 }
 
-/// The nodes of all NVSwitches that NVIDIA's driver has: nothing says whose is whose, so whoever has one open holds all.
+/// Finds the nodes of all NVSwitches bound to NVIDIA's driver: they cannot be assigned to
+/// functions, so a process with one open holds all.
 fn nvswitches(root: &FsRoot, bdf: Bdf) -> Result<Vec<Node>, FsError> {
     let list = "proc/driver/nvidia-nvswitch/devices";
     let switches = root.names(list)?;

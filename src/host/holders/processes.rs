@@ -1,4 +1,5 @@
-//! Who has functions in use, as the kernel shows it now: processes by their open files, networks by their addresses.
+//! Current users of functions, as the kernel shows them: processes by open files, networks by
+//! addresses.
 
 use super::nodes::{Node, nodes, plain, vfio};
 use super::{Use, UseKind};
@@ -7,21 +8,21 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Scope of an IPv6 address that a NIC gives itself, of no use to find out who needs it.
+/// Scope of link-local IPv6 addresses, which do not indicate use.
 const LINK_LOCAL: &str = "20";
 /// Flag of a network device that is up (`IFF_UP`).
 const UP: u32 = 1;
 
-/// What was seen.
+/// The users found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Uses, by function.
     pub uses: Vec<Use>,
-    /// Processes whose open files this user may not see.
+    /// Number of processes whose open files this user may not see.
     pub hidden: usize,
 }
 
-/// Reads who has these functions in use.
+/// Finds the users of these functions.
 pub fn read(root: &FsRoot, topology: &Topology, functions: &[Bdf]) -> Result<Seen, FsError> {
     let mut seen = Seen::default();
     let mut all: Vec<(Bdf, Node)> = Vec::new();
@@ -40,18 +41,18 @@ pub fn read(root: &FsRoot, topology: &Topology, functions: &[Bdf]) -> Result<See
     Ok(seen)
 }
 
-/// Reads which processes have these functions as guests do: by VFIO.
+/// Finds processes that have these functions open through VFIO, as guests do.
 pub fn guests(root: &FsRoot, functions: &[Bdf]) -> Result<Seen, FsError> {
     by_nodes(root, functions, vfio)
 }
 
-/// Reads which processes have nodes of these functions open, which are neither drives' controllers nor NICs: what sysfs
-/// shows of each is enough for these, and nothing else of the host is read.
+/// Finds processes that have nodes of these functions open, which must be neither storage
+/// controllers nor NICs: for these the function's own sysfs directory is enough.
 pub fn openers(root: &FsRoot, functions: &[Bdf]) -> Result<Seen, FsError> {
     by_nodes(root, functions, plain)
 }
 
-/// Reads which processes have those nodes of functions open that are found so.
+/// Finds processes with open nodes, as found by a callback.
 fn by_nodes(
     root: &FsRoot,
     functions: &[Bdf],
@@ -70,7 +71,8 @@ fn by_nodes(
     Ok(seen)
 }
 
-/// Which of these functions each process has as guests do, by VFIO. Of processes of others nothing may be seen.
+/// Returns which of these functions each process has open through VFIO, as guests do. Other users'
+/// processes may be invisible.
 pub fn guest_processes(
     root: &FsRoot,
     functions: &[Bdf],
@@ -96,7 +98,8 @@ fn open_files(root: &FsRoot, all: &[(Bdf, Node)], seen: &mut Seen) -> Result<(),
     Ok(())
 }
 
-/// The processes that have one of these nodes open, with function and path; counts those that are closed to this user.
+/// The processes that have one of these nodes open, with function and path; counts processes
+/// invisible to this user.
 fn opened(
     root: &FsRoot,
     all: &[(Bdf, Node)],
@@ -114,7 +117,7 @@ fn opened(
     }
     for name in root.names("proc")? {
         let Ok(pid) = name.parse::<u32>() else { continue };
-        // A process may end while it is looked at, and those of others may be closed to this user.
+        // A process may end meanwhile, and those of others may be invisible to this user.
         let dir = match root.dir(&format!("proc/{pid}/fd")) {
             Ok(Some(dir)) => dir,
             Ok(None) => continue,
@@ -146,7 +149,7 @@ fn device_path(dir: &Dir<'_>, file: &str) -> Option<String> {
     dir.link(file).ok()?.filter(|target| target.starts_with('/'))
 }
 
-/// Adds the networks that are up and have an address.
+/// Adds network devices that are up and have an address.
 fn addresses(
     root: &FsRoot,
     topology: &Topology,

@@ -1,4 +1,4 @@
-//! Whether functions may be taken from the host together. No I/O.
+//! Judges whether functions may be taken from the host together. No I/O.
 
 use super::{Use, UseKind};
 use gpuvm_core::bdf::Bdf;
@@ -29,9 +29,10 @@ pub struct Take {
 }
 
 impl Take {
-    /// Judges whether the functions `asked` may be taken together. `uses` has those of all members of their IOMMU
-    /// groups. Bridges stay with the host and hinder nothing; functions of one slot, and members that no driver has,
-    /// come along; a member that a driver has and that is not asked for forbids it.
+    /// Judges whether the functions `asked` may be taken together. `uses` has those of all members
+    /// of their IOMMU groups. Bridges stay with the host and do not matter; functions of the same
+    /// slot, and members without a driver, come along; a member with a driver that is not requested
+    /// prevents it.
     pub fn new(topology: &Topology, uses: &[Use], asked: &[Bdf]) -> Take {
         let mut take = Take { functions: asked.to_vec(), hindrances: Vec::new() };
         for &bdf in asked {
@@ -78,7 +79,7 @@ impl Take {
         take
     }
 
-    /// What forbids it; with `force` only what nothing overrides.
+    /// Returns what prevents it; with `force` only what cannot be overridden.
     pub fn refusals(&self, force: bool) -> Vec<&Hindrance> {
         self.hindrances.iter().filter(|h| !(force && h.kind.is_some_and(UseKind::yields))).collect()
     }

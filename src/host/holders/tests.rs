@@ -1,4 +1,4 @@
-//! Uses as a built tree shows them, and what they forbid.
+//! Uses read from a test tree, and what they prevent.
 
 use super::*;
 use crate::fsroot::FsRoot;
@@ -152,7 +152,7 @@ fn damaged_records_are_errors_that_name_the_file() {
     assert!(seen(dir.path(), &host, &[GPU]).is_empty());
 }
 
-/// What forbids taking these, as text.
+/// What prevents taking these, as text.
 fn forbids(host: &Topology, held: &Occupancy, asked: &[&str]) -> Vec<String> {
     let asked: Vec<Bdf> = asked.iter().map(|text| bdf(text)).collect();
     let uses = known(host, held, &with_groups(host, &asked));
@@ -249,7 +249,7 @@ fn groups_are_taken_whole_or_not_at_all() {
     let off = with(None, false);
     let wanted = "0000:34:00.0 has no IOMMU group: the IOMMU is off or absent";
     assert_eq!(forbids(&off, &held, &[GPU]), [wanted]);
-    // A bridge of the group hinders nothing, and is not given away itself.
+    // A bridge of the group does not matter, and is not given away itself.
     let bridge = shared.path_to_root(bdf(GPU))[1];
     let parts = || {
         let mut parts = free.parts().clone();

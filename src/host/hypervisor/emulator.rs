@@ -1,28 +1,30 @@
-//! What a QEMU program says of its own devices. It is run for its help text only: no machine is made, nothing is opened.
+//! Device properties of a QEMU program, from its help text: no machine is created, nothing is
+//! opened.
 
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a help text may take; it is there in a tenth of a second.
+/// Time limit of the help text; it takes a tenth of a second.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes of a help text that are read; a root port's are 3 KiB.
+/// The most bytes read of a help text; a root port's has 3 KiB.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// The fastest link that a root port of this QEMU can be told to have, in units of 0.1 GT/s; none: it cannot be told, or
-/// the program does not answer.
+/// Returns the fastest link configurable for a root port of this QEMU, in units of 0.1 GT/s; none:
+/// not configurable, or the program does not answer.
 pub fn port_speed_dgts(program: &Path) -> Option<u32> {
     fastest(&help(program, "pcie-root-port")?)
 }
 
-/// Whether the downstream ports of this QEMU's switches can be told a speed; none: the program does not answer. Without,
-/// they are links of 2.5 GT/s with one lane, which NVIDIA's driver refuses peer-to-peer transfers over.
+/// Whether the speed of switch downstream ports is configurable in this QEMU; none: the program
+/// does not answer. Otherwise they are links of 2.5 GT/s with one lane, over which NVIDIA's driver
+/// refuses peer-to-peer transfers.
 pub fn switch_has_speed(program: &Path) -> Option<bool> {
     Some(fastest(&help(program, "xio3130-downstream")?).is_some())
 }
 
-/// The properties of a device in QEMU's words.
+/// Returns QEMU's help text on a device.
 fn help(program: &Path, device: &str) -> Option<String> {
     let mut command = crate::program::command(program);
     command.args(["-device", &format!("{device},help")]);
@@ -30,7 +32,7 @@ fn help(program: &Path, device: &str) -> Option<String> {
     let running = crate::trace::Running::begins(&command);
     let mut child = command.spawn().ok()?;
     let mut pipe = child.stdout.take()?;
-    // Shorter than a pipe, so QEMU ends whether somebody reads or not.
+    // Shorter than a pipe's buffer, so QEMU ends even without a reader.
     let ended = ends(&mut child);
     if !ended {
         let _ = child.kill();
@@ -46,7 +48,7 @@ fn help(program: &Path, device: &str) -> Option<String> {
     Some(text)
 }
 
-/// Whether a program ends well in time.
+/// Whether a program ends successfully in time.
 fn ends(child: &mut Child) -> bool {
     let until = Instant::now() + DEADLINE;
     while Instant::now() < until {

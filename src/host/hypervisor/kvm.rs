@@ -1,6 +1,6 @@
-//! Why a define takes long. libvirt keeps what a QEMU program can do, and takes that for outdated where it was asked with
-//! KVM and the user that QEMU runs as cannot open /dev/kvm, so that QEMU is probed at every define: 14 to 113 s were seen
-//! (libvirt, `virQEMUCapsIsValid` of src/qemu/qemu_capabilities.c).
+//! Explains slow defines. libvirt caches QEMU's capabilities, and considers them outdated if they
+//! were probed with KVM while QEMU's user cannot open /dev/kvm, so that QEMU is probed at every
+//! define: 14 to 113 s were seen (libvirt, `virQEMUCapsIsValid` of src/qemu/qemu_capabilities.c).
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::ffi::CString;
@@ -8,22 +8,22 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 /// The node of the kernel's KVM.
 const NODE: &str = "/dev/kvm";
-/// Where an admin says which user QEMU runs as.
+/// The configuration file with the user that QEMU runs as.
 const CONFIGURATION: &str = "/etc/libvirt/qemu.conf";
-/// Users that distributions have QEMU run as: Debian and Ubuntu, Fedora and SUSE.
+/// Default users of QEMU in distributions: Debian and Ubuntu, Fedora and SUSE.
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
-/// Who may open /dev/kvm.
+/// Permissions of /dev/kvm, and QEMU's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Owner and group of the node, and its permissions; none: there is no KVM.
     pub node: Option<(u32, u32, u32)>,
-    /// The user that QEMU runs as, its number and its groups; none: not known.
+    /// The user that QEMU runs as, its uid and its groups; none: unknown.
     pub user: Option<(String, u32, Vec<u32>)>,
 }
 
 impl Node {
-    /// Those of this machine.
+    /// Reads those of this machine.
     pub fn of_this_machine() -> Node {
         let meta = std::fs::metadata(NODE).ok().filter(|meta| meta.file_type().is_char_device());
         let node = meta.map(|meta| (meta.uid(), meta.gid(), meta.mode() & 0o777));
@@ -38,12 +38,12 @@ impl Node {
         Node { node, user }
     }
 
-    /// Whether that user can open the node for reading and writing; none: not known.
+    /// Whether that user can open the node for reading and writing; none: unknown.
     fn opens(&self) -> Option<bool> {
         let (owner, group, mode) = self.node?;
         let (_, uid, groups) = self.user.as_ref()?;
         let is_root = Uid::from_raw(*uid).is_root();
-        // The first class that fits decides, as in the kernel.
+        // The first matching class decides, as in the kernel.
         let shift = if owner == *uid {
             6
         } else if groups.contains(&group) {
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// The user of a configuration of libvirt's QEMU driver; none: it says none.
+/// The user of a configuration of libvirt's QEMU driver; none: not set.
 fn configured_user(text: &str) -> Option<&str> {
     let mut values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
@@ -64,7 +64,7 @@ fn configured_user(text: &str) -> Option<&str> {
     values.next_back()
 }
 
-/// Why a define took long, and what to do.
+/// Explains why a define took long, and what to do.
 pub fn why_slow(kvm: &Node) -> String {
     const LONG: &str = "libvirt took long to define it";
     let once = "libvirt probes QEMU at the first define after QEMU, libvirt or the kernel changed";
@@ -75,7 +75,7 @@ pub fn why_slow(kvm: &Node) -> String {
     };
     let name = Group::from_gid(Gid::from_raw(group)).ok().flatten().map(|group| group.name);
     let name = name.unwrap_or_else(|| group.to_string());
-    // A group that may not open it is of no use.
+    // Joining a group without access does not help.
     let command = match mode & 0o060 {
         0o060 => format!("sudo usermod -aG {name} {user}"),
         _ => format!(
@@ -105,7 +105,7 @@ mod tests {
         let shut = told(0, 0o660);
         assert!(shut.contains("user `qemu` of QEMU cannot open /dev/kvm (group root, mode 660)"));
         assert!(shut.contains("`sudo usermod -aG root qemu`"), "{shut}");
-        // The group may not either: joining it is no way.
+        // The group has no access either: joining it does not help.
         assert!(told(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", told(107, 0o600));
         assert!(why_slow(&Node { node: None, user: None }).ends_with(at_first));
     }

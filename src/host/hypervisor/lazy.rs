@@ -1,9 +1,10 @@
 //! Loads libvirt when it is first needed.
 //!
-//! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked to it does not
-//! start where it is not installed. `plan`, `export` and `host` need none of it. So the functions that the binding
-//! calls are jump stubs (`build.rs` makes them from `libvirt.symbols`, for x86-64 and aarch64), and [`load`] fills in where
-//! they lead. Tables of `libloading` cannot do it: `virt` calls the functions by name.
+//! Loading `libvirt.so.0` with its 50 libraries costs about 12 ms and 16 MiB, and a program linked
+//! to it does not start if it is not installed. `plan`, `export` and `host` need none of it. So the
+//! functions that the binding calls are jump stubs (`build.rs` makes them from `libvirt.symbols`,
+//! for x86-64 and aarch64), and [`load`] fills in where they lead. Tables of `libloading` cannot do
+//! it: `virt` calls the functions by name.
 #![allow(unsafe_code)] // a table of code addresses, written once before the first call; two environment variables; one
 // function that not every libvirt has
 
@@ -13,13 +14,14 @@ use virt::error::Error;
 use virt::network::Network;
 use virt::sys;
 
-/// What libvirt's client library is called on every Linux distribution.
+/// The name of libvirt's client library on every Linux distribution.
 const LIBRARY: &str = "libvirt.so.0";
 
 /// The outcome of loading, kept for later calls.
 static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
 
-/// Loads libvirt, once; the error says what the dynamic loader says. Must come before the first use of `virt`.
+/// Loads libvirt, once; the error is that of the dynamic loader. Must come before the first use of
+/// `virt`.
 pub fn load() -> Result<(), String> {
     LOADED.get_or_init(stubs::fill).clone()
 }
@@ -28,16 +30,17 @@ pub fn load() -> Result<(), String> {
 /// is a whole daemon in this process and would log its start there on every run. To be called before the library is
 /// first used, while the process has one thread.
 pub fn silence_log() {
-    /// libvirt's variable: where its log goes, with the least priority.
+    /// libvirt's variable for log outputs, which has the lowest priority.
     const OUTPUTS: &str = "LIBVIRT_LOG_OUTPUTS";
     if std::env::var_os(OUTPUTS).is_none() {
-        // SAFETY: no other thread is there that could read the environment meanwhile.
+        // SAFETY: no other thread exists that could read the environment meanwhile.
         unsafe { std::env::set_var(OUTPUTS, "1:file:/dev/null") };
     }
 }
 
-/// Has libvirt find `ssh`, which it runs for connections to other machines, in the system's directories before the
-/// caller's; what ssh runs in turn may be among those. To be called first of all, while the process has one thread.
+/// Makes libvirt find `ssh`, which it runs for connections to other machines, in the system's
+/// directories before the caller's, where programs run by ssh may be. To be called first of all,
+/// while the process has one thread.
 pub fn find_programs() {
     let callers = std::env::var_os("PATH").unwrap_or_default();
     let mut path = std::ffi::OsString::from(crate::program::PATH);
@@ -45,18 +48,19 @@ pub fn find_programs() {
         path.push(":");
         path.push(callers);
     }
-    // SAFETY: no other thread is there that could read the environment meanwhile.
+    // SAFETY: no other thread exists that could read the environment meanwhile.
     unsafe { std::env::set_var("PATH", path) };
 }
 
-/// libvirt's `virNetworkDefineXMLFlags`, which libvirt before 7.8 does not have, so that it is no stub.
+/// libvirt's `virNetworkDefineXMLFlags`, missing in libvirt before 7.8, so that it cannot be a
+/// stub.
 type DefineNetwork = unsafe extern "C" fn(
     sys::virConnectPtr,
     *const std::ffi::c_char,
     std::ffi::c_uint,
 ) -> sys::virNetworkPtr;
 
-/// Defines a network after checking it against libvirt's schema; none where this libvirt cannot check.
+/// Defines a network after checking it against libvirt's schema; none if this libvirt cannot check.
 pub fn define_network(connection: &Connect, xml: &str) -> Option<Result<(), Error>> {
     let document = match std::ffi::CString::new(xml) {
         Ok(document) => document,
@@ -72,7 +76,7 @@ pub fn define_network(connection: &Connect, xml: &str) -> Option<Result<(), Erro
     if made.is_null() {
         return Some(Err(Error::last_error()));
     }
-    // SAFETY: libvirt hands a network over, which is given back once, when this goes.
+    // SAFETY: libvirt returns an owned network, which is freed once, on drop.
     drop(unsafe { Network::from_ptr(made) });
     Some(Ok(()))
 }
@@ -114,7 +118,7 @@ mod stubs {
     }
 }
 
-/// Without stubs libvirt is linked, so it is there.
+/// Without stubs libvirt is linked, so it is loaded.
 #[cfg(not(lazy_libvirt))]
 mod stubs {
     /// Nothing to do.

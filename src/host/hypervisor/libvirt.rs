@@ -1,5 +1,5 @@
-//! The hypervisor behind libvirt; the only file that knows the binding. It knows nothing of plans, files or flags of
-//! the command line.
+//! The hypervisor through libvirt; the only file that uses the binding. It knows nothing of plans,
+//! files or command-line flags.
 
 mod abilities;
 mod address;
@@ -27,35 +27,36 @@ use virt::event;
 
 /// How long a libvirtd that has ended may take to come back while a change is undone.
 const RECONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long a daemon may take to open a connection. One that systemd starts then has to read all its domains first.
+/// How long a daemon may take to open a connection. One started on demand by systemd first reads
+/// all its domains.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
-/// The same for a way on which somebody may be asked for a password.
+/// The same for a transport that may ask for a password.
 const ASKING_WAIT: Duration = Duration::from_secs(180);
-/// After how many seconds of silence a daemon is asked whether it is there.
+/// Seconds of silence before a keepalive message.
 const ALIVE_SECONDS: i32 = 5;
-/// After how many such questions without an answer it is not.
+/// Unanswered keepalive messages before the connection is closed.
 const ALIVE_COUNT: u32 = 5;
 
 /// A connection to libvirt.
 pub struct Libvirt {
-    /// The connection; another one where it was lost meanwhile.
+    /// The connection; replaced if it was lost.
     connected: RefCell<Connect>,
-    /// Its URI as it was asked for.
+    /// Its URI as requested.
     uri: String,
-    /// Why the connection is only for reading; none: it is for everything.
+    /// Why the connection is read-only; none: it is not.
     read_only: Option<HypervisorError>,
     /// Domains as they were last listed, by name.
     seen: RefCell<BTreeMap<String, Domain>>,
     /// Whether the guests' agents answer.
     agents: address::Agents,
-    /// The machine, once it was asked for.
+    /// The machine, once read.
     machine: OnceCell<Machine>,
 }
 
 impl Libvirt {
-    /// Connects; for reading only where the user may not do more.
+    /// Connects; read-only if the user may not do more.
     pub fn open(uri: &str) -> Result<Libvirt, HypervisorError> {
-        // Whether a daemon still answers is told by the event loop, and a driver in this process has none.
+        // Keepalive needs the event loop; a driver in this process has no daemon.
         let events = match uri {
             uri if is_embedded(uri) => Events::Now,
             uri if is_in_process(uri) => Events::Never,
@@ -64,12 +65,13 @@ impl Libvirt {
         Libvirt::connect(uri, events)
     }
 
-    /// Connects for a console: what a guest writes comes in by libvirt's event loop, which runs from now on.
+    /// Connects for a console: the guest's output arrives through libvirt's event loop, which runs
+    /// from now on.
     pub fn open_for_console(uri: &str) -> Result<Libvirt, HypervisorError> {
         Libvirt::connect(uri, Events::Now)
     }
 
-    /// Connects, with libvirt's event loop or without.
+    /// Connects, with or without libvirt's event loop.
     fn connect(uri: &str, events: Events) -> Result<Libvirt, HypervisorError> {
         let doing = format!("connect to {uri}");
         if is_embedded(uri) {
@@ -107,7 +109,7 @@ impl Libvirt {
         self.connected.borrow().clone()
     }
 
-    /// Connects anew where the connection is lost: libvirtd has ended and comes back, for one.
+    /// Reconnects if the connection is lost, such as by a restart of libvirtd.
     fn connect_again(&self) -> Result<(), HypervisorError> {
         let until = Instant::now() + RECONNECT_WAIT;
         let doing = format!("connect to {} again", self.uri);
@@ -124,7 +126,7 @@ impl Libvirt {
         }
     }
 
-    /// Refuses a connection that was made anew and leads to another machine than the one before.
+    /// Refuses a new connection that leads to another machine than before.
     fn is_same_machine(&self, doing: String) -> Result<(), HypervisorError> {
         match self.machine.get() {
             Some(before) if *before != decide(self) => Err(HypervisorError {
@@ -147,19 +149,19 @@ impl Libvirt {
         self.find(doing, name)
     }
 
-    /// Refuses a change on a connection that is only for reading, with the reason of that.
+    /// Refuses a change on a read-only connection, with the reason.
     fn may_change(&self) -> Result<(), HypervisorError> {
         self.read_only.clone().map_or(Ok(()), Err)
     }
 }
 
-/// Whether a URI is of a driver that runs in this process, so that nobody else can fail to answer.
+/// Whether a URI belongs to a driver in this process, which cannot fail to answer.
 fn is_in_process(uri: &str) -> bool {
     is_embedded(uri) || uri.starts_with("test:///")
 }
 
-/// Opens a connection, or says after a time that nobody answers; one whose daemon freezes later is closed, and the call
-/// that waits for it fails.
+/// Opens a connection with a time limit; if the daemon freezes later, the connection is closed, and
+/// pending calls fail.
 fn in_time(
     uri: &str,
     doing: &str,
@@ -171,9 +173,9 @@ fn in_time(
     }
     let (tell, told) = mpsc::channel();
     let asked = uri.to_owned();
-    // It is left behind where nobody answers, and ends with the program.
+    // It is abandoned on a timeout, and ends with the program.
     std::thread::spawn(move || {
-        // Nobody listens any more where the time was over.
+        // After a timeout nobody receives this.
         let _ = tell.send(open(Some(&asked)));
     });
     let may_ask = Uri::parse(uri).is_none_or(|uri| uri.may_ask());
@@ -182,7 +184,7 @@ fn in_time(
         Ok(opened) => opened.map_err(failed)?,
         Err(_) => return Err(silent(doing, wait)),
     };
-    // A driver that has no such thing answers without one.
+    // A driver without keepalive works without it.
     let _ = connection.set_keep_alive(ALIVE_SECONDS, ALIVE_COUNT);
     Ok(connection)
 }
@@ -193,34 +195,34 @@ fn silent(doing: &str, wait: Duration) -> HypervisorError {
     HypervisorError { kind: HypervisorErrorKind::NoConnection, doing: doing.to_owned(), message }
 }
 
-/// Whether a URI is of a driver that runs in this process.
+/// Whether a URI is of an embedded driver.
 fn is_embedded(uri: &str) -> bool {
     uri.contains("/embed")
 }
 
-/// When libvirt's event loop begins.
+/// When libvirt's event loop starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Events {
     /// Not at all.
     Never,
-    /// Once the program has lasted [`EVENTS_REST`]: a call that waits for its answer looks itself whether the daemon is
-    /// alive, and a loop that runs beside it is woken six times for each.
+    /// After the program has run for [`EVENTS_REST`]: a pending call itself checks whether the
+    /// daemon is alive, and a parallel loop is woken six times per call.
     Later,
     /// At once.
     Now,
 }
 
-/// How long a program lasts without libvirt's event loop: most have ended by then.
+/// How long a program runs without libvirt's event loop: most have ended by then.
 const EVENTS_REST: Duration = Duration::from_secs(1);
 
-/// Runs libvirt's event loop for the rest of the process. An embedded driver learns from it that a QEMU has ended;
-/// it must run before the connection is opened.
+/// Runs libvirt's event loop for the rest of the process. An embedded driver learns through it that
+/// a QEMU has ended; it must run before the connection is opened.
 fn run_event_loop(when: Events) -> Result<(), Error> {
     /// The thread that runs the loop, or why there is none.
     static RUNS: OnceLock<Result<Thread, Error>> = OnceLock::new();
     let start = || {
         event::event_register_default_impl()?;
-        // Wakes the loop, so that it sees what another thread has registered.
+        // Wakes the loop, so that it sees registrations of other threads.
         event::event_add_timeout(100, |_, _| {}, std::ptr::null_mut())?;
         let runs = std::thread::spawn(move || {
             if when == Events::Later {
@@ -245,7 +247,7 @@ fn run_event_loop(when: Events) -> Result<(), Error> {
     }
 }
 
-/// Our error for one of libvirt's.
+/// Converts an error of libvirt.
 fn error(doing: &str, error: &Error) -> HypervisorError {
     let message = error.message().trim().replace('\n', "; ");
     if message.contains("keepalive") {
@@ -265,7 +267,8 @@ fn is_unsupported(error: &Error) -> bool {
     }
 }
 
-/// What the caller can do about an error. libvirt gives a number, but many causes share one, so its text counts too.
+/// Classifies an error by what the caller can do. libvirt gives a number, but many causes share
+/// one, so its text counts, too.
 fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
     use ErrorNumber as N;
     use HypervisorErrorKind as K;

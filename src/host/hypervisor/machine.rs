@@ -1,10 +1,12 @@
-//! Which machine an open connection is of: [`decide`] alone says so, from what the connection tells and what this machine
-//! is. Files, sysfs, leases and history of this machine are nobody's where it is another one.
+//! Finds which machine an open connection belongs to: [`decide`] alone, from what the connection
+//! reports and this machine's identity. If it is another one, this machine's files, sysfs, leases
+//! and history do not apply.
 //!
-//! A URI without a host by libvirt's own socket, and a driver in this process, are of this machine unless both the host
-//! name and the system's UUID are others. Whatever may lead elsewhere (a host, a way such as ssh, a socket at a path of
-//! its own, which may be forwarded) is of this machine only where both are the same, or where the kernel says that the
-//! process at the other end of the socket is a libvirt daemon here.
+//! A URI without a host through libvirt's own socket, and a driver in this process, belong to this
+//! machine unless both host name and system UUID differ. Anything that may lead elsewhere (a host,
+//! a transport such as ssh, a custom socket path, which may be forwarded) belongs to this machine
+//! only if both are the same, or if the kernel says that the process at the other end of the socket
+//! is a libvirt daemon here.
 
 use gpuvm_core::shell::word;
 use serde::{Deserialize, Serialize};
@@ -13,12 +15,12 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The UUID of the system as its firmware tells it, which libvirt takes for the host's.
+/// Files with the firmware's system UUID, which libvirt uses as the host's.
 const UUIDS: [&str; 2] =
     ["/sys/devices/virtual/dmi/id/product_uuid", "/sys/class/dmi/id/product_uuid"];
-/// Configuration in which an admin says another.
+/// Configuration files in which an admin can set another.
 const CONFIGURATION: [&str; 2] = ["/etc/libvirt/libvirtd.conf", "/etc/libvirt/virtqemud.conf"];
-/// The host name as the kernel has it.
+/// The file with the kernel's host name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The identity of an installed system.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -26,14 +28,14 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const SOCKETS: [&str; 2] = ["/run/libvirt/", "/var/run/libvirt/"];
 /// Names of the sockets of the system's libvirt in them.
 const SOCKET_FILES: [&str; 2] = ["virtqemud-sock", "libvirt-sock"];
-/// What the firmware of many boards says in place of a UUID.
+/// Placeholders that the firmware of many boards has instead of a UUID.
 const NONE: [&str; 4] = [
     "03000200040005000006000700080009",
     "00020003000400050006000700080009",
     "12345678123456781234567812345678",
     "123456781234567890abcddeefaabbcc",
 ];
-/// Names of processes that are libvirt's daemons.
+/// Process names of libvirt's daemons.
 const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
 
 /// The machine that a connection is of.
@@ -51,12 +53,12 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// Whether it is this one.
+    /// Whether it is this machine.
     pub fn is_here(&self) -> bool {
         *self == Machine::Here
     }
 
-    /// The name of another one.
+    /// Returns the name of another machine.
     pub fn elsewhere(&self) -> Option<&str> {
         match self {
             Machine::Here => None,
@@ -84,7 +86,7 @@ impl Identity {
         Identity { host: host_name(), uuid }
     }
 
-    /// Whether two are of the same machine: by UUID where both have one, else by name.
+    /// Whether two are of the same machine: by UUID if both have one, otherwise by name.
     pub fn is_same(&self, other: &Identity) -> bool {
         match (&self.uuid, &other.uuid) {
             (Some(one), Some(other)) => plain(one) == plain(other),
@@ -93,24 +95,24 @@ impl Identity {
     }
 }
 
-/// What a connection tells of its machine. The dearer of it is asked only where it counts.
+/// What a connection reports of its machine. Expensive queries are made only if needed.
 pub trait Told {
-    /// The URI that was opened in the end: aliases are resolved.
+    /// The URI actually opened, with aliases resolved.
     fn uri(&self) -> String;
-    /// The host name; none where it does not say.
+    /// The host name; none if unknown.
     fn host_name(&self) -> Option<String>;
-    /// The UUID of the host; none where it does not say.
+    /// The UUID of the host; none if unknown.
     fn uuid(&self) -> Option<String>;
     /// This machine's name as libvirt reads it here.
     fn own_name(&self) -> Option<String>;
 }
 
-/// A URI of libvirt's in its parts.
+/// A parsed libvirt URI.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Uri<'u> {
     /// The driver: `qemu`.
     pub driver: &'u str,
-    /// The way to it: `ssh`, `unix`.
+    /// The transport: `ssh`, `unix`.
     pub transport: Option<&'u str>,
     /// The user on the host.
     pub user: Option<&'u str>,
@@ -118,14 +120,14 @@ pub struct Uri<'u> {
     pub host: Option<&'u str>,
     /// The port.
     pub port: Option<&'u str>,
-    /// The path and what stands behind it.
+    /// The path and the rest.
     path: &'u str,
     /// The parameters.
     query: &'u str,
 }
 
 impl<'u> Uri<'u> {
-    /// Takes it apart; none for what is no URI, an alias for one.
+    /// Parses it; none if it is not a URI, such as an alias.
     pub fn parse(text: &'u str) -> Option<Uri<'u>> {
         let (scheme, rest) = text.split_once("://")?;
         let (driver, transport) = match scheme.split_once('+') {
@@ -158,7 +160,7 @@ impl<'u> Uri<'u> {
         })
     }
 
-    /// A parameter, decoded, as libvirt reads it: in small or large letters, and the last of several.
+    /// A parameter, decoded, as libvirt reads it: case-insensitive, the last of several.
     pub fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self.query.split(['&', ';']);
         let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -166,7 +168,7 @@ impl<'u> Uri<'u> {
         Some(decoded({ pairs }.rfind(of_name)?.1))
     }
 
-    /// Whether it is of a driver that runs in this process.
+    /// Whether it is of a driver in this process.
     fn is_in_process(&self) -> bool {
         let direct = self.transport.is_none() && self.host.is_none();
         direct && (self.driver == "test" || self.path == "/embed")
@@ -182,19 +184,20 @@ impl<'u> Uri<'u> {
         self.host.is_none() && by_socket && socket && self.parameter("command").is_none()
     }
 
-    /// Whether the connection goes through a program that may ask its user something.
+    /// Whether the connection uses a program that may prompt the user.
     pub fn may_ask(&self) -> bool {
         self.transport.is_some_and(|way| way.contains("ssh") || way == "ext")
     }
 }
 
-/// Whether the form of a URI alone leads to this machine, for what is asked before, or without, a connection.
+/// Whether the form of a URI alone leads to this machine, for decisions before, or without, a
+/// connection.
 pub fn is_plain(uri: &str) -> bool {
     uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
 }
 
-/// Whether two URIs of this machine lead to one hypervisor, as far as can be told: one may name the way to it and the other
-/// not, and an alias may be of any.
+/// Whether two URIs of this machine may lead to the same hypervisor: one may name the transport and
+/// the other not, and an alias may be any.
 pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     let (Some(a), Some(b)) = (Uri::parse(one), Uri::parse(other)) else { return true };
     let is_own = |uri: &Uri<'_>| !uri.is_plain() && uri.parameter("socket").is_some();
@@ -203,12 +206,12 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
 }
 
-/// Whether it is of libvirt's test driver, whose guests run nowhere.
+/// Whether it is of libvirt's test driver, whose guests do not really run.
 pub fn is_test(uri: &str) -> bool {
     uri.starts_with("test:")
 }
 
-/// Which machine a connection is of.
+/// Decides which machine a connection belongs to.
 pub fn decide(told: &dyn Told) -> Machine {
     let text = told.uri();
     let uri = Uri::parse(&text);
@@ -222,7 +225,7 @@ pub fn decide(told: &dyn Told) -> Machine {
     });
     let plain = uri.as_ref().is_some_and(Uri::is_plain);
     let here = match same_name {
-        // A driver that does not say its name has nothing to compare.
+        // A driver without a host name has nothing to compare.
         None => plain,
         Some(true) if plain => true,
         Some(true) => uri.as_ref().is_some_and(ends_here) || has_our_uuid(told),
@@ -236,13 +239,13 @@ pub fn decide(told: &dyn Told) -> Machine {
     Machine::Elsewhere { host }
 }
 
-/// Whether what answers has this machine's UUID, as libvirt would read it here.
+/// Whether the other side has this machine's UUID, as libvirt would read it here.
 fn has_our_uuid(told: &dyn Told) -> bool {
     let ours = own_uuids();
     !ours.is_empty() && told.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
 }
 
-/// The UUIDs that a libvirt of this machine may tell.
+/// Returns the UUIDs that a libvirt of this machine may report.
 fn own_uuids() -> Vec<String> {
     let mut found: Vec<String> =
         UUIDS.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
@@ -259,7 +262,7 @@ fn own_uuids() -> Vec<String> {
             }
         }
     }
-    // Boards that say one digit all over have none.
+    // UUIDs of a single repeated digit are placeholders.
     let is_one = |uuid: &String| {
         let differ = uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
         uuid.len() == 32 && differ && !NONE.contains(&&**uuid)
@@ -267,8 +270,8 @@ fn own_uuids() -> Vec<String> {
     found.iter().map(|uuid| plain(uuid)).filter(is_one).collect()
 }
 
-/// Whether a socket at a path of its own is one that a libvirt daemon of this machine listens on, as the kernel says. One
-/// that is forwarded belongs to what forwards it.
+/// Whether a libvirt daemon of this machine listens on a socket at a custom path, according to the
+/// kernel. A forwarded socket belongs to the forwarder.
 fn ends_here(uri: &Uri<'_>) -> bool {
     if uri.host.is_some() || !matches!(uri.transport, None | Some("unix")) {
         return false;
@@ -280,8 +283,8 @@ fn ends_here(uri: &Uri<'_>) -> bool {
     name.is_ok_and(|name| DAEMONS.contains(&name.trim())) && !has_other_root(pid)
 }
 
-/// The number of the process that listens on a socket, as the kernel says it; 0: it is in no namespace of processes that
-/// this one sees. None: nobody listens, or too many wait for an answer already.
+/// Returns the pid of the process listening on a socket, from the kernel; 0: it is outside the
+/// visible pid namespaces. None: nobody listens, or its backlog is full.
 fn peer(socket: &Path) -> Option<i32> {
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket as open, sockopt,
@@ -297,23 +300,23 @@ fn process(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// Whether a process has other files than this one: it is in another container, or this one is in one. Where its root may
-/// not be looked at, that is not known.
+/// Whether a process has another root file system: it, or this one, is in a container. Without
+/// permission to read its root this is unknown.
 fn has_other_root(pid: i32) -> bool {
     let root = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
     let (theirs, ours) = (root(&process(pid).join("root")), root(Path::new("/")));
     theirs.is_some() && theirs != ours
 }
 
-/// Whether this program is in a container and the system's libvirt outside of it: the files that it names, its processes
-/// and devices are not those that are seen here.
+/// Whether this program is in a container and the system's libvirt outside of it: then libvirt's
+/// files, processes and devices are not those visible here.
 fn is_outside(uri: &Uri<'_>) -> bool {
     if !uri.is_plain() || uri.driver == "test" || uri.path != "/system" {
         return false;
     }
     let own = || SOCKETS.map(|dir| SOCKET_FILES.map(|file| format!("{dir}{file}"))).concat();
     let sockets = uri.parameter("socket").map_or_else(own, |socket| vec![socket]);
-    // As libvirt does, the first that is there: to ask another might start a daemon that nobody needs.
+    // Like libvirt, the first that exists: connecting to another might start an unneeded daemon.
     let socket = sockets.iter().map(Path::new).find(|socket| socket.exists());
     socket.and_then(peer).is_some_and(|pid| pid == 0 || has_other_root(pid))
 }
@@ -323,7 +326,7 @@ fn host_name() -> String {
     std::fs::read_to_string(HOST_NAME).map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether two names are of one host, one of which may lack its domain.
+/// Whether two names refer to one host; one may lack the domain part.
 pub fn is_same_name(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim_end_matches('.'), other.trim_end_matches('.'));
     let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
@@ -338,7 +341,7 @@ fn plain(uuid: &str) -> String {
     uuid.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_ascii_lowercase()
 }
 
-/// A parameter without its `%`.
+/// Percent-decodes a parameter.
 fn decoded(value: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = value.as_bytes();
@@ -359,13 +362,13 @@ fn decoded(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The call of gpuvm that does there what cannot be done from here.
+/// Returns the gpuvm command to run on another machine.
 pub fn command_there(host: &str, arguments: &str) -> String {
     run_there(host, &format!("gpuvm {arguments}"))
 }
 
-/// A command that is run on another machine, whose shell reads it once more; a host is written so that a shell takes it
-/// as one word.
+/// Returns the ssh command that runs a command on another machine, quoted for its shell, too; the
+/// host is quoted as one word.
 pub fn run_there(host: &str, command: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || " -_./@%+=:,".contains(c);
     let command = match command.chars().all(plain) {

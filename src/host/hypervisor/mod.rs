@@ -1,5 +1,6 @@
-//! The hypervisor as the rest of the program sees it: few methods, plain values. [`Hypervisor`] is the edge; the one
-//! that speaks to libvirt is in `libvirt`, the only file that knows the binding.
+//! The hypervisor as the rest of the program sees it: few methods, plain values. [`Hypervisor`] is
+//! the interface; its implementation for libvirt is in `libvirt`, the only file that uses the
+//! binding.
 
 pub mod emulator;
 mod kvm;
@@ -50,7 +51,8 @@ impl DomainState {
         self != DomainState::ShutOff
     }
 
-    /// Whether there is a guest to ask: one that has crashed holds what it had, and answers nobody.
+    /// Whether there is a responsive guest: a crashed one still holds its resources but does not
+    /// answer.
     pub fn has_guest(self) -> bool {
         self.is_active() && self != DomainState::Crashed
     }
@@ -70,14 +72,14 @@ pub struct DomainSummary {
     pub persistent: bool,
 }
 
-/// Which definition of a domain is asked for.
+/// The requested definition of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XmlOf {
     /// The one that the next start takes, with secrets.
     Inactive,
     /// The one that the next start takes, without secrets.
     Public,
-    /// The running one; the same as the inactive one where it does not run.
+    /// The running one; that of the next start if it does not run.
     Live,
 }
 
@@ -93,10 +95,10 @@ pub enum AskedBy {
     PowerButton,
 }
 
-/// What a console gives at one time.
+/// The result of reading a console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConsoleRead {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Nothing now.
     Nothing,
@@ -104,15 +106,15 @@ pub enum ConsoleRead {
     End,
 }
 
-/// A guest's serial console, attached to while it lives. No call waits.
+/// A guest's serial console, attached while this lives. No call blocks.
 pub trait Console {
     /// Reads what the guest has written.
     fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError>;
-    /// Types to the guest; returns how many bytes it takes now.
+    /// Types to the guest; returns how many bytes it accepts now.
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError>;
 }
 
-/// An address that a network's DHCP server has given to an interface, whether or not that is still there.
+/// An address leased by a network's DHCP server to an interface, which may no longer exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The server.
@@ -123,28 +125,28 @@ pub struct Lease {
     pub mac: String,
 }
 
-/// What went wrong, by what the caller can do about it.
+/// The kind of an error, by what the caller can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "libvirt-")]
 pub enum HypervisorErrorKind {
     /// `libvirt.so.0` is not installed, or the program was built without it.
     NoLibrary,
-    /// Nobody answers at the URI.
+    /// No hypervisor answers at the URI.
     NoConnection,
-    /// The user may not.
+    /// Permission denied.
     Denied,
     /// No domain of that name.
     NoDomain,
-    /// A domain of that name is there already.
+    /// A domain of that name already exists.
     Exists,
-    /// The domain is not in the state for it.
+    /// The domain is in the wrong state.
     WrongState,
-    /// The console is somebody else's now.
+    /// The console is in use by somebody else.
     #[strum(to_string = "console-busy")]
     Busy,
     /// No storage pool or volume of that name.
     NoVolume,
-    /// A network that the domain names is not there, or does not run.
+    /// A network that the domain names does not exist, or is inactive.
     NoNetwork,
     /// The definition is refused.
     BadXml,
@@ -153,18 +155,18 @@ pub enum HypervisorErrorKind {
     Other,
 }
 
-/// What is said of a daemon that is frozen, before the number of seconds.
+/// The message of a frozen daemon, before the number of seconds.
 pub const SILENT: &str = "has not answered for";
 
-/// Says what the hypervisor could not do.
+/// The error of the hypervisor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{doing}: {message}")]
 pub struct HypervisorError {
     /// What the caller can do about it.
     pub kind: HypervisorErrorKind,
-    /// What was tried: "connect to qemu:///system", "define domain `x`".
+    /// The operation: "connect to qemu:///system", "define domain `x`".
     pub doing: String,
-    /// What libvirt says, one line.
+    /// libvirt's message, one line.
     pub message: String,
 }
 
@@ -185,13 +187,13 @@ impl From<HypervisorError> for &'static str {
 }
 
 impl HypervisorError {
-    /// Whether there is no libvirt: neither its library nor a daemon. One that is frozen is there.
+    /// Whether libvirt is absent: no library or no daemon. A frozen daemon is present.
     pub fn is_absent(&self) -> bool {
         use HypervisorErrorKind::{NoConnection, NoLibrary};
         matches!(self.kind, NoConnection | NoLibrary) && !self.is_silent()
     }
 
-    /// Whether a daemon is there and does not answer.
+    /// Whether a daemon is present but does not answer.
     pub fn is_silent(&self) -> bool {
         self.kind == HypervisorErrorKind::NoConnection && self.message.contains(SILENT)
     }
@@ -206,12 +208,13 @@ pub struct VfPool {
     pub functions: Vec<Bdf>,
 }
 
-/// Something that a hypervisor keeps of a domain beside its definition, and that belongs to the disks of then.
+/// State that a hypervisor keeps of a domain besides its definition, tied to its disks' content at
+/// that time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// What it is: "a saved state", "2 snapshots".
     pub what: String,
-    /// What shows it, or takes it away.
+    /// The command that shows or removes it.
     pub hint: String,
     /// Whether the guest starts from it next, as it was then.
     pub starts: bool,
@@ -221,7 +224,7 @@ pub struct Kept {
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
-    /// The URI that was opened in the end, where aliases are resolved.
+    /// The URI actually opened, with aliases resolved.
     fn opened_uri(&self) -> String {
         self.uri().to_owned()
     }
@@ -229,16 +232,16 @@ pub trait Hypervisor {
     fn machine(&self) -> Machine {
         Machine::Here
     }
-    /// What tells that machine from others, for a journal.
+    /// The identity of that machine, for a journal.
     fn identity(&self) -> Identity {
         Identity::of_this_machine()
     }
-    /// Whether its guests run on this machine, so that they have its devices and pages; those of libvirt's `test` driver
-    /// run nowhere.
+    /// Whether its guests run on this machine, so that they have its devices and pages; those of
+    /// libvirt's `test` driver do not really run.
     fn has_guests_here(&self) -> bool {
         self.machine().is_here() && !machine::is_test(self.uri())
     }
-    /// The versions of what guests run on; nothing of what it does not tell.
+    /// The versions of the components that guests run on, as far as reported.
     fn versions(&self) -> Versions {
         Versions::default()
     }
@@ -246,11 +249,11 @@ pub trait Hypervisor {
     fn emulator(&self) -> Option<PathBuf> {
         None
     }
-    /// Connects anew where the connection was lost.
+    /// Reconnects if the connection was lost.
     fn reconnect(&self) -> Result<(), HypervisorError> {
         Ok(())
     }
-    /// The number that a domain has while it runs, another at each start; none: it does not run, or there is no telling.
+    /// The id of a running domain, which changes at each start; none: it does not run, or unknown.
     fn run_id(&self, _name: &str) -> Result<Option<u32>, HypervisorError> {
         Ok(None)
     }
@@ -260,7 +263,7 @@ pub trait Hypervisor {
     fn networks(&self) -> &dyn network::Networks;
     /// Every domain, running or defined, by name.
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError>;
-    /// One domain; none where there is none of this name.
+    /// One domain; none if there is none of this name.
     fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
         Ok(self.domains()?.into_iter().find(|row| row.name == name))
     }
@@ -274,7 +277,7 @@ pub trait Hypervisor {
     fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
         self.undefine(name)
     }
-    /// What it keeps of a domain that belongs to its disks as they are; nothing where it has no such things.
+    /// State that it keeps of a domain tied to its disks' content; empty if unsupported.
     fn keeps(&self, _name: &str) -> Result<Vec<Kept>, HypervisorError> {
         Ok(Vec::new())
     }
@@ -282,15 +285,16 @@ pub trait Hypervisor {
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
-    /// Ends a guest at once, as a power cut; not running any more is success.
+    /// Ends a guest at once, like a power cut; succeeds if it no longer runs.
     fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Asks a running guest to let go of a device, given as in its running definition, and leaves the definition of its
-    /// next start as it is. The guest may take its time, or never do it: [`Hypervisor::xml`] shows when it has.
+    /// Asks a running guest to release a device, given as in its running definition; the definition
+    /// of its next start is unchanged. The guest may take its time, or never do it:
+    /// [`Hypervisor::xml`] shows when it has.
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
-    /// Pins a thread of a running guest and leaves the definition of its next start as it is.
+    /// Pins a thread of a running guest ; the definition of its next start is unchanged.
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError>;
-    /// Changes what a device of a running guest can take, bandwidth for one, given as in its running definition, and
-    /// leaves the definition of its next start as it is.
+    /// Changes live settings of a running guest's device, such as bandwidth, given as in its
+    /// running definition; the definition of its next start is unchanged.
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
     /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest answers is as
     /// trustworthy as the guest.
@@ -300,19 +304,22 @@ pub trait Hypervisor {
         command: &str,
         wait: std::time::Duration,
     ) -> Result<String, HypervisorError>;
-    /// Whether a domain is started with the host.
+    /// Whether a domain starts with the host.
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
-    /// Attaches to the first console of a running guest; `force` takes it from whoever has it.
+    /// Attaches to the first console of a running guest; `force` takes it over from another user.
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
-    /// Addresses of a running guest that its hypervisor knows now; none known is not an error. Of each interface those
-    /// of the first source that knows any, in the order of [`AddressSource`](gpuvm_core::network::AddressSource), in which sources are asked until each of
-    /// these interfaces has an address; all of them where none is named. None that is older than the guest's start, where
-    /// that can be told. An agent may take seconds to say nothing.
+    /// Returns the addresses of a running guest known now; none is not an error. For each interface
+    /// those of the first source that has any, in the order of
+    /// [`AddressSource`](gpuvm_core::network::AddressSource), asking sources until each of these
+    /// interfaces has an address, or all sources if none is named. Addresses known to be older than
+    /// the guest's start are left out. An agent may take seconds to time out.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
-    /// The networks that run and hand out virtual functions; none of a hypervisor without networks.
+    /// The networks that run and hand out virtual functions; empty for a hypervisor without
+    /// networks.
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
         Ok(Vec::new())
     }
-    /// IPv4 addresses that a network has given to an interface; none where there is no network of this name.
+    /// IPv4 addresses that a network has given to an interface; empty if there is no network of
+    /// this name.
     fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError>;
 }

@@ -1,4 +1,5 @@
-//! Networks as the rest of the program sees them: what guests' NICs hang on, defined and served by the hypervisor.
+//! Networks as the rest of the program sees them: what guests' NICs are connected to, defined and
+//! served by the hypervisor.
 
 use super::HypervisorError;
 use serde::Serialize;
@@ -23,7 +24,8 @@ pub struct NetworkState {
 }
 
 impl NetworkState {
-    /// The definition that says most of it now: with virtual functions and what else is known of one that is up alone.
+    /// Returns the most complete current definition: the live one of an active network has virtual
+    /// functions and more.
     pub fn now(&self) -> &str {
         self.live_xml.as_deref().unwrap_or(&self.xml)
     }
@@ -43,25 +45,25 @@ pub struct NetworkLease {
     pub expires_s: u64,
 }
 
-/// A hypervisor's networks. No method replaces a network of another UUID, and each is an error where the network is
-/// not there.
+/// A hypervisor's networks. No method replaces a network of another UUID, and each fails if the
+/// network does not exist.
 pub trait Networks {
-    /// Every network, by name; none of a hypervisor without networks.
+    /// Every network, by name; empty for a hypervisor without networks.
     fn all_networks(&self) -> Result<Vec<NetworkState>, HypervisorError>;
-    /// Defines a network after checking it against libvirt's schema, where libvirt can.
+    /// Defines a network after checking it against libvirt's schema, if libvirt can.
     fn define_network(&self, xml: &str) -> Result<(), HypervisorError>;
     /// Removes the definition of a network.
     fn undefine_network(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Takes a network up.
+    /// Starts a network.
     fn start_network(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Takes a network down; the guests on it lose their links, and do not get them back before they are started again.
+    /// Stops a network; the guests on it lose their links until they are started again.
     fn stop_network(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Sets whether a network comes up with the hypervisor.
+    /// Sets whether a network is autostarted.
     fn autostart_network(&self, name: &str, on: bool) -> Result<(), HypervisorError>;
-    /// The addresses that a network has given away; none of one that gives none.
+    /// Returns the leases of a network; empty without DHCP.
     fn network_leases(&self, name: &str) -> Result<Vec<NetworkLease>, HypervisorError>;
 
-    /// One network; none where there is none of this name.
+    /// One network; none if there is none of this name.
     fn network(&self, name: &str) -> Result<Option<NetworkState>, HypervisorError> {
         Ok(self.all_networks()?.into_iter().find(|network| network.name == name))
     }

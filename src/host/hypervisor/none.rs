@@ -1,4 +1,5 @@
-//! No hypervisor: for changes of the host itself, which journals name by [`URI`]. Every call fails.
+//! No hypervisor: for changes of the host itself, which journals record under [`URI`]. Every call
+//! fails.
 
 use super::network::{NetworkLease, NetworkState, Networks};
 use super::storage::{NewVolume, Pool, Storage, Volume, VolumeId};
@@ -11,7 +12,7 @@ use gpuvm_core::domain::live::GuestThread;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What stands for the host itself where a hypervisor's URI is asked for.
+/// The pseudo-URI of the host itself.
 pub const URI: &str = "host:";
 
 /// No hypervisor.

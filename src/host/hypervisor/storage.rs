@@ -1,5 +1,5 @@
-//! Storage pools and volumes as the rest of the program sees them: what an image, a guest's disk and a seed are made
-//! in, so that they can be on another machine (`qemu+ssh://`), too.
+//! Storage pools and volumes as the rest of the program sees them: where images, guests' disks and
+//! seeds are created, so that they can be on another machine (`qemu+ssh://`), too.
 
 use super::HypervisorError;
 use gpuvm_core::domain::guest::Abilities;
@@ -47,7 +47,7 @@ pub struct Volume {
     pub modified_ns: Option<u64>,
 }
 
-/// What tells a volume from another of its name.
+/// The identity of a volume, as opposed to another of its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeId {
     /// libvirt's key: its path in a pool of files, its own number elsewhere.
@@ -76,27 +76,27 @@ pub struct NewVolume {
     pub mode: u32,
 }
 
-/// Is told how many bytes are through; false breaks off.
+/// A progress callback with the number of bytes so far; false cancels.
 pub type Progress<'p> = &'p mut dyn FnMut(u64) -> bool;
 
 /// A hypervisor's storage.
 pub trait Storage {
-    /// What it can do with disks beyond what every hypervisor can; nothing where it cannot be asked.
+    /// Its disk features beyond the common ones; none if they cannot be probed.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
-    /// Makes a pool over a directory, which is made where it is not there: defined, started, and again at boot; of this
-    /// UUID, where one is given.
+    /// Makes a pool of a directory, creating it if missing: defined, started, and autostarted; with
+    /// this UUID, if given.
     fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError>;
     /// The UUID of a pool; none: there is no such pool, or it has none.
     fn pool_uuid(&self, _name: &str) -> Result<Option<String>, HypervisorError> {
         Ok(None)
     }
-    /// What tells a volume from another of its name; none: there is no such volume.
+    /// Returns the identity of a volume; none: there is no such volume.
     fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError>;
-    /// Stops a pool and forgets it. Its volumes stay where they are; its directory goes where nothing is in it.
+    /// Stops and undefines a pool. Its volumes stay; its directory is removed if empty.
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;
     /// The volumes of a pool, by name, as they are now.
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
@@ -113,7 +113,7 @@ pub trait Storage {
     fn grow_volume(&self, pool: &str, name: &str, bytes: u64) -> Result<(), HypervisorError>;
     /// Deletes a volume.
     fn delete_volume(&self, pool: &str, name: &str) -> Result<(), HypervisorError>;
-    /// Fills a volume from its first byte on.
+    /// Fills a volume from its first byte.
     fn upload(
         &self,
         pool: &str,
@@ -121,7 +121,7 @@ pub trait Storage {
         from: &mut dyn Read,
         progress: Progress<'_>,
     ) -> Result<(), HypervisorError>;
-    /// Reads `bytes` of a volume from `offset` on, fewer where it ends before.
+    /// Reads `bytes` of a volume from `offset`, fewer if it ends before.
     fn download(
         &self,
         pool: &str,
@@ -131,7 +131,7 @@ pub trait Storage {
     ) -> Result<(), HypervisorError>;
 }
 
-/// Pools and volumes as libvirt's documents have them.
+/// libvirt's XML of pools and volumes.
 #[cfg(feature = "libvirt")]
 pub(super) mod xml {
     use super::NewVolume;
@@ -146,7 +146,7 @@ pub(super) mod xml {
         pub name: String,
     }
 
-    /// The owner's rights on a directory or file.
+    /// The permissions of a directory or file.
     #[derive(Debug, Default, Serialize, Deserialize)]
     pub struct Permissions {
         /// Four octal digits.
@@ -154,16 +154,16 @@ pub(super) mod xml {
         pub mode: Option<String>,
     }
 
-    /// When a volume was used.
+    /// Timestamps of a volume.
     #[derive(Debug, Serialize, Deserialize)]
     pub struct Timestamps {
-        /// When it was last written: seconds since 1970, a point and nine digits, or whole seconds.
+        /// When it was last written: seconds since 1970 with nine decimals, or whole seconds.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub mtime: Option<String>,
     }
 
     impl Timestamps {
-        /// When it was last written, in nanoseconds since 1970; none where that is not told.
+        /// When it was last written, in nanoseconds since 1970; none if unknown.
         pub fn modified_ns(&self) -> Option<u64> {
             let (seconds, rest) = match self.mtime.as_deref()?.split_once('.') {
                 Some((seconds, rest)) => (seconds, format!("{rest:0<9}")),
@@ -174,19 +174,19 @@ pub(super) mod xml {
         }
     }
 
-    /// Where a pool or a volume is.
+    /// The location of a pool or a volume.
     #[derive(Debug, Default, Serialize, Deserialize)]
     pub struct Target {
         /// A path on the hypervisor's machine.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
-        /// How its bytes are laid out.
+        /// Its format.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub format: Option<Format>,
-        /// Who may.
+        /// Its permissions.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub permissions: Option<Permissions>,
-        /// When it was used.
+        /// Its timestamps.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timestamps: Option<Timestamps>,
     }
@@ -225,7 +225,7 @@ pub(super) mod xml {
             "bytes".into()
         }
 
-        /// So many bytes.
+        /// This many bytes.
         fn of(number: u64) -> Bytes {
             Bytes { unit: Bytes::unit(), number }
         }
@@ -237,20 +237,20 @@ pub(super) mod xml {
     pub struct Volume {
         /// Its name.
         pub name: String,
-        /// What a guest sees.
+        /// The size that a guest sees.
         pub capacity: Bytes,
-        /// What it takes.
+        /// The space that it takes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub allocation: Option<Bytes>,
         /// Where it is.
         #[serde(default)]
         pub target: Target,
-        /// What it lies over.
+        /// Its backing file.
         #[serde(rename = "backingStore", default, skip_serializing_if = "Option::is_none")]
         pub backing: Option<Target>,
     }
 
-    /// The document of a pool over a directory.
+    /// The document of a directory pool.
     pub fn new_pool(name: &str, dir: &Path, uuid: Option<&str>) -> String {
         let uuid = uuid.map(str::to_owned);
         let target = Target {

@@ -1,9 +1,11 @@
-//! The text of jump stubs, which `build.rs` writes: for each function a jump to where a slot of a table says.
+//! The text of jump stubs, which `build.rs` writes: for each function a jump through a slot of a
+//! table.
 
 use std::fmt::Write as _;
 
-/// Returns the instructions that go where 8 bytes of the table at this offset say, with every argument as it is; none: not
-/// on this architecture. aarch64 has a register that calls may destroy on their way (AAPCS64 6.1.1: x16, IP0).
+/// Returns the instructions that jump to the 8-byte address in the table at this offset, preserving
+/// all arguments; none: not on this architecture. aarch64 has a register that calls may clobber
+/// (AAPCS64 6.1.1: x16, IP0).
 fn jump(architecture: &str, offset: usize) -> Option<String> {
     let slot = format!("gpuvm_libvirt_slots + {offset}");
     match architecture {
@@ -13,7 +15,8 @@ fn jump(architecture: &str, offset: usize) -> Option<String> {
     }
 }
 
-/// Returns the stubs of these functions, in the order of their slots; none: not on this architecture.
+/// Returns the stubs of these functions, in the order of their slots; none: unsupported
+/// architecture.
 pub fn stubs(architecture: &str, names: &[&str]) -> Option<String> {
     let mut text = String::from(".text\n");
     for (slot, name) in names.iter().enumerate() {
@@ -31,11 +34,11 @@ mod tests {
 
     /// More than one, and the last one's slot on another page of the table than the first one's.
     const COUNT: usize = 600;
-    /// A crate that is nothing but assembly, for a target whose library is not installed.
+    /// A crate of nothing but assembly, for a target whose library is not installed.
     const CRATE: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![allow(internal_features)]\n\
                          #[rustc_builtin_macro]\nmacro_rules! global_asm { () => {} }\n";
 
-    /// An object file as the compiler's own assembler makes it.
+    /// An object file made by the compiler's own assembler.
     struct Object(Vec<u8>);
 
     impl Object {
@@ -47,13 +50,13 @@ mod tests {
             let mut compile = command(Path::new(env!("CARGO")).with_file_name("rustc"));
             compile.args(["--crate-type", "lib", "--emit", "obj", "--target"]);
             compile.arg(format!("{architecture}-unknown-linux-gnu")).arg("-o").arg(&object);
-            // Without a library there are only features that are not stable.
+            // Building without a library needs unstable features.
             let done = compile.arg(&source).env("RUSTC_BOOTSTRAP", "1").output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             Object(std::fs::read(object).unwrap())
         }
 
-        /// A number of so many bytes at an offset.
+        /// A number of this many bytes at an offset.
         fn number(&self, at: usize, bytes: usize) -> usize {
             let mut number = [0; 8];
             number[..bytes].copy_from_slice(&self.0[at..at + bytes]);
@@ -85,7 +88,7 @@ mod tests {
             (self.text(name), self.number(at + 8, 8))
         }
 
-        /// What the linker fills in (`Elf64_Rela`), by place: kind, symbol, addend.
+        /// Relocations (`Elf64_Rela`), by place: kind, symbol, addend.
         fn relocations(&self) -> Vec<(usize, usize, &str, usize)> {
             let (begin, size) = self.section(".rela.text");
             let entry = |at| {
@@ -99,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Each stub begins where its name says, has these bytes, and leads to its own slot.
+    /// Checks that each stub begins at its symbol, has these bytes, and uses its own slot.
     fn check(architecture: &str, bytes: &[u8], filled_in: &[(usize, usize, usize)]) {
         let names: Vec<String> = (0..COUNT).map(|nth| format!("stub{nth}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

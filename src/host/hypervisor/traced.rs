@@ -1,5 +1,6 @@
-//! A hypervisor that tells who listens what it is asked, and how long each answer took: `INFO` what changes or takes
-//! longer than `LONG`, `DEBUG` everything. Documents and what agents are asked are not told: they may hold secrets.
+//! A hypervisor that traces calls and their duration: `INFO` for changes and calls longer than
+//! `LONG`, `DEBUG` for everything. Documents and agent commands are not traced: they may contain
+//! secrets.
 
 use super::network::{NetworkLease, NetworkState, Networks};
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
@@ -23,14 +24,14 @@ use tracing::{Level, debug, enabled, info};
 
 use Call::{Changes, Reads};
 
-/// From when on a question is told of although it changes nothing.
+/// The duration from which a read is traced as `INFO`.
 const LONG: Duration = Duration::from_secs(1);
-/// From when on a define has taken longer than libvirt alone needs.
+/// The duration from which a define took longer than libvirt alone needs.
 const LONG_DEFINE: Duration = Duration::from_secs(2);
 
-/// A hypervisor that tells what it is asked.
+/// A hypervisor with traced calls.
 struct Traced {
-    /// The one that answers.
+    /// The actual hypervisor.
     inner: Rc<dyn Hypervisor>,
 }
 
@@ -43,7 +44,7 @@ enum Call {
     Changes,
 }
 
-/// Opens a hypervisor; one that tells what it is asked where anybody listens.
+/// Opens a hypervisor, traced if there is a subscriber.
 pub fn open<H: Hypervisor + 'static>(
     uri: &str,
     open: impl FnOnce() -> Result<H, HypervisorError>,
@@ -55,14 +56,14 @@ pub fn open<H: Hypervisor + 'static>(
     Ok(Rc::new(Traced { inner }))
 }
 
-/// Makes a call and tells of it.
+/// Makes and traces a call.
 fn told<T>(
     call: Call,
     what: fmt::Arguments<'_>,
     run: impl FnOnce() -> Result<T, HypervisorError>,
 ) -> Result<T, HypervisorError> {
     if call == Changes {
-        // What never answers is told of, too.
+        // Calls that never return are traced, too.
         debug!("libvirt begins: {what}");
     }
     let since = Instant::now();
@@ -76,7 +77,7 @@ fn told<T>(
     done
 }
 
-/// Makes a call that fails never, and tells of it.
+/// Makes and traces a call that cannot fail.
 fn asked<T>(what: &str, run: impl FnOnce() -> T) -> T {
     let Ok(answer) = told(Reads, format_args!("{what}"), || Ok(run())) else {
         unreachable!("nothing in it fails")
@@ -305,7 +306,7 @@ impl Networks for Traced {
 
 #[cfg(test)]
 mod tests {
-    /// Names of the functions of a source text that stand four columns in.
+    /// Names of the functions of a source text indented by four columns.
     fn functions(text: &str) -> Vec<&str> {
         let names = text.lines().filter_map(|line| line.strip_prefix("    fn "));
         names.filter_map(|rest| rest.split(['(', '<']).next()).collect()

@@ -1,11 +1,11 @@
-//! Who uses which file, device and volume of the hypervisor's machine: the one answer that every verb asks before it
-//! removes a disk or gives one away.
+//! Users of files, devices and volumes on the hypervisor's machine: the single check of every verb
+//! before it removes a disk or gives one away.
 //!
-//! Looked at are the live and the next definition of every domain, disks with all that lies below them and all that
-//! they are copied to, NVRAM, kernels and seeds; volumes over volumes; and loop devices. What lies below an image is
-//! told by libvirt and by the image's own header, both of which count. Files are the same where their names, their
-//! names without links, their inodes or their device numbers are. An image that cannot be read may lie over anything,
-//! so all that could be below it counts as used.
+//! It covers the live and the persistent definition of every domain: disks with their backing
+//! chains and mirrors, NVRAM, kernels and seeds; volumes with backing volumes; and loop devices.
+//! Backing files come both from libvirt and from the image's own header. Files are the same if
+//! their names, resolved names, inodes or device numbers are. An unreadable image may have any
+//! backing file, so everything possible counts as used.
 
 mod chain;
 mod document;
@@ -26,12 +26,12 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// What is asked of loop devices.
+/// The columns read of loop devices.
 const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
-/// Seconds that this may take.
+/// Its time limit in seconds.
 const LOOP_S: u64 = 10;
 
-/// Who uses something.
+/// The user of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     /// A domain.
@@ -47,22 +47,22 @@ pub enum User {
     Loop(String),
 }
 
-/// What something is used for.
+/// The kind of use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     /// It is a disk.
     Disk,
-    /// An image lies over it.
+    /// It is an image's backing file.
     Over,
     /// A disk is being copied to it.
     Mirror,
     /// It holds the settings of the firmware.
     Nvram,
-    /// The guest is started from it: kernel, firmware.
+    /// The guest boots from it: kernel, firmware.
     Boot,
     /// Anything else.
     Other,
-    /// Perhaps: what lies below this image cannot be told, and why.
+    /// Possibly: this image's backing files are unknown, for this reason.
     Untold(PathBuf, String),
 }
 
@@ -71,11 +71,11 @@ pub enum How {
 pub struct Use {
     /// Who uses it.
     pub by: User,
-    /// For what.
+    /// The kind of use.
     pub how: How,
-    /// Whether it is written by it.
+    /// Whether the user writes it.
     pub writes: bool,
-    /// Whether it is used in a way that bears others (`<shareable/>`).
+    /// Whether the use tolerates others (`<shareable/>`).
     pub shares: bool,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// What stands against a disk of a domain.
+/// A conflict on a disk of a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// Number of the disk in the definition, from 0.
@@ -113,7 +113,7 @@ pub struct Conflict {
     pub used: Use,
 }
 
-/// What tells that two names are one file: on another machine only the name is known.
+/// The identity of a file under different names; on another machine only the name is known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Identity {
     /// The name, as it is used.
@@ -127,14 +127,14 @@ struct Identity {
 }
 
 impl Identity {
-    /// What is known of a name; `here`: whether it is of this machine.
+    /// Reads the identity of a name; `here`: whether it is on this machine.
     fn of(named: &Path, here: bool) -> Identity {
         let mut identity = Identity { named: named.components().collect(), ..Identity::default() };
         if !here {
             return identity;
         }
         identity.real = named.canonicalize().ok().or_else(|| {
-            // It is not there, or may not be entered; its directory may be.
+            // It does not exist, or is inaccessible; its directory may be accessible.
             let directory = named.parent()?.canonicalize().ok()?;
             Some(directory.join(named.file_name()?))
         });
@@ -157,10 +157,10 @@ impl Identity {
     }
 }
 
-/// One file that is used.
+/// A file in use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// The file; none: a volume of a pool that is not active.
+    /// The file; none: a volume of an inactive pool.
     file: Option<Identity>,
     /// The volume that a definition names.
     volume: Option<(String, String)>,
@@ -168,20 +168,20 @@ struct Entry {
     used: Use,
 }
 
-/// Who uses what.
+/// All uses.
 #[derive(Debug, Default)]
 pub struct Uses {
-    /// Whether the hypervisor's files are this machine's.
+    /// Whether the hypervisor is on this machine.
     here: bool,
     /// Every use of a file.
     entries: BTreeSet<Entry>,
-    /// Uses of what cannot be told.
+    /// Uses by images with unknown backing files.
     untold: BTreeSet<Use>,
     /// Every volume of an active pool.
     volumes: Vec<Volume>,
-    /// Where the volumes of pools are that are not active, by the pool's name.
+    /// Directories of inactive pools, by name.
     inactive: BTreeMap<String, PathBuf>,
-    /// File systems that do not answer.
+    /// File systems that do not respond.
     silent: Silent,
 }
 
@@ -220,23 +220,23 @@ impl Uses {
         Ok(uses)
     }
 
-    /// What is known of a name.
+    /// Reads the identity of a name.
     fn identity(&self, path: &Path) -> Identity {
         Identity::of(path, self.here && self.silent.why(path).is_none())
     }
 
-    /// The file systems that do not answer; none: no file is of this machine.
+    /// Returns the unresponsive file systems; none: no file is on this machine.
     fn seen(&self) -> Option<&Silent> {
         self.here.then_some(&self.silent)
     }
 
-    /// Adds what a definition names, with all that lies below.
+    /// Adds a file named by a definition, with its backing chain.
     fn add(&mut self, by: &User, named: Named) {
         let Named { file, volume, how, raw, told, writes, shares } = named;
         let key = volume.clone();
         let resolved = key.and_then(|(pool, name)| {
             let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name);
-            // A pool that is not active has it at the same place as when it is.
+            // An inactive pool has it at the same path as an active one.
             let inactive = || Some(self.inactive.get(&pool)?.join(&name));
             found.map(|found| found.path.clone()).or_else(inactive)
         });
@@ -256,7 +256,7 @@ impl Uses {
         }
     }
 
-    /// Adds the volumes that lie over something, whether or not a domain has them.
+    /// Adds the volumes with a backing file, whether or not a domain has them.
     fn add_volumes(&mut self) {
         for volume in self.volumes.iter().filter(|volume| volume.backing.is_some()) {
             let by = User::Volume(format!("{}/{}", volume.pool, volume.name));
@@ -268,7 +268,7 @@ impl Uses {
         }
     }
 
-    /// Adds the files that loop devices are over, also those below a domain's disk.
+    /// Adds the files of loop devices, including those below a domain's disk.
     fn add_loops(&mut self) {
         let (Ok(devices), true) = (std::fs::read_dir("/sys/block"), self.here) else { return };
         let mut unseen = false;
@@ -279,7 +279,7 @@ impl Uses {
             };
             file.pop_if(|last| *last == b'\n');
             let path = PathBuf::from(OsString::from_vec(file));
-            // As another mount namespace names it, or without a name.
+            // Named as in another mount namespace, or unlinked.
             unseen = unseen || self.silent.why(&path).is_some() || !path.exists();
             let file = self.identity(&path);
             self.add_loop(name, file);
@@ -290,19 +290,19 @@ impl Uses {
         }
     }
 
-    /// Adds the file that a loop device is over.
+    /// Adds the file of a loop device.
     fn add_loop(&mut self, name: String, file: Identity) {
         let by = User::Loop(name);
         let used = Use { by, how: How::Other, writes: true, shares: false };
         self.entries.insert(Entry { file: Some(file), volume: None, used });
     }
 
-    /// Who uses a file, a device, or a volume by its path.
+    /// Returns the uses of a file, a device, or a volume by its path.
     pub fn of(&self, path: &Path) -> Vec<Use> {
         self.of_disk(path, None)
     }
 
-    /// Who uses a disk, by its path and, where it is a volume, by that, too.
+    /// Returns the uses of a disk, by its path and, if it is a volume, by that, too.
     pub fn of_disk(&self, path: &Path, volume: Option<&VolumeRef>) -> Vec<Use> {
         let file = self.identity(path);
         let is = |entry: &&Entry| {
@@ -311,25 +311,25 @@ impl Uses {
             });
             match (&entry.file, &entry.volume) {
                 (Some(other), _) => is_volume || other.is(&file),
-                // The volume of a pool that is not known is where its pool once was: its name has to do.
+                // The path of a volume of an unknown pool is unknown: its name must suffice.
                 (None, Some((_, name))) => is_volume || path.file_name() == Some(OsStr::new(name)),
                 (None, None) => false,
             }
         };
         let known = self.entries.iter().filter(is).map(|entry| &entry.used);
         let all: BTreeSet<Use> = known.chain(&self.untold).cloned().collect();
-        // Whoever surely has it need not be named as perhaps having it.
+        // A certain user need not be listed as a possible one.
         let sure: BTreeSet<User> =
             all.iter().filter(|one| !one.is_untold()).map(|one| one.by.clone()).collect();
         all.into_iter().filter(|one| !one.is_untold() || !sure.contains(&one.by)).collect()
     }
 
-    /// Who else than the domain of this UUID uses a file.
+    /// Returns the uses of a file by others than the domain of this UUID.
     pub fn others(&self, path: &Path, own_uuid: &str) -> Vec<Use> {
         self.others_of_disk(path, None, own_uuid)
     }
 
-    /// Who else than the domain of this UUID uses a disk.
+    /// Returns the uses of a disk by others than the domain of this UUID.
     pub fn others_of_disk(
         &self,
         path: &Path,
@@ -341,8 +341,9 @@ impl Uses {
         all.filter(|one| !is_own(one)).collect()
     }
 
-    /// What stands against the disks of a domain, by the number of the disk in its definition: others write what it reads, or
-    /// have what it writes, and not both bear that. `own_uuid` is the domain's own, if it is one already.
+    /// Returns conflicts on the disks of a domain, by the disk's index in its definition: others
+    /// write what it reads, or use what it writes, and not both allow sharing. `own_uuid` is the
+    /// domain's own UUID, if it is defined.
     pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
         let mut all = Vec::new();
         for (nth, named) in document::disks(xml) {
@@ -376,7 +377,7 @@ impl Uses {
         self.volumes.iter().find(|v| v.pool == volume.pool && v.name == volume.name)
     }
 
-    /// Why a file of this machine cannot be looked at, in words; none: it can.
+    /// Returns why a file of this machine cannot be accessed; none: it can.
     pub fn silent(&self, path: &Path) -> Option<String> {
         self.silent.why(path)
     }
@@ -397,7 +398,7 @@ impl Uses {
         all
     }
 
-    /// Domains that have a file as a disk or below one, by name.
+    /// Returns the domains that use a file as a disk or in a backing chain, by name.
     pub fn domains(&self, file: &Path) -> Vec<String> {
         let users = self.of(file).into_iter().filter(|one| !one.is_untold());
         let names: BTreeSet<String> = users
@@ -409,7 +410,7 @@ impl Uses {
         names.into_iter().collect()
     }
 
-    /// Volumes that lie over a file, with others between or none, as `pool/volume`.
+    /// Returns the volumes with a file in their backing chain, as `pool/volume`.
     pub fn volumes(&self, file: &Path) -> Vec<String> {
         let users = self.of(file).into_iter();
         let names = users.filter_map(|one| match one.by {
@@ -421,7 +422,7 @@ impl Uses {
 }
 
 impl Use {
-    /// Whether it is only perhaps a use.
+    /// Whether it is only a possible use.
     pub fn is_untold(&self) -> bool {
         matches!(self.how, How::Untold(..))
     }
@@ -432,12 +433,12 @@ pub fn volumes(storage: &dyn Storage) -> Result<Vec<Volume>, HypervisorError> {
     volumes_of(storage, &storage.pools()?)
 }
 
-/// The volumes of these pools, as far as they are active.
+/// The volumes of these pools, if they are active.
 fn volumes_of(storage: &dyn Storage, pools: &[Pool]) -> Result<Vec<Volume>, HypervisorError> {
     let mut volumes: Vec<Volume> = Vec::new();
     for pool in pools.iter().filter(|pool| pool.active) {
         match storage.volumes(&pool.name) {
-            // Forgotten since it was listed.
+            // Undefined since it was listed.
             Err(error) if error.kind == HypervisorErrorKind::NoVolume => {}
             read => volumes.extend(read?),
         }
@@ -445,7 +446,7 @@ fn volumes_of(storage: &dyn Storage, pools: &[Pool]) -> Result<Vec<Volume>, Hype
     Ok(volumes)
 }
 
-/// The files that loop devices of this machine are over, by file system and inode, as the kernel has them.
+/// Returns the files of this machine's loop devices, by file system and inode, from the kernel.
 fn loops() -> Vec<(String, (u64, u64))> {
     let asked = output(&["losetup", "--list", "--noheadings", "--output", LOOP_COLUMNS], LOOP_S);
     let text = asked.unwrap_or_default();
@@ -459,7 +460,7 @@ fn loops() -> Vec<(String, (u64, u64))> {
     text.lines().filter_map(line).collect()
 }
 
-/// Every file that a domain's disks name: their own, those below them, those that they are being copied to.
+/// Every file that a domain's disks name: their own, their backing files, and their mirrors.
 pub fn files_of(xml: &DomainXml, volumes: &[Volume]) -> Vec<PathBuf> {
     let file = |named: Named| {
         let volume = named.volume.and_then(|(pool, name)| {

@@ -1,4 +1,5 @@
-//! How steps on arrays and file systems are done: files of /etc replaced, and commands of mdadm and util-linux.
+//! Performs steps on arrays and file systems: replaces files of /etc, and runs mdadm and
+//! util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
 use crate::discover::node::kernel_name;
@@ -7,16 +8,17 @@ use crate::discover::signatures::foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Seconds that mdadm may take: stopping waits for writes under way.
+/// Time limit of mdadm in seconds: stopping waits for writes under way.
 const MDADM_S: u64 = 120;
-/// Seconds that mounting and unmounting may take: what is cached is written first.
+/// Time limit of mounting and unmounting in seconds: cached data is written first.
 const MOUNT_S: u64 = 900;
-/// Seconds that making a file system may take: drives without discard are written in part.
+/// Time limit of making a file system in seconds: drives without discard are written in part.
 const MKFS_S: u64 = 3600;
-/// Seconds that the initramfs of every kernel may take.
+/// Time limit of rebuilding the initramfs of every kernel, in seconds.
 const INITRAMFS_S: u64 = 1800;
 
-/// Has systemd make its units anew of fstab, since it mounts again by itself what an old unit wants.
+/// Makes systemd regenerate its units from fstab, since an outdated unit would mount the file
+/// system again.
 pub(super) fn reload_units() -> Result<(), ArrayError> {
     if Path::new("/run/systemd/system").is_dir() {
         output(&["systemctl", "daemon-reload"], MDADM_S)?;
@@ -40,7 +42,7 @@ fn is_mounted(mounting: &Mounting) -> bool {
     })
 }
 
-/// Unmounts, unless it is not mounted. Never lazily: what is in use stays.
+/// Unmounts, unless it is not mounted. Never lazily: a file system in use stays mounted.
 pub(super) fn unmount(mounting: &Mounting) -> Result<(), ArrayError> {
     if is_mounted(mounting) {
         output(&["umount", "--", &mounting.at], MOUNT_S)?;
@@ -57,7 +59,7 @@ pub(super) fn mount(mounting: &Mounting) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// The directory of what an array of this device is made of.
+/// Returns the directory of the members of this device's array.
 fn slaves(device: &str) -> Option<PathBuf> {
     kernel_name(Path::new(device))
         .map(|name| Path::new("/sys/class/block").join(name).join("slaves"))
@@ -76,7 +78,8 @@ fn is_member(device: &str, member: &str) -> bool {
     link.is_some_and(|link| link.exists())
 }
 
-/// Refuses a device that is not proven to be the array of this UUID: names of arrays are given anew at each boot.
+/// Refuses a device that is not proven to be the array of this UUID: array names are assigned anew
+/// at each boot.
 pub(super) fn prove(device: &str, uuid: &str) -> Result<(), ArrayError> {
     if uuid.is_empty() {
         return Err(ArrayError::Unproven { device: device.to_owned() });
@@ -114,7 +117,7 @@ pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Refuses a drive on which something lies that was not named when its overwriting was planned.
+/// Refuses a drive with content that was not known when its overwriting was planned.
 fn refuse_foreign(member: &str, uuid: &str, known: Option<&[String]>) -> Result<(), ArrayError> {
     let known = known.unwrap_or_default();
     let told = foreign(Path::new(member), uuid).says(member);
@@ -144,8 +147,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Makes an array with the UUID, the name and the shape that it had, so that the lines of mdadm.conf hold again; unless
-/// a killed run has made it.
+/// Recreates an array with its former UUID, name and layout, so that the lines of mdadm.conf apply
+/// again; unless an interrupted run has made it.
 pub(super) fn create(
     device: &str,
     array: &Released,
@@ -162,7 +165,7 @@ pub(super) fn create(
     let mut argv: Vec<String> =
         ["mdadm", "--create", device, "--run", "--level", &array.level].map(str::to_owned).into();
     argv.extend([format!("--metadata={}", array.metadata), format!("--uuid={}", array.uuid)]);
-    // A name belongs to superblocks of version 1; the host's is in front of it.
+    // Only superblocks of version 1 have a name; it is prefixed by the host's name.
     if let Some(name) = array.md_name.as_ref().filter(|_| array.metadata.starts_with("1.")) {
         let (host, name) = name.split_once(':').unwrap_or(("any", name));
         argv.extend([format!("--homehost={host}"), format!("--name={name}")]);
@@ -174,7 +177,7 @@ pub(super) fn create(
     for member in &array.members {
         refuse_foreign(&member.id, &array.uuid, known)?;
     }
-    // What a guest left, such as a partition table, would be found beside the array.
+    // Remains of a guest, such as a partition table, would be detected besides the array.
     for member in &array.members {
         output(&["wipefs", "--all", "--quiet", &member.id], MDADM_S)?;
     }
@@ -184,7 +187,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// Makes a file system with the UUID and the label that it had, so that the lines of fstab hold again.
+/// Makes a file system with its former UUID and label, so that the lines of fstab apply again.
 pub(super) fn make(device: &str, file_system: &FileSystem) -> Result<(), ArrayError> {
     let FileSystem { kind, uuid, label } = file_system;
     let uuid = uuid.as_deref().unwrap_or_default();
@@ -230,10 +233,11 @@ pub(super) fn check(device: &str, wanted: &FileSystem) -> Result<(), ArrayError>
     Err(ArrayError::OtherContent { device: device.to_owned(), found, wanted: words(wanted) })
 }
 
-/// What blkid finds in the bytes of a device; none: nothing that it knows. Needs to be allowed to read the device.
+/// Returns what blkid finds on a device; none: nothing it knows. Needs permission to read the
+/// device.
 pub fn signature(device: &str) -> Result<Option<FileSystem>, CommandError> {
     let text = match output(&["blkid", "--probe", "--output", "export", device], MDADM_S) {
-        // Nothing, or several that contradict each other.
+        // Nothing, or several contradictory signatures.
         Err(CommandError::Failed { status: Some(2 | 8), .. }) => return Ok(None),
         text => text?,
     };
@@ -244,13 +248,13 @@ pub fn signature(device: &str) -> Result<Option<FileSystem>, CommandError> {
     Ok(value("TYPE").map(|kind| FileSystem { kind, uuid: value("UUID"), label: value("LABEL") }))
 }
 
-/// Waits until udev has seen what changed, so that links and its database are as the devices; without udev there is
-/// nothing to wait for.
+/// Waits until udev has processed the changes, so that links and its database match the devices;
+/// without udev there is nothing to wait for.
 fn settle() {
     let _ = output(&["udevadm", "settle", "--timeout=30"], 60);
 }
 
-/// A file system in words.
+/// Describes a file system.
 pub(super) fn words(file_system: &FileSystem) -> String {
     match &file_system.uuid {
         Some(uuid) => format!("{} {uuid}", file_system.kind),
@@ -258,7 +262,7 @@ pub(super) fn words(file_system: &FileSystem) -> String {
     }
 }
 
-/// Writes the initramfs of every kernel again.
+/// Rebuilds the initramfs of every kernel.
 pub(super) fn update_initramfs() -> Result<(), ArrayError> {
     output(&["update-initramfs", "-u", "-k", "all"], INITRAMFS_S)?;
     Ok(())

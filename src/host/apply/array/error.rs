@@ -1,14 +1,14 @@
-//! Why an array, what is on it, or a file that speaks of it could not be changed.
+//! Errors of changing arrays, their content, and the files that refer to them.
 
 use crate::command::CommandError;
 use std::io;
 use std::path::PathBuf;
 
-/// Says why a step on an array was not possible.
+/// The error of a step on an array.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
 pub enum ArrayError {
-    /// A command could not.
+    /// A command failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
@@ -17,7 +17,7 @@ pub enum ArrayError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A file is not what it was when the change was planned.
@@ -27,7 +27,7 @@ pub enum ArrayError {
         /// The file.
         path: PathBuf,
     },
-    /// What is on a device is not what has to be there.
+    /// A device has other content than expected.
     #[error("{device} holds {found}, not {wanted}")]
     OtherContent {
         /// The device.
@@ -37,7 +37,7 @@ pub enum ArrayError {
         /// What it has to hold.
         wanted: String,
     },
-    /// Something lies on a drive that was not there when the change was planned.
+    /// A drive has content that it did not have when the change was planned.
     #[error("{found}, which was not so when this was planned")]
     #[strum(to_string = "drive-changed")]
     Become {
@@ -49,10 +49,10 @@ pub enum ArrayError {
     OtherArray {
         /// The device.
         device: String,
-        /// Its UUID, and the one of the array that is meant.
+        /// Its UUID, and that of the intended array.
         seen: String,
     },
-    /// A journal of an older version does not say which array was meant, and names of arrays are given anew.
+    /// A journal of an older version does not identify the array, and array names are reassigned.
     #[error(
         "whether {device} is the array that was meant cannot be told: no UUID of it was written down"
     )]
@@ -65,7 +65,7 @@ pub enum ArrayError {
     #[error("a step before it was left out")]
     #[strum(to_string = "skipped")]
     Left,
-    /// A kind of file system that is not made here.
+    /// A file system type that gpuvm does not make.
     #[error("a file system of kind `{kind}` cannot be made here")]
     #[strum(to_string = "file-system-type")]
     UnknownKind {

@@ -1,17 +1,17 @@
-//! The lines of /etc/fstab and mdadm.conf that speak of one array: taken out of force by a mark in front, and put back
-//! byte for byte. Pure: text in, text out; every other line keeps its bytes.
+//! The lines of /etc/fstab and mdadm.conf that refer to one array: commented out with a mark, and
+//! restored byte for byte. Pure: text in, text out; every other line keeps its bytes.
 
 use crate::discover::released::plain;
 use std::collections::BTreeSet;
 
-/// Everything that a line may call an array or its file system by.
+/// All names by which a line may refer to an array or its file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// Paths of the device below /dev, links included.
     pub paths: BTreeSet<String>,
     /// UUID of the array.
     pub array_uuid: String,
-    /// Its own name in its superblocks, with and without the host's in front.
+    /// Its own name in its superblocks, with and without the host's name as prefix.
     pub array_names: BTreeSet<String>,
     /// UUID of the file system on it.
     pub fs_uuid: Option<String>,
@@ -20,7 +20,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Whether the first field of a line of fstab means the device.
+    /// Whether the first field of a line of fstab refers to the device.
     fn is_spec(&self, spec: &str) -> bool {
         let spec = unescaped(spec);
         let is = |value: &str, wanted: &Option<String>| {
@@ -37,7 +37,8 @@ impl Names {
         }
     }
 
-    /// Whether the words of an ARRAY entry mean the array. A UUID decides alone; else the device, else the name.
+    /// Whether an ARRAY entry refers to the array: by the UUID if given, otherwise by the device,
+    /// otherwise by the name.
     fn is_entry(&self, words: &[String]) -> bool {
         let value = |key: &str| {
             words.iter().find_map(|word| {
@@ -56,7 +57,7 @@ impl Names {
     }
 }
 
-/// The mark in front of a line that was taken out of force for an array.
+/// Returns the mark before a line that was commented out for an array.
 fn mark(name: &str) -> String {
     format!("#gpuvm-released:{name}# ")
 }
@@ -73,7 +74,7 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// A text with lines taken out of force, and these lines.
+/// A text with lines commented out, and these lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
     /// The text.
@@ -82,7 +83,7 @@ pub struct Marked {
     pub lines: Vec<String>,
 }
 
-/// Comments the lines of fstab that mount a device or use it for swap.
+/// Comments out the lines of fstab that mount a device or use it for swap.
 pub fn mark_fstab(text: &str, name: &str, names: &Names) -> Marked {
     let mut marked = Marked { text: String::new(), lines: Vec::new() };
     for line in text.split_inclusive('\n') {
@@ -96,8 +97,9 @@ pub fn mark_fstab(text: &str, name: &str, names: &Names) -> Marked {
     marked
 }
 
-/// Comments the ARRAY entries of an array, and adds one that keeps it from being assembled: without it udev would
-/// assemble the array as soon as the host sees its members again, say when a guest ends.
+/// Comments out the ARRAY entries of an array, and adds one that prevents its assembly: otherwise
+/// udev would assemble the array as soon as the host sees its members again, such as when a guest
+/// ends.
 pub fn mark_mdadm_conf(text: &str, name: &str, names: &Names) -> Marked {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let mut marked = Marked { text: String::new(), lines: Vec::new() };
@@ -105,14 +107,14 @@ pub fn mark_mdadm_conf(text: &str, name: &str, names: &Names) -> Marked {
     let mut is_added = false;
     let mut at = 0;
     while at < lines.len() {
-        // A line that begins with white space goes on with the one before it (mdadm.conf(5)).
+        // A line that starts with white space continues the one before (mdadm.conf(5)).
         let more = lines[at + 1..].iter().take_while(|line| line.starts_with([' ', '\t'])).count();
         let entry = &lines[at..=at + more];
         let words = words(entry);
         let is_array = words.first().is_some_and(|word| is_keyword(word, "array"));
         let is_ours = is_array && names.is_entry(&words[1..]);
         for line in entry {
-            // What is a comment already stays as it is.
+            // Existing comments stay as they are.
             if is_ours && !line.trim_start().starts_with('#') {
                 marked.text.push_str(&mark(name));
                 marked.lines.push(line.trim_end_matches(['\n', '\r']).to_owned());
@@ -131,7 +133,7 @@ pub fn mark_mdadm_conf(text: &str, name: &str, names: &Names) -> Marked {
     marked
 }
 
-/// Adds a line; a text without newline at its end keeps being without.
+/// Adds a line; a text without a final newline stays without one.
 fn add(text: &mut String, line: &str) {
     if text.is_empty() || text.ends_with('\n') {
         text.push_str(line);
@@ -142,7 +144,7 @@ fn add(text: &mut String, line: &str) {
     }
 }
 
-/// The words of an entry of mdadm.conf: comments left out, quotes taken off.
+/// The words of an entry of mdadm.conf: without comments and quotes.
 fn words(entry: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
     for line in entry {
@@ -161,7 +163,7 @@ fn is_keyword(word: &str, keyword: &str) -> bool {
     word.len() >= 3 && keyword.starts_with(&word.to_ascii_lowercase())
 }
 
-/// Takes the marks of an array out of a text, and the lines that were added for it.
+/// Removes the marks of an array from a text, and the lines added for it.
 pub fn unmark(text: &str, name: &str) -> Marked {
     let (mark, added) = (mark(name), added(name));
     let mut unmarked = Marked { text: String::new(), lines: Vec::new() };
@@ -171,7 +173,7 @@ pub fn unmark(text: &str, name: &str) -> Marked {
             unmarked.text.push_str(rest);
         } else if line.trim_end_matches('\n').ends_with(&added) {
             if !line.ends_with('\n') {
-                // It was put behind a last line without newline.
+                // It was added after a last line without newline.
                 unmarked.text.truncate(unmarked.text.trim_end_matches('\n').len());
             }
         } else {

@@ -1,11 +1,13 @@
-//! What binds functions when the machine boots: files that are ours alone, made from the list of functions, which stands
-//! in them.
+//! Binding of functions at boot: files of our own, generated from the list of functions, which they
+//! contain.
 //!
-//! GPUs of an id are bound by that id where all of the host are meant: the module's options do it before any other driver is
-//! loaded. The module is named to be loaded, too, since nothing else loads it on a host without a driver of its GPUs; where
-//! the kernel has it built in, it has no options, and the unit does it. Single functions, and all that are no GPUs, are bound
-//! by a unit before udev loads drivers; NVSwitches by their id never, since those of a shared board belong to the host. The
-//! unit names the ids too, so that it takes nothing that came to stand at an address later.
+//! GPUs are bound by id if all GPUs of that id on the host are listed: the module's options do it
+//! before any other driver is loaded. The module is also listed for loading, since nothing else
+//! loads it on a host without a driver of its GPUs; if it is built into the kernel, options do not
+//! apply, and the unit does it. Single functions, and all that are not GPUs, are bound by a unit
+//! before udev loads drivers; NVSwitches never by id, since those of a shared board belong to the
+//! host. The unit names the ids, too, so that it takes no other device that later appears at an
+//! address.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, wants};
 use crate::fsroot::{FsError, FsRoot};
@@ -18,11 +20,11 @@ use std::fmt::Write as _;
 pub const OPTIONS: &str = "etc/modprobe.d/gpuvm-vfio.conf";
 /// The unit.
 pub const UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
-/// What makes the boot want the unit, where a link would do the same.
+/// The drop-in that makes the boot start the unit, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
-/// What has systemd load the module, whose options do nothing before.
+/// The file that makes systemd load the module, since its options act only then.
 pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
-/// Where other files of options are.
+/// Directory of other option files.
 const MODPROBE: &str = "etc/modprobe.d";
 /// The first line of each file.
 const HEAD: &str =
@@ -40,7 +42,7 @@ pub fn functions(root: &FsRoot) -> Result<BTreeSet<Bdf>, FsError> {
     Ok(functions)
 }
 
-/// Whether a file that is not ours gives vfio-pci ids: the module heeds one list only.
+/// Whether another file gives vfio-pci ids: the module uses only one list.
 pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
     for name in root.names(MODPROBE)?.iter().filter(|name| name.ends_with(".conf")) {
         let path = format!("{MODPROBE}/{name}");
@@ -58,14 +60,14 @@ pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
     Ok(false)
 }
 
-/// Whether vfio-pci is built into a kernel, as Ubuntu 20.04 has it: options of modules do not reach it there.
+/// Whether vfio-pci is built into a kernel, as in Ubuntu 20.04: module options do not apply then.
 pub fn is_built_in(root: &FsRoot, kernel_release: &str) -> Result<bool, FsError> {
     let list = root.read(&format!("lib/modules/{kernel_release}/modules.builtin"))?;
     Ok(list.unwrap_or_default().lines().any(|path| path.ends_with("/vfio-pci.ko")))
 }
 
-/// The files that bind these functions at boot, each with its text or none where it must not be. `program`: what the unit
-/// runs. `by_id`: whether vfio-pci may be given ids.
+/// Returns the files that bind these functions at boot, each with its text, or none if it must not
+/// exist. `program`: the program that the unit runs. `by_id`: whether vfio-pci may be given ids.
 pub fn files(
     topology: &Topology,
     functions: &BTreeSet<Bdf>,

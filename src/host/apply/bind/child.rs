@@ -1,4 +1,4 @@
-//! Writes to the kernel that may wait for ever, each by a process of its own with a deadline.
+//! Writes to the kernel that may block forever, each by a process of its own with a deadline.
 
 use super::BindError;
 use std::io::{Read as _, Write as _};
@@ -12,11 +12,11 @@ const LOAD_S: u64 = 60;
 /// How long reading an attribute may take, in seconds.
 const READ_S: u64 = 5;
 
-/// What changes the kernel's mind.
+/// Access to the kernel's binding interfaces.
 pub trait Kernel {
-    /// Writes a text to a file below the root, within so many seconds.
+    /// Writes a text to a file below the root, within this many seconds.
     fn write(&self, path: &str, text: &str, seconds: u64) -> Result<(), BindError>;
-    /// Loads a driver's module, by its name or by what it is for.
+    /// Loads a driver's module, by its name or alias.
     fn load(&self, module: &str) -> Result<(), BindError>;
 }
 
@@ -56,7 +56,7 @@ impl Kernel for Live {
     }
 }
 
-/// Refuses a file of this machine that cannot be read in time: the kernel is stuck with its function.
+/// Refuses a file of this machine that cannot be read in time: the kernel is stuck on its function.
 pub fn readable(path: &str) -> Result<(), BindError> {
     match run("cat", &[path], "", Duration::from_secs(READ_S))? {
         Some(_) => Ok(()),
@@ -64,8 +64,8 @@ pub fn readable(path: &str) -> Result<(), BindError> {
     }
 }
 
-/// Runs a program with this input. Returns how it ended and what it said, or none where its time is over: it is told to
-/// end then and left, since what waits in the kernel does not hear that.
+/// Runs a program with this input. Returns its status and error output, or none on timeout: it is
+/// then signalled and abandoned, since a process waiting in the kernel ignores signals.
 fn run(
     program: &str,
     args: &[&str],
@@ -78,12 +78,12 @@ fn run(
     };
     let mut command = crate::program::command(program);
     command.args(args).stdin(Stdio::piped());
-    // A group of its own: Ctrl-C at the terminal is ours to hear.
+    // A process group of its own: Ctrl-C at the terminal is for us.
     command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let running = crate::trace::Running::begins(&command);
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read has said why, or will.
+        // A program that does not read reports why.
         let _ = stdin.write_all(input.as_bytes());
     }
     let Some(status) = wait(&mut child, time).map_err(failed)? else {

@@ -1,14 +1,14 @@
-//! Why a function could not be bound.
+//! Errors of binding functions.
 
 use crate::fsroot::FsError;
 use gpuvm_core::bdf::Bdf;
 use std::path::PathBuf;
 
-/// Says why a function is not bound as wanted.
+/// The error of binding a function.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "driver-")]
 pub enum BindError {
-    /// The host's files.
+    /// Reading the host's files failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     File(#[from] FsError),
@@ -18,14 +18,14 @@ pub enum BindError {
         /// The function.
         bdf: Bdf,
     },
-    /// It is not bound as it was when the change was planned.
+    /// Its binding has changed since the plan.
     #[error("{bdf} is bound to {now} now, and was to {was} when this was planned")]
     Changed {
         /// The function.
         bdf: Bdf,
-        /// What has it now.
+        /// The driver now.
         now: String,
-        /// What had it.
+        /// The driver then.
         was: String,
     },
     /// The kernel refuses a write.
@@ -35,7 +35,7 @@ pub enum BindError {
         path: String,
         /// What was written.
         text: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// A program could not be run.
@@ -46,23 +46,23 @@ pub enum BindError {
         /// What is wrong.
         reason: String,
     },
-    /// The kernel does not answer in time.
+    /// The kernel does not respond in time.
     #[error("{path} does not answer within {seconds} s")]
     #[strum(to_string = "timeout")]
     Hangs {
         /// The file.
         path: String,
-        /// How long it was waited for, in seconds.
+        /// How long it waited, in seconds.
         seconds: u64,
     },
-    /// A driver does not let go of a function.
+    /// A driver does not release a function.
     #[error("driver {driver} does not let go of {bdf} within {seconds} s{}", holders_text(holders))]
     Stuck {
         /// The function.
         bdf: Bdf,
         /// The driver.
         driver: String,
-        /// How long it was waited for, in seconds.
+        /// How long it waited, in seconds.
         seconds: u64,
         /// Who may hold it, as far as the kernel shows.
         holders: Vec<String>,
@@ -77,7 +77,7 @@ pub enum BindError {
         /// What has it instead.
         now: String,
     },
-    /// A function cannot be reset, so what one guest left in it the next would see.
+    /// A function cannot be reset, so that the next guest would see data of the previous one.
     #[error("{bdf} cannot be reset: {reason}")]
     NoReset {
         /// The function.
@@ -93,7 +93,7 @@ pub enum BindError {
         /// Who has it.
         by: String,
     },
-    /// Whether somebody has a function cannot be told, so it is left as it is.
+    /// It is unknown whether a function is in use, so it is left as it is.
     #[error("cannot tell whether {bdf} is in use: {why}")]
     #[strum(to_string = "use-unknown")]
     Untold {
@@ -110,7 +110,7 @@ pub enum BindError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// It failed, and what it was before could not be restored.
+    /// It failed, and restoring the previous state failed, too.
     #[error("{first}; and it is not as it was: {second}")]
     #[strum(to_string = "not-restored")]
     Twice {
@@ -121,7 +121,7 @@ pub enum BindError {
     },
 }
 
-/// Holders in words, behind an error.
+/// Lists holders after an error.
 fn holders_text(holders: &[String]) -> String {
     match holders {
         [] => String::new(),

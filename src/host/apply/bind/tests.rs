@@ -1,4 +1,4 @@
-//! Binding on a tree whose kernel is played: it fails at each write in turn.
+//! Binding on a tree with a fake kernel that fails at each write in turn.
 
 use super::*;
 use crate::apply::owner::{Everyone, Hold};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 /// The function of these tests.
 const BDF: &str = "0000:34:00.0";
 
-/// Plays the kernel on a tree.
+/// A fake kernel on a tree.
 struct Played {
     /// The tree.
     dir: tempfile::TempDir,
-    /// Drivers that a function gets which is not reserved, in this order.
+    /// Drivers that take an unreserved function, in this order.
     natural: Vec<&'static str>,
     /// Whether vfio-pci has its ids by its options, and so gets it before these.
     by_id: Cell<bool>,
     /// Drivers that take nothing.
     refusing: Vec<&'static str>,
-    /// Drivers that never let go.
+    /// Drivers that never release a function.
     stuck: Vec<&'static str>,
     /// The write that fails, and every one after it where `all`.
     fails: Option<usize>,
-    /// Whether all writes after that fail, too: the run is killed there.
+    /// Whether all writes after that fail, too: as if the run was killed there.
     all: bool,
     /// Writes so far.
     writes: Cell<usize>,
@@ -86,7 +86,7 @@ impl Played {
         self.owned(&Everyone, work)
     }
 
-    /// The same, where the function is somebody's as this says.
+    /// The same, with this owner of the function.
     fn owned<T>(&self, owner: &dyn Owner, work: impl FnOnce(&Binder<'_>, Bdf) -> T) -> T {
         let root = FsRoot::at(self.dir.path()).unwrap();
         let binder = Binder { root: &root, kernel: self, owner, pause: Duration::ZERO };
@@ -251,7 +251,7 @@ fn a_driver_that_does_not_let_go_is_left_alone() {
         text.starts_with("driver nvidia does not let go of 0000:34:00.0 within 60 s"),
         "{text}"
     );
-    // Whatever else is written would wait for the driver, too.
+    // Any further write would wait for the driver, too.
     assert_eq!(played.writes.get(), 2);
 }
 
@@ -326,9 +326,9 @@ fn what_was_bound_otherwise_meanwhile_is_refused() {
     assert_eq!(absent.to_string(), "0000:35:00.0 is not there");
 }
 
-/// Says that a guest has got a function after so many questions.
+/// An owner that appears after this many queries.
 struct Comes {
-    /// How many are left.
+    /// Remaining queries.
     after: Cell<usize>,
 }
 

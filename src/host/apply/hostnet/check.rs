@@ -1,5 +1,5 @@
-//! Whether the host's network is as it is to be: devices up, ports where they belong, an address, and a gateway that
-//! answers.
+//! Checks the host's network: devices up, ports in their bridge or bond, an address, and a gateway
+//! that answers.
 
 use super::HostNetError;
 use crate::apply::{Observer, StepError};
@@ -12,7 +12,7 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// How often it is looked at.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
 /// A port on which nothing answers (RFC 863): a packet there makes the kernel ask for the MAC address.
 const DISCARD: u16 = 9;
@@ -57,7 +57,7 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// Waits until it is so.
+    /// Waits until the check passes.
     pub(super) fn wait(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
         let until = Instant::now() + Duration::from_secs(self.wait_s);
         loop {
@@ -76,7 +76,7 @@ impl Wanted {
         }
     }
 
-    /// What is missing now, in words.
+    /// Returns what is missing now.
     fn missing(&self) -> io::Result<Vec<String>> {
         let host = network()?;
         let mut missing = Vec::new();
@@ -107,7 +107,7 @@ impl Wanted {
         Ok(missing)
     }
 
-    /// What is missing of the way out; none: nothing.
+    /// Returns what is missing of the default route; none: nothing.
     fn gateway(&self, host: &HostNetwork) -> io::Result<Option<String>> {
         let by = self.bridge.as_ref().map_or(String::new(), |bridge| format!(" by {bridge}"));
         let ours = |link: &Option<String>| self.bridge.is_none() || *link == self.bridge;
@@ -121,13 +121,13 @@ impl Wanted {
         let Some(route) = route else {
             return Ok(Some(format!("there is no default route{by}")));
         };
-        // One without a gateway leads to a link that has no more than its other end.
+        // A route without a gateway leads to a point-to-point link.
         let (Some(gateway), Some(link)) =
             (route.gateway, route.link.as_deref().and_then(|name| host.link(name)))
         else {
             return Ok(None);
         };
-        // That it cannot be sent says no more than that there is no answer.
+        // A failure to send means no more than a missing answer.
         let _ = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .and_then(|socket| socket.send_to(&[0], (gateway, DISCARD)));
         let answers = neighbour(link.index, gateway)?.is_some();

@@ -1,4 +1,4 @@
-//! Why the host's network could not be changed.
+//! Errors of changing the host's network.
 
 use crate::apply::bind::BindError;
 use crate::apply::nic::LinkError;
@@ -6,11 +6,11 @@ use crate::command::CommandError;
 use std::io;
 use std::path::PathBuf;
 
-/// Says why a change of the host's network was not possible.
+/// The error of a change of the host's network.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-network-")]
 pub enum HostNetError {
-    /// A file.
+    /// A file could not be read.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
@@ -29,7 +29,7 @@ pub enum HostNetError {
         /// The file.
         path: PathBuf,
     },
-    /// netplan could not.
+    /// netplan failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Netplan(#[from] CommandError),
@@ -37,26 +37,26 @@ pub enum HostNetError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Link(#[from] LinkError),
-    /// The kernel does not tell of the network.
+    /// The network cannot be read from the kernel.
     #[error("cannot read this host's links, addresses and routes: {0}")]
     #[strum(to_string = "unreadable")]
     Kernel(io::Error),
-    /// The network is not as it is to be.
+    /// The network is not as planned.
     #[error("after {waited_s} s {}", missing.join(", and "))]
     #[strum(to_string = "not-up")]
     NotSo {
         /// What is missing.
         missing: Vec<String>,
-        /// How long was waited, in seconds.
+        /// How long it waited, in seconds.
         waited_s: u64,
     },
-    /// Nobody said that the host can be reached.
+    /// Nobody confirmed that the host is reachable.
     #[error("nobody confirmed within {within_s} s that this host can be reached")]
     Unconfirmed {
-        /// How long was waited, in seconds.
+        /// How long it waited, in seconds.
         within_s: u64,
     },
-    /// Somebody said that it is to be taken back.
+    /// Somebody requested to revert it.
     #[error("it is taken back as asked")]
     #[strum(to_string = "reverted")]
     Declined,

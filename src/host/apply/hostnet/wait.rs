@@ -1,5 +1,6 @@
-//! The wait for a confirmation. Who waits holds a lock on a file that says until when; who answers writes another beside
-//! it. A wait whose run was killed has lost its lock, so nobody can answer it.
+//! The wait for a confirmation. The waiting run holds a lock on a file with its deadline; the
+//! answer is written to another file beside it. If the run was killed, its lock is gone and the
+//! wait cannot be answered.
 
 use super::HostNetError;
 use crate::apply::state::{now_s, state_directory};
@@ -14,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How often an answer is looked for.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How the name of a file ends that says until when is waited.
+/// Suffix of the file with the deadline.
 const WAIT: &str = "wait";
-/// How that of the file with the answer ends.
+/// Suffix of the file with the answer.
 const ANSWER: &str = "answer";
 
 /// A wait for a confirmation.
@@ -35,17 +36,17 @@ impl Waiting {
     }
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The host can be reached: it is kept.
     Keep,
-    /// It is taken back.
+    /// It is reverted.
     TakeBack,
 }
 
 impl Answer {
-    /// It in a word, as it stands in its file.
+    /// Returns the word for it in its file.
     fn word(self) -> &'static str {
         match self {
             Answer::Keep => "keep",
@@ -64,17 +65,17 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> HostNetError + '_ {
     move |source| HostNetError::File { path: path.to_owned(), source }
 }
 
-/// A file of a bridge's wait, by how its name ends.
+/// Returns a file of a bridge's wait by its suffix.
 fn file(bridge: &str, end: &str) -> PathBuf {
     directory().join(format!("{bridge}.{end}"))
 }
 
-/// Removes the files of a wait with its end.
+/// Removes the files of a wait on drop.
 struct Over<'a>(&'a str);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        // The next wait begins with removing what is left.
+        // The next wait first removes leftovers.
         for end in [ANSWER, WAIT] {
             let _ = fs::remove_file(file(self.0, end));
         }
@@ -83,7 +84,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Waits until somebody confirms. Errors: nobody does in time, or somebody wants it back.
+/// Waits until somebody confirms. Errors: nobody confirms in time, or somebody declines.
 pub(super) fn wait(
     bridge: &str,
     within_s: u64,
@@ -97,7 +98,7 @@ pub(super) fn wait(
     let _ = fs::remove_file(&answer);
     let waiting = Waiting { bridge: bridge.to_owned(), until_s: now_s() + within_s };
     let made = File::create(&wait).map_err(failed(&wait))?;
-    // Those who look for waits hold it for a moment.
+    // Readers of waits hold the lock briefly.
     let _held = Flock::lock(made, FlockArg::LockExclusive)
         .map_err(|(_, errno)| failed(&wait)(errno.into()))?;
     let text = serde_json::to_string(&waiting).expect("plain values");
@@ -110,7 +111,7 @@ pub(super) fn wait(
             Ok(word) if word == Answer::TakeBack.word() => {
                 return Err(HostNetError::Declined.into());
             }
-            // Not there yet, or not whole.
+            // Missing or incomplete so far.
             _ => {}
         }
         if let Some(signal) = observer.interrupted() {
@@ -147,7 +148,7 @@ pub fn waiting() -> Result<Vec<Waiting>, HostNetError> {
     Ok(all)
 }
 
-/// Removes what waits have left whose runs were killed; to be called under the host's lock.
+/// Removes files of waits whose runs were killed; to be called under the host's lock.
 pub(super) fn sweep() {
     let held = waiting().unwrap_or_default();
     for entry in fs::read_dir(directory()).into_iter().flatten().flatten() {
@@ -160,7 +161,7 @@ pub(super) fn sweep() {
     let _ = fs::remove_dir(directory());
 }
 
-/// Answers a wait, and waits until that is over; whether it is.
+/// Answers a wait, and waits until it has ended; returns whether it has.
 pub fn answer(bridge: &str, answer: Answer, limit: Duration) -> Result<bool, HostNetError> {
     let path = file(bridge, ANSWER);
     fs::write(&path, answer.word()).map_err(failed(&path))?;
@@ -172,7 +173,7 @@ pub fn answer(bridge: &str, answer: Answer, limit: Duration) -> Result<bool, Hos
         }
         std::thread::sleep(PAUSE);
     }
-    // One that came too late is nobody's.
+    // An answer that came too late is removed.
     let _ = fs::remove_file(&path);
     Ok(true)
 }

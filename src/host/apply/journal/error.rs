@@ -1,13 +1,13 @@
-//! What is wrong with a journal.
+//! Errors of journals.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Says what is wrong with a journal.
+/// The error of a journal.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "journal-")]
 pub enum JournalError {
-    /// The file system could not.
+    /// The file system failed.
     #[error("journal {}: {source}", path.display())]
     File {
         /// The file or directory.

@@ -1,4 +1,5 @@
-//! Journals that no run writes any more, read back. One that cannot be read is named and hinders no other.
+//! Orphaned journals: those whose run is gone. A damaged one is reported and does not block the
+//! others.
 
 use super::{
     Begin, Change, FORMAT, Journal, JournalError, Progress, Record, SUFFIX, Story, directory,
@@ -12,24 +13,24 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// How the name ends of a journal that was put away because it could not be read.
+/// Suffix of a damaged journal that was set aside.
 const PUT_AWAY: &str = "damaged";
 
-/// A journal that no run writes any more.
+/// A journal whose run is gone.
 #[derive(Debug)]
 pub struct Orphan {
     /// Its file, locked.
     journal: Journal,
-    /// What it tells; none: its run was killed before anything was planned.
+    /// Its content; none: its run was killed before anything was planned.
     pub story: Option<Story>,
 }
 
-/// A journal that no run writes any more, and that cannot be read.
+/// A damaged journal whose run is gone.
 #[derive(Debug)]
 pub struct Damaged {
     /// Where it is.
     pub path: PathBuf,
-    /// What the change is, where its first line can be read.
+    /// What the change is, if its first line is readable.
     pub change: Option<Change>,
     /// What is wrong.
     pub error: JournalError,
@@ -37,17 +38,17 @@ pub struct Damaged {
     _file: Option<Flock<File>>,
 }
 
-/// The journals that no run writes any more.
+/// The journals whose runs are gone.
 #[derive(Debug, Default)]
 pub struct Orphans {
     /// Those that can be read, by name.
     pub readable: Vec<Orphan>,
-    /// Those that cannot, by name.
+    /// Damaged ones, by name.
     pub damaged: Vec<Damaged>,
 }
 
 impl Damaged {
-    /// Puts it away under another name, so that nothing is lost and nothing waits for it; returns that.
+    /// Renames it, so that nothing is lost and nothing waits for it; returns the new name.
     pub fn put_away(self) -> Result<PathBuf, JournalError> {
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".{PUT_AWAY}"));
@@ -60,17 +61,17 @@ impl Damaged {
 }
 
 impl Orphan {
-    /// Journals of this host that no run writes any more.
+    /// Returns the journals of this host whose runs are gone.
     pub fn all() -> Result<Orphans, JournalError> {
         Orphan::all_in(&directory())
     }
 
-    /// Journals of a directory that no run writes any more.
+    /// Returns the journals of a directory whose runs are gone.
     pub fn all_in(dir: &Path) -> Result<Orphans, JournalError> {
         use io::ErrorKind::{NotFound, PermissionDenied};
         let mut orphans = Orphans::default();
         let entries = match std::fs::read_dir(dir) {
-            // Those of another user's changes cannot be read, nor could they be recovered by this one.
+            // Journals of another user cannot be read, nor could this user recover them.
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
                 return Ok(orphans);
             }
@@ -93,7 +94,7 @@ impl Orphan {
         Ok(orphans)
     }
 
-    /// Opens one; none while a run writes it, or where it is gone by now.
+    /// Opens one; none while a run writes it, or if it is gone by now.
     fn open(path: PathBuf) -> Result<Option<Orphan>, Box<Damaged>> {
         let damaged = |error, file, change| {
             Box::new(Damaged { path: path.clone(), change, error, _file: file })
@@ -108,7 +109,7 @@ impl Orphan {
             return Ok(None);
         };
         if !path.exists() {
-            // It was closed between the opening and the locking.
+            // It was closed between opening and locking.
             return Ok(None);
         }
         let mut bytes = Vec::new();
@@ -117,7 +118,7 @@ impl Orphan {
             Ok(meta) => meta,
             Err(error) => return Err(damaged(failed(&path)(error), Some(file), None)),
         };
-        // What is no text is found wrong in its line.
+        // Invalid UTF-8 is reported as an error of its line.
         let text = String::from_utf8_lossy(&bytes);
         let mut story = match read(&text) {
             Ok(story) => story,
@@ -145,8 +146,8 @@ impl Orphan {
     }
 }
 
-/// Whether a change was begun in this boot of the machine; one that does not say so, by when its journal was last written,
-/// in seconds since 1970.
+/// Whether a change was begun in this boot of the machine; if it does not record that, judged by
+/// the journal's last write, in seconds since 1970.
 fn is_of_this_boot(change: &Change, written_s: i64) -> bool {
     if !change.boot.is_empty() {
         return change.boot == boot_id();
@@ -162,7 +163,7 @@ fn first(text: &str) -> Option<Change> {
     }
 }
 
-/// The story of a change of which nothing is planned yet.
+/// Makes the story of a change without a plan so far.
 fn begin(change: Change) -> Story {
     Story {
         change,
@@ -176,8 +177,9 @@ fn begin(change: Change) -> Story {
     }
 }
 
-/// Reads a journal; none where not even the plan was written. A last line that was torn off was never on the disk as a
-/// whole, so what it would have announced has not begun. Errors: the line, from 1, and what is wrong with it.
+/// Reads a journal; none if not even the plan was written. A truncated last line was never
+/// completely on the disk, so what it would have announced has not begun. Errors: the line, from 1,
+/// and what is wrong with it.
 pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, String)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut story: Option<Story> = None;

@@ -1,6 +1,6 @@
-//! What makes virtual functions again when the machine boots, since the kernel keeps no number: a unit that is ours
-//! alone, made from the list of PFs, which stands in it. It runs once the network's devices have their names and before
-//! libvirt starts guests.
+//! Recreates virtual functions at boot, since the kernel does not keep their number: a unit of our
+//! own, generated from the list of PFs, which it contains. It runs once the network devices have
+//! their names and before libvirt starts guests.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, wants};
 use crate::fsroot::{FsError, FsRoot};
@@ -9,16 +9,17 @@ use std::collections::BTreeMap;
 
 /// The unit.
 pub const UNIT: &str = "etc/systemd/system/gpuvm-vfs.service";
-/// What makes the boot want the unit, where a link would do the same.
+/// The drop-in that makes the boot start the unit, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-vfs.conf";
 /// The first line of each file.
 const HEAD: &str =
     "# Made by `gpuvm nic vfs --at-boot`; `gpuvm nic vfs PF --count 0 --at-boot` takes it back.\n";
 
-/// What a PF gets at boot.
+/// The setup of a PF at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtBoot {
-    /// Vendor and device, `15b3:1017`, so that nothing that came to stand at its address later is taken for it.
+    /// Vendor and device, `15b3:1017`, so that another device at its address is not mistaken for
+    /// it.
     pub id: String,
     /// How many virtual functions.
     pub count: u32,
@@ -27,13 +28,14 @@ pub struct AtBoot {
 }
 
 impl AtBoot {
-    /// It and its address in a word: `0000:86:00.0=15b3:1017=16`, with `=host` where drivers of the host take them.
+    /// Formats it with its address: `0000:86:00.0=15b3:1017=16`, with `=host` where drivers of the
+    /// host take them.
     pub fn word(&self, pf: Bdf) -> String {
         let host = if self.host_drivers { "=host" } else { "" };
         format!("{pf}={}={}{host}", self.id, self.count)
     }
 
-    /// Reads such a word.
+    /// Parses that form.
     pub fn parse(word: &str) -> Option<(Bdf, AtBoot)> {
         let parts: Vec<&str> = word.split('=').collect();
         let (pf, id, count, host_drivers) = match parts[..] {
@@ -51,7 +53,8 @@ pub fn functions(root: &FsRoot) -> Result<BTreeMap<Bdf, AtBoot>, FsError> {
     Ok(listed(root, UNIT, "BDF=ID=COUNT", AtBoot::parse)?.into_iter().collect())
 }
 
-/// The files that do it, each with its text or none where it must not be. `program`: what the unit runs.
+/// Returns the files, each with its text, or none if it must not exist. `program`: the program that
+/// the unit runs.
 pub fn files(functions: &BTreeMap<Bdf, AtBoot>, program: &str) -> [BootFile; 2] {
     let words: Vec<String> = functions.iter().map(|(pf, at_boot)| at_boot.word(*pf)).collect();
     let order = "Description=Make virtual functions of network cards for guests\nAfter=network.target\n\

@@ -1,8 +1,8 @@
-//! How many virtual functions a physical function has, over sysfs. The kernel takes a new number only where there are
-//! none, so a change goes by 0; all that hangs on the old ones goes with them.
+//! Sets the number of a physical function's virtual functions through sysfs. The kernel accepts a
+//! new number only from 0, so a change goes through 0 and removes all existing ones.
 //!
-//! A PF's driver may take long over it, and for ever where a virtual function is in use: each write is made by a process
-//! of its own ([`Kernel`]).
+//! A PF's driver may take long, and forever if a virtual function is in use: each write is made by
+//! a process of its own ([`Kernel`]).
 
 use super::NicError;
 use crate::apply::bind::Kernel;
@@ -15,20 +15,20 @@ use std::time::Duration;
 const REMOVE_S: u64 = 60;
 /// How long making them may take, in seconds: drivers of large cards set each of them up.
 const MAKE_S: u64 = 120;
-/// How long writing a setting may take, in seconds: no driver is asked.
+/// How long writing a setting may take, in seconds: no driver is involved.
 const SETTING_S: u64 = 10;
-/// How often it is looked whether all are there.
+/// How often to check whether all exist.
 const LOOKS: u32 = 50;
 
-/// What the number of virtual functions is set with.
+/// The means of setting the number of virtual functions.
 pub(super) struct Functions<'a> {
     /// The host's files.
     pub root: &'a FsRoot,
-    /// What writes them.
+    /// The writer to the kernel.
     pub kernel: &'a dyn Kernel,
-    /// What tells whose a function is.
+    /// Finds the owner of a function.
     pub owner: &'a dyn Owner,
-    /// How long to wait between two looks.
+    /// How long to wait between two checks.
     pub pause: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Functions<'_> {
         self.dir(pf)?.number("sriov_numvfs")?.ok_or(NicError::Absent { pf })
     }
 
-    /// Refuses a PF that has another number than it had.
+    /// Refuses a PF whose number has changed.
     pub fn expect(&self, pf: Bdf, was: u32) -> Result<(), NicError> {
         match self.now(pf)? {
             now if now == was => Ok(()),
@@ -56,7 +56,7 @@ impl Functions<'_> {
         }
     }
 
-    /// Refuses to take functions away that somebody has.
+    /// Refuses to remove functions in use.
     pub fn expect_free(&self, pf: Bdf, count: u32) -> Result<(), NicError> {
         match self.now(pf)? {
             now if now == count || now == 0 => Ok(()),
@@ -78,7 +78,7 @@ impl Functions<'_> {
         Ok(functions)
     }
 
-    /// Brings the number from `was` to `count`; where that fails, back to `was`.
+    /// Changes the number from `was` to `count`; on failure, back to `was`.
     pub fn change(&self, pf: Bdf, was: u32, count: u32) -> Result<(), NicError> {
         let Err(first) = self.set(pf, count) else { return Ok(()) };
         match self.set(pf, was) {
@@ -89,13 +89,13 @@ impl Functions<'_> {
         }
     }
 
-    /// Brings the number to `count`, whatever it is now, and waits until each of them is there.
+    /// Sets the number to `count`, whatever it is now, and waits until each of them exists.
     pub fn set(&self, pf: Bdf, count: u32) -> Result<(), NicError> {
         let file = format!("{}/sriov_numvfs", path(pf));
         let now = self.now(pf)?;
         if now != count {
             if now != 0 {
-                // All of them go, also those of guests that have come since.
+                // All of them are removed, even those of guests that appeared since.
                 drop(self.owner.free(&self.functions(pf)?)?);
                 self.kernel.write(&file, "0", REMOVE_S)?;
             }
@@ -118,7 +118,7 @@ impl Functions<'_> {
         }
     }
 
-    /// How many can be seen as functions of their own.
+    /// Returns how many are visible as PCI functions.
     fn there(&self, pf: Bdf) -> Result<u32, NicError> {
         let dir = self.dir(pf)?;
         let mut there = 0;
@@ -131,7 +131,7 @@ impl Functions<'_> {
         Ok(there)
     }
 
-    /// Sets whether drivers of the host take new ones.
+    /// Sets whether host drivers bind new ones.
     pub fn set_autoprobe(&self, pf: Bdf, on: bool) -> Result<(), NicError> {
         let text = if on { "1" } else { "0" };
         if self.dir(pf)?.read("sriov_drivers_autoprobe")?.as_deref() == Some(text) {

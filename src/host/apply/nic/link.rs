@@ -1,5 +1,5 @@
-//! What a PF's network device knows of its virtual functions, by the kernel's routing socket (rtnetlink(7)): libvirt
-//! sets their MAC addresses and VLANs itself, but has no element for trust and spoof check.
+//! Settings of virtual functions on their PF's network device, through rtnetlink(7): libvirt sets
+//! their MAC addresses and VLANs itself, but has no element for trust and spoof check.
 
 use crate::netlink;
 use gpuvm_core::request::Guard;
@@ -11,7 +11,7 @@ use netlink_packet_route::link::{
 };
 use std::io;
 
-/// Says why a network device could not be read or set.
+/// The error of reading or setting a network device.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "link-")]
 pub enum LinkError {
@@ -21,17 +21,17 @@ pub enum LinkError {
         /// Its name.
         netdev: String,
     },
-    /// The kernel does not do it.
+    /// The kernel refuses.
     #[error("{netdev}: cannot {doing}: {source}")]
     Refused {
         /// Its name.
         netdev: String,
-        /// What was asked.
+        /// The operation.
         doing: String,
         /// What the system says.
         source: io::Error,
     },
-    /// The kernel took it and says another thing than was set.
+    /// The kernel accepted a setting but reports another one.
     #[error("virtual function {vf} of {netdev} has {now} after {wanted} was set")]
     NotSet {
         /// The PF's name.
@@ -40,21 +40,21 @@ pub enum LinkError {
         vf: u32,
         /// What was set.
         wanted: Guard,
-        /// What is read.
+        /// What is reported.
         now: Guard,
     },
 }
 
-/// Asks the kernel something about a network device, by name.
+/// A request to the kernel about a network device, by name.
 struct Asked<'a> {
     /// The network device.
     netdev: &'a str,
-    /// What for, in words.
+    /// The operation, for messages.
     doing: String,
 }
 
 impl Asked<'_> {
-    /// The error with what the system says.
+    /// Makes the error with the system's.
     fn refused(&self, source: io::Error) -> LinkError {
         let netdev = self.netdev.to_owned();
         match source.raw_os_error() {
@@ -63,7 +63,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Sends a message and returns the kernel's answer; none: it says no more than that it is done.
+    /// Sends a message and returns the kernel's answer; none: a plain acknowledgement.
     fn ask(
         &self,
         flags: u16,
@@ -76,7 +76,7 @@ impl Asked<'_> {
         }
     }
 
-    /// A message that speaks of the network device.
+    /// Makes a message about the network device.
     fn message(&self) -> LinkMessage {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(self.netdev.to_owned()));
@@ -94,7 +94,7 @@ pub(super) fn set_up(netdev: &str, up: bool) -> Result<(), LinkError> {
     asked.ask(NLM_F_ACK, RouteNetlinkMessage::SetLink(message)).map(drop)
 }
 
-/// Removes a network device that is none of hardware, where it is there.
+/// Removes a virtual network device if it exists.
 pub fn delete(netdev: &str) -> Result<(), LinkError> {
     let asked = Asked { netdev, doing: "remove it".into() };
     let message = asked.message();
@@ -104,7 +104,7 @@ pub fn delete(netdev: &str) -> Result<(), LinkError> {
     }
 }
 
-/// What a PF lets a virtual function do now; what its driver does not tell is none.
+/// Returns what a PF allows a virtual function now; settings not reported by its driver are none.
 pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     let asked = Asked { netdev, doing: "read its virtual functions".into() };
     let mut message = asked.message();
@@ -124,11 +124,11 @@ pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     Ok(guard)
 }
 
-/// Sets what a PF lets a virtual function do, and reads it back.
+/// Sets what a PF allows a virtual function, and reads it back.
 pub(super) fn set_guard(netdev: &str, vf: u32, wanted: Guard) -> Result<(), LinkError> {
     let trust = wanted.trust.map(|on| VfInfo::Trust(VfInfoTrust::new(vf, on)));
     let spoof = wanted.spoof.map(|on| VfInfo::SpoofCheck(VfInfoSpoofCheck::new(vf, on)));
-    // One at a time, so that what a driver cannot is named alone.
+    // One at a time, so that the unsupported setting is named.
     for (info, name) in [(trust, "trust"), (spoof, "spoof check")] {
         let Some(info) = info else { continue };
         let asked = Asked { netdev, doing: format!("set {name} of virtual function {vf}") };
@@ -156,7 +156,7 @@ mod tests {
             set_up("gpuvm-none", true).unwrap_err(),
         ] {
             let text = error.to_string();
-            // The kernel looks at the caller's rights before it looks for the name.
+            // The kernel checks permissions before it looks up the name.
             let denied = text.contains("not permitted");
             assert!(denied || text == "network device gpuvm-none is not there", "{text}");
         }

@@ -1,4 +1,4 @@
-//! Who has a function, on a tree with processes and a hypervisor with domains that are played.
+//! Owners of functions, on a tree with processes and a fake hypervisor with domains.
 
 use super::*;
 use crate::hypervisor::network::Networks;
@@ -22,13 +22,14 @@ const OTHER: &str = "0000:36:00.0";
 /// A hypervisor whose domains hold functions.
 #[derive(Default)]
 struct Fake {
-    /// Name, state and functions of each domain; what is no address makes its definition unreadable.
+    /// Name, state and functions of each domain; a text that is not an address makes its definition
+    /// unreadable.
     domains: Vec<(&'static str, DomainState, Vec<&'static str>)>,
     /// Whether it does not answer.
     away: bool,
     /// How often its domains were listed.
     asked: Cell<usize>,
-    /// The listing from which on the last domain is there.
+    /// The listing from which the last domain exists.
     from: usize,
 }
 
@@ -123,11 +124,11 @@ impl Hypervisor for Fake {
     }
 }
 
-/// A host with two functions in one IOMMU group on vfio-pci, and a GPU that NVIDIA's driver has.
+/// A host with two functions in one IOMMU group on vfio-pci, and a GPU bound to NVIDIA's driver.
 struct Host {
     /// Its tree.
     dir: tempfile::TempDir,
-    /// What opening a VFIO group says.
+    /// The result of opening a VFIO group.
     opens: Result<(), Errno>,
     /// Groups that were opened.
     opened: RefCell<Vec<String>>,
@@ -170,7 +171,7 @@ impl Host {
         symlink(file, dir.join("3")).unwrap();
     }
 
-    /// Whether these functions are free, and how many groups are kept.
+    /// Whether these functions are free, and how many groups are held.
     fn look(
         &self,
         hypervisor: &dyn Hypervisor,
@@ -203,7 +204,7 @@ fn what_nobody_has_is_free_and_kept_until_the_write_is_done() {
         with(&[("a", DomainState::ShutOff, &[GPU]), ("b", DomainState::Running, &[OTHER])]);
     assert_eq!(host.look(&others, false, &[GPU]), Ok(1));
     assert_eq!(host.look(&others, false, &[GPU, MATE]), Ok(1), "one group, opened once");
-    // That which NVIDIA's driver has is in no group of VFIO's.
+    // A function of NVIDIA's driver is in no VFIO group.
     assert_eq!(host.look(&with(&[]), false, &[OTHER]), Ok(0));
     assert_eq!(*host.opened.borrow(), ["12", "12"]);
     assert_eq!(others.asked.get(), 4, "asked once more when the group is open");
@@ -246,9 +247,9 @@ fn where_libvirt_is_away_the_processes_and_the_kernel_tell() {
         let error = host.look(&away, force, &[GPU]).unwrap_err();
         assert_eq!(error, format!("{GPU} {said}"), "also with --force: it may be a guest");
     }
-    // Libvirt says that it is no guest.
+    // libvirt says that it is not a guest's.
     assert_eq!(host.look(&with(&[]), true, &[GPU]), Ok(1));
-    // The whole group is one.
+    // The group counts as one.
     assert_eq!(host.look(&away, false, &[MATE]).unwrap_err(), format!("{MATE} {said}"));
     fs::remove_dir_all(host.dir.path().join("proc/9")).unwrap();
     host.opens = Err(Errno::EBUSY);
@@ -288,7 +289,7 @@ fn a_process_on_the_hosts_driver_gives_way_to_force_alone() {
     let said = "is in use by process 11 (python3), which has /dev/nvidia3 open";
     assert_eq!(error, format!("{OTHER} {said}"));
     assert_eq!(host.look(&NoHypervisor, true, &[OTHER]), Ok(0));
-    // It is nobody's business of other functions.
+    // Other functions are not affected.
     assert_eq!(host.look(&with(&[]), false, &[GPU]), Ok(1));
 }
 

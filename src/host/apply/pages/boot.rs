@@ -1,10 +1,11 @@
-//! What reserves huge pages when the machine boots: one file for systemd-tmpfiles that is ours alone. A setting of
-//! sysctl would not do, since it cannot name a node: the kernel spreads its number over all.
+//! Reserves huge pages at boot: one tmpfiles.d file of our own. sysctl would not do, since it
+//! cannot name a node: the kernel spreads its number over all nodes.
 //!
-//! systemd runs these lines while it sets the system up, before libvirt's daemon and when hardly any memory is used yet.
-//! They are marked to be run at boot only (`w!`), so that a run of systemd-tmpfiles at another time, as packages make
-//! it, does not take away what was reserved since. The kernel's own arguments come still earlier, but belong to the
-//! boot loader, which is not ours: their text is printed.
+//! systemd runs these lines while it sets the system up, before libvirt's daemon and when hardly
+//! any memory is used yet. They are marked to run at boot only (`w!`), so that a run of
+//! systemd-tmpfiles at another time, as by package scripts, does not reset later reservations.
+//! Kernel arguments act even earlier, but belong to the boot loader, which is not ours: their text
+//! is printed.
 
 use crate::apply::boot::{BootFile, lines, read_written, written};
 use crate::fsroot::{FsError, FsRoot};

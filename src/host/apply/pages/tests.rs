@@ -1,4 +1,4 @@
-//! Numbers of pages on a tree whose kernel is played: it has so much memory in one piece and no more.
+//! Numbers of pages on a tree with a fake kernel with a limited amount of unfragmented memory.
 
 use super::*;
 use std::cell::{Cell, RefCell};
@@ -9,13 +9,13 @@ const PAGE: MemSize = MemSize::from_kib(2048);
 /// The directory of the pool.
 const POOL: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
 
-/// Plays the kernel on a tree with the nodes 0 and 1.
+/// A fake kernel on a tree with the nodes 0 and 1.
 struct Played {
     /// The tree.
     dir: tempfile::TempDir,
     /// How many pages node 1 can have.
     most: Cell<u64>,
-    /// How many it can have when its memory was put together.
+    /// How many it can have after compaction.
     compacted: u64,
     /// Whether it refuses writes.
     read_only: bool,
@@ -24,7 +24,7 @@ struct Played {
 }
 
 impl Played {
-    /// Node 1 with so many pages, of which some are in use.
+    /// Node 1 with this many pages, of which some are in use.
     fn new(total: u64, used: u64) -> Played {
         let dir = tempfile::tempdir().unwrap();
         for path in ["sys/devices/system/node/node0/hugepages", POOL] {
@@ -39,7 +39,7 @@ impl Played {
         played
     }
 
-    /// Says how many pages there are, and how many of them are in use.
+    /// Sets how many pages there are, and how many of them are in use.
     fn put(&self, total: u64, used: u64) {
         let dir = self.dir.path().join(POOL);
         fs::write(dir.join("nr_hugepages"), format!("{total}\n")).unwrap();
@@ -94,7 +94,7 @@ fn a_number_is_led_by_difference() {
         (3, 3, 10, 10),
         // Done already.
         (10, 3, 10, 10),
-        // Broken off half way.
+        // Interrupted half way.
         (7, 3, 10, 10),
         (7, 10, 3, 3),
         // Others have added 5 meanwhile, or taken 2.
@@ -103,7 +103,7 @@ fn a_number_is_led_by_difference() {
         // Others have taken more than ours: nothing is there to take.
         (1, 10, 3, 1),
         (0, 10, 3, 0),
-        // Given back, and others have added 4 since: ours come on top.
+        // Released, and others have added 4 since: ours are added on top.
         (7, 3, 10, 10),
         (3, 10, 3, 3),
     ] {
@@ -133,11 +133,11 @@ fn pages_come_and_go_and_twice_is_as_good_as_once() {
 fn what_others_have_added_or_use_meanwhile_stays() {
     let played = Played::new(4, 0);
     played.on(|pages| pages.perform(&step(4, 20))).unwrap();
-    // Somebody adds 8, of which none is in use.
+    // Somebody adds 8, none of which is in use.
     played.put(28, 0);
     played.on(|pages| pages.undo(&step(4, 20))).unwrap();
     assert_eq!(played.total(), 12);
-    // Somebody uses 18 of ours: all stay until they are free, so that none is given back twice.
+    // Somebody uses 18 of ours: all stay until they are free, so that none is released twice.
     let played = Played::new(20, 18);
     let error = played.on(|pages| pages.undo(&step(4, 20))).unwrap_err();
     let said = "16 pages of 2 MiB of node 1 are to be given back, and only 2 are free";
@@ -163,7 +163,7 @@ fn a_shortfall_is_told_with_numbers_and_can_be_undone() {
     assert_eq!(*played.log.borrow(), log);
     played.on(|pages| pages.undo(&step(2, 32))).unwrap();
     assert_eq!(played.total(), 2);
-    // Put together it is enough.
+    // After compaction there is enough.
     let mut played = Played::new(0, 0);
     played.most = Cell::new(10);
     played.on(|pages| pages.perform(&step(0, 32))).unwrap();

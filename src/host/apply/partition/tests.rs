@@ -1,4 +1,4 @@
-//! The steps on a Fabric Manager in memory that answers as it is told to.
+//! The steps on a Fabric Manager in memory with configured answers.
 
 use super::*;
 use crate::apply::{Step, StepError};
@@ -9,20 +9,20 @@ use std::collections::BTreeSet;
 /// A Fabric Manager with partition 1 of modules 1 to 4, and 3 and 4 of two of them each.
 #[derive(Default)]
 struct Fake {
-    /// Those that are active.
+    /// Active partitions.
     active: RefCell<BTreeSet<u32>>,
-    /// What it was asked.
+    /// The calls it received.
     calls: RefCell<Vec<String>>,
-    /// What calls return, by number: a code, and whether it is done nevertheless.
+    /// What calls return, by number: a code, and whether the change is made anyway.
     codes: Vec<(usize, i32, bool)>,
-    /// From which call on it is away.
+    /// The call from which it is unreachable.
     away_from: Cell<Option<usize>>,
     /// How many GPUs partition 3 has.
     narrow: Cell<bool>,
 }
 
 impl Fake {
-    /// Notes a call; what it returns, and whether it is done.
+    /// Records a call; returns its result, and whether the change is made.
     fn call(&self, call: String) -> (Result<(), ManagerRefusal>, bool) {
         let number = self.calls.borrow().len();
         let name = call.clone();
@@ -73,7 +73,7 @@ impl Partitions for Fake {
     }
 }
 
-/// Watches, and has a signal where it is told to.
+/// An observer with an optional signal.
 #[derive(Default)]
 struct Watch {
     /// What was told.
@@ -106,7 +106,7 @@ fn step() -> PartitionStep {
     }
 }
 
-/// What became of one step.
+/// The result of one step.
 struct End {
     /// Whether it was done.
     result: Result<(), PartitionError>,
@@ -241,7 +241,8 @@ fn what_is_not_free_is_refused_before_anything_is_begun() {
 #[test]
 fn in_use_is_success_where_the_list_says_active() {
     for code in [-7, -17] {
-        // Active without having been so before: somebody did it in between, or the answer was lost.
+        // Active although it was not before: somebody activated it in between, or the answer was
+        // lost.
         let place = Place::new(&[]);
         let end = place.activate(&Fake { codes: vec![(1, code, true)], ..Fake::default() });
         end.result.unwrap();
@@ -292,10 +293,10 @@ fn a_failure_in_the_middle_is_undone_where_it_may_have_been_done() {
     let undone = place.with(&fake, &[], Watch::default(), |s, _, _| s.undo_activation(&step()));
     assert!(undone.result.is_ok() && undone.file.is_empty());
     assert!(fake.active.borrow().is_empty());
-    // The same where it does not: nothing is left to undo.
+    // The same if it does not: nothing is left to undo.
     let end = Place::new(&[]).activate(&Fake { codes: vec![(1, -10, false)], ..Fake::default() });
     assert!(!end.result.unwrap_err().may_have_done() && end.file.is_empty());
-    // Away after the activation: nobody knows.
+    // Unreachable after the activation: the state is unknown.
     let fake = Fake { away_from: Cell::new(Some(2)), ..Fake::default() };
     let place = Place::new(&[]);
     let end = place.activate(&fake);
@@ -358,7 +359,7 @@ fn a_guest_that_is_off_leaves_its_partition_for_later_where_nobody_answers() {
     assert!(end.notes[0].starts_with(note), "{:?}", end.notes);
     let end = place.deactivate(&away(), false);
     assert!(matches!(end.result, Err(PartitionError::Manager(_))));
-    // Neither is a guest's partition that runs.
+    // Nor is the partition of a running guest.
     let held = [step().gpus[0].bdf];
     let may_wait = PartitionStep { may_wait: true, ..step() };
     let end =
@@ -384,7 +385,7 @@ fn the_steps_are_said_and_written_in_a_stable_form() {
 
 #[test]
 fn a_guest_that_starts_while_fabric_manager_is_waited_for_keeps_its_partition() {
-    // Asked three times: before anything, before the journal's line, and before each try.
+    // Checked three times: at the start, before the journal record, and before each attempt.
     for free in 0..4 {
         let (place, mut fake) = (Place::new(&[(3, "u")]), active(&[3]));
         fake.codes = vec![(1, -8, false)];

@@ -1,16 +1,16 @@
-//! What sets the kernel when the machine boots: what lies below /proc/sys by systemd-sysctl, the rest by systemd-tmpfiles.
+//! Kernel settings at boot: those below /proc/sys by systemd-sysctl, the rest by systemd-tmpfiles.
 
 use crate::apply::boot::{BootFile, read_written, written};
 use crate::fsroot::{FsError, FsRoot};
 use std::collections::BTreeMap;
 
-/// Our own file of what systemd-sysctl sets at boot. Its name comes behind those that begin with a number.
+/// Our own file for systemd-sysctl. Its name sorts after those starting with a number.
 const SYSCTL: &str = "etc/sysctl.d/gpuvm.conf";
-/// Our own file of what systemd-tmpfiles writes at boot.
+/// Our own file for systemd-tmpfiles.
 const TMPFILES: &str = "etc/tmpfiles.d/gpuvm-tuning.conf";
 /// The first line of both.
 const HEAD: &str = "# Made by `gpuvm host tuning --at-boot`; `gpuvm host undo` takes it back.\n";
-/// Where what systemd-sysctl sets lies.
+/// Prefix of the settings of systemd-sysctl.
 const PROC: &str = "proc/sys/";
 
 /// Values by path below the root.

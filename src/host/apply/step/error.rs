@@ -1,4 +1,4 @@
-//! Why a step was not possible.
+//! Errors of steps.
 
 use super::super::array::ArrayError;
 use super::super::bind::BindError;
@@ -16,23 +16,23 @@ use crate::command::CommandError;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
 
-/// Says why one step, or its undoing, was not possible.
+/// The error of a step or of its undo.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "step-")]
 pub enum StepError {
-    /// The hypervisor could not.
+    /// The hypervisor failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Hypervisor(#[from] HypervisorError),
-    /// The file system could not.
+    /// The file system failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Disk(#[from] DiskError),
-    /// The kernel could not.
+    /// The kernel failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Bind(#[source] BindError),
-    /// Somebody has by now what was to be taken, reset or given back, so it is left to him.
+    /// What was to be taken, reset or released is in use by now, so it is left as it is.
     #[error("{what} is in use by {by}")]
     InUse {
         /// What it is: the address of a function.
@@ -40,16 +40,17 @@ pub enum StepError {
         /// Who has it.
         by: String,
     },
-    /// Somebody has a disk of a domain that is to be defined or started.
+    /// A disk of a domain to be defined or started is in use.
     #[error("disk {} of it is not free any more: {by}", path.display())]
     #[strum(to_string = "disk-in-use")]
     Taken {
-        /// The disk, or what it lies over.
+        /// The disk, or its backing file.
         path: PathBuf,
         /// Who has it.
         by: String,
     },
-    /// Whether somebody has what was to be taken, reset or given back cannot be told, so it is left as it is.
+    /// It is unknown whether what was to be taken, reset or released is in use, so it is left as it
+    /// is.
     #[error("cannot tell whether {what} is in use: {why}")]
     #[strum(to_string = "use-unknown")]
     Untold {
@@ -62,7 +63,7 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Block(#[from] BlockError),
-    /// An array, or what speaks of it, could not be changed.
+    /// An array, or a file that refers to it, could not be changed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Array(#[from] ArrayError),
@@ -82,7 +83,7 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Setting(#[from] SettingError),
-    /// The host's network could not be changed, or is not as it is to be.
+    /// The host's network could not be changed, or is not as planned.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     HostNet(#[from] HostNetError),
@@ -95,22 +96,22 @@ pub enum StepError {
     StillRuns {
         /// Its name.
         name: String,
-        /// How long it was waited for, in seconds.
+        /// How long it waited, in seconds.
         wait_s: u64,
     },
-    /// The guest did not let go of a disk in time.
+    /// The guest did not release a disk in time.
     #[error("the guest `{name}` has not let go of disk {path} after {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     HoldsDisk {
         /// The domain's name.
         name: String,
         /// The disk's path on the host.
         path: String,
-        /// How long it was waited for, in seconds.
+        /// How long it waited, in seconds.
         wait_s: u64,
-        /// What the hypervisor says, where it refuses.
+        /// The hypervisor's refusal, if any.
         why: Option<Box<HypervisorError>>,
     },
-    /// A file was not what it had been when the change was planned.
+    /// A file has changed since the plan.
     #[error("{} changed while it was copied: {what}", path.display())]
     #[strum(to_string = "file-changed")]
     Changed {
@@ -119,7 +120,7 @@ pub enum StepError {
         /// What was different.
         what: String,
     },
-    /// A definition was not what it had been when the change was planned.
+    /// A definition has changed since the plan.
     #[error("the definition of domain `{name}` was changed by somebody else meanwhile")]
     #[strum(to_string = "domain-edited")]
     Edited {
@@ -131,21 +132,22 @@ pub enum StepError {
     OtherDomain {
         /// Its name.
         name: String,
-        /// The UUID of the one that is meant.
+        /// The UUID of the intended domain.
         uuid: String,
-        /// The UUID of the one that is there.
+        /// The UUID of the existing domain.
         theirs: String,
     },
-    /// Something of the name is there, and it is not what the step made.
+    /// Something of the name exists, but it is not what the step made.
     #[error("{what} is not the one that was made: {why}")]
     #[strum(to_string = "not-made-here")]
     NotOurs {
         /// What is there.
         what: String,
-        /// What tells.
+        /// How that is known.
         why: String,
     },
-    /// Another change of the host goes on, and what it takes a guest that is started now would take, too.
+    /// Another change of the host is in progress, and a guest started now could take the same
+    /// resources.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Lock(#[from] LockError),
@@ -155,7 +157,7 @@ pub enum StepError {
         /// Its name.
         name: String,
     },
-    /// A guest runs, and nobody has said that it may be ended.
+    /// A guest runs, and nobody has confirmed that it may be ended.
     #[error("domain `{name}` runs, and that it may be ended is not confirmed")]
     NotConfirmed {
         /// Its name.
@@ -164,7 +166,7 @@ pub enum StepError {
     /// A step was not tried, because one that may need it could not be undone.
     #[error("the step after it is not undone")]
     NotReached,
-    /// A network's definition was not what it had been when the change was planned.
+    /// A network's definition has changed since the plan.
     #[error("the definition of network `{name}` was changed by somebody else meanwhile")]
     NetworkEdited {
         /// The network's name.
@@ -178,7 +180,7 @@ pub enum StepError {
         /// What is seen of it.
         seen: String,
     },
-    /// A volume is not what it is meant to be.
+    /// A volume is not as expected.
     #[error("{seen}")]
     OtherVolume {
         /// What is seen of it.
@@ -188,14 +190,14 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
-    /// It is of the machine of the hypervisor's domains, and that is another one.
+    /// It is about the machine of the hypervisor's domains, which is another one.
     #[error("it is on machine `{host}`, and gpuvm runs on another")]
     #[strum(to_string = "other-machine")]
     Elsewhere {
         /// That machine.
         host: String,
     },
-    /// A signal came while it was waited.
+    /// A signal came while waiting.
     #[error("{signal} came")]
     Signal {
         /// The signal's name.
@@ -237,8 +239,8 @@ impl From<PartitionError> for StepError {
 }
 
 impl StepError {
-    /// Whether what was to be given back or taken away is somebody else's by now, or not known to be ours: it stays, and
-    /// nothing is left to do.
+    /// Whether what was to be released or removed belongs to somebody else by now, or is not known
+    /// to be ours: it stays, and nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
         use StepError::{Array, Edited, InUse, NotOurs, OtherDomain, Partition};
         matches!(
@@ -248,18 +250,18 @@ impl StepError {
                 | NotOurs { .. }
                 | Edited { .. }
                 | Array(ArrayError::Unproven { .. })
-                // Others have it, or GPUs of it, since.
+                // Others have it, or some of its GPUs, by now.
                 | Partition(PartitionError::Reassigned { .. } | PartitionError::Refused(_))
         )
     }
 
-    /// Whether the hypervisor was away.
+    /// Whether the hypervisor was unreachable.
     pub fn is_away(&self) -> bool {
         matches!(self, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection)
     }
 
-    /// Whether nothing that was done before may be undone any more where this step could not be: what runs, or may run,
-    /// has it.
+    /// Whether earlier steps must not be undone after this failure: a guest that runs, or may run,
+    /// uses them.
     pub fn ends_undoing(&self, step: &Step) -> bool {
         let of_domain = matches!(
             step,
@@ -271,8 +273,8 @@ impl StepError {
         of_domain || matches!(self, StepError::Hypervisor(_))
     }
 
-    /// Whether a step that gives back what a guest had need not be done any more: somebody else has that by now, or had
-    /// it and bound it otherwise, or it is gone.
+    /// Whether a step that releases a guest's resource is no longer needed: somebody else has that
+    /// by now, or bound it differently, or it is gone.
     pub fn lets_be(&self, step: &Step) -> bool {
         let others = matches!(
             self,
@@ -283,23 +285,24 @@ impl StepError {
         step.gives_back() && others
     }
 
-    /// Whether a drive that a killed run was erasing is left: it is erased further only where it is proven to be the same,
-    /// and nobody has it.
+    /// Whether a drive that an interrupted run was erasing is left: erasing continues only if it is
+    /// proven to be the same, and unused.
     pub fn leaves_drive(&self, step: &Step) -> bool {
         matches!(step, Step::WipeDrive(_))
             && matches!(self, StepError::Block(BlockError::InUse { .. } | BlockError::Other { .. }))
     }
 
-    /// Whether an array is not proven to be the one that was meant, or a drive of it holds something new: it is left as
-    /// it is, and so is all that was to come after it.
+    /// Whether an array is not proven to be the intended one, or one of its drives has new content:
+    /// it is left as it is, and all later steps are skipped.
     pub fn leaves_array(&self) -> bool {
         use ArrayError::{Become, OtherArray, OtherContent, Unproven};
         let StepError::Array(error) = self else { return false };
         matches!(error, Unproven { .. } | OtherArray { .. } | OtherContent { .. } | Become { .. })
     }
 
-    /// Whether a step may be done, or half done, although it failed: the hypervisor went away in the middle, or says
-    /// nothing that we know. A step that is refused, because of what is there already for one, has not begun.
+    /// Whether a step may be done, or half done, although it failed: the hypervisor disconnected
+    /// during it, or returned an unknown error. A refused step, such as one whose product already
+    /// exists, has not begun.
     pub fn may_have_done(&self, step: &Step) -> bool {
         use HypervisorErrorKind::{NoConnection, Other};
         match self {
@@ -308,10 +311,10 @@ impl StepError {
             StepError::Pages(error) => error.may_have_done(),
             StepError::Partition(error) => error.may_have_done(),
             StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
-            // What netplan has put in force of a change that it could not do whole is not known.
+            // How much netplan has applied of a failed change is unknown.
             StepError::HostNet(error) => !matches!(error, HostNetError::Changed { .. }),
             StepError::Array(ArrayError::Changed { .. }) => false,
-            // A command that fails may have done a part, or all but the last of it.
+            // A failed command may have done part of its work.
             StepError::Array(_) => !step.is_final(),
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! Steps in words.
+//! Descriptions of steps.
 
 use super::{Preallocate, Step};
 use crate::hypervisor::AskedBy;

@@ -1,9 +1,10 @@
-//! What becomes of a change whose run was killed, on a fake.
+//! Recovery of killed runs, on a fake.
 
 use super::*;
 use crate::identity::FileId;
 
-/// Does so many steps of a change, writes that one more begins, does it or not, and is killed: the journal stays.
+/// Performs some steps of a change, records that one more begins, performs it or not, and is
+/// killed: the journal stays.
 pub fn killed(
     dir: &std::path::Path,
     fake: &Fake,
@@ -81,7 +82,7 @@ fn a_recovery_that_fails_keeps_the_journal_and_is_run_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut fake = Fake::default();
     killed(dir.path(), &fake, "create", &create(dir.path()), 3, true);
-    // Define and start were calls 0 and 1; destroying goes well, undefining fails once.
+    // Define and start were calls 0 and 1; destroying succeeds, undefining fails once.
     fake.fails = vec![3];
     let journals = dir.path().join("journal");
     let orphan = Orphan::all_in(&journals).unwrap().readable.remove(0);
@@ -144,7 +145,7 @@ fn a_restart_that_is_killed_at_any_step_is_finished() {
         killed(dir.path(), &fake, "restart", &steps, done, also);
         assert_eq!(recovered(dir.path(), &fake).way, Way::Finish);
         assert_eq!(fake.domains.borrow().get("a"), Some(&true), "killed at step {done}");
-        // One call for each: a guest that runs already is not started, or ended, once more.
+        // One call for each: a running guest is not started, or ended, again.
         assert_eq!(fake.calls.get(), 2, "killed at step {done}, {also}");
     }
 }

@@ -1,4 +1,4 @@
-//! The steps on networks, on a fake that fails where it is told to.
+//! The steps on networks, on a fake that fails at configured calls.
 
 use super::*;
 use crate::apply::NetworkStep;
@@ -14,7 +14,7 @@ pub struct FakeNetworks {
     calls: Cell<usize>,
     /// The calls that fail.
     fails: Vec<usize>,
-    /// Whether it writes down another MTU than it is given.
+    /// Whether it stores another MTU than given.
     lies: bool,
 }
 
@@ -24,7 +24,7 @@ fn failed(kind: HypervisorErrorKind, message: &str) -> HypervisorError {
 }
 
 impl FakeNetworks {
-    /// Counts a call, fails it where it is told to, and changes a network that is there.
+    /// Counts a call, fails it if configured, and changes an existing network.
     fn change(
         &self,
         name: &str,
@@ -40,7 +40,7 @@ impl FakeNetworks {
         Ok(())
     }
 
-    /// What is there: each name with whether it is up, starts by itself, and its MTU.
+    /// The networks: name, whether active, whether autostarted, MTU.
     fn seen(&self) -> Vec<(String, bool, bool, Option<u32>)> {
         let all = self.all.borrow();
         let mtu = |network: &NetworkState| Network::read(&network.xml).unwrap().mtu;

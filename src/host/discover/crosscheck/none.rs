@@ -1,8 +1,8 @@
-//! The second opinion on this machine, in a program without hwloc: there is none, which is said.
+//! The comparison in a build without hwloc: reports that nothing was compared.
 
 use gpuvm_core::topology::Topology;
 
-/// Says that nothing was compared.
+/// Reports that nothing was compared.
 pub fn crosscheck(_: &Topology) -> Vec<String> {
     vec!["not compared with hwloc: this gpuvm was built without it (cargo feature `hwloc`)".into()]
 }

@@ -1,20 +1,20 @@
-//! What NVML says of GPUs, as values.
+//! NVML's answer about GPUs, as values.
 
 use gpuvm_core::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 
-/// What NVML says.
+/// NVML's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlAnswer {
-    /// Module ids, in the order of the question.
+    /// Module ids, in the order of the query.
     pub ids: Vec<(Bdf, u32)>,
     /// GPUs without one, and why.
     pub silent: Vec<(Bdf, String)>,
-    /// NVLinks of each GPU that tells them.
+    /// NVLinks of each GPU that reports them.
     pub links: Vec<GpuLinks>,
 }
 
-/// The NVLinks of one GPU that work.
+/// The working NVLinks of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLinks {
     /// The GPU.

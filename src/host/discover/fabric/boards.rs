@@ -1,53 +1,53 @@
-//! The boards whose NVLink fabric is published: how many parts each has, and which sets of GPUs form a guest.
+//! The boards whose NVLink fabric is published: the number of parts, and the sets of GPUs that may
+//! form a guest.
 //!
-//! Tables only (gpuvm-hardware(7), BOARDS to SHARED NVSWITCH). They are for planning; the host's
-//! Fabric Manager, where one runs, has the last word.
+//! Tables only (gpuvm-hardware(7), BOARDS to SHARED NVSWITCH). They are for planning; a running
+//! Fabric Manager takes precedence.
 
 use super::lists::{
     A100, A100_SHARED, A800, B200, BLACKWELL, H100, H800, HGX2, HGX2_SHARED, HOPPER, Run, Shared,
 };
 use gpuvm_core::topology::FabricModel;
 
-/// How the sets of GPUs of a board are ruled.
+/// The rule for sets of GPUs on a board.
 #[derive(Debug, Clone, Copy)]
 pub enum Sets {
     /// Any set may form a guest; GPUs are linked directly: pairs by GPU index, with the count of links.
     Mesh(&'static [(usize, usize, u32)]),
     /// Any set may form a guest; every GPU reaches every other over switches outside of the host.
     Rack,
-    /// The board has NVSwitches of its own; guests get them along, or Fabric Manager keeps them.
+    /// The board has NVSwitches of its own; guests get them, too, or Fabric Manager controls them.
     Switched {
         /// Sizes in full passthrough, largest first.
         runs: &'static [Run],
         /// Fabric Manager's list.
         shared: &'static Shared,
-        /// The model that is taken where the host does not say.
+        /// The default model if the host does not tell.
         usual: FabricModel,
     },
 }
 
-/// A machine of NVIDIA's.
+/// An NVIDIA machine.
 #[derive(Debug)]
 pub struct Machine {
-    /// What its DMI product name holds once everything but letters and digits is left out.
+    /// A part of its DMI product name, letters and digits only.
     pub product: &'static str,
-    /// Its name as people say it.
+    /// Its common name.
     pub name: &'static str,
     /// GPU boards in it.
     pub boards: usize,
-    /// Whether its module ids were published as 1 to 8 in order of the bus (gpuvm-hardware(7),
-    /// MODULE IDS).
+    /// Whether its published module ids are 1 to 8 in bus order (gpuvm-hardware(7), MODULE IDS).
     pub modules_by_bus: bool,
 }
 
 /// A kind of GPU board.
 #[derive(Debug)]
 pub struct Board {
-    /// Name as people say it, without the maker's machine.
+    /// Its common name, without NVIDIA's machine.
     pub name: &'static str,
     /// Machines that NVIDIA sells with it.
     pub machines: &'static [Machine],
-    /// Whether the tables hold on those machines only.
+    /// Whether the tables apply to those machines only.
     pub only_machines: bool,
     /// PCI device ids of its GPUs.
     pub gpu_ids: &'static [u16],
@@ -64,7 +64,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// GPUs that Fabric Manager's list counts: those of all boards that a host can have.
+    /// Returns the number of GPUs in Fabric Manager's list: those of all boards that a host can
+    /// have.
     pub fn gpus_in_list(&self) -> usize {
         self.gpus * self.most
     }
@@ -95,12 +96,12 @@ const fn machine(product: &'static str, name: &'static str, boards: usize) -> Ma
     Machine { product, name, boards, modules_by_bus: false }
 }
 
-/// A board whose switches usually stay with Fabric Manager.
+/// The rule of a board whose switches usually stay with Fabric Manager.
 const fn by_fabric_manager(runs: &'static [Run], shared: &'static Shared) -> Sets {
     Sets::Switched { runs, shared, usual: FabricModel::SharedNvswitch }
 }
 
-/// A board whose switches usually go along with its GPUs.
+/// The rule of a board whose switches usually go along with its GPUs.
 const fn passed(runs: &'static [Run], shared: &'static Shared) -> Sets {
     Sets::Switched { runs, shared, usual: FabricModel::FullPassthrough }
 }
@@ -111,7 +112,7 @@ const DGX_H100: Machine = Machine { modules_by_bus: true, ..machine("DGXH100", "
 /// DGX H200; GPUs of both ids were seen in it.
 const DGX_H200: Machine = Machine { modules_by_bus: true, ..machine("DGXH200", "DGX H200", 1) };
 
-/// What boards of eight GPUs without a machine of NVIDIA's have in common.
+/// The common part of boards with eight GPUs and no NVIDIA machine.
 const EIGHT: Board = Board {
     name: "",
     machines: &[],
@@ -124,7 +125,7 @@ const EIGHT: Board = Board {
     sets: by_fabric_manager(H100, &HOPPER),
 };
 
-/// Every board that is known. GPUs that stand in two of them differ in their count.
+/// Every known board. Boards with the same GPUs differ in their count.
 pub const BOARDS: &[Board] = &[
     Board {
         name: "DGX-1",
@@ -155,8 +156,9 @@ pub const BOARDS: &[Board] = &[
         sets: passed(A100, &A100_SHARED),
         ..EIGHT
     },
-    // The variant for export: pci.ids 20bd "A800 SXM4 40GB", 20f3 "A800-SXM4-80GB"; 8 links of 50 GB/s in place of 12,
-    // which `nvidia-smi topo -m` shows as NV8 (NVIDIA/nccl issue 933). Which four are off is not published.
+    // The variant for export: pci.ids 20bd "A800 SXM4 40GB", 20f3 "A800-SXM4-80GB"; 8 links of 50
+    // GB/s in place of 12, which `nvidia-smi topo -m` shows as NV8 (NVIDIA/nccl issue 933). Which
+    // four links are disabled is not published.
     Board {
         name: "HGX A800",
         machines: &[machine("DGXA800", "DGX A800", 1)],

@@ -1,6 +1,8 @@
-//! Counts the parts of an NVLink board on the PCI bus, dead ones included, and gives each GPU its place.
+//! Counts the parts of an NVLink board on the PCI bus, dead ones included, and gives each GPU its
+//! place.
 //!
-//! It knows no partition: only which parts answer, which board each belongs to and which places are empty.
+//! Does not know partitions, only which parts respond, which board each belongs to and which places
+//! are empty.
 
 use super::boards::{Board, Sets};
 use gpuvm_core::bdf::Bdf;
@@ -14,9 +16,9 @@ pub struct Census<'a> {
     parts: &'a Parts,
     /// Functions by address.
     index: BTreeMap<Bdf, &'a PciDevice>,
-    /// GPUs that answer, virtual functions left out, by address.
+    /// GPUs that respond, without virtual functions, by address.
     gpus: Vec<&'a PciDevice>,
-    /// NVSwitches that answer, by address.
+    /// NVSwitches that respond, by address.
     switches: Vec<&'a PciDevice>,
     /// Functions without ids in the place of a GPU.
     dead_gpus: Vec<&'a PciDevice>,
@@ -24,17 +26,17 @@ pub struct Census<'a> {
     dead_switches: Vec<&'a PciDevice>,
 }
 
-/// Where the parts of a known board stand.
+/// The places of a known board's parts.
 pub struct Layout {
     /// GPUs by place, board after board; none: missing or dead.
     pub slots: Vec<Option<Bdf>>,
-    /// NVSwitches that answer, by board.
+    /// NVSwitches that respond, by board.
     pub switches: Vec<Vec<Bdf>>,
-    /// Whether places and boards are known; else the GPUs stand in front, by address.
+    /// Whether places and boards are known; otherwise the GPUs come first, by address.
     pub placed: bool,
-    /// Whether a switch of the plan does not answer.
+    /// Whether a switch of the plan does not respond.
     pub switches_missing: bool,
-    /// What is missing, in words.
+    /// Descriptions of missing parts.
     pub missing: Vec<String>,
 }
 
@@ -69,7 +71,7 @@ impl<'a> Census<'a> {
         census
     }
 
-    /// Says of each dead function what its neighbours behind the nearest common bridge are.
+    /// Classifies each dead function by its neighbours behind the nearest common bridge.
     fn classify(&mut self, dead: Vec<&'a PciDevice>) {
         if dead.is_empty() {
             return;
@@ -109,7 +111,7 @@ impl<'a> Census<'a> {
         self.index.get(&bdf)?.driver.as_deref()
     }
 
-    /// GPUs that answer and that a board may carry.
+    /// Counts responding GPUs that a board may carry.
     pub fn gpus_of(&self, board: &Board) -> usize {
         self.gpus.iter().filter(|gpu| board.gpu_ids.contains(&gpu.device)).count()
     }
@@ -163,7 +165,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Splits parts by board: by package where each board hangs on one, else by address where all are there.
+    /// Splits parts by board: by package if each board is on one, otherwise by address if all are
+    /// present.
     #[allow(clippy::type_complexity)] // GPUs and switches, by board, each with whether it answers
     fn split<'b>(
         &self,
@@ -202,14 +205,16 @@ impl<'a> Census<'a> {
         self.parts.cores.iter().find(|core| core.node == node).map(|core| core.package)
     }
 
-    /// Gives the GPUs of one board their places. Where some are gone from the bus, those that stay are placed by the
-    /// PCIe tree, in pairs and fours; which half of a broken pair is empty does not matter to aligned runs.
+    /// Gives the GPUs of one board their places. If some are gone from the bus, the others are
+    /// placed by the PCIe tree, in pairs and fours; which half of a broken pair is empty does not
+    /// matter to aligned runs.
     fn place(&self, board: &Board, gpus: &[(&PciDevice, bool)]) -> Option<Vec<Option<Bdf>>> {
         let bdf = |(device, alive): &(&PciDevice, bool)| alive.then_some(device.bdf);
         if gpus.len() == board.gpus {
             return Some(gpus.iter().map(bdf).collect());
         }
-        // Only runs between one GPU and all of them bear a guess: a mesh needs the very place.
+        // Only boards with run sizes between one GPU and all tolerate a guess: a mesh needs exact
+        // places.
         let graded = matches!(board.sets, Sets::Switched { runs, .. } if runs.len() > 2);
         if gpus.len() > board.gpus || !graded {
             return None;
@@ -239,7 +244,7 @@ impl<'a> Census<'a> {
         Some(slots)
     }
 
-    /// What a GPU is behind, outermost first: package, then each bridge.
+    /// Returns what is above a GPU, outermost first: package, then each bridge.
     fn near(&self, device: &PciDevice) -> Vec<u64> {
         let package = self.package(device).map_or(u64::MAX, u64::from);
         let number = |bdf: Bdf| {
@@ -249,7 +254,7 @@ impl<'a> Census<'a> {
         std::iter::once(package).chain(self.bridges(device).into_iter().map(number)).collect()
     }
 
-    /// What is missing against the plan of `count` boards, in words; `gpus` answer.
+    /// Describes what is missing from `count` boards if `gpus` respond.
     fn missing(&self, gpus: usize, board: &Board, count: usize) -> Vec<String> {
         let mut missing = Vec::new();
         for (kind, dead) in [("GPU", &self.dead_gpus), ("NVSwitch", &self.dead_switches)] {

@@ -1,5 +1,5 @@
-//! NVML, loaded by name at run time and called in a process of its own. The declarations are our own, after NVML's public
-//! documentation.
+//! NVML, loaded by name at run time and called in a child process. The declarations are our own,
+//! from NVML's public documentation.
 #![allow(unsafe_code)] // calls into a C library
 
 use super::answer::{GpuLinks, NvmlAnswer};
@@ -47,7 +47,7 @@ struct PciInfo {
     address: [u8; 32],
 }
 
-/// Links that a GPU has at most: `NVML_NVLINK_MAX_LINKS` of the public `nvml.h`.
+/// The most links of a GPU: `NVML_NVLINK_MAX_LINKS` of the public `nvml.h`.
 const MOST_LINKS: c_uint = 18;
 /// `NVML_NVLINK_DEVICE_TYPE_SWITCH` and `_IBMNPU`, a POWER processor; 0 is a GPU.
 const SWITCH: c_uint = 2;
@@ -60,14 +60,14 @@ const NO_SUCH_LINK: [c_int; 2] = [2, 3];
 struct Nvml<'l> {
     /// Handles by address.
     handle_of: Symbol<'l, GetHandle>,
-    /// Words for codes.
+    /// Texts for codes.
     words: Symbol<'l, ErrorString>,
 }
 
 impl<'l> Nvml<'l> {
     /// Opens it.
     fn open(library: &'l Library) -> Result<Nvml<'l>, String> {
-        /// No GPU need be there, and none is attached before it is asked for.
+        /// No GPU needs to exist, and none is attached before it is queried.
         const LAZY: c_uint = 1 | 2;
         // SAFETY: the types are those of NVML's documentation.
         let (init, handle_of, words) = unsafe {
@@ -85,7 +85,7 @@ impl<'l> Nvml<'l> {
         }
     }
 
-    /// A code in words.
+    /// Returns the text of a code.
     fn name(&self, code: c_int) -> String {
         // SAFETY: gives a text for every number, which lasts as long as the library is loaded.
         let text = unsafe { (self.words)(code) };
@@ -151,14 +151,15 @@ fn module_ids(
     Ok(())
 }
 
-/// Asks for the links that are up, and where each leads.
+/// Asks for the links that are up, and their remote ends.
 fn nvlinks(
     library: &Library,
     nvml: &Nvml<'_>,
     gpus: &[Bdf],
     answer: &mut NvmlAnswer,
 ) -> Result<(), String> {
-    // SAFETY: the types are those of NVML's documentation. Drivers before 470 cannot tell what is at a link's end.
+    // SAFETY: the types are those of NVML's documentation. Drivers before 470 do not report the
+    // type of the remote end.
     let (state_of, remote_of, type_of) = unsafe {
         (
             find::<OfLink>(library, "nvmlDeviceGetNvLinkState")?,
@@ -176,7 +177,7 @@ fn nvlinks(
                 0 if is_up == 1 => {}
                 0 => continue,
                 code if NO_SUCH_LINK.contains(&code) => continue,
-                // What cannot be told of one link is not told of the GPU.
+                // If one link is unknown, the GPU is left out.
                 _ => continue 'gpus,
             }
             if let Some(type_of) = &type_of {
@@ -201,7 +202,7 @@ fn nvlinks(
 }
 
 impl PciInfo {
-    /// The function that it names; none where it names none, as in guests whose switches are not there.
+    /// The function that it names; none if it names none, as in guests without the switches.
     fn address(&self) -> Option<Bdf> {
         let (bus, device) = (u8::try_from(self.bus).ok()?, u8::try_from(self.device).ok()?);
         Bdf::new(self.segment, bus, device, 0).ok()

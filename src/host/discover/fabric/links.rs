@@ -1,8 +1,9 @@
-//! NVLinks that were read, not looked up: what a GPU's driver says of each link, what was kept of that for GPUs that are
-//! bound to vfio-pci by now, and how both are laid over the published table of a board. What was read wins.
+//! NVLinks as read from drivers rather than tables: the driver's report of each link, the stored
+//! report for GPUs now bound to vfio-pci, and how both override the published table of a board.
 //!
-//! The kept file is no setting: `host modules --write` writes it, and every change that binds a GPU away. Bridges are
-//! changed on a machine that is off, so what was kept since the last boot is not asked again.
+//! The stored file is not a setting: `host modules --write` writes it, and so does every change
+//! that unbinds a GPU. NVLink bridges are changed only while the machine is off, so links stored
+//! since the last boot are not queried again.
 
 use super::answer::{GpuLinks, NvmlAnswer};
 use super::nvml;
@@ -13,21 +14,21 @@ use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDe
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Where links stay known for GPUs that the driver does not have.
+/// The stored file with links of GPUs not bound to the driver.
 pub const PATH: &str = "/var/lib/gpuvm/nvlinks.json";
-/// The kept file's `format`.
+/// The stored file's `format`.
 const FORMAT: &str = "gpuvm-nvlinks";
-/// The kept file's `version`.
+/// The stored file's `version`.
 const VERSION: u32 = 1;
-/// NVLinks that a GPU has at most; a larger number is a misprint, or made up.
+/// The most NVLinks of a GPU; a larger number is an error or forged.
 pub const MOST_LINKS: u32 = 72;
 /// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// One GPU of the kept file.
+/// One GPU of the stored file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
-    /// Vendor and device id, so that another card in its place is told apart.
+    /// Vendor and device id, to detect another card in its place.
     ids: (u16, u16),
     /// Its links.
     #[serde(flatten)]
@@ -36,29 +37,29 @@ struct Kept {
     boot: Option<String>,
 }
 
-/// The kept file.
+/// The stored file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct File {
     /// Always the same.
     format: String,
-    /// Of the file.
+    /// The file's version.
     version: u32,
     /// GPUs by address.
     gpus: Vec<Kept>,
 }
 
-/// What was read of a host's NVLinks.
+/// The NVLinks read from a host.
 #[derive(Debug, Clone, Default)]
 pub struct Read {
     /// By address.
     pub gpus: Vec<GpuLinks>,
-    /// Who told, in words; empty where nobody did.
+    /// The source as text; empty without one.
     pub by: String,
-    /// What went wrong, for people.
+    /// What went wrong, for the user.
     pub note: Option<String>,
 }
 
-/// NVIDIA GPUs that answer, virtual functions left out.
+/// NVIDIA GPUs that respond, without virtual functions.
 fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
     let is_gpu = |device: &&PciDevice| {
         device.vendor == VENDOR_NVIDIA
@@ -68,8 +69,8 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
     parts.devices.iter().filter(is_gpu)
 }
 
-/// Reads the kept file; entries of other GPUs than those that are there are left out. It is a memory of what the driver
-/// said and can be read anew, so one that is damaged, or that the user may not read, is a note where there are GPUs.
+/// Reads the stored file, without entries of GPUs no longer present. It is only a cache of the
+/// driver's report, so a damaged or unreadable file is a note, if there are GPUs.
 fn kept(root: &FsRoot, parts: &Parts) -> Result<(Vec<Kept>, Option<String>), FsError> {
     if gpus(parts).next().is_none() {
         return Ok((Vec::new(), None));
@@ -109,7 +110,8 @@ fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
     Ok(root.read(BOOT)?.map(|text| text.trim().to_owned()))
 }
 
-/// GPUs that the driver has and whose links are not kept of this boot; none where there are no two GPUs to be linked.
+/// Returns GPUs bound to the driver whose links were not stored in this boot; empty with fewer than
+/// two GPUs.
 fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsError> {
     if !root.is_live() || gpus(parts).count() < 2 {
         return Ok(Vec::new());
@@ -120,19 +122,19 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
     Ok(bound.map(|gpu| gpu.bdf).filter(|&bdf| !known(bdf)).collect())
 }
 
-/// A question that was begun.
+/// A query in progress.
 pub struct Begun {
-    /// What was kept.
+    /// Stored entries.
     kept: Vec<Kept>,
-    /// What is wrong with the kept file.
+    /// What is wrong with the stored file.
     note: Option<String>,
-    /// GPUs that NVML is to be asked for.
+    /// GPUs to query from NVML.
     pub unknown: Vec<Bdf>,
     /// All NVIDIA GPUs.
     all: Vec<Bdf>,
 }
 
-/// Looks up what is kept, and what has to be asked.
+/// Looks up stored links, and which GPUs must be queried.
 pub fn begin(root: &FsRoot, parts: &Parts) -> Result<Begun, FsError> {
     let (kept, note) = kept(root, parts)?;
     let unknown = unknown(root, parts, &kept)?;
@@ -141,14 +143,14 @@ pub fn begin(root: &FsRoot, parts: &Parts) -> Result<Begun, FsError> {
 }
 
 impl Begun {
-    /// Asks NVML for links alone, where there is something to ask.
+    /// Asks NVML for links only, if any are unknown.
     pub fn ask(self) -> Read {
         let asked = !self.unknown.is_empty();
         let answer = asked.then(|| nvml::answer(nvml::begin(Vec::new(), self.unknown.clone())));
         self.end(answer.as_ref())
     }
 
-    /// Puts what is kept and what NVML answered together.
+    /// Combines stored links and NVML's answer.
     pub fn end(self, answer: Option<&Result<NvmlAnswer, String>>) -> Read {
         let Begun { kept, mut note, unknown, all } = self;
         let mut gpus: BTreeMap<Bdf, GpuLinks> =
@@ -173,8 +175,8 @@ impl Begun {
     }
 }
 
-/// The kept file as it is to be now, where it is to be written: with what NVML says of the GPUs that it has (`again`: of
-/// those, too, that were read in this boot).
+/// Returns the new content of the stored file if it changes: with NVML's report of the GPUs bound
+/// to the driver (`again`: even of those read in this boot).
 pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     let mut parts = Parts::default();
     super::super::pci::devices(root, &mut parts)?;
@@ -203,8 +205,8 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     Ok(Some(text).filter(|text| text.trim() != there.trim()))
 }
 
-/// Links of each pair of GPUs of which at least one was read: to each other, else over switches those of the one that has
-/// fewer. `before` stands for a GPU that was not read.
+/// Returns the links of each pair with at least one GPU that was read: direct ones, otherwise, over
+/// switches, those of the GPU with fewer. `before` is used for a GPU that was not read.
 fn pairs(read: &[GpuLinks], before: &[NvLink]) -> BTreeMap<(Bdf, Bdf), u32> {
     let key = |a: Bdf, b: Bdf| (a.min(b), a.max(b));
     let mut pairs: BTreeMap<(Bdf, Bdf), u32> = BTreeMap::new();
@@ -231,11 +233,11 @@ fn pairs(read: &[GpuLinks], before: &[NvLink]) -> BTreeMap<(Bdf, Bdf), u32> {
     pairs
 }
 
-/// Lays what was read over what a table says; returns notes. `listed`: Fabric Manager told the partitions, and its word on
-/// them stands.
+/// Overrides a table's links by those read; returns notes. `listed`: the partitions come from
+/// Fabric Manager and are kept.
 pub fn lay_over(fabric: &mut Fabric, read: &Read, listed: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
-    // Without a table there is nothing to fall back to, and people should know.
+    // Without a table there is no fallback, which the user should know.
     notes.extend(read.note.clone().filter(|_| fabric.links.is_empty() || !read.gpus.is_empty()));
     let most = read.gpus.iter().map(GpuLinks::all).max().unwrap_or(0);
     if read.gpus.is_empty() || (most == 0 && fabric.links.is_empty()) {
@@ -273,7 +275,7 @@ pub fn lay_over(fabric: &mut Fabric, read: &Read, listed: bool) -> Vec<String> {
     notes
 }
 
-/// Takes down the NVLinks of partitions to those that the GPUs in them have.
+/// Limits the NVLinks of partitions to those of their GPUs.
 fn cap(fabric: &mut Fabric) {
     let Fabric { partitions, links, .. } = fabric;
     for partition in partitions.iter_mut().filter(|partition| partition.gpus.len() > 1) {
@@ -286,7 +288,8 @@ fn cap(fabric: &mut Fabric) {
 }
 
 impl GpuLinks {
-    /// What does not lead to one of these GPUs leads to a switch: drivers before 470 do not tell the one from the other.
+    /// Links not leading to one of these GPUs lead to a switch: drivers before 470 do not
+    /// distinguish them.
     fn among(mut self, gpus: &[Bdf]) -> GpuLinks {
         let (to_gpus, others): (Vec<_>, Vec<_>) =
             self.direct.into_iter().partition(|(peer, _)| gpus.contains(peer));
@@ -295,7 +298,7 @@ impl GpuLinks {
         self
     }
 
-    /// Whether a GPU can have these: none to itself, and not more than any GPU has.
+    /// Whether these links are plausible: none to itself, and no more than any GPU has.
     fn is_sane(&self) -> bool {
         let all = self.direct.iter().map(|(_, links)| u64::from(*links)).sum::<u64>();
         self.direct.iter().all(|(peer, _)| *peer != self.bdf)
@@ -329,7 +332,7 @@ mod tests {
         Fabric { links: links.collect(), ..Fabric::default() }
     }
 
-    /// Lays over, and tells the links by bus.
+    /// Overrides, and returns the links by bus.
     fn laid(mut fabric: Fabric, gpus: Vec<GpuLinks>) -> (Vec<(u8, u8, u32)>, Vec<String>) {
         let read = Read { gpus, by: "NVML".into(), note: None };
         let notes = lay_over(&mut fabric, &read, false);
@@ -353,7 +356,8 @@ mod tests {
         let none = || table(&[]);
         let cross = vec![gpu(1, &[(4, 4)], 0), gpu(2, &[(3, 4)], 0), gpu(3, &[(2, 4)], 0)];
         assert_eq!(laid(none(), cross).0, [(1, 4, 4), (2, 3, 4)]);
-        // One GPU has lost two links to its switches; one is on vfio-pci and has what the table says.
+        // One GPU has lost two links to its switches; one is on vfio-pci and gets the table's
+        // links.
         let board = || table(&[(1, 2, 18), (1, 3, 18), (2, 3, 18)]);
         let read = vec![gpu(1, &[], 16), gpu(2, &[], 18)];
         assert_eq!(laid(board(), read).0, [(1, 2, 16), (1, 3, 16), (2, 3, 18)]);

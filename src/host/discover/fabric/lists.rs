@@ -1,4 +1,4 @@
-//! Which sets of GPUs form a guest on boards with NVSwitches: sizes in full passthrough
+//! The sets of GPUs that may form a guest on boards with NVSwitches: sizes in full passthrough
 //! (gpuvm-hardware(7), FULL PASSTHROUGH) and Fabric Manager's lists (SHARED NVSWITCH). Tables only.
 
 /// Fabric Manager's list of a kind of board, by module id; single GPUs follow the sets.
@@ -8,10 +8,10 @@ pub struct Shared {
     pub first_id: u32,
     /// Module ids of each partition of more than one GPU.
     pub sets: &'static [&'static [u32]],
-    /// How many of the sets, from the first on, have all NVLinks of their GPUs; the others have one less: switches of
-    /// the first generation reset ports in pairs only.
+    /// How many of the first sets have all NVLinks of their GPUs; the others have one fewer:
+    /// switches of the first generation reset ports in pairs only.
     pub unreduced: usize,
-    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off
+    /// Whether a GPU's reset after its partition was activated disables its NVLinks
     /// (gpuvm-hardware(7), SHARED NVSWITCH).
     pub reset_cuts_links: bool,
 }
@@ -19,9 +19,9 @@ pub struct Shared {
 /// One size of guest in full passthrough.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// GPUs; also what the first one's index is a multiple of.
+    /// Number of GPUs; the first index is a multiple of it.
     pub gpus: usize,
-    /// NVLinks of each GPU that work.
+    /// Working NVLinks of each GPU.
     pub links: u32,
     /// NVSwitches that go along.
     pub switches: usize,
@@ -92,7 +92,7 @@ pub const HGX2_SHARED: Shared = Shared {
     reset_cuts_links: true,
 };
 
-/// Fabric Manager's list on two boards HGX A100; a single board has the part of it whose modules it has.
+/// Fabric Manager's list on two boards HGX A100; a single board has the part with its own modules.
 pub const A100_SHARED: Shared = Shared {
     first_id: 0,
     sets: &[

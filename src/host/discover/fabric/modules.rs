@@ -1,7 +1,6 @@
-//! Which GPU is which module of its board. That never follows from the order of the bus
-//! (gpuvm-hardware(7), MODULE IDS), so it is asked of whoever knows: NVML, Fabric Manager, the
-//! admin's file, last a publication. This module puts their answers together; it asks only the file
-//! itself.
+//! Module ids of GPUs on their board. They never follow from the bus order (gpuvm-hardware(7),
+//! MODULE IDS), so they come from NVML, Fabric Manager, the admin's file, or last a publication.
+//! This module combines these sources; it reads only the file itself.
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
@@ -13,7 +12,7 @@ use std::fmt;
 /// The admin's file: a JSON object from address to module id. `gpuvm host modules --write` makes it.
 pub const PATH: &str = "/etc/gpuvm/module-ids.json";
 
-/// Who knows a module id, the most trusted first.
+/// The source of a module id, the most trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The driver that the GPU is bound to.
@@ -40,15 +39,15 @@ impl fmt::Display for Source {
 /// What is known of a host's module ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modules {
-    /// Module id by address, and who says so.
+    /// Module id by address, with its source.
     ids: BTreeMap<Bdf, (u32, Source)>,
-    /// Contradictions, for people.
+    /// Contradictions, for the user.
     pub notes: Vec<String>,
 }
 
 impl Modules {
-    /// Takes over what a source says. What a more trusted one said before stays, and the contradiction is noted; the
-    /// sources are to be added in the order of [`Source`].
+    /// Adds the ids of a source. Ids from a more trusted source stay, and contradictions are noted;
+    /// sources must be added in the order of [`Source`].
     pub fn add(&mut self, source: Source, ids: impl IntoIterator<Item = (Bdf, u32)>) {
         for (bdf, id) in ids {
             let other = self.ids.iter().find(|(gpu, (known, _))| *known == id && **gpu != bdf);
@@ -73,7 +72,7 @@ impl Modules {
         self.ids.get(&gpu).map(|(id, _)| *id)
     }
 
-    /// Who says so.
+    /// Returns the source of a GPU's module id.
     pub fn source(&self, gpu: Bdf) -> Option<Source> {
         self.ids.get(&gpu).map(|(_, source)| *source)
     }
@@ -93,7 +92,7 @@ impl Modules {
         self.ids.is_empty()
     }
 
-    /// Whose answers count, the most trusted first.
+    /// Returns the sources in use, the most trusted first.
     pub fn sources(&self) -> BTreeSet<Source> {
         self.ids.values().map(|(_, source)| *source).collect()
     }
@@ -106,8 +105,8 @@ impl Modules {
     }
 }
 
-/// Reads the admin's file; empty where it is missing. A file that leaves out a GPU of the host while it names one that
-/// is not there was written for other bus numbers: it is not used, and the second value says so.
+/// Reads the admin's file; empty if missing. A file that lacks a GPU of the host while naming a
+/// nonexistent one was written for other bus numbers: it is ignored, and the second value says so.
 pub fn from_file(
     root: &FsRoot,
     gpus: &[Bdf],
@@ -131,7 +130,7 @@ pub fn from_file(
     Ok((ids, None))
 }
 
-/// The admin's file: every address and every id once.
+/// The admin's file: every address and every id at most once.
 struct FileIds(BTreeMap<Bdf, u32>);
 
 impl<'de> Deserialize<'de> for FileIds {
@@ -156,7 +155,7 @@ impl<'de> Deserialize<'de> for FileIds {
     }
 }
 
-/// Reads one id; what is wrong with it is found here, where the reader still knows the line.
+/// Reads one id; errors are found here, where the parser still knows the line.
 struct FileId<'a> {
     /// The GPU.
     bdf: Bdf,

@@ -1,5 +1,5 @@
-//! Asks this machine's NVML in a child process with a deadline. What goes wrong becomes words for a note: nothing that
-//! NVIDIA's software does or lacks can stop a discovery.
+//! Asks this machine's NVML in a child process with a deadline. Failures become notes: no problem
+//! with NVIDIA's software can stop discovery.
 
 use super::answer::NvmlAnswer;
 use super::ffi;
@@ -7,7 +7,8 @@ use crate::child::Question;
 use gpuvm_core::bdf::Bdf;
 use std::time::Duration;
 
-/// When NVML is given up: without persistence mode the driver starts each GPU anew, at one or two seconds each.
+/// The deadline of NVML: without persistence mode the driver initializes each GPU, which takes one
+/// or two seconds each.
 const NVML_LIMIT: Duration = Duration::from_secs(20);
 
 /// Asks NVML for module ids, and for NVLinks, of GPUs on the driver `nvidia`.

@@ -1,5 +1,5 @@
-//! Partitions of the shared model: by module id, from Fabric Manager's list where it gave one, else from the table of
-//! the board. Asks nobody.
+//! Partitions of the shared model: by module id, from Fabric Manager's list if available, otherwise
+//! from the board's table. Pure.
 
 use super::Found;
 use super::boards::Board;
@@ -11,17 +11,18 @@ use gpuvm_core::fabric::{Listed, ListedGpu};
 use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
 use std::collections::BTreeMap;
 
-/// What a partition's GPUs are found by.
+/// Lookup of a partition's GPUs.
 struct Places<'a> {
     /// The board and its parts.
     found: &'a Found<'a>,
     /// Addresses by module id.
     by_id: BTreeMap<u32, Bdf>,
-    /// All GPUs, where all of the plan answer: a partition of all needs no module ids.
+    /// All GPUs, if all of the board respond: a partition of all needs no module ids.
     whole: Option<Vec<Bdf>>,
 }
 
-/// Fills in partitions, module ids and what is degraded; returns notes and the source of the partitions, in words.
+/// Fills in partitions, module ids and degraded parts; returns notes and the source of the
+/// partitions as text.
 pub fn fill(
     fabric: &mut Fabric,
     found: &Found<'_>,
@@ -67,7 +68,7 @@ pub fn fill(
     (notes, source)
 }
 
-/// Where module ids come from, in words, with what follows where they are not known.
+/// Describes the source of module ids, and the consequence if they are unknown.
 fn source(modules: &Modules, found: &Found<'_>) -> String {
     let unknown =
         found.layout.slots.iter().flatten().filter(|gpu| modules.get(**gpu).is_none()).count();
@@ -98,12 +99,13 @@ fn source(modules: &Modules, found: &Found<'_>) -> String {
 }
 
 impl Places<'_> {
-    /// The GPUs of a set of modules, by address; none where one is not known or does not answer.
+    /// The GPUs of a set of modules, by address; none if one is unknown or does not respond.
     fn gpus(&self, modules: &[u32]) -> Option<Vec<Bdf>> {
         if let Some(whole) = self.whole.as_ref().filter(|all| all.len() == modules.len()) {
             let mut whole = whole.clone();
             whole.sort_unstable();
-            // A board alone has one half of the list: where no module id is known, either may be its own.
+            // A single board has one half of the list: without known module ids either may be its
+            // own.
             return self.by_id.keys().all(|id| modules.contains(id)).then_some(whole);
         }
         let gpus: Option<Vec<Bdf>> = modules.iter().map(|id| self.by_id.get(id).copied()).collect();
@@ -113,7 +115,7 @@ impl Places<'_> {
         })
     }
 
-    /// Whether the NVSwitches of all boards of these GPUs answer.
+    /// Whether the NVSwitches of all boards of these GPUs respond.
     fn switched(&self, gpus: &[Bdf], board: &Board) -> bool {
         let layout = &self.found.layout;
         let sound = |index: usize| {
@@ -141,7 +143,8 @@ fn by_table(fabric: &mut Fabric, places: &Places<'_>, shared: &Shared) {
             _ if place < shared.unreduced => board.links,
             _ => board.links - 1,
         };
-        // Where nothing tells which half of the list is the board's own, the first one stands for both.
+        // If it is unknown which half of the list is the board's own, the first one represents
+        // both.
         let twice = fabric.partitions.iter().any(|partition| partition.gpus == gpus);
         if !twice && (gpus.len() == 1 || places.switched(&gpus, board)) {
             fabric.partitions.push(partition(id, gpus, nvlinks_per_gpu, false));
@@ -149,7 +152,8 @@ fn by_table(fabric: &mut Fabric, places: &Places<'_>, shared: &Shared) {
     }
 }
 
-/// Takes partitions from Fabric Manager's list; returns how many were left out because their GPUs are not known.
+/// Takes partitions from Fabric Manager's list; returns how many were left out because their GPUs
+/// are unknown.
 fn read(fabric: &mut Fabric, places: &Places<'_>, listed: &[Listed]) -> usize {
     let alive = places.found.layout.slots.iter().flatten();
     let all_known = alive.clone().all(|gpu| places.by_id.values().any(|known| known == gpu));
@@ -166,7 +170,7 @@ fn read(fabric: &mut Fabric, places: &Places<'_>, listed: &[Listed]) -> usize {
         let links = gpus.iter().map(|gpu| gpu.links).min().unwrap_or(0);
         match places.gpus(&modules) {
             Some(gpus) => fabric.partitions.push(partition(*id, gpus, links, *active)),
-            // The list names parts that do not answer, too.
+            // The list names unresponsive parts, too.
             None if all_known => {}
             None => left_out += 1,
         }

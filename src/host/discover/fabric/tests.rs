@@ -63,7 +63,7 @@ fn boards(count: u32, gpu: u16, switch: u16, switches: u8) -> Vec<PciDevice> {
     devices
 }
 
-/// What is known of a host of which only its parts are known.
+/// The fabric of a host known only by its parts.
 fn fabric(parts: &Parts) -> Fabric {
     planned(parts, &links::Read::default()).0
 }
@@ -196,7 +196,7 @@ fn gpus(devices: &[PciDevice]) -> Vec<Bdf> {
     gpus
 }
 
-/// What is known of a host that is in the shared model, with module ids in the given order of the bus.
+/// The fabric of a host in the shared model, with module ids given in bus order.
 fn shared_by(
     parts: &Parts,
     ids: &[u32],
@@ -235,7 +235,7 @@ fn the_shared_list_of_two_boards() {
     assert_eq!(sizes(&fabric), [1, 6, 4, 8, 16]);
     assert_eq!(sets(&fabric, &a100, 8)[5], (6, vec![4, 5, 6, 7, 8, 9, 10, 11], 12));
     assert_eq!(sets(&fabric, &a100, 1)[0], (19, vec![0], 0));
-    // Without module ids only the whole is sure.
+    // Without module ids only the whole board is certain.
     let (fabric, _) = shared_by(&a100, &[], None);
     assert_eq!(sizes(&fabric), [1, 0, 0, 0, 0]);
     assert!(fabric.source.unwrap().contains("gpuvm host modules --write"));
@@ -314,13 +314,13 @@ fn fabric_managers_list_has_the_last_word() {
     assert_eq!(fabric.links.iter().filter(|link| link.links == 16).count(), 7);
     assert!(fabric.source.unwrap().starts_with("partitions read from Fabric Manager; "));
 
-    // Without module ids only the whole is sure, and the rest is counted.
+    // Without module ids only the whole board is certain, and the rest is counted.
     let (fabric, notes) = shared_by(&parts, &[], Some(all()));
     assert_eq!((fabric.partitions.len(), fabric.partitions[0].id), (1, PartitionId(0)));
     assert!(notes[0].starts_with("2 of 3 partitions of Fabric Manager are left out"), "{notes:?}");
     assert_eq!(fabric.degraded, ["GPU (module 3) has 16 of 18 NVLinks"]);
 
-    // A GPU that does not answer takes its partitions without a word about module ids.
+    // A GPU that does not answer removes its partitions without a note on module ids.
     let mut devices = boards(1, 0x2330, 0x22a3, 4);
     let gone = gpus(&devices)[5];
     devices.retain(|device| device.bdf != gone);

@@ -1,5 +1,6 @@
-//! What the host itself says of a board with NVSwitches: the model in Fabric Manager's configuration, module ids, and
-//! on the live machine Fabric Manager's own list of partitions. Collects; what follows from it is judged elsewhere.
+//! The host's own reports of a board with NVSwitches: the model in Fabric Manager's configuration,
+//! module ids, and on the live machine Fabric Manager's list of partitions. Only collects them;
+//! they are evaluated elsewhere.
 
 use super::Found;
 use super::boards::Sets;
@@ -13,34 +14,34 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::Listed;
 use gpuvm_core::topology::FabricModel;
 
-/// What the host says.
+/// The host's reports.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     /// How NVSwitches serve guests.
     pub model: FabricModel,
-    /// Who says so, in words.
+    /// The source of the model, as text.
     pub model_source: String,
     /// Module ids.
     pub modules: Modules,
-    /// NVLinks that were read.
+    /// NVLinks as read.
     pub links: links::Read,
-    /// Fabric Manager's list, by number; none where it was not asked or gave none.
+    /// Fabric Manager's list, by number; none if it was not asked or gave none.
     pub listed: Option<Vec<Listed>>,
-    /// What went wrong, and what to know, for people.
+    /// Problems and notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Which module ids NVML is asked for.
+/// The module ids to request from NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskNvml {
-    /// Those that the admin's file does not have: attaching to a GPU takes seconds where nobody else uses it.
+    /// Those missing in the admin's file: attaching to an unused GPU takes seconds.
     Unknown,
     /// All, to write the file.
     All,
 }
 
 impl Told {
-    /// What a board without NVSwitches of its own says: nothing. Of others the model is the usual one.
+    /// Makes an empty report, with the board's default model.
     pub fn nothing(found: &Found<'_>) -> Told {
         let model = match found.board.sets {
             Sets::Switched { usual, .. } => usual,
@@ -77,7 +78,7 @@ impl Told {
         let bound = |gpu: &Bdf| found.census.driver(*gpu) == Some("nvidia");
         let wanted = |gpu: &Bdf| bound(gpu) && (ids == AskNvml::All || !file.contains_key(gpu));
         let visible: Vec<Bdf> = gpus.iter().copied().filter(|gpu| live && wanted(gpu)).collect();
-        // Both work at the same time.
+        // NVML and Fabric Manager work in parallel.
         let asks_modules = !visible.is_empty();
         let asks = asks_modules || !links.unknown.is_empty();
         let nvml = asks.then(|| nvml::begin(visible, links.unknown.clone()));
@@ -99,7 +100,7 @@ impl Told {
         told.links = links.end(answer.as_ref());
         match listing.map(Manager::end_list) {
             Some(Ok(listed)) => {
-                // From H100 on its addresses are null; where they are not, they are not to be relied on.
+                // Since H100 its addresses are null; if not, they are unreliable.
                 if shared.reset_cuts_links {
                     told.modules.add(Source::Manager, addresses(&listed, &gpus));
                 }

@@ -21,7 +21,7 @@ fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, FsRoot) {
     (dir, root)
 }
 
-/// The uses of a device in words.
+/// The uses of a device as text.
 fn says(files: &[(&str, &str)], name: &str) -> String {
     let (_dir, root) = host(files);
     let uses = Uses::read(&root).unwrap().of(&root, name).unwrap();
@@ -132,7 +132,7 @@ fn members_of_a_released_array_are_free() {
     for (record, wanted) in [
         (record("0123abcd:01230123:01230123:456789ab"), ""),
         (record("0123abcd:01230123:01230123:456789ac"), wanted),
-        // A record that cannot be read releases nothing.
+        // An unreadable record releases nothing.
         ("{}".to_owned(), wanted),
         (record("0123abcd:01230123:01230123:456789ab").replace("\"md1\"", "\"md2\""), wanted),
     ] {

@@ -1,9 +1,9 @@
-//! Why a text is no host as lstopo records it; the same with hwloc and without.
+//! Errors of lstopo records; the same with hwloc and without.
 
 use gpuvm_core::cpuset::MAX_ID;
 use gpuvm_core::topology::TopologyError;
 
-/// Says why a text is no lstopo record that can be used.
+/// The error of a text that is not a usable lstopo record.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lstopo-")]
 pub enum LstopoError {
@@ -28,7 +28,7 @@ pub enum LstopoError {
     Xml {
         /// Where.
         line: usize,
-        /// What the XML reader says.
+        /// The XML parser's error.
         reason: String,
     },
     /// Declares or uses entities.
@@ -42,7 +42,7 @@ pub enum LstopoError {
     /// XML of another kind.
     #[error("not an lstopo record: {found} where `topology` belongs (line {line})")]
     NotLstopo {
-        /// What stands there.
+        /// The element found.
         found: String,
         /// Where.
         line: usize,
@@ -60,12 +60,12 @@ pub enum LstopoError {
     Value {
         /// Attribute.
         name: String,
-        /// What stands there, shortened.
+        /// The value, shortened.
         value: String,
         /// Where.
         line: usize,
     },
-    /// An object that hwloc would trip over.
+    /// An object that hwloc would mishandle.
     #[error("object {reason} (line {line})")]
     Object {
         /// In what way.
@@ -79,7 +79,7 @@ pub enum LstopoError {
         /// What hwloc says.
         reason: String,
     },
-    /// A number is above what a host can have.
+    /// An id above what a host can have.
     #[error("{kind} set of {owner} is without end or above {max}", max = MAX_ID)]
     Set {
         /// What the set holds.
@@ -91,7 +91,7 @@ pub enum LstopoError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Topology(#[from] TopologyError),
-    /// This program cannot read any.
+    /// This build reads no such records.
     #[error(
         "this gpuvm was built without hwloc (cargo feature `hwloc`), which reads lstopo records"
     )]

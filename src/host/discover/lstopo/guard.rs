@@ -1,22 +1,22 @@
-//! Looks an lstopo XML over before hwloc reads it: the form, the format's version, and the sizes and depths that
-//! hwloc's reader would believe. It does not know what the objects mean.
+//! Validates an lstopo XML before hwloc parses it: its form, format version, and the sizes and
+//! depths that hwloc would trust. It does not know what the objects mean.
 
 use super::LstopoError;
 use gpuvm_core::cpuset::MAX_ID;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-/// The largest record that is read; the largest known one is 1 MB.
+/// The largest record accepted, in bytes; the largest known one is 1 MB.
 const LONGEST: usize = 32 << 20;
-/// The deepest nesting that is read; the deepest known record has 23 levels.
+/// The deepest nesting accepted; the deepest known record has 23 levels.
 const DEEPEST: usize = 128;
-/// The largest distance matrix that is read, in objects per side.
+/// The largest distance matrix accepted, in objects per side.
 const MATRIX: u64 = 4096;
 
-/// The sets that every object but those of I/O has. hwloc reads on without looking where one is missing.
+/// The sets of every object except I/O objects. hwloc does not check whether one is missing.
 const SETS: [&str; 4] = ["cpuset", "complete_cpuset", "nodeset", "complete_nodeset"];
 
-/// Refuses what is no lstopo record of a format that is read, and what would lead hwloc astray.
+/// Refuses texts that are not lstopo records of a supported format, or that would mislead hwloc.
 pub fn check(text: &str) -> Result<(), LstopoError> {
     if text.len() > LONGEST {
         return Err(LstopoError::TooLong { bytes: text.len(), most: LONGEST });
@@ -73,13 +73,13 @@ fn known_entity(name: &str) -> bool {
     matches!(name, "amp" | "lt" | "gt" | "quot" | "apos")
 }
 
-/// The line that a byte stands on, from 1.
+/// Returns the line of a byte, from 1.
 fn line_of(text: &str, position: u64) -> usize {
     let position = usize::try_from(position).unwrap_or(usize::MAX).min(text.len());
     text.as_bytes()[..position].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Refuses an element that is the wrong root, or whose numbers hwloc would trip over.
+/// Refuses an element that is the wrong root, or with numbers that hwloc would mishandle.
 fn examine(
     element: &BytesStart<'_>,
     started: bool,
@@ -128,7 +128,7 @@ fn examine(
     }
     if name == "object" {
         let io = matches!(kind.as_str(), "PCIDev" | "Bridge" | "OSDev" | "Misc");
-        // Format 1 has no node sets on hosts that have no NUMA.
+        // Format 1 has no node sets on hosts without NUMA.
         if !(if io { sets == 0 } else { matches!(sets, 0b1111 | 0b0011) }) {
             let reason = "without the sets that its type has";
             return Err(LstopoError::Object { reason, line: line() });

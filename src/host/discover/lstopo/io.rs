@@ -65,7 +65,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Adds what hangs on PCI, and drives that do not.
+/// Adds PCI devices, and drives without one.
 pub fn read(
     hwloc: &hwlocality::Topology,
     node_of: &BTreeMap<PcpuId, NodeId>,
@@ -81,7 +81,7 @@ pub fn read(
             bdf,
             parent,
             root: root(object, domains),
-            // The record has no programming interface.
+            // The record lacks the programming interface.
             class: u32::from(ids.class_id()) << 8,
             vendor: ids.vendor_id(),
             device: ids.device_id(),
@@ -99,7 +99,7 @@ pub fn read(
             boot_vga: false,
             uuid: None,
         };
-        // hwloc itself tells no function twice; of a forged record the first one counts.
+        // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);
     }
     let mut drives: BTreeMap<String, Drive> = BTreeMap::new();
@@ -152,7 +152,7 @@ fn function<'a>(
     Some((Bdf::new(segment, ids.bus_id(), ids.bus_device(), ids.function()).ok()?, ids))
 }
 
-/// The root complex above a function, in the kernel's spelling.
+/// The root complex above a function, in the kernel's notation.
 fn root(object: &TopologyObject, domains: &Domains) -> Option<String> {
     let top = object.ancestors().take_while(|above| above.object_type().is_io()).last()?;
     match top.attributes()? {
@@ -165,7 +165,7 @@ fn root(object: &TopologyObject, domains: &Domains) -> Option<String> {
     }
 }
 
-/// The node of a function: that of the pcpus near to it, where these are of one.
+/// The node of a function: that of its nearby pcpus, if these are of a single node.
 fn node(object: &TopologyObject, node_of: &BTreeMap<PcpuId, NodeId>) -> Option<NodeId> {
     let near = pcpus(object.first_non_io_ancestor()?, "an I/O object").ok()?;
     let nodes: BTreeSet<NodeId> =

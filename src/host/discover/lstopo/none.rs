@@ -1,4 +1,4 @@
-//! Hosts as lstopo records them, in a program without hwloc: none is read.
+//! lstopo records in a build without hwloc: none can be read.
 
 #[path = "error.rs"]
 mod error;
@@ -7,7 +7,7 @@ pub use error::LstopoError;
 
 use gpuvm_core::topology::Topology;
 
-/// Refuses an lstopo XML: hwloc reads it, and is not here.
+/// Refuses an lstopo XML, which only hwloc can parse.
 pub fn from_lstopo_xml(_: &str) -> Result<Topology, LstopoError> {
     Err(LstopoError::NoHwloc)
 }

@@ -9,7 +9,8 @@ fn write(dir: &Path, path: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// A host's /proc with a guest's process 40, a kernel thread 41 of it, and a process that only speaks of its UUID.
+/// A host's /proc with a guest's process 40, a kernel thread 41 of it, and a process that merely
+/// mentions its UUID.
 fn recorded() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let proc = dir.path().join("proc");
@@ -24,7 +25,7 @@ fn recorded() -> tempfile::TempDir {
         write(&proc, &format!("40/task/{tid}/comm"), &format!("{name}\n"));
         write(&proc, &format!("40/task/{tid}/status"), &status(pcpus));
     }
-    // Ended while it was looked at.
+    // It ended meanwhile.
     std::fs::create_dir_all(proc.join("40/task/44")).unwrap();
     write(&proc, "41/comm", "vhost-40\n");
     write(&proc, "41/status", &status("0-95"));
@@ -108,7 +109,7 @@ fn how_long_a_process_has_run() {
     let dir = recorded();
     let proc = dir.path().join("proc");
     write(&proc, "uptime", "5400.25 20000.00\n");
-    // A program's name may have anything in it.
+    // A program's name may contain anything.
     let fields: Vec<String> = (3..52).map(|field| (field * 10_000).to_string()).collect();
     write(&proc, "40/stat", &format!("40 (q) S (1) {}\n", fields.join(" ")));
     let root = FsRoot::at(dir.path()).unwrap();

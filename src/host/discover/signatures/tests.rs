@@ -1,4 +1,4 @@
-//! What lies on images, and what is said of it.
+//! Content of images, and its description.
 
 use super::{content, guid_bytes, whole_content};
 use gpuvm_core::topology::{Content, Signature};
@@ -14,7 +14,7 @@ fn image(at: u64, bytes: &[u8]) -> tempfile::NamedTempFile {
     file
 }
 
-/// The kinds of marks on an image.
+/// The kinds of signatures on an image.
 fn kinds(path: &Path) -> Vec<String> {
     let Content::Signatures(all) = whole_content(path) else { panic!("not read") };
     all.into_iter().map(|one| one.kind).collect()

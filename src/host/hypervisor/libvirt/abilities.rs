@@ -1,11 +1,12 @@
-//! What this libvirt and its QEMU can do with disks, found by asking: libvirt's domain capabilities do not say it, and
-//! version numbers lie where a distribution adds or leaves out. libvirt writes the command line of a guest that asks for
-//! it, or says that QEMU cannot; nothing is made or started for that.
+//! Disk features of this libvirt and its QEMU, found by probing: libvirt's domain capabilities do
+//! not list them, and version numbers mislead where a distribution adds or removes features.
+//! libvirt generates the command line of a probe guest, or reports that QEMU cannot; nothing is
+//! created or started.
 
 use gpuvm_core::domain::guest::{Abilities, VirtType};
 use virt::connect::Connect;
 
-/// What the probed disk asks for: an attribute, elements.
+/// The feature of a probed disk: an attribute, elements.
 type Wish = (&'static str, &'static str);
 
 /// io_uring.
@@ -17,27 +18,29 @@ const QUEUE_MAPPING: Wish = (
      <iothread id='2'><queue id='1'/></iothread></iothreads>",
 );
 
-/// Asks. A driver that cannot be asked, such as libvirt's test driver, and a connection for reading only can do nothing
-/// beyond what every one can.
+/// Probes the features. A driver that cannot be probed, such as libvirt's test driver, and a
+/// read-only connection have only the common ones.
 pub(super) fn ask(connection: &Connect) -> Abilities {
-    // The emulator is the same program, and works where the host has no hardware virtualization; a few are built without.
+    // Emulation uses the same program, and works without hardware virtualization; a few QEMUs are
+    // built without it.
     match ask_for(connection, VirtType::Qemu) {
         none if none == Abilities::default() => ask_for(connection, VirtType::Kvm),
         some => some,
     }
 }
 
-/// Asks what guests of a kind can have.
+/// Probes the features for guests of a kind.
 fn ask_for(connection: &Connect, virt: VirtType) -> Abilities {
     let can = |wish| connection.domain_xml_to_native("qemu-argv", &probe(virt, wish), 0).is_ok();
-    // One question where all goes well, which is the usual case.
+    // One probe in the usual case that everything works.
     if can((IO_URING.0, QUEUE_MAPPING.1)) {
         return Abilities { io_uring: true, queue_mapping: true, ..Abilities::default() };
     }
     Abilities { io_uring: can(IO_URING), queue_mapping: can(QUEUE_MAPPING), ..Abilities::default() }
 }
 
-/// A guest whose only disk asks for something. libvirt does not open the disk's file for that.
+/// Makes a guest whose only disk uses a feature. libvirt does not open the disk's file for the
+/// probe.
 fn probe(virt: VirtType, (attribute, elements): Wish) -> String {
     let virt = virt.as_str();
     format!(

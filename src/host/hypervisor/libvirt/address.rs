@@ -1,4 +1,4 @@
-//! The addresses of a guest behind libvirt: leases, the guest's agent, the host's ARP table.
+//! The addresses of a guest through libvirt: leases, the guest's agent, the host's ARP table.
 
 use super::super::Hypervisor as _;
 use super::Libvirt;
@@ -18,37 +18,38 @@ use virt::enumutil::Enum;
 use virt::network::Network;
 use virt::sys;
 
-/// How long an agent may take to answer. libvirt gives up after 5 s on one that does not answer at all, and never on one
-/// that answers only the first message; so that no guest can hold us up, there is a limit of our own.
+/// How long an agent may take to answer. libvirt gives up after 5 s on one that does not answer at
+/// all, but never on one that answers only the first message; with our own limit no guest can block
+/// us.
 const AGENT_WAIT: Duration = Duration::from_secs(6);
 
-/// How long after a silence no agent is asked: as long as libvirt holds further questions back, which would let each
-/// look at a guest's address take seconds.
+/// How long after a timeout no agent is asked: as long as libvirt delays further requests, which
+/// would make each address lookup take seconds.
 const AGENT_REST: Duration = Duration::from_secs(30);
 
-/// Whether agents are asked.
+/// The state of asking agents.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
-    /// When one was silent last.
+    /// The time of the last timeout.
     silent: Cell<Option<Instant>>,
 }
 
 impl Agents {
-    /// What a guest's agent says of its interfaces; nothing where it does not answer in time.
+    /// Asks a guest's agent for its interfaces; empty if it does not answer in time.
     fn ask(&self, domain: &Domain) -> Vec<Interface> {
         if self.silent.get().is_some_and(|since| since.elapsed() < AGENT_REST) {
             return Vec::new();
         }
         let (tell, told) = mpsc::channel();
         let (domain, begun) = (domain.clone(), Instant::now());
-        // It is left behind where the agent is silent, and ends with the answer or with the program.
+        // It is abandoned on a timeout, and ends with the answer or with the program.
         std::thread::spawn(move || {
             let agent = sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT;
-            // Nobody listens any more where the time was over.
+            // After a timeout nobody receives this.
             let _ = tell.send(domain.interface_addresses(agent, 0).unwrap_or_default());
         });
         let interfaces = told.recv_timeout(AGENT_WAIT).unwrap_or_default();
-        // One that is not there is told at once.
+        // A missing agent is reported at once.
         if interfaces.is_empty() && begun.elapsed() > AGENT_WAIT / 2 {
             self.silent.set(Some(Instant::now()));
         }
@@ -56,8 +57,9 @@ impl Agents {
     }
 }
 
-/// The addresses of a guest by the sources in their order, until each of these interfaces has one; of all sources where
-/// no interface is named. What is older than the guest's start is not taken: another system may have booted.
+/// The addresses of a guest from the sources in order, until each of these interfaces has one; from
+/// all sources if no interface is named. Addresses older than the guest's start are ignored:
+/// another system may have booted.
 pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
     let mut known: Vec<GuestAddress> = Vec::new();
     let run = Run { libvirt, domain, age: OnceCell::new(), networks: OnceCell::new() };
@@ -66,7 +68,7 @@ pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> 
         if !macs.is_empty() && macs.iter().all(is_known) {
             break;
         }
-        // A source that this driver has not, or an agent that does not answer, knows no address.
+        // An unsupported source, or an agent that does not answer, yields no address.
         let ask = |number| domain.interface_addresses(number, 0).unwrap_or_default();
         let interfaces = match source {
             AddressSource::Lease => ask(sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE),
@@ -82,22 +84,23 @@ pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> 
     known
 }
 
-/// How much younger than its start what a guest says may seem: leases and the kernel count in whole seconds.
+/// The tolerance in comparing ages: leases and the kernel count in whole seconds.
 const BLUR: Duration = Duration::from_secs(2);
 
-/// Whether something so long ago was since the start of a guest of this age.
+/// Whether an event this long ago was after the start of a guest of this age.
 fn is_since(age: Duration, ago: Duration) -> bool {
     ago <= age + BLUR
 }
 
-/// Has the kernel ask by ARP who has an address, and waits as long as an answer on one machine takes. Nothing is said but a
-/// byte to UDP's discard port (RFC 863), which makes the kernel ask. Whether it could be sent.
+/// Makes the kernel send an ARP request for an address, and waits as long as an answer on one
+/// machine takes. It sends a byte to UDP's discard port (RFC 863), which triggers the request.
+/// Returns whether it could be sent.
 fn ask_for(ip: IpAddr) -> bool {
     /// The port.
     const DISCARD: u16 = 9;
     let from: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        // Its neighbours are not looked at.
+        // IPv6 neighbours are not read.
         IpAddr::V6(_) => return false,
     };
     let socket = UdpSocket::bind((from, 0));
@@ -114,7 +117,7 @@ struct Run<'a> {
     libvirt: &'a Libvirt,
     /// The guest.
     domain: &'a Domain,
-    /// For how long it has run; none: there is no telling, or it goes on where it was saved or came from.
+    /// How long it has been running; none: unknown, or it was restored or migrated.
     age: OnceCell<Option<Duration>>,
     /// The networks that it is on.
     networks: OnceCell<Vec<Network>>,
@@ -140,7 +143,7 @@ impl Run<'_> {
         match given {
             None => false,
             Some(Given::Ago(ago)) if is_since(age, ago) => false,
-            // Who has it is asked, and what answers was the guest since its start.
+            // An ARP request is sent, and an answer proves that the guest has it since its start.
             Some(Given::Ago(_) | Given::ForEver) => {
                 let answers = || answered(ip).is_some_and(|ago| is_since(age, ago));
                 !(answers() || (ask_for(ip) && answers()))
@@ -148,11 +151,11 @@ impl Run<'_> {
         }
     }
 
-    /// For how long it has run on this machine.
+    /// Reads how long it has been running on this machine.
     fn read_age(&self) -> Option<Duration> {
         use DomainRunningReason::{FromSnapshot, Migrated, Restored};
         let (_, reason) = self.domain.state().ok()?;
-        // None of these is a boot: the guest keeps the addresses that it had.
+        // None of these is a boot: the guest keeps its addresses.
         let goes_on = matches!(reason, Enum::Known(DomainStateReason::Running(reason))
             if reason.is_any(vec![FromSnapshot, Migrated, Restored]));
         if goes_on || !self.libvirt.has_guests_here() {
@@ -177,7 +180,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether an address can lead to a guest. One of a link alone cannot without the link's name.
+/// Whether an address can reach a guest. A link-local one cannot without the link's name.
 fn is_reachable(ip: &IpAddr) -> bool {
     let of_a_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast() && !of_a_link

@@ -1,5 +1,5 @@
-//! Questions to a guest's agent. libvirt has them in a second library, which the binding links or leaves out at build
-//! time; here it is loaded when the first question is asked.
+//! Commands to a guest's agent. They are in a second libvirt library, which the binding links or
+//! omits at build time; here it is loaded for the first command.
 #![allow(unsafe_code)] // one function of a library that is loaded at run time
 
 use super::{Libvirt, error};
@@ -12,8 +12,8 @@ use virt::sys::virDomainPtr;
 /// The library, which every distribution installs together with `libvirt.so.0`.
 const LIBRARY: &str = "libvirt-qemu.so.0";
 
-/// `virDomainQemuAgentCommand` of libvirt/libvirt-qemu.h: domain, command, timeout in seconds, flags; the answer is the
-/// caller's to free.
+/// `virDomainQemuAgentCommand` of libvirt/libvirt-qemu.h: domain, command, timeout in seconds,
+/// flags; the caller frees the answer.
 type AgentCommand = unsafe extern "C" fn(virDomainPtr, *const c_char, c_int, c_uint) -> *mut c_char;
 
 unsafe extern "C" {
@@ -52,9 +52,9 @@ impl Libvirt {
         if answer.is_null() {
             return Err(error(&doing, &Error::last_error()));
         }
-        // SAFETY: libvirt gives a string that ends with NUL, and nobody else knows it.
+        // SAFETY: libvirt returns a NUL-terminated string, owned by us.
         let text = unsafe { CStr::from_ptr(answer) }.to_string_lossy().into_owned();
-        // SAFETY: it is the caller's, made by the C library, and read for the last time.
+        // SAFETY: it is ours, allocated by the C library, and not used afterwards.
         unsafe { free(answer.cast()) };
         Ok(text)
     }

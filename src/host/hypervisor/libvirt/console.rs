@@ -1,18 +1,18 @@
-//! A guest's console behind libvirt's stream, which never blocks: libvirt's event loop fills it.
+//! A guest's console through libvirt's nonblocking stream, which libvirt's event loop fills.
 
 use super::super::{Console, ConsoleRead, HypervisorError};
 use super::{Libvirt, error};
 use virt::stream::Stream;
 use virt::sys;
 
-/// What a stream answers that would have to wait.
+/// A stream's return value if it would block.
 const WOULD_WAIT: isize = -2;
 
-/// A console that is attached to.
+/// An attached console.
 struct Attached {
-    /// The stream; none once it is given up.
+    /// The stream; none once it is closed.
     stream: Option<Stream>,
-    /// What is done with it, for errors.
+    /// The operation, for errors.
     doing: String,
 }
 
@@ -46,7 +46,7 @@ impl Console for Attached {
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError> {
         let Some(stream) = &self.stream else { return Ok(0) };
         let sent = stream.send(from).map_err(|e| error(&self.doing, &e))?;
-        // Negative: it would have to wait.
+        // Negative: it would block.
         Ok(usize::try_from(sent).unwrap_or(0))
     }
 }
@@ -54,7 +54,7 @@ impl Console for Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
-            // A stream that has ended cannot be given up; both are its end.
+            // An ended stream cannot be aborted; both end it.
             let _ = stream.abort();
         }
     }

@@ -1,4 +1,4 @@
-//! Domains behind libvirt.
+//! Domains through libvirt.
 
 use super::super::machine::{Identity, Machine, Told};
 use super::super::{
@@ -18,11 +18,11 @@ use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
-/// How long a domain that is being ended may take to be gone. With the embedded driver of a second process the end is
-/// seen a moment after libvirt said that the domain does not run.
+/// How long a domain being ended may take to disappear. With the embedded driver of a second
+/// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// What libvirt says that domains can have, as far as it is looked at.
+/// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
     /// The emulator.
@@ -47,7 +47,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn versions(&self) -> Versions {
-        // libvirt's test driver answers with its own version for QEMU's.
+        // libvirt's test driver returns its own version as QEMU's.
         let is_qemu = self.uri.starts_with("qemu");
         let qemu = self.connection().hyp_version().ok().filter(|_| is_qemu);
         let libvirt = self.connection().lib_version().ok();
@@ -87,7 +87,8 @@ impl Hypervisor for Libvirt {
         let doing = format!("list the domains of {}", self.uri);
         let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
         let all = list(0)?;
-        // Who is in a state is told by one call for all of them, and only what is in neither is asked by itself.
+        // One call per state lists all domains in it, and only those in neither are queried
+        // separately.
         let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
@@ -129,10 +130,10 @@ impl Hypervisor for Libvirt {
             XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
             XmlOf::Live => 0,
         };
-        // Secrets are for those who may change: a connection for reading would be refused them.
+        // A read-only connection may not request secrets.
         let secret = which != XmlOf::Public && self.read_only.is_none();
         let secrets = if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
-        // A domain that was listed need not be looked up, unless it was made anew since.
+        // A listed domain need not be looked up, unless it was recreated since.
         if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags | secrets)) {
             return Ok(xml);
         }
@@ -157,7 +158,7 @@ impl Hypervisor for Libvirt {
     fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
         let doing = format!("look for snapshots of domain `{name}`");
         let domain = self.find(&doing, name)?;
-        // Not every driver has them.
+        // Not every driver supports them.
         let number = |of: Result<u32, Error>| match of {
             Err(e) if is_unsupported(&e) => Ok(0),
             number => number.map_err(|e| error(&doing, &e)),
@@ -190,7 +191,8 @@ impl Hypervisor for Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let asked = match by {
             AskedBy::Agent => domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_GUEST_AGENT),
-            // Not every driver takes the flag for ACPI; without one libvirt may ask the agent first.
+            // Not every driver accepts the flag for ACPI; without it libvirt may ask the agent
+            // first.
             AskedBy::PowerButton => {
                 match domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN) {
                     Err(e) if is_unsupported(&e) => domain.shutdown(),
@@ -263,7 +265,7 @@ impl Hypervisor for Libvirt {
 }
 
 impl Libvirt {
-    /// Removes a definition; `nvram`: the flag that says what becomes of its NVRAM.
+    /// Removes a definition; `nvram`: the flag for keeping or removing its NVRAM.
     fn undefine_with(
         &self,
         name: &str,
@@ -284,14 +286,14 @@ impl Libvirt {
     }
 }
 
-/// What was told of all domains at once, by UUID.
+/// The states of all domains, read at once, by UUID.
 #[derive(Default)]
 struct Known {
-    /// Those that run.
+    /// Running domains.
     running: BTreeSet<String>,
-    /// Those that are not active.
+    /// Inactive domains.
     off: BTreeSet<String>,
-    /// Those that have a definition.
+    /// Persistent domains.
     persistent: BTreeSet<String>,
 }
 
@@ -310,14 +312,14 @@ impl Known {
     }
 }
 
-/// One domain by itself.
+/// Summarizes one domain.
 fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
     let (name, uuid) = (domain.name()?, domain.uuid_string()?);
     let (state, persistent) = (state(domain)?, domain.is_persistent()?);
     Ok(DomainSummary { name, uuid, state, persistent })
 }
 
-/// The state of a domain. Whether it is active, and holds its devices, is told by libvirt's own answer to that alone.
+/// The state of a domain. Only libvirt's own flag tells whether it is active and holds its devices.
 fn state(domain: &Domain) -> Result<DomainState, Error> {
     if !domain.is_active()? {
         return Ok(DomainState::ShutOff);
@@ -325,8 +327,8 @@ fn state(domain: &Domain) -> Result<DomainState, Error> {
     Ok(active(domain.state()?.0.known()))
 }
 
-/// The state of a domain that is active. One that says it is off starts: libvirt gives it its id first, starts QEMU with its
-/// vCPUs paused, and sets its state last (`qemuProcessInit`).
+/// The state of a domain that is active. An active one reported as off is starting: libvirt assigns
+/// its id first, starts QEMU with its vCPUs paused, and sets its state last (`qemuProcessInit`).
 fn active(state: Option<State>) -> DomainState {
     match state {
         Some(State::Running | State::Blocked | State::NoState) | None => DomainState::Running,
@@ -336,13 +338,13 @@ fn active(state: Option<State>) -> DomainState {
     }
 }
 
-/// Whether a domain is, or within [`END_WAIT`] comes to be, not running.
+/// Whether a domain stops within [`END_WAIT`], or already has.
 fn ends(domain: &Domain) -> bool {
     let until = Instant::now() + END_WAIT;
     loop {
         match domain.is_active() {
             Ok(false) => return true,
-            // A transient domain is gone with its end.
+            // A transient domain disappears when it stops.
             Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
             Ok(true) | Err(_) if Instant::now() > until => return false,
             Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),

@@ -1,4 +1,4 @@
-//! DHCP leases of a libvirt network, which the binding does not know.
+//! DHCP leases of a libvirt network, which the binding lacks.
 #![allow(unsafe_code)] // one call that fills an array of structures
 
 use super::super::network::NetworkLease;
@@ -23,7 +23,7 @@ pub(super) fn leases(
 ) -> Result<Vec<Lease>, HypervisorError> {
     let doing = format!("read the leases of network `{network}`");
     let found = match libvirt.connection().lookup_network_by_name(network) {
-        // An interface of a bridge or of the host.
+        // An interface on a bridge or on the host's network.
         Err(e) if e.code().is(ErrorNumber::NoNetwork) || e.code().is(ErrorNumber::NoSupport) => {
             return Ok(Vec::new());
         }
@@ -43,13 +43,13 @@ pub(super) fn leases(
 /// The address of a network's own DHCP server.
 fn server(network: &Network) -> Result<Option<Ipv4Addr>, Error> {
     let text = network.xml_desc(0)?;
-    // Of another form than that of today, it has no server that we know.
+    // With an unknown form of the document, no server is known.
     let Ok(document) = xml::read::<Document>(&text) else { return Ok(None) };
     let mut with_dhcp = document.ips.into_iter().filter(|ip| ip.dhcp.is_some());
     Ok(with_dhcp.find_map(|ip| ip.address?.parse().ok()))
 }
 
-/// What is read of a network's definition.
+/// A network's definition, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Document {
     /// Its own addresses.
@@ -63,22 +63,22 @@ struct Ip {
     /// The address.
     #[serde(rename = "@address")]
     address: Option<String>,
-    /// What addresses are given there; none: none.
+    /// Its DHCP settings; none: no DHCP.
     dhcp: Option<Dhcp>,
 }
 
-/// What a network's DHCP server gives.
+/// The addresses of a network's DHCP server.
 #[derive(Debug, Deserialize)]
 struct Dhcp {
-    /// Addresses that anybody gets.
+    /// Dynamic ranges.
     #[serde(default)]
     range: Vec<Range>,
-    /// Addresses of one guest each.
+    /// Static leases.
     #[serde(default)]
     host: Vec<Host>,
 }
 
-/// Addresses that anybody gets.
+/// A dynamic range.
 #[derive(Debug, Deserialize)]
 struct Range {
     /// The first.
@@ -87,27 +87,27 @@ struct Range {
     /// The last.
     #[serde(rename = "@end")]
     end: Option<IpAddr>,
-    /// For how long.
+    /// The lease time.
     lease: Option<Term>,
 }
 
-/// The address of one guest.
+/// A static lease.
 #[derive(Debug, Deserialize)]
 struct Host {
     /// The address.
     #[serde(rename = "@ip")]
     ip: Option<IpAddr>,
-    /// For how long.
+    /// The lease time.
     lease: Option<Term>,
 }
 
-/// For how long an address is given.
+/// A lease time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Term {
-    /// How long; 0: for ever.
+    /// Its number; 0: infinite.
     #[serde(rename = "@expiry")]
     expiry: u64,
-    /// Its unit, minutes where none is named.
+    /// Its unit; minutes by default.
     #[serde(rename = "@unit")]
     unit: Option<Unit>,
 }
@@ -125,8 +125,8 @@ enum Unit {
 }
 
 impl Document {
-    /// For how long an address is given; none: for ever. Where the network does not say, dnsmasq gives IPv4 addresses for
-    /// an hour and IPv6 ones for a day (dnsmasq(8), --dhcp-range).
+    /// Returns the lease time of an address; none: infinite. By default dnsmasq leases IPv4
+    /// addresses for an hour and IPv6 ones for a day (dnsmasq(8), --dhcp-range).
     fn term(&self, ip: IpAddr) -> Option<Duration> {
         let dhcp = || self.ips.iter().filter_map(|own| own.dhcp.as_ref());
         let own = dhcp().flat_map(|dhcp| &dhcp.host).find(|host| host.ip == Some(ip));
@@ -149,20 +149,20 @@ impl Document {
     }
 }
 
-/// When an address was given, or given again.
+/// When a lease was granted or renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
-    /// For ever, so that its end does not tell.
+    /// With an infinite lease, whose end does not tell.
     ForEver,
 }
 
-/// When a network gave an address to an interface; none where that cannot be told.
+/// Returns when a network leased an address to an interface; none if unknown.
 pub(super) fn given(network: &Network, mac: &str, ip: IpAddr) -> Option<Given> {
     let row =
         of_network(network, None).ok()?.into_iter().find(|row| row.mac == mac && row.ip == ip)?;
-    // dnsmasq writes 0 as the end of what it gives for ever.
+    // dnsmasq writes 0 as the expiry of infinite leases.
     let term = xml::read::<Document>(&network.xml_desc(0).ok()?).ok()?.term(ip);
     let Some(term) = term.filter(|_| row.expires_s > 0) else { return Some(Given::ForEver) };
     let begun = Duration::from_secs(row.expires_s).checked_sub(term)?;
@@ -177,7 +177,7 @@ fn of_mac(network: &Network, mac: &str) -> Result<Vec<Ipv4Addr>, Error> {
     Ok(rows.filter_map(|row| v4(row.ip)).collect())
 }
 
-/// What a network has given to an interface, or to all of them.
+/// Returns a network's leases of an interface, or of all.
 pub(super) fn of_network(
     network: &Network,
     mac: Option<&CStr>,
@@ -205,10 +205,10 @@ pub(super) fn of_network(
             host_name: text(told.hostname).filter(|name| !name.is_empty()),
             expires_s: u64::try_from(told.expirytime).unwrap_or_default(),
         }));
-        // SAFETY: a row is given back once.
+        // SAFETY: a row is freed once.
         unsafe { sys::virNetworkDHCPLeaseFree(row) };
     }
-    // SAFETY: libvirt took the array from malloc and leaves it to its caller.
+    // SAFETY: libvirt allocated the array by malloc for its caller to free.
     unsafe { libc::free(rows.cast()) };
     Ok(found)
 }

@@ -1,14 +1,14 @@
-//! What a connection tells of its machine.
+//! The machine of a connection.
 
 use super::super::machine::{Identity, Machine, Told, decide};
 use super::Libvirt;
 use serde::Deserialize;
 use virt::connect::Connect;
 
-/// A driver of libvirt's client library, which reads this machine's name as every driver does.
+/// A driver of libvirt's client library, which reads this machine's name like every driver.
 const IN_PROCESS: &str = "test:///default";
 
-/// What libvirt says of a host, as far as it is looked at.
+/// libvirt's host capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
     /// The host.
@@ -42,12 +42,12 @@ impl Told for Libvirt {
 }
 
 impl Libvirt {
-    /// The machine that its domains are on; asked for once.
+    /// Returns the machine of its domains, read once.
     pub(super) fn its_machine(&self) -> &Machine {
         self.machine.get_or_init(|| decide(self))
     }
 
-    /// What tells that machine from others.
+    /// Returns the identity of that machine.
     pub(super) fn its_identity(&self) -> Identity {
         match self.its_machine() {
             Machine::Here => Identity::of_this_machine(),

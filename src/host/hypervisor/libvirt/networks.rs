@@ -1,4 +1,4 @@
-//! Networks behind libvirt.
+//! Networks through libvirt.
 
 use super::super::network::{NetworkLease, NetworkState, Networks};
 use super::super::{HypervisorError, HypervisorErrorKind};
@@ -60,7 +60,8 @@ impl Networks for Libvirt {
     fn start_network(&self, name: &str) -> Result<(), HypervisorError> {
         let doing = format!("start network `{name}`");
         self.change_network(&doing, name, Network::create).map_err(|error| {
-            // libvirt says so of an address, a bridge or a device that somebody has, and of much else.
+            // libvirt uses this error for an address, a bridge or a device in use, and for much
+            // else.
             HypervisorError { kind: HypervisorErrorKind::Other, ..error }
         })
     }
@@ -97,7 +98,7 @@ fn state(network: &Network) -> Result<NetworkState, Error> {
         autostart: persistent && network.autostart()?,
         persistent,
         xml: match network.xml_desc(sys::VIR_NETWORK_XML_INACTIVE) {
-            // The test driver has no other definition than the one.
+            // The test driver has only one definition.
             Err(e) if is_unsupported(&e) => live()?,
             xml => xml?,
         },

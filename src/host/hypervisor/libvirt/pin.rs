@@ -23,7 +23,7 @@ fn pin_iothread(domain: &Domain, number: u32, map: &[u8]) -> Result<(), Error> {
     let length = i32::try_from(map.len()).unwrap_or(i32::MAX);
     // libvirt only reads the map.
     let bytes = map.as_ptr().cast_mut();
-    // SAFETY: the domain lives as long as the borrow, and the map has as many bytes as is said.
+    // SAFETY: the domain lives as long as the borrow, and the map has the given length.
     let answer = unsafe {
         sys::virDomainPinIOThread(
             domain.as_ptr(),
@@ -36,7 +36,7 @@ fn pin_iothread(domain: &Domain, number: u32, map: &[u8]) -> Result<(), Error> {
     if answer < 0 { Err(Error::last_error()) } else { Ok(()) }
 }
 
-/// A cpuset as libvirt takes it: bit n of byte m is pcpu 8 m + n.
+/// Converts a cpuset to libvirt's form: bit n of byte m is pcpu 8 m + n.
 fn cpu_map(pcpus: &CpuSet) -> Vec<u8> {
     let mut map = vec![0; pcpus.last().map_or(0, |last| last.0 as usize / 8 + 1)];
     for pcpu in pcpus.iter() {

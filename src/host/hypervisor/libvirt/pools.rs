@@ -7,7 +7,7 @@ use gpuvm_core::bdf::Bdf;
 use serde::Deserialize;
 use virt::sys;
 
-/// The networks that run and hand out virtual functions.
+/// Returns the active networks that hand out virtual functions.
 pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, HypervisorError> {
     let doing = format!("list the networks of {}", libvirt.uri);
     let active = sys::VIR_CONNECT_LIST_NETWORKS_ACTIVE;
@@ -17,7 +17,7 @@ pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, HypervisorError
     };
     let mut pools = Vec::new();
     for network in networks {
-        // One that is gone meanwhile hands out nothing.
+        // A network that is gone meanwhile is skipped.
         let Ok(text) = network.xml_desc(0) else { continue };
         pools.extend(read(&text));
     }
@@ -32,16 +32,16 @@ fn read(text: &str) -> Option<VfPool> {
     Some(VfPool { name, functions })
 }
 
-/// What is read of a network's definition.
+/// A network's definition, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Document {
     /// Its name.
     name: String,
-    /// Where its interfaces lead.
+    /// How its packets are forwarded.
     forward: Option<Forward>,
 }
 
-/// Where the interfaces of a network lead.
+/// How a network's packets are forwarded.
 #[derive(Debug, Deserialize)]
 struct Forward {
     /// `nat`, `bridge`, `hostdev`.
@@ -70,7 +70,7 @@ struct Address {
 }
 
 impl Address {
-    /// As an address; none where it is not of libvirt's form.
+    /// Converts it to an address; none if it does not have libvirt's form.
     fn bdf(&self) -> Option<Bdf> {
         let hex = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
         let byte = |text: &str| u8::try_from(hex(text)?).ok();

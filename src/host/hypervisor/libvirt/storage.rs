@@ -1,4 +1,4 @@
-//! Pools and volumes behind libvirt.
+//! Pools and volumes through libvirt.
 
 use super::super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId, xml};
 use super::super::{HypervisorError, HypervisorErrorKind};
@@ -13,8 +13,9 @@ use virt::storage_pool::StoragePool;
 use virt::storage_vol::StorageVol;
 use virt::stream::Stream;
 
-/// How long libvirt may take to let go of a volume that somebody has filled: it looks at the pool after the stream's end, and
-/// refuses meanwhile to delete the volume (storageVolUploadFDStreamClosed, libvirt 11).
+/// How long libvirt may keep a volume busy after an upload: it refreshes the pool after the
+/// stream's end, and refuses to delete the volume meanwhile (storageVolUploadFDStreamClosed,
+/// libvirt 11).
 const STILL_IN_USE: Duration = Duration::from_secs(10);
 
 /// Bytes of one message of a stream; libvirt's own limit is 4 MiB.
@@ -87,13 +88,13 @@ impl Storage for Libvirt {
             .connection()
             .define_storage_pool_xml(&document, 0)
             .map_err(|e| error(&doing, &e))?;
-        // Building makes the directory; drivers that have no directories refuse it.
+        // Building creates the directory; drivers without directories refuse it.
         let ready = match pool.build(0) {
             Err(e) if !is_unsupported(&e) => Err(e),
             _ => pool.create(0).and_then(|()| pool.set_autostart(true)),
         };
         ready.map_err(|e| {
-            // It is of this call; the first error is the one to tell.
+            // The pool was defined by this call; the first error is the one to report.
             let _ = pool.undefine();
             error(&doing, &e)
         })
@@ -132,7 +133,7 @@ impl Storage for Libvirt {
             active => active.map(|_| ()),
         };
         stopped.map_err(|e| error(&doing, &e))?;
-        // It refuses a directory in which something is, and drivers that have no directories refuse it.
+        // It refuses a directory that is not empty, and drivers without directories refuse it.
         let _ = pool.delete(0);
         pool.undefine().map_err(|e| error(&doing, &e))
     }
@@ -142,7 +143,8 @@ impl Storage for Libvirt {
         let found = self.pool(&doing, pool)?;
         if self.read_only.is_none() {
             match found.refresh(0) {
-                // A volume is being copied or filled; libvirt reads the pool anew when that has ended.
+                // A volume is being copied or filled; libvirt refreshes the pool once that has
+                // ended.
                 Err(e) if e.message().contains("asynchronous jobs running") => {}
                 refreshed => refreshed.map_err(|e| error(&doing, &e))?,
             }
@@ -213,7 +215,7 @@ impl Storage for Libvirt {
         match sent {
             Ok(()) => stream.finish().map_err(|e| error(&doing, &e)),
             Err(failed) => {
-                // The stream is given up; why is told by the first error.
+                // The stream is aborted; the first error is the one to report.
                 let _ = stream.abort();
                 Err(failed)
             }
@@ -245,7 +247,7 @@ impl Storage for Libvirt {
     }
 }
 
-/// Sends everything that is read.
+/// Sends everything that can be read.
 fn send(
     stream: &Stream,
     from: &mut dyn Read,
@@ -277,12 +279,12 @@ fn send(
     }
 }
 
-/// The error of this side's file.
+/// Makes the error of the local file.
 fn local(doing: &str, error: &io::Error) -> HypervisorError {
     broken(doing, error.to_string())
 }
 
-/// An error that libvirt did not name.
+/// Makes an error without a libvirt code.
 fn broken(doing: &str, message: String) -> HypervisorError {
     HypervisorError { kind: HypervisorErrorKind::Other, doing: doing.to_owned(), message }
 }

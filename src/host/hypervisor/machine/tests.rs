@@ -1,8 +1,8 @@
-//! Tests of which machine a connection is of.
+//! Tests of finding a connection's machine.
 
 use super::*;
 
-/// A connection that tells this.
+/// A connection with these reports.
 struct Fake {
     /// Its URI.
     uri: &'static str,
@@ -39,13 +39,14 @@ fn a_uri_that_may_lead_elsewhere_has_to_prove_itself() {
         ("qemu:///embed?root=/tmp/x", &other, Machine::Here),
         ("test:///default", &other, Machine::Here),
         ("host:", &None, Machine::Here),
-        // Of the same name by chance: its UUID is another.
+        // The same name by chance, but another UUID.
         ("qemu+ssh://root@dgx:22/system", &ours, elsewhere("dgx")),
         ("qemu+ssh:///system", &ours, elsewhere(&host_name())),
         ("qemu+tcp://[::1]:16509/system", &ours, elsewhere("::1")),
         ("qemu+unix:///system?socket=/nowhere", &other, elsewhere("another-host")),
         ("qemu+unix:///system?socket=/nowhere", &ours, elsewhere(&host_name())),
-        // libvirt takes the last of several, in letters of any size, and a path may lead out of its directory.
+        // libvirt uses the last of several, case-insensitively, and a path may lead out of its
+        // directory.
         ("qemu:///system?socket=/run/libvirt/../x", &ours, elsewhere(&host_name())),
         ("qemu:///system?socket=/run/libvirt/x&Socket=/nowhere", &ours, elsewhere(&host_name())),
         ("qemu:///system?s%6fcket=/nowhere", &ours, elsewhere(&host_name())),
@@ -110,7 +111,7 @@ fn a_command_there_is_read_by_two_shells() {
     assert_eq!(run_there("dgx", "rm -i -- /raid/a.raw"), "ssh dgx rm -i -- /raid/a.raw");
     let twice = run_there("dgx", "rm -i -- '/raid/a; reboot'");
     assert_eq!(twice, r"ssh dgx 'rm -i -- '\''/raid/a; reboot'\'''");
-    // A shell in place of ssh, which has that of the other machine read what this one has read.
+    // A shell in place of ssh, which passes the parsed words to the other machine's shell.
     let twice = twice.replacen("ssh dgx 'rm -i --", "sh -c 'printf %s", 1);
     let said = crate::program::command("sh").args(["-c", &twice]).output().unwrap();
     assert_eq!(String::from_utf8(said.stdout).unwrap(), "/raid/a; reboot");

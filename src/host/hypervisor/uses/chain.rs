@@ -1,4 +1,5 @@
-//! Everything that lies below an image: as libvirt tells of volumes, and as the images' own headers say.
+//! Walks the backing chain of an image, as reported by libvirt for volumes and by the images' own
+//! headers.
 
 use super::Volume;
 use crate::discover::silent::Silent;
@@ -11,27 +12,28 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The most files of one chain that are looked at; QEMU opens no chain of this length.
+/// The most files of one chain that are examined; QEMU opens no chain of this length.
 const MOST: usize = 512;
-/// What QEMU names things by that are no files of the host.
+/// QEMU's protocols that are not files of the host.
 const ELSEWHERE: [&str; 14] = [
     "nbd", "nbd+unix", "rbd", "iscsi", "ssh", "http", "https", "ftp", "ftps", "gluster", "nfs",
     "nvme", "sheepdog", "vxhs",
 ];
-/// What QEMU writes before a path.
+/// QEMU's protocols of host files and devices.
 const HERE: [&str; 3] = ["file", "host_device", "host_cdrom"];
 
-/// What lies below an image.
+/// The backing chain of an image.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// The files, without the image itself.
     pub files: BTreeSet<PathBuf>,
-    /// The first image that does not tell, and why.
+    /// The first image with an unknown backing file, and why.
     pub untold: Option<(PathBuf, String)>,
 }
 
 impl Walk {
-    /// Goes down from an image; `here`: the file systems that do not answer, where files are of this machine.
+    /// Walks down from an image; `here`: the unresponsive file systems, if files are on this
+    /// machine.
     pub(super) fn from(top: &Path, volumes: &[Volume], here: Option<&Silent>) -> Walk {
         let mut walk = Walk::default();
         let mut open = vec![(top.to_owned(), false)];
@@ -49,7 +51,7 @@ impl Walk {
                 };
                 match read {
                     Ok(named) => next.extend(named),
-                    // libvirt has read it, which may read more than we may.
+                    // libvirt has read it, with more permissions than ours.
                     Err(_) if volume.is_some() => {}
                     Err(why) => walk.untold = walk.untold.or(Some((image, why))),
                 }
@@ -70,11 +72,11 @@ impl Walk {
     }
 }
 
-/// The files that an image names, each with whether it is raw.
+/// Returns the files that an image refers to, each with whether it is raw.
 fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
     let mut file = match open(image) {
         Ok(Some(file)) => file,
-        // What is not there lies over nothing; neither does a directory.
+        // A missing file has no backing file; nor has a directory.
         Ok(None) => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error.to_string()),
@@ -88,7 +90,8 @@ fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
         let mut names = Vec::new();
         paths(&name, &mut names, 0)?;
         for name in names {
-            // Relative to the directory of the image: as it is named for QEMU, as it is without links for libvirt.
+            // Relative to the directory of the image: by its given path for QEMU, by its resolved
+            // path for libvirt.
             let real = image.canonicalize().ok();
             let bases = [Some(image), real.as_deref()].into_iter().flatten();
             let found: BTreeSet<PathBuf> =
@@ -99,8 +102,8 @@ fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
     Ok(files)
 }
 
-/// Opens a file or block device to be read; none: it is neither. Nothing else is opened, since a device may act on
-/// that, and a FIFO may never answer.
+/// Opens a file or block device to be read; none: it is neither. Nothing else is opened, since
+/// opening a device may have side effects, and opening a FIFO may block.
 fn open(image: &Path) -> io::Result<Option<File>> {
     let is_disk = |kind: std::fs::FileType| kind.is_file() || kind.is_block_device();
     if !is_disk(image.metadata()?.file_type()) {
@@ -111,7 +114,8 @@ fn open(image: &Path) -> io::Result<Option<File>> {
     Ok(is_disk(file.metadata()?.file_type()).then_some(file))
 }
 
-/// The paths in a name of what lies below an image: a path, a path after QEMU's word for it, or QEMU's own `json:`.
+/// Collects the paths in the name of a backing file: a path, a path after a QEMU protocol, or
+/// QEMU's `json:`.
 fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String> {
     let unclear = || format!("it lies over `{name}`, which names no file that is understood");
     if depth > 8 {
@@ -126,7 +130,7 @@ fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String
             false => Err(unclear()),
         };
     }
-    // As QEMU tells a protocol from a path: a colon before the first slash.
+    // As QEMU distinguishes a protocol from a path: a colon before the first slash.
     let word = name.split('/').next().unwrap_or_default();
     match word.split_once(':') {
         None => into.push(name.into()),
@@ -142,7 +146,8 @@ fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String
     Ok(())
 }
 
-/// The paths in QEMU's description of what lies below an image; whether some of it is on no file of the host.
+/// Collects the paths in QEMU's description of a backing file; returns whether some of it is not on
+/// a host file.
 fn json(value: &Value, into: &mut Vec<PathBuf>, depth: usize) -> Result<bool, String> {
     let mut elsewhere = false;
     let mut open = vec![value];

@@ -4,22 +4,22 @@ use super::How;
 use gpuvm_core::domain::{DomainXml, Element};
 use std::path::PathBuf;
 
-/// Something that a definition names.
+/// A file or volume that a definition names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     /// The file or device; none: a volume.
     pub file: Option<PathBuf>,
     /// Pool and name of a volume.
     pub volume: Option<(String, String)>,
-    /// What it is for.
+    /// The kind of use.
     pub how: How,
-    /// Whether it is raw, so that nothing lies below it whatever its bytes say.
+    /// Whether it is raw, so that it has no backing file whatever its content.
     pub raw: bool,
-    /// Whether libvirt tells everything that lies below it, as it does of disks in use.
+    /// Whether libvirt reports its complete backing chain, as for disks in use.
     pub told: bool,
     /// Whether it is written.
     pub writes: bool,
-    /// Whether others may have it, too.
+    /// Whether others may use it, too.
     pub shares: bool,
 }
 
@@ -86,7 +86,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let format = disk.child("driver").and_then(|driver| attr(driver, "type"));
     let told = live && disk.child("backingStore").is_some();
     let mut all = Vec::new();
-    // Each with the part of the chain that it is and with its format.
+    // Each with its role in the chain and its format.
     let mut open = vec![(disk, How::Disk, format)];
     while let Some((part, how, format)) = open.pop() {
         let (raw, writes) = (format.as_deref() == Some("raw"), how != How::Over && !is_read);
@@ -99,7 +99,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
             writes,
             shares,
         };
-        // As libvirt wrote it once: <mirror file='..'>.
+        // The form of older libvirt versions: <mirror file='..'>.
         let own = attr(part, "file").filter(|_| part.name() == "mirror");
         all.extend(own.map(|path| named(Some(path), None)));
         for source in part.children("source") {

@@ -1,4 +1,4 @@
-//! Who uses what, without a hypervisor: definitions and files of these tests' own.
+//! Uses without a hypervisor: definitions and files of these tests' own.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn volume(name: &str, backing: Option<&str>) -> Volume {
     }
 }
 
-/// The uses of a path, in words.
+/// The uses of a path, as text.
 fn said(uses: &Uses, path: &str) -> Vec<String> {
     uses.of(Path::new(path)).iter().map(ToString::to_string).collect()
 }
@@ -54,7 +54,7 @@ fn a_file_is_used_by_what_names_it_and_by_what_lies_over_it() {
             volume("base", None),
             volume("os", Some("/none/p/base")),
             volume("snap", Some("/none/p/os")),
-            // A circle, which a damaged pool may hold, ends.
+            // The walk of a cycle, which a damaged pool may contain, ends.
             volume("x", Some("/none/p/y")),
             volume("y", Some("/none/p/x")),
         ],
@@ -91,7 +91,7 @@ fn one_file_has_many_names() {
     std::os::unix::fs::symlink(at("real"), at("link")).unwrap();
     std::fs::write(at("real/base"), "x").unwrap();
     std::fs::hard_link(at("real/base"), at("hard")).unwrap();
-    // Relative to the image, and in QEMU's own words.
+    // Relative to the image, and in QEMU's notation.
     std::fs::write(at("real/one"), over("base")).unwrap();
     std::fs::write(
         at("two"),
@@ -108,11 +108,11 @@ fn one_file_has_many_names() {
         let said = said(&uses, at(name).to_str().unwrap());
         assert_eq!(said, ["domain `a` has an image over it"], "{name}");
     }
-    // What a guest writes on its raw disk names nothing.
+    // A header written by a guest to its raw disk is ignored.
     std::fs::write(at("raw"), over("/none/victim")).unwrap();
     add(&mut uses, "b", &disk(at("raw"), "raw"));
     assert_eq!(said(&uses, "/none/victim"), [""; 0]);
-    // An image that says what cannot be understood may lie over anything.
+    // An image with an unparsable backing file may have any.
     std::fs::write(at("odd"), over("quorum:1:2")).unwrap();
     add(&mut uses, "c", &disk(at("odd"), "qcow2"));
     assert!(said(&uses, "/none/victim")[0].contains("cannot be told"));

@@ -1,4 +1,4 @@
-//! The number of virtual functions on a tree whose kernel is played.
+//! The number of virtual functions on a tree with a fake kernel.
 
 use super::*;
 use crate::apply::bind::BindError;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 /// The PF of these tests.
 const PF: &str = "0000:86:00.0";
 
-/// Plays the kernel on a tree.
+/// A fake kernel on a tree.
 struct Played {
     /// The tree.
     dir: tempfile::TempDir,
-    /// How many it makes at most, whatever is asked for.
+    /// The most it makes, whatever is requested.
     most: u32,
     /// Numbers that it refuses.
     refuses: Vec<&'static str>,
@@ -24,7 +24,7 @@ struct Played {
 }
 
 impl Played {
-    /// A PF with so many virtual functions.
+    /// A PF with this many virtual functions.
     fn new(count: u32) -> Played {
         let dir = tempfile::tempdir().unwrap();
         let (most, refuses) = (u32::MAX, Vec::new());
@@ -40,7 +40,7 @@ impl Played {
         self.dir.path().join(path(PF.parse().unwrap()))
     }
 
-    /// Has so many.
+    /// Makes this many.
     fn make(&self, count: u32) {
         let devices = self.pf().parent().unwrap().to_owned();
         for nth in 0.. {
