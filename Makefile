@@ -30,10 +30,12 @@ test:
 	tests/setup test
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
-# What `make test` samples, whole: every host and size (tests/law), the arrays of every level, the trees that kernels see.
+# What `make test` samples, whole, and the tests that it ignores: every host and size (tests/law), the arrays of every
+# level, the trees that kernels see. And the documentation without private items, which `make lint` leaves out.
 test-nightly:
 	tests/setup test
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace --no-fail-fast -- --include-ignored
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
 # notice; MUTANTS=1/12 takes the next ones, MUTANTS=0/1 all. The missed ones stand in target/mutants/mutants.out/missed.txt.
@@ -60,8 +62,7 @@ lint:
 	# Without hwloc, libvirt and schemas; no C library is linked then.
 	$(CARGO) clippy --locked --workspace --no-default-features -- -D warnings
 	! $(CARGO) tree --locked --workspace --no-default-features --edges normal,build --prefix none | grep -E '^(hwlocality|virt)'
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
 	else echo "lint: cargo-deny is not installed; licences were not checked"; fi
 

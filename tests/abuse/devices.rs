@@ -6,6 +6,7 @@
 
 use crate::libvirt::place::Place;
 use crate::support::daemon::Daemon;
+use crate::support::tree::scratch;
 use crate::support::{host_tree, run, skip};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -64,7 +65,7 @@ impl Host {
         /// Whose turn it is.
         static TURN: Mutex<()> = Mutex::new(());
         let alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let (code, _, err) =
             run(Command::new("cp").arg("-aT").arg(host_tree("dgx-2")).arg(dir.path()));
         assert_eq!(code, 0, "{err}");

@@ -28,7 +28,8 @@ pub fn refused() -> Option<String> {
 pub fn passes(module: &str, test: &str, variable: (&str, &str)) {
     let path = module.split_once("::").map_or(test.to_owned(), |(_, m)| format!("{m}::{test}"));
     let program = std::env::current_exe().unwrap();
-    let words = [program.to_str().unwrap(), "--exact", &path, "--nocapture", "--test-threads=1"];
+    let program = program.to_str().unwrap();
+    let words = [program, "--exact", &path, "--include-ignored", "--nocapture", "--test-threads=1"];
     // A name of no test passes too.
     succeeds(&[], &words, &[variable], "test result: ok. 1 passed");
 }
