@@ -1,5 +1,5 @@
-//! The waiting for a guest's address. Meanwhile it listens to what the guest says of itself by ARP: on a bridge or macvtap
-//! neither a lease nor the host's own table may know it.
+//! Waits for a guest's address. Meanwhile it listens to the guest's ARP packets: on a bridge or
+//! macvtap neither a lease nor the host's ARP table may have it.
 
 use crate::discover::ear::Ear;
 use crate::domain::DomainXml;
@@ -14,25 +14,25 @@ use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long the first NIC's address is waited for once another NIC has one: the guest asks for all of them at its start, and
-/// the answers come one after the other.
+/// How long to wait for the first NIC's address once another NIC has one: the guest requests all of
+/// them at boot, and the answers arrive one after the other.
 const FIRST_GRACE: Duration = Duration::from_secs(10);
 
-/// The addresses of a guest that are asked for.
+/// A request for a guest's addresses.
 #[derive(Debug, Clone)]
 pub struct AddressWanted {
     /// The domain.
     pub name: String,
-    /// How long they are waited for, in seconds.
+    /// How long to wait for them, in seconds.
     pub wait_s: u64,
-    /// Whether those of every NIC are wanted, not the one to reach it by.
+    /// Whether those of every NIC are wanted, rather than the best one.
     pub all: bool,
 }
 
 /// The addresses of a guest.
 #[derive(Debug)]
 pub enum Addresses {
-    /// The one to reach it by.
+    /// The best one to reach it.
     Best(GuestAddress),
     /// A line for each address, and for each NIC that has none.
     All(Vec<NicAddress>),
@@ -57,7 +57,7 @@ impl From<GuestAddress> for NicAddress {
     }
 }
 
-/// Asks for the addresses of a running guest, and waits for them.
+/// Returns the addresses of a running guest, waiting for them.
 pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     world.refuse_without_guests("ip")?;
     let hypervisor = world.hypervisor()?;
@@ -65,7 +65,7 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     find_alive(&*hypervisor, name, "it has no address")?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
-    // What cannot be read at all is an error, and no reason to wait.
+    // An unreadable source is an error, not a reason to wait.
     hypervisor.addresses(name, &macs)?;
     let time = Duration::from_secs(wanted.wait_s);
     let wait = Wait { name, macs: &macs, wait: time, each: wanted.all };
@@ -82,7 +82,7 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     }
 }
 
-/// Says that a guest has ended while it was waited for.
+/// Makes the error that a guest stopped during the wait.
 fn ended(hypervisor: &dyn Hypervisor, name: &str) -> Error {
     let hint = match find(hypervisor, name) {
         Ok(row) if row.state.is_active() => restart_hint(name),
@@ -92,7 +92,7 @@ fn ended(hypervisor: &dyn Hypervisor, name: &str) -> Error {
     classed(Class::WrongState, message, hint)
 }
 
-/// Says that there is no address, and what helps.
+/// Makes the error that there is no address, with a hint.
 fn none(name: &str, macs: &[String], seconds: u64) -> Error {
     if macs.is_empty() {
         let hint = format!(
@@ -109,7 +109,7 @@ fn none(name: &str, macs: &[String], seconds: u64) -> Error {
     classed(Class::Timeout, format!("domain `{name}` has no address{after}"), hint)
 }
 
-/// Every NIC with its addresses, then what the agent tells besides.
+/// Lists every NIC with its addresses, then further ones reported by the agent.
 fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> {
     let mut lines = Vec::new();
     for mac in macs.iter().filter(|mac| !mac.is_empty()) {
@@ -125,14 +125,14 @@ fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> 
     lines
 }
 
-/// How the waiting for an address ended.
+/// How the wait for an address ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// With one.
+    /// With an address.
     Found(GuestAddress),
     /// The guest ended before it had one.
     Ended,
-    /// The time was over.
+    /// The time limit was reached.
     Over,
 }
 
@@ -145,12 +145,13 @@ pub struct Wait<'a> {
     pub macs: &'a [String],
     /// How long.
     pub wait: Duration,
-    /// Whether each NIC has to have one, not any.
+    /// Whether each NIC must have one, rather than any.
     pub each: bool,
 }
 
 impl Wait<'_> {
-    /// Waits; returns how it ended, and what was heard on the wire. `go_on` is asked twice a second.
+    /// Waits; returns how it ended, and the addresses heard by ARP. `go_on` is called twice a
+    /// second.
     pub fn run<E>(
         &self,
         hypervisor: &dyn Hypervisor,
@@ -159,7 +160,7 @@ impl Wait<'_> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
         let mut since = None;
-        // Guests of another host are not heard here; whoever may not listen does without.
+        // Guests of another host cannot be heard here; without permission to listen it is skipped.
         let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
         let mut heard: Vec<GuestAddress> = Vec::new();
@@ -197,7 +198,7 @@ impl Wait<'_> {
     }
 }
 
-/// Adds what was heard of NICs that no other source knows.
+/// Adds heard addresses of NICs unknown to other sources.
 fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     for address in heard {
         if known.iter().all(|other| other.mac != address.mac) {
@@ -206,7 +207,8 @@ fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     }
 }
 
-/// The address to reach a guest by: one of its own NICs. An agent also tells of bridges inside the guest.
+/// Returns the best address to reach a guest: one of its own NICs. An agent also reports bridges
+/// inside the guest.
 fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
     let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
     let own = addresses.into_iter().filter_map(|address| Some((nth(&address)?, address)));
@@ -225,7 +227,7 @@ mod tests {
         let second = told("b", "10.0.1.1", AddressSource::Lease);
         fake.addresses.replace(vec![second]);
         let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
-        // Its own comes a little later.
+        // The first NIC's own address comes a little later.
         let come = || {
             fake.addresses.borrow_mut().push(told("a", "10.0.0.1", AddressSource::Lease));
             Ok::<(), Error>(())

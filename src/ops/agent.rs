@@ -1,6 +1,5 @@
-//! What a guest's agent says of the guest, and what is written by it: a few commands within one time for all of them. What a
-//! guest is compared with is only read; only `nccl --install` and
-//! `--uninstall` write files and move them.
+//! Commands to a guest's agent: a few within a common time limit. Comparisons only read; only `nccl
+//! --install` and `--uninstall` write and move files.
 
 use crate::cpuset::NodeSet;
 use crate::domain::DomainXml;
@@ -16,16 +15,16 @@ use std::time::{Duration, Instant};
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Bytes of a file that are read at most: the list of PCI functions is the longest one.
+/// The most bytes read of a file: the list of PCI functions is the longest one.
 const MOST: usize = 64 << 10;
 
 /// A conversation with a guest's agent.
 pub struct Agent<'h> {
-    /// Whom to ask for it.
+    /// The hypervisor to call it through.
     hypervisor: &'h dyn Hypervisor,
     /// The domain.
     name: &'h str,
-    /// When it is over.
+    /// Its deadline.
     until: Instant,
 }
 
@@ -39,7 +38,7 @@ pub fn has_agent(live: &DomainXml) -> bool {
     })
 }
 
-/// Asks a guest what it sees; none: no agent answers, or in no time.
+/// Reads a guest's own view; none: no agent answers in time.
 pub fn view(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -65,7 +64,7 @@ pub fn view(
 }
 
 impl<'h> Agent<'h> {
-    /// Begins to talk with a guest's agent; none: it does not answer.
+    /// Starts a conversation with a guest's agent; none: it does not answer.
     pub fn greet(
         hypervisor: &'h dyn Hypervisor,
         name: &'h str,
@@ -76,7 +75,7 @@ impl<'h> Agent<'h> {
         Some(agent)
     }
 
-    /// Gives a command and returns what it returns.
+    /// Sends a command and returns its result.
     pub fn ask(&self, command: &str, arguments: &Value) -> Result<Value, Untold> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.as_secs() == 0 {
@@ -112,13 +111,13 @@ impl<'h> Agent<'h> {
                 break Ok(());
             }
         };
-        // It is closed when the agent ends, if not now.
+        // If this fails, it is closed when the agent ends.
         let _ = self.ask("guest-file-close", &json!({ "handle": handle }));
         read?;
         String::from_utf8(bytes).map_err(|_| Untold::Nonsense)
     }
 
-    /// Writes a file of the guest; what is there goes.
+    /// Writes a file of the guest; existing content is replaced.
     pub fn write(&self, path: &str, text: &str) -> Result<(), Untold> {
         let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "w" }))?;
         let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
@@ -134,12 +133,13 @@ impl<'h> Agent<'h> {
                 break;
             }
         }
-        // What is buffered is written then, or is not.
+        // Closing flushes buffered data, which may fail.
         let closed = self.ask("guest-file-close", &json!({ "handle": handle }));
         written.and(closed.map(drop))
     }
 
-    /// Runs a program of the guest and waits for its end; its exit code, -1 where a signal ended it, and what it printed.
+    /// Runs a program of the guest and waits for its end; returns its exit code, -1 for a signal,
+    /// and its output.
     pub fn run(&self, program: &str, words: &[&str]) -> Result<(i64, String), Untold> {
         let arguments = json!({ "path": program, "arg": words, "capture-output": true });
         let started = self.ask("guest-exec", &arguments)?;
@@ -156,7 +156,7 @@ impl<'h> Agent<'h> {
         }
     }
 
-    /// Reads cells, cores and PCI functions out of the guest's files, where its agent opens them.
+    /// Reads cells, cores and PCI functions from the guest's files, if its agent may open them.
     fn files(&self, live: &Claims<'_>, view: &mut View) {
         let nodes = "/sys/devices/system/node";
         let online = match self.read(&format!("{nodes}/online")) {
@@ -177,7 +177,7 @@ impl<'h> Agent<'h> {
         let mut functions = Vec::new();
         for (address, vendor, device) in text.lines().filter_map(pci_line) {
             let passed = live.passed.len();
-            // Only passed functions are looked for; a guest without any is not asked.
+            // Only passed-through functions are looked up; a guest without any is skipped.
             let node = (passed > 0)
                 .then(|| self.read(&format!("/sys/bus/pci/devices/{address}/numa_node")));
             let cell = node.and_then(Result::ok).and_then(|text| text.trim().parse().ok());
@@ -196,7 +196,7 @@ impl<'h> Agent<'h> {
                 Err(Untold::Late) => return view.untold.push(LATE),
                 Err(_) => {}
             }
-            // One vCPU speaks for all that it names.
+            // One vCPU's file covers all that it lists.
             if view.l3.values().any(|set| set.contains(VcpuId(vcpu))) {
                 continue;
             }
@@ -210,21 +210,21 @@ impl<'h> Agent<'h> {
     }
 }
 
-/// Says that the time was over.
+/// The note on a timeout.
 const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";
 
-/// Why a guest does not tell something.
+/// Why a guest's agent gives no answer.
 #[derive(Debug)]
 pub enum Untold {
-    /// The time is over.
+    /// The time limit was reached.
     Late,
-    /// The hypervisor or the agent says no.
+    /// The hypervisor or the agent refuses.
     Refused,
-    /// The agent may not do it in this guest.
+    /// The command is disabled in this guest.
     Forbidden,
     /// There is no such file.
     Absent,
-    /// The answer is none.
+    /// The answer is invalid.
     Nonsense,
 }
 
@@ -238,7 +238,7 @@ impl From<HypervisorError> for Untold {
     }
 }
 
-/// Whether an agent will never do it: some distributions forbid it.
+/// Whether an agent has the command disabled, as in some distributions.
 pub fn is_forbidden(error: &HypervisorError) -> bool {
     let says = |text: &str| error.message.contains(text);
     says("has been disabled") || says("is not allowed") || says("has not been found")

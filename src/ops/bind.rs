@@ -1,4 +1,5 @@
-//! `device bind`, `device release`: functions of the host bound to vfio-pci and given back, and the reasons why not.
+//! `device bind`, `device release`: binds functions of the host to vfio-pci and releases them, or
+//! gives the reasons against it.
 
 use crate::apply::Step;
 use crate::apply::bind::{boot, on_this_machine};
@@ -16,7 +17,7 @@ use crate::topology::{Binding, Topology, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
 
-/// Says why a device is not bound or released.
+/// The reason a device is not bound or released.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "device-")]
 pub enum DeviceError {
@@ -31,7 +32,7 @@ pub enum DeviceError {
     InUse {
         /// Which.
         names: String,
-        /// What is to be done.
+        /// The operation.
         doing: String,
         /// Why, a line each.
         lines: String,
@@ -51,9 +52,9 @@ impl Coded for DeviceError {}
 pub struct Bind {
     /// Their addresses.
     pub devices: Vec<Bdf>,
-    /// Also where somebody uses one.
+    /// Whether to override uses.
     pub force: bool,
-    /// The program that does the same at boot from then on; none: only now.
+    /// The program that repeats it at each boot; none: only now.
     pub at_boot: Option<String>,
 }
 
@@ -64,15 +65,16 @@ impl Bind {
         all.into_iter().collect()
     }
 
-    /// The change that these steps are.
+    /// Makes a change of these steps.
     fn change(&self, verb: &'static str, steps: Vec<Step>) -> Change {
         let names: Vec<String> = self.devices.iter().map(Bdf::to_string).collect();
         Change::new(verb, &names.join(" "), steps, ())
     }
 }
 
-/// Binds functions to vfio-pci while the machine boots, each where its ids are these (`10de:20b0`): nothing uses them yet,
-/// no file can be written, and there is no libvirt. One that cannot be bound does not hinder the others.
+/// Binds functions to vfio-pci while the machine boots, each if its ids match (`10de:20b0`):
+/// nothing uses them yet, no file can be written, and there is no libvirt. A failure does not stop
+/// the others.
 pub fn bind_at_boot(world: &World, functions: impl Iterator<Item = (Bdf, String)>) -> Result<()> {
     let root = FsRoot::live()?;
     let mut failed = Vec::new();
@@ -108,27 +110,27 @@ pub fn bind_at_boot(world: &World, functions: impl Iterator<Item = (Bdf, String)
 struct Host {
     /// Its files.
     root: FsRoot,
-    /// What it is.
+    /// Its topology.
     topology: Topology,
     /// What domains hold.
     held: Occupancy,
 }
 
 impl Host {
-    /// Reads this machine; without domains where no libvirt answers.
+    /// Reads this machine; without domains if no libvirt answers.
     fn read(world: &World) -> Result<Host> {
         let (topology, held) = (world.topology()?, world.occupancy_or_warn()?);
         Ok(Host { root: FsRoot::live()?, topology, held })
     }
 
-    /// Who uses these functions.
+    /// Returns the uses of these functions.
     fn uses(&self, functions: &[Bdf]) -> Result<Vec<Use>> {
         let mut uses = holders::known(&self.topology, &self.held, functions);
         uses.extend(holders::read(&self.root, &self.topology, functions)?.uses);
         Ok(uses)
     }
 
-    /// The files that have to change for these functions to be bound at boot.
+    /// Returns the steps on files for binding these functions at boot.
     fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str) -> Result<Vec<Step>> {
         let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
         let built_in = boot::is_built_in(&self.root, kernel)?;
@@ -137,7 +139,7 @@ impl Host {
     }
 }
 
-/// The error that devices cannot be had, with every reason.
+/// Makes the error of devices that cannot be taken, with every reason.
 fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> Error {
     let bdfs: BTreeSet<String> = hindrances.iter().map(|h| h.bdf.to_string()).collect();
     let bdfs: Vec<String> = bdfs.into_iter().collect();
@@ -151,7 +153,7 @@ fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> Error {
     DeviceError::InUse { names: bdfs.join(", "), doing: doing.to_owned(), lines }.hint(hint)
 }
 
-/// Plans to bind functions to vfio-pci. A driver of the host that has one is asked about.
+/// Plans to bind functions to vfio-pci. Taking one from a host driver asks for confirmation.
 pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
     let steps = binding(world, bind)?;
     let taken = steps.iter().filter(|step| takes(step)).map(Step::to_string);
@@ -161,7 +163,7 @@ pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
         question: "take them from the host?",
         what: "taking devices from the host".into(),
     });
-    // A driver tells of NVLinks as long as it has its GPUs.
+    // A driver reports NVLinks only while it has its GPUs.
     let binds = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
     let links = binds.then_some(Part::Links);
     let parts = links.into_iter().chain([Part::Steps(steps)]).collect();
@@ -183,7 +185,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     };
     let uses = host.uses(&holders::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
-    // What a guest has already is bound already.
+    // A guest's function is already bound.
     take.hindrances.retain(|hindrance| !on_vfio(&hindrance.bdf));
     let refusals = take.refusals(bind.force);
     if !refusals.is_empty() {
@@ -202,7 +204,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Plans to give functions back to the drivers of the host.
+/// Plans to release functions to the host's drivers.
 pub fn release(world: &World, bind: &Bind) -> Result<Change> {
     let host = Host::read(world)?;
     let (topology, asked) = (&host.topology, bind.sorted());

@@ -6,14 +6,14 @@ use crate::request::Request;
 use crate::taken::{Taken, taken};
 use crate::world::World;
 
-/// What is asked of a host.
+/// A request for a host's capacity.
 #[derive(Debug, Clone)]
 pub struct CapacityRequest {
-    /// A guest like those that are counted; its number of GPUs is replaced by each size.
+    /// The kind of guest counted; its number of GPUs is replaced by each size.
     pub like: Request,
     /// The sizes; none: every size that the board offers.
     pub sizes: Vec<u32>,
-    /// Where what is taken is read from.
+    /// The source of what domains hold.
     pub taken: Taken,
 }
 
@@ -24,7 +24,7 @@ pub struct Fits {
     pub capacity: Capacity,
     /// Whether no domain was there.
     pub is_empty: bool,
-    /// What is said of a host without GPUs.
+    /// The text for a host without GPUs.
     pub no_gpus: String,
 }
 

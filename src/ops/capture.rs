@@ -1,4 +1,4 @@
-//! A host as a value that `--host` takes later: what is recorded, and what is left out of it.
+//! Records a host for later use with `--host`: what is recorded, and what is left out.
 
 use crate::discover::crosscheck::crosscheck;
 use crate::discover::topo::{Topo, TopoError};
@@ -10,19 +10,20 @@ use crate::topology::{Parts, Topology, TopologyError};
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
-/// Bytes that a text of `nvidia-smi topo -m` may have; one of 16 GPUs and 32 NICs has some 20 KiB.
+/// The largest text of `nvidia-smi topo -m` in bytes; one with 16 GPUs and 32 NICs has some 20 KiB.
 const TOPO_BYTES: u64 = 1 << 20;
 
-/// What is recorded.
+/// A request to record a host.
 #[derive(Debug, Clone, Default)]
 pub struct Capture {
-    /// Whether what identifies the machine is recorded, too: its name, MAC addresses, serial numbers.
+    /// Whether to include identifying data: its name, MAC addresses, serial numbers.
     pub identify: bool,
     /// A text of `nvidia-smi topo -m`, whose NVLinks are recorded.
     pub topo: Option<PathBuf>,
 }
 
-/// The host to record: this machine, or that of `--host`, which makes a file of a directory or an lstopo XML.
+/// The host to record: this machine, or that of `--host`, which converts a directory or an lstopo
+/// XML to a file.
 pub fn capture(world: &World, wanted: &Capture) -> Result<Topology> {
     let topology = read(world, wanted)?;
     match &wanted.topo {
@@ -31,10 +32,10 @@ pub fn capture(world: &World, wanted: &Capture) -> Result<Topology> {
     }
 }
 
-/// It as it was read.
+/// Reads the host unchanged.
 fn read(world: &World, wanted: &Capture) -> Result<Topology> {
     if world.settings.host.is_none() && world.settings.connect_is_given && !world.is_here()? {
-        // It is recorded there: without what identifies it.
+        // It is recorded on the other machine, without identifying data.
         refuse_identified(wanted)?;
         return world.topology();
     }
@@ -64,7 +65,7 @@ fn with_topo(topology: &Topology, file: &Path) -> Result<Topology> {
     Topo::parse(&text).and_then(|topo| topo.lay_over(topology, &shown)).map_err(wrong)
 }
 
-/// Refuses to record what identifies another machine, which its gpuvm leaves out.
+/// Refuses to record identifying data of another machine, which the gpuvm there leaves out.
 fn refuse_identified(wanted: &Capture) -> Result<()> {
     match wanted.identify {
         false => Ok(()),
@@ -75,7 +76,7 @@ fn refuse_identified(wanted: &Capture) -> Result<()> {
     }
 }
 
-/// Leaves out what identifies a machine, which a recorded host may hold.
+/// Removes identifying data, which a recorded host may contain.
 fn redacted(mut parts: Parts) -> Parts {
     parts.machine.host_name = None;
     for net in parts.devices.iter_mut().filter_map(|device| device.net.as_mut()) {
@@ -90,7 +91,7 @@ fn redacted(mut parts: Parts) -> Parts {
     parts
 }
 
-/// This machine with notes on what hwloc sees differently.
+/// This machine with notes on differences from hwloc.
 pub fn checked(topology: Topology) -> Result<Topology, TopologyError> {
     let notes = crosscheck(&topology);
     if notes.is_empty() {

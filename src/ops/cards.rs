@@ -14,7 +14,7 @@ pub fn functions_of(topology: &Topology, pf: Bdf) -> Vec<&PciDevice> {
     topology.devices().iter().filter(is_its).collect()
 }
 
-/// The step that takes a card's network device up; none where it is up, or the card has none.
+/// Returns the step that brings up a card's network device; none if it is up, or the card has none.
 pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> Result<Option<Step>> {
     let netdev = device.net.as_ref().and_then(|net| net.netdevs.first());
     let (Some(netdev), Some(root)) = (netdev, root) else { return Ok(None) };
@@ -22,7 +22,7 @@ pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> Result<Option<Step>
     Ok((up == Some(false)).then(|| Step::Nic(NicStep::LinkUp { netdev: netdev.clone() })))
 }
 
-/// Whether a network device is up; none where it is not told.
+/// Whether a network device is up; none if unknown.
 pub fn is_up(root: &FsRoot, netdev: &str) -> Result<Option<bool>> {
     /// `IFF_UP` of netdevice(7).
     const UP: u32 = 1;

@@ -1,4 +1,5 @@
-//! A change that is planned, before anything is done: what it would do, what it would cost, what is asked first.
+//! A planned change, before anything is done: its steps, losses, warnings and the question asked
+//! first.
 
 use crate::apply::Step;
 use crate::domain::DomainXml;
@@ -7,25 +8,25 @@ use crate::reporter::Question;
 /// A planned change; `T`: what the caller needs to know of it afterwards.
 #[derive(Debug)]
 pub struct Change<T = ()> {
-    /// The verb, as the journal has it.
+    /// The verb, as recorded in the journal.
     pub verb: &'static str,
-    /// What is changed, as the journal has it.
+    /// The subject, as recorded in the journal.
     pub subject: String,
-    /// What is done, in this order; nothing: it is so already.
+    /// What is done, in this order; empty: already so.
     pub parts: Vec<Part>,
     /// What would be lost, a phrase each: asked about by [`Question::Losses`].
     pub losses: Vec<String>,
-    /// What is not as it should be.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// What is asked first; none: nothing needs to be.
+    /// The question asked first; none: no question.
     pub question: Option<Question>,
-    /// The command that asks anew, where something has changed since the question.
+    /// The command to run again if something changed since the question.
     pub again: String,
-    /// How long others are kept out.
+    /// How long the lock is held.
     pub hold: Hold,
-    /// Whether what is done is written down before, so that a killed run is finished or undone.
+    /// Whether steps are journaled first, so that an interrupted run is finished or undone.
     pub journal: bool,
-    /// What the caller needs to know.
+    /// The caller's data.
     pub about: T,
 }
 
@@ -34,12 +35,14 @@ pub struct Change<T = ()> {
 pub enum Hold {
     /// Until all is done.
     Through,
-    /// Until what follows it was read, too: the answer is what was made, and not what somebody has made of it since.
+    /// Until the result has been read, too, so that the answer is what was made, not somebody's
+    /// later change.
     Answered,
-    /// Until its first part is done: by what that makes everybody sees what it takes, and the rest may take minutes.
+    /// Until its first part is done: from then on everybody sees what it takes, and the rest may
+    /// take minutes.
     First,
-    /// Until it is planned: what it takes it has already, and what is done may take minutes. A start and an undoing take
-    /// it again.
+    /// Until it is planned: it already holds what it takes, and its steps may take minutes. A start
+    /// or an undo takes the lock again.
     Planning,
 }
 
@@ -48,24 +51,24 @@ pub enum Hold {
 pub enum Part {
     /// Plain steps.
     Steps(Vec<Step>),
-    /// A domain's definition, and what goes with it; kept, so that `undo` takes it back.
+    /// A domain's definition and related steps; recorded for `undo`.
     Domain(DomainChange),
-    /// Settings of the host; kept, so that `host undo` takes them back.
+    /// Settings of the host; recorded for `host undo`.
     Host(Vec<Step>),
-    /// What the driver tells of NVLinks is kept, before it loses GPUs.
+    /// Stores the driver's report of NVLinks before it loses GPUs.
     Links,
-    /// A definition that was made is read back, and said where it is otherwise.
+    /// Reads a new definition back, and reports differences.
     ReadBack {
         /// The domain.
         name: String,
-        /// What was planned.
+        /// The planned definition.
         planned: DomainXml,
     },
-    /// From here on a killed run has nothing to be undone; a signal still undoes all.
+    /// From here on an interrupted run has nothing to undo; a signal still undoes everything.
     Complete,
 }
 
-/// A change of a domain that is to be made and kept.
+/// A change of a domain that is recorded in its history.
 #[derive(Debug, Clone)]
 pub struct DomainChange {
     /// The verb.
@@ -74,18 +77,18 @@ pub struct DomainChange {
     pub name: String,
     /// What is changed, a line each.
     pub what: Vec<String>,
-    /// Its definition before, as it was read.
+    /// Its definition before, as read.
     pub before: String,
     /// Its definition after.
     pub after: DomainXml,
-    /// What is changed beside the definition before it is.
+    /// Steps before the change of the definition.
     pub first: Vec<Step>,
-    /// What is changed beside the definition after it was: what runs.
+    /// Steps after it: changes of the running domain.
     pub last: Vec<Step>,
 }
 
 impl DomainChange {
-    /// The step that changes the definition.
+    /// Returns the step that changes the definition.
     fn redefine(&self) -> Step {
         Step::RedefineDomain {
             name: self.name.clone(),
@@ -104,7 +107,7 @@ impl DomainChange {
 }
 
 impl<T> Change<T> {
-    /// A change of these steps that is written down, holds the lock and asks nothing.
+    /// Makes a change of these steps that is journaled, holds the lock and asks nothing.
     pub fn new(verb: &'static str, subject: &str, steps: Vec<Step>, about: T) -> Change<T> {
         Change {
             verb,
@@ -120,7 +123,7 @@ impl<T> Change<T> {
         }
     }
 
-    /// All steps that a caller is shown and agrees to.
+    /// Returns all steps that the user sees and confirms.
     pub fn steps(&self) -> Vec<Step> {
         let mut all = Vec::new();
         for part in &self.parts {
@@ -133,7 +136,7 @@ impl<T> Change<T> {
         all
     }
 
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| match part {
             Part::Steps(steps) | Part::Host(steps) => steps.is_empty(),

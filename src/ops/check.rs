@@ -1,4 +1,4 @@
-//! `check`: what our own checker finds in a domain, and what it could not look at.
+//! `check`: the checker's findings in a domain, and what could not be checked.
 
 use crate::disks;
 use crate::domain::DomainXml;
@@ -12,7 +12,7 @@ use gpuvm_core::check::{self, Finding, Note};
 use gpuvm_core::versions::Versions;
 use serde::Serialize;
 
-/// What is to be checked.
+/// A request to check a domain.
 #[derive(Debug, Clone)]
 pub struct Check {
     /// The domain.
@@ -86,7 +86,7 @@ fn read(source: &Source, world: &World) -> Result<(DomainXml, bool)> {
     Ok((domain, running))
 }
 
-/// What other domains hold; where that cannot be told it is not checked.
+/// What other domains hold; if unknown it is not checked.
 fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Occupancy> {
     if !of.domain_xml.is_empty() {
         return taken(world, of);
@@ -100,7 +100,7 @@ fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Oc
     Ok(Occupancy::default())
 }
 
-/// What stands against the disks of a domain, by the hypervisor's other domains and by the host.
+/// Returns findings on uses of a domain's disks by other domains and by the host.
 fn of_disks(domain: &DomainXml, world: &World) -> Result<Vec<Finding>> {
     let hypervisor = world.hypervisor()?;
     let own = match domain.uuid() {

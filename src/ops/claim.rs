@@ -1,14 +1,16 @@
-//! What becomes of a guest's devices before it starts and after it is gone.
+//! Claims a guest's devices before it starts, and releases them after it is gone.
 //!
-//! The GPUs and NVSwitches of an NVLink board are bound to vfio-pci by our steps, before the guest is defined (`create`)
-//! or started (`start`), and stay bound while it is defined: stopping a guest does not give them to the host's driver,
-//! which can hang. `delete` brings each back to what it was bound to when the guest was made, as its metadata tells; one
-//! that was on vfio-pci already stays there. A guest that is only defined gets its devices at its first start. libvirt binds all other devices at each start and gives them back at each
-//! end. GPUs that we bind are reset before a guest gets them and after it is gone, so that no tenant sees what another
-//! left; one that cannot be reset is an error, until it is excluded. NVSwitches of the guest are reset after its GPUs,
-//! where the kernel knows how.
+//! The GPUs and NVSwitches of an NVLink board are bound to vfio-pci by our steps, before the guest
+//! is defined (`create`) or started (`start`), and stay bound while it is defined: stopping a guest
+//! does not return them to the host's driver, which can hang. `delete` restores the binding of each
+//! from when the guest was made, as recorded in its metadata; one that was already on vfio-pci
+//! stays there. A guest that is only defined gets its devices at its first start. libvirt binds all
+//! other devices at each start and returns them at each stop. GPUs that we bind are reset before a
+//! guest gets them and after it is gone, so that no tenant sees another's data; one that cannot be
+//! reset is an error, until it is excluded. NVSwitches of the guest are reset after its GPUs, if
+//! the kernel supports it.
 //!
-//! On a recorded host the steps are told by the record, which has no `driver_override`.
+//! On a recorded host the steps follow from the record, which has no `driver_override`.
 
 use super::vfs;
 use crate::apply::{Step, bind, owner};
@@ -30,7 +32,7 @@ use crate::world::World;
 use gpuvm_host::fabric::program;
 use std::collections::BTreeSet;
 
-/// Says why a guest's devices are not taken for it.
+/// The reason a guest's devices cannot be claimed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "claim-")]
 pub enum ClaimError {
@@ -46,7 +48,8 @@ pub enum ClaimError {
         /// The functions.
         functions: BTreeSet<Bdf>,
     },
-    /// Fabric Manager of the host manages the board's NVSwitches, which the guest's own would do, too.
+    /// Fabric Manager of the host manages the board's NVSwitches, which the guest's Fabric Manager
+    /// would do, too.
     #[error(
         "domain `{domain}` needs NVSwitches, and Fabric Manager of the host (process {process}) manages their board: \
          {} {} bound to the nvidia driver",
@@ -56,12 +59,12 @@ pub enum ClaimError {
     FabricManager {
         /// The domain.
         domain: String,
-        /// The NVSwitches of the board that are not given away yet.
+        /// The NVSwitches of the board that are still with the host.
         switches: Vec<Bdf>,
         /// Fabric Manager's process.
         process: u32,
     },
-    /// Other guests reach its NVLinks, and guests are strangers here.
+    /// Other guests reach its NVLinks, and the guests are declared strangers.
     #[error("domain `{domain}` is not started: {why}")]
     SharedFabric {
         /// The domain.
@@ -73,16 +76,16 @@ pub enum ClaimError {
 
 impl Coded for ClaimError {}
 
-/// What has to be done for a guest's devices before it starts.
+/// The steps for a guest's devices before it starts.
 #[derive(Debug, Default)]
 pub struct Claim {
     /// The steps.
     pub steps: Vec<Step>,
-    /// What is bound by them.
+    /// The functions bound by them.
     pub bound: Vec<Bound>,
 }
 
-/// Reads what functions are bound to, from the machine or from its record; none for one that is not there.
+/// Reads what functions are bound to, from the machine or from its record; none for a missing one.
 fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     let Some(root) = root else {
         let device = topology.device(bdf);
@@ -90,7 +93,7 @@ fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Bi
         return Ok(driver);
     };
     if root.is_live() && topology.device(bdf).is_some() {
-        // The kernel would keep us waiting for ever where an earlier unbinding hangs.
+        // Reading it would block forever if an earlier unbind hangs.
         bind::readable(&format!("/sys/bus/pci/devices/{bdf}/driver_override"))?;
     }
     Ok(binding(root, bdf)?)
@@ -101,8 +104,8 @@ pub fn bound_to(topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     now(Some(&FsRoot::live()?), topology, bdf)
 }
 
-/// The steps that a guest's devices need before it is defined, or started where it is defined already. Refuses devices
-/// that the host or another guest uses.
+/// Returns the steps for a guest's devices before it is defined, or started if it is already
+/// defined. Refuses devices that the host or another guest uses.
 pub fn claim(
     name: &str,
     devices: &[Bdf],
@@ -115,7 +118,7 @@ pub fn claim(
     claim_these(name, (devices, &ours), topology, held, world)
 }
 
-/// The same, where `ours` are those that libvirt does not bind.
+/// The same, with `ours` being the devices that libvirt does not bind.
 fn claim_these(
     name: &str,
     (devices, ours): (&[Bdf], &[Bdf]),
@@ -150,8 +153,9 @@ fn claim_these(
     Ok(claim)
 }
 
-/// Refuses NVSwitches of a board that Fabric Manager of this machine manages: host and guest never do both ("Fabric Manager
-/// User Guide", full passthrough). Its process and the driver of the switches tell, also where it has none open yet.
+/// Refuses NVSwitches of a board that Fabric Manager of this machine manages: host and guest must
+/// never both do so ("Fabric Manager User Guide", full passthrough). Detected by its process and
+/// the driver of the switches, even if it has none open yet.
 fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoot) -> Result<()> {
     let is_switch = |bdf: &&Bdf| partition::is_switch(topology, **bdf);
     if !devices.iter().any(|bdf| is_switch(&bdf)) {
@@ -171,7 +175,8 @@ fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoo
     Err(error.hint(partition::MANAGER_OFF))
 }
 
-/// Refuses devices that somebody else uses. An address on a NIC is told and no more: the planner has taken it as free.
+/// Refuses devices that somebody else uses. An address on a NIC only gives a warning: the planner
+/// considered the NIC free.
 fn refuse_used(
     name: &str,
     devices: &[Bdf],
@@ -201,7 +206,7 @@ fn refuse_used(
     Err(classed(Class::InUse, message, "`gpuvm device list` shows who holds which device"))
 }
 
-/// Refuses what needs functions bound or given back on another machine, which only the gpuvm there can do.
+/// Refuses to bind or release functions on another machine, which only the gpuvm there can do.
 fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, world: &World) -> Result<()> {
     let (Some(first), Machine::Elsewhere { host }) = (ours.first(), world.machine()?) else {
         return Ok(());
@@ -216,7 +221,7 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, world: &World) -> Result
     ))
 }
 
-/// The steps that a defined guest's devices need before it starts.
+/// Returns the steps for a defined guest's devices before it starts.
 pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let devices = xml.held(false)?.devices;
     if devices.is_empty() || world.is_test() {
@@ -232,14 +237,15 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
-    // After the resets: before H100 a reset afterwards would take its NVLinks.
+    // After the resets: before H100 a later reset would disable its NVLinks.
     let (name, uuid) = (xml.name(), xml.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
     steps.extend(partition::to_start(world, &topology, guest)?);
     Ok(steps)
 }
 
-/// The same of a guest that is to be stopped and started, which has its devices: nothing else is refused to it.
+/// The same refusal for a guest to be restarted, which already has its devices; no other check
+/// applies.
 pub fn refuse_strangers(xml: &DomainXml, world: &World) -> Result<()> {
     let devices = xml.held(false)?.devices;
     if devices.is_empty() || !world.has_guests_here()? {
@@ -248,8 +254,8 @@ pub fn refuse_strangers(xml: &DomainXml, world: &World) -> Result<()> {
     refuse_shared(&xml.name(), &devices, &world.topology()?, &world.occupancy(false)?)
 }
 
-/// Refuses a guest whose NVLinks others reach where the admin has said that guests are strangers, as `create` does. Where
-/// nothing was said, who made it has accepted that.
+/// Refuses a guest whose NVLinks others reach if the admin declared the guests strangers, as
+/// `create` does. Without a declaration it was accepted at creation.
 fn refuse_shared(name: &str, devices: &[Bdf], topology: &Topology, held: &Occupancy) -> Result<()> {
     let said = topology.machine().trust;
     if !Trust::refuses(said, true) {
@@ -261,8 +267,8 @@ fn refuse_shared(name: &str, devices: &[Bdf], topology: &Topology, held: &Occupa
     Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(Trust::advice(said)))
 }
 
-/// Refuses to start a guest with functions that are not there, before anything is done for the others; says what makes
-/// them again.
+/// Refuses to start a guest with missing functions, before anything is done for the others; the
+/// hint says how to recreate them.
 fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Result<()> {
     let absent = devices.iter().copied().filter(|&bdf| topology.device(bdf).is_none());
     let absent: BTreeSet<Bdf> = absent.collect();
@@ -273,8 +279,8 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Resul
     Err(error.hint(vfs::made_by(&FsRoot::live()?, topology, absent)?))
 }
 
-/// The steps that a guest's devices need once it is gone. What another guest runs with by now is his: it is named, and
-/// nothing is done with it.
+/// Returns the steps that release a guest's devices once it is gone. Those in use by another
+/// running guest by now are reported and left alone.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     refuse_unbound(&xml.name(), &ours, "delete", world)?;
@@ -300,7 +306,8 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
         if !was.driver.as_deref().is_some_and(is_vfio) {
             continue;
         }
-        // What cannot be reset would keep its guest for ever; no other gets an excluded one.
+        // A GPU that cannot be reset would block its guest's removal forever; no other guest gets
+        // an excluded one.
         if !excluded.iter().any(|excluded| excluded.bdf == bdf) {
             let resets = partition::reset(&[bdf], Some(&root), &topology).into_iter();
             steps.extend(resets.map(|bdf| Step::ResetDevice { bdf, back: true }));

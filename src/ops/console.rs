@@ -1,4 +1,4 @@
-//! A guest's serial console between an input and an output, which may be a terminal or pipes.
+//! Relays a guest's serial console to an input and an output, a terminal or pipes.
 
 use crate::domain::DomainXml;
 use crate::domain::view::View;
@@ -13,51 +13,52 @@ use std::io::{Error as IoError, Write};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Says why no console is attached to.
+/// The reason no console can be attached.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "console-")]
 pub enum ConsoleError {
-    /// The console of the domain is of a kind that nobody can attach to.
+    /// The console of the domain is of a kind that cannot be attached.
     #[error("the console of domain `{name}` is a {kind}{at}, to which nobody attaches")]
     Kind {
         /// Its name.
         name: String,
         /// Its kind.
         kind: String,
-        /// Where.
+        /// Its place.
         at: String,
     },
 }
 
 impl Coded for ConsoleError {}
 
-/// Ctrl-], which leaves.
+/// Ctrl-], which detaches.
 const ESCAPE: u8 = 0x1d;
-/// Time between two looks at the console while something happens, in milliseconds: less than anybody sees.
+/// Polling interval of the console while active, in milliseconds: imperceptible.
 const SHORT_MS: u16 = 4;
-/// The same while nothing happens.
+/// The same while idle.
 const LONG_MS: u16 = 64;
-/// Looks at the console without a look at the input, so that a guest that writes without end can be left.
+/// The most console reads between checks of the input, so that an endlessly writing guest can be
+/// left.
 const MOST_READS: usize = 64;
-/// Input that is held for a guest that does not take it; more is not read from a pipe.
+/// The most input buffered for a guest that does not accept it; more is not read from a pipe.
 const MOST_PENDING: usize = 64 << 10;
-/// How long a guest may take to take the end of the input.
+/// How long a guest may take to accept the end of the input.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// How the copying of a console ended.
+/// How a console session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConsoleEnd {
     /// By Ctrl-].
     Left,
     /// With the input.
     InputEnded,
-    /// With the guest, or because another took the console over.
+    /// With the guest, or because another client took over the console.
     ConsoleEnded,
     /// By a signal.
     Signal,
 }
 
-/// Opens the console of a running domain; `force`: also where somebody else has it.
+/// Opens the console of a running domain; `force`: even if somebody else has it.
 pub fn attach(world: &World, name: &str, force: bool) -> Result<Box<dyn Console>> {
     world.refuse_without_guests("console")?;
     let hypervisor = world.hypervisor_for_console()?;
@@ -110,18 +111,18 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
 pub struct Relay<'a> {
     /// The guest's side.
     console: Box<dyn Console>,
-    /// Where keys come from.
+    /// The source of keys.
     input: BorrowedFd<'a>,
-    /// Where the guest's output goes.
+    /// The destination of the guest's output.
     output: &'a mut dyn Write,
-    /// Whether the input is a terminal, where Ctrl-] leaves.
+    /// Whether the input is a terminal, where Ctrl-] detaches.
     is_terminal: bool,
-    /// Input that the guest has not taken yet.
+    /// Input not yet accepted by the guest.
     pending: Vec<u8>,
 }
 
 impl<'a> Relay<'a> {
-    /// A console whose input was not read yet.
+    /// Makes a relay of an attached console.
     pub fn new(
         console: Box<dyn Console>,
         (input, is_terminal): (BorrowedFd<'a>, bool),
@@ -130,7 +131,7 @@ impl<'a> Relay<'a> {
         Relay { console, input, output, is_terminal, pending: Vec::new() }
     }
 
-    /// Copies both ways until one side ends, or somebody interrupts.
+    /// Copies both ways until one side ends, or it is interrupted.
     pub fn copy(&mut self, interrupted: &dyn Fn() -> bool) -> Result<ConsoleEnd> {
         let mut pause_ms = SHORT_MS;
         let mut input_ended: Option<Instant> = None;
@@ -163,7 +164,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Prints what the guest has written: whether that was anything, and whether the console has ended.
+    /// Prints the guest's output; returns whether there was any, and whether the console has ended.
     fn show(&mut self) -> Result<(bool, bool)> {
         let mut buffer = [0; 4096];
         let (mut any, mut ended) = (false, false);
@@ -196,7 +197,7 @@ impl<'a> Relay<'a> {
         Ok(taken > 0)
     }
 
-    /// Waits for input; none: the session goes on.
+    /// Waits for input; none: the session continues.
     fn listen(&mut self, pause_ms: u16) -> Result<Option<ConsoleEnd>> {
         let has_room = self.is_terminal || self.pending.len() < MOST_PENDING;
         let wanted = if has_room { PollFlags::POLLIN } else { PollFlags::empty() };
@@ -214,7 +215,7 @@ impl<'a> Relay<'a> {
         }
         let mut buffer = [0; 4096];
         let got = match nix::unistd::read(self.input, &mut buffer) {
-            // A terminal that has gone gives an input error.
+            // A closed terminal gives an input error.
             Ok(0) | Err(Errno::EIO) => return Ok(Some(ConsoleEnd::InputEnded)),
             Ok(got) => &buffer[..got],
             Err(Errno::EINTR | Errno::EAGAIN) => return Ok(None),
@@ -226,7 +227,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// What the system refused.
+/// Makes the error of a refusal by the system.
 fn failed(errno: Errno, what: &str) -> Error {
     let source = Box::new(IoError::from(errno).into());
     Error::Doing { doing: what.to_owned(), source }
@@ -239,12 +240,12 @@ mod tests {
     use std::io::PipeWriter;
     use std::os::fd::AsFd as _;
 
-    /// A guest that answers in capitals, takes three bytes at a time, and ends after a `!`.
+    /// A guest that answers in capitals, accepts three bytes at a time, and ends after a `!`.
     #[derive(Default)]
     struct Shouter {
-        /// What it has still to say.
+        /// Its remaining output.
         said: Vec<u8>,
-        /// Whether it ends when that is said.
+        /// Whether it ends after that output.
         ends: bool,
     }
 
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A session that is typed `keys`, whose input then ends or not: how it ended, and what was shown.
+    /// A session with typed `keys`, whose input then ends or not: how it ended, and its output.
     fn session(
         keys: &[u8],
         is_terminal: bool,
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(session(b"hello", false, true, false), shown(ConsoleEnd::InputEnded, "HELLO"));
         assert_eq!(session(b"stop! and", false, false, false).0, ConsoleEnd::ConsoleEnded);
         assert_eq!(session(b"ab\x1dcd", true, false, false).0, ConsoleEnd::Left);
-        // In a pipe the byte is one as any other.
+        // In a pipe the byte has no special meaning.
         assert_eq!(
             session(b"ab\x1dcd", false, true, false),
             shown(ConsoleEnd::InputEnded, "AB\x1dCD")

@@ -1,5 +1,5 @@
-//! `create`: a guest that is planned is defined and started, and where it answers is waited for. It is done, or nothing is
-//! left.
+//! `create`: defines and starts a planned guest, and waits for its address. It is created
+//! completely or not at all.
 
 mod prepare;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Says why a guest is not created.
+/// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "create-")]
 pub enum CreateError {
@@ -40,21 +40,21 @@ pub enum CreateError {
 
 impl Coded for CreateError {}
 
-/// A guest that is to be made.
+/// A request to create a guest.
 #[derive(Debug, Clone)]
 pub struct CreateRequest {
     /// The guest.
     pub guest: GuestRequest,
     /// Its disks.
     pub storage: StorageRequest,
-    /// What it is told at its first start.
+    /// Its cloud-init seed.
     pub seed: SeedRequest,
-    /// Its UUID, where its template has none: one for all that is planned of it, since what is undone, and what goes with it
-    /// later, is told by it. None: libvirt chooses one, for what is only shown.
+    /// Its UUID, if its template has none: the same for all plans, since undoing and later cleanup
+    /// identify it by the UUID. None: libvirt chooses one, for previews.
     pub uuid: Option<String>,
     /// Whether it gets a NIC on the network `private-net`, too.
     pub private_net: bool,
-    /// Whether huge pages that are missing are reserved.
+    /// Whether missing huge pages are reserved.
     pub reserve_pages: bool,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
@@ -79,16 +79,16 @@ pub struct Created {
     pub seed_dropped: Option<bool>,
 }
 
-/// What is waited for, in seconds.
+/// Time limits of waiting, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     /// For its address.
     pub address_s: u64,
-    /// Until it has read its seed, which is taken away then, counted from its start; none: the seed stays.
+    /// For reading its seed, which is removed then, counted from its start; none: the seed stays.
     pub seed_s: Option<u64>,
 }
 
-/// The change that makes a guest, and starts it; its definition.
+/// Plans the change that makes and starts a guest; its data is the definition.
 pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>> {
     let Prepared { name, xml, steps, losses } = prepare(world, wanted)?;
     let mut change = Change::new("create", &name, Vec::new(), xml.clone());
@@ -107,14 +107,14 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     Ok(change)
 }
 
-/// Makes a guest, and waits for what is to be waited for; a signal meanwhile undoes all of it.
+/// Makes a guest, and waits as requested; a signal meanwhile undoes everything.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,
     wanted: &CreateRequest,
     waits: Waits,
 ) -> Result<Created> {
-    // Said before the hypervisor is asked for anything, which may be far.
+    // Checked before any call to the hypervisor, which may be remote.
     if wanted.reserve_pages {
         pages::refuse_elsewhere("create", world)?;
     }
@@ -133,7 +133,7 @@ pub fn run(
             None => (macs.into_iter().next(), None),
         };
         let seed = match waits.seed_s {
-            // As long as the waiting for its address has left.
+            // What is left after the wait for its address.
             Some(seconds) => {
                 let rest = Duration::from_secs(seconds).saturating_sub(began.elapsed());
                 let go_on = || running.transaction.go_on().map_err(Error::from);
@@ -212,8 +212,8 @@ fn wait(
     Ok(None)
 }
 
-/// Takes the seed of a guest away that has read it; whether that was done. That it was not is no reason to fail: the
-/// guest is as it was wanted but for that.
+/// Removes the seed of a guest that has read it; returns whether it did. A failure is only a
+/// warning: the guest is otherwise as requested.
 fn drop_seed(
     session: &mut Session<'_>,
     world: &World,

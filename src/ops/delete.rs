@@ -1,4 +1,4 @@
-//! `delete`: the domain, its NVRAM and saved state, and the disks that were made for it.
+//! `delete`: deletes the domain, its NVRAM and saved state, and the disks made for it.
 
 use crate::apply::{Step, is_of_this_machine};
 use crate::change::Change;
@@ -20,7 +20,7 @@ use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::world::World;
 
-/// What is to be deleted.
+/// A request to delete a domain.
 #[derive(Debug, Clone)]
 pub struct Delete {
     /// The domain.
@@ -29,7 +29,7 @@ pub struct Delete {
     pub keep_data: bool,
 }
 
-/// Plans a deletion; what is left on drives that stay, a line each.
+/// Plans a deletion; its data are the remains on drives that stay, a line each.
 pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let Delete { name, keep_data } = wanted;
     let hypervisor = &*world.hypervisor()?;
@@ -43,7 +43,8 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.push(Step::EndDomain { name: name.clone(), uuid: Some(summary.uuid.clone()) });
     }
     let here = hypervisor.machine().is_here();
-    // What another hypervisor of this machine has made for a domain of this UUID is that one's.
+    // Resources that another hypervisor of this machine made for a domain of this UUID are not
+    // ours.
     let made_on = world.owner(&summary.uuid, hypervisor).other_hypervisor();
     if made_on.is_none() {
         steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
@@ -55,13 +56,13 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.extend(give_back(&parsed, world)?);
         steps.extend(pages::give_back(&parsed, world)?);
     }
-    // An address of a network there may be one of this machine by chance.
+    // An address on another machine may exist on this one by chance.
     if here {
         steps.extend(leases(hypervisor, &view, world));
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let mut made = parsed.made();
-    // Images that a conversion has left behind, which no definition names any more.
+    // Images left by a conversion, which no definition names any more.
     let left = guest::made(world.state(), &summary.uuid).into_iter().filter(|_| here);
     let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
     let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
@@ -80,10 +81,10 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         }
     }
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
-    // A guest there may have been one of this machine once.
+    // A guest on another machine may have been one of this machine once.
     if here && made_on.is_none() {
         steps.extend(guest::forget(world.state(), &summary.uuid)?);
-        // What it was is nobody's concern any more, and may hold passwords.
+        // Its history is of no use any more, and may contain passwords.
         let history = world.history(&summary.uuid)?;
         if !history.entries.is_empty() {
             steps.extend(history.give_back_pages(&boot()?));
@@ -103,8 +104,8 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     Ok(Change { warnings: stays, question, again, ..change })
 }
 
-/// The steps for the NVLink partition of a guest that goes; what runs may have other GPUs than its definition. That this
-/// cannot be told keeps nobody from deleting it.
+/// Returns the steps for the NVLink partition of a removed guest; the running guest may have other
+/// GPUs than its definition. If this is unknown, the deletion continues.
 fn partition_once_gone(
     world: &World,
     hypervisor: &dyn Hypervisor,
@@ -127,7 +128,8 @@ fn partition_once_gone(
     })
 }
 
-/// What is said where another hypervisor of this machine has made what this domain's metadata is about.
+/// Returns the warning that another hypervisor of this machine made the resources in this domain's
+/// metadata.
 fn others(name: &str, uri: &str) -> String {
     format!(
         "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this UUID at {uri}; \
@@ -137,7 +139,8 @@ fn others(name: &str, uri: &str) -> String {
     )
 }
 
-/// The steps that give the addresses of a guest back. What keeps its lease keeps no guest from going: leases end.
+/// Returns the steps that release a guest's DHCP leases. A failure does not stop the deletion:
+/// leases expire.
 fn leases(hypervisor: &dyn Hypervisor, view: &View, world: &World) -> Vec<Step> {
     let mut steps = Vec::new();
     for nic in &view.nics {

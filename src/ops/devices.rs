@@ -1,4 +1,5 @@
-//! Functions of the host that guests may have: all of them, or GPUs and NVSwitches with their partitions.
+//! Lists functions of the host for guests: all of them, or GPUs and NVSwitches with their
+//! partitions.
 
 use crate::apply::bind::boot;
 use crate::bdf::Bdf;
@@ -71,7 +72,7 @@ pub struct ListedGpu {
     pub used_by: Vec<Use>,
 }
 
-/// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also functions of other kinds, but bridges.
+/// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also other kinds, except bridges.
 pub fn devices(
     world: &World,
     topology: &Topology,
@@ -104,7 +105,7 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     Ok(listed_gpus(topology, held, &devices, &uses, &uuids))
 }
 
-/// What is known of a function.
+/// Describes a function.
 fn listed_device(
     device: &PciDevice,
     topology: &Topology,
@@ -148,7 +149,8 @@ fn listed_device(
     }
 }
 
-/// GPUs by index, then those that do not count, NVSwitches, and what does not answer; each by address.
+/// Returns GPUs by index, then those set aside, NVSwitches, and unresponsive functions; each by
+/// address.
 fn counted(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     let gpus = topology.gpus().enumerate().map(|(index, gpu)| (Some(index), gpu));
     let displays = topology.displays().map(|(gpu, _)| (None, gpu));
@@ -158,7 +160,7 @@ fn counted(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     gpus.chain(displays).chain(switches).chain(dead).collect()
 }
 
-/// What is known of each.
+/// Describes each of them.
 fn listed_gpus(
     topology: &Topology,
     held: &Occupancy,

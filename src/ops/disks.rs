@@ -1,4 +1,4 @@
-//! Whose the disks of a domain are that is to be defined or checked: other domains', or the host's.
+//! Uses of the disks of a domain to be defined or checked, by other domains or the host.
 
 use crate::apply::state_directory;
 use crate::bdf::Bdf;
@@ -22,13 +22,13 @@ const SYSTEM: [&str; 12] = [
     "/bin", "/boot", "/dev", "/efi", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys",
     "/usr",
 ];
-/// Directories in them whose files are anybody's.
+/// Directories in them with files of anybody.
 const FREE: [&str; 2] = ["/dev/shm", "/dev/hugepages"];
-/// Where images lie that come with the system and that guests read: drivers, shells of firmware.
+/// Directory of images shipped with the system that guests read: drivers, firmware shells.
 const MEDIA: &str = "/usr/share";
 
-/// What is known of a domain's disks. `own_uuid`: its own, if it is a domain already; `new`: it is to be made, so that
-/// nobody may be writing its disks now.
+/// Returns the uses of a domain's disks. `own_uuid`: its own UUID, if it is defined; `new`: it is
+/// to be created, so nobody may be writing its disks now.
 pub fn facts(
     xml: &DomainXml,
     own_uuid: Option<&str>,
@@ -54,7 +54,7 @@ pub fn facts(
         let Some(path) = path(disk) else { continue };
         let is_read = disk.child("readonly").is_some()
             || disk.attr("device").is_some_and(|device| device == "cdrom");
-        // Whoever has it by a definition was judged by that: both may bear each other.
+        // Uses by a definition were judged already: both may allow sharing.
         let is_known = !uses.others(&path, own_uuid.unwrap_or_default()).is_empty();
         let why = of_host(&path, is_read, new && !is_known)?;
         let fact = |why| DiskFact { nth, of_host: true, why: format!("{}: {why}", path.display()) };
@@ -70,7 +70,8 @@ fn path(disk: Element<'_>) -> Option<PathBuf> {
     path.starts_with('/').then(|| PathBuf::from(path.into_owned()))
 }
 
-/// Why a file or device is the host's; none: it is not, or is not there. `new`: it must not be open for writing.
+/// Returns why a file or device belongs to the host; none: it does not, or does not exist. `new`:
+/// it must not be open for writing.
 pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> {
     if let Some(why) = Silent::read().why(path) {
         return Ok(Some(why));
@@ -79,7 +80,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
     let kind = meta.file_type();
     if kind.is_block_device() {
         let mut uses = used_by(&FsRoot::live()?, path)?;
-        // What only looks like a member is weighed where drives are given away.
+        // Mere member signatures are judged where drives are given away.
         uses.retain(|one| !matches!(one.used, DriveUse::Member { .. }));
         return Ok(uses.first().map(ToString::to_string));
     }
@@ -103,8 +104,8 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
     Ok(if new { in_use(path, is_read) } else { None })
 }
 
-/// Whether the host swaps on a file, by what the kernel lists: a line each, the path first, with octal digits for what
-/// would end it.
+/// Whether the host swaps to a file, by the kernel's list: a line each, the path first, with octal
+/// escapes for white space.
 fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
     let paths = list.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     paths.map(unescaped).any(|path| {
@@ -112,8 +113,9 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
     })
 }
 
-/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks: they are taken, so
-/// that no other guest gets the function. Only functions that could be passed: a disk of an AHCI controller shares it.
+/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks:
+/// they count as held, so that no other guest gets the function. Only functions that could be
+/// passed through: disks share an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     let files = files_of(xml, &[]);
     let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
@@ -166,7 +168,7 @@ mod tests {
         for path in ["/dev/null", "/", "/dev/zero"] {
             assert!(told(Path::new(path), true, true).unwrap().contains("neither"), "{path}");
         }
-        // This process does not count.
+        // This process is ignored.
         let _own = std::fs::OpenOptions::new().write(true).open(at("a.raw")).unwrap();
         assert_eq!(told(&at("a.raw"), false, true), None);
         let script = format!("exec 3>>{}; echo; read x", at("a.raw").display());

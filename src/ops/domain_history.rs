@@ -1,4 +1,5 @@
-//! The keeping of changes, so that they can be undone: every change of a definition goes through [`change_domain`].
+//! Records changes, so that they can be undone: every change of a definition goes through
+//! [`change_domain`].
 
 use crate::apply::{Step, Transaction, now_s};
 use crate::change::DomainChange;
@@ -14,11 +15,11 @@ use crate::shell::word;
 use crate::world::World;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Says why the history of a domain is not that of its name.
+/// The reason a domain's history is not available.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
 pub enum HistoryOfError {
-    /// The history is of a domain of the same UUID at another connection.
+    /// The history belongs to a domain of the same UUID at another connection.
     #[error(
         "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
     )]
@@ -32,7 +33,8 @@ pub enum HistoryOfError {
 
 impl Coded for HistoryOfError {}
 
-/// Refuses what needs the history of a domain of another machine, which is there, or of another hypervisor of this one.
+/// Refuses a verb that needs the history of a domain of another machine, which is kept there, or of
+/// another hypervisor of this one.
 pub fn refuse_elsewhere(verb: &str, name: &str, world: &World) -> Result<()> {
     let on = &*world.hypervisor()?;
     match world.owner(&find(on, name)?.uuid, on) {
@@ -54,7 +56,7 @@ pub fn when(at_s: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at_s)).to_string()
 }
 
-/// The changes of a domain, for `verb`, which is said where they are elsewhere.
+/// The changes of a domain, for `verb`, which is named in the error if they are elsewhere.
 pub fn history_of(world: &World, verb: &str, name: &str) -> Result<History> {
     let hypervisor = world.hypervisor()?;
     refuse_elsewhere(verb, name, world)?;
@@ -84,8 +86,8 @@ pub fn change_of(
     Ok((entry.before.clone(), after))
 }
 
-/// Changes a domain and keeps what it was. The definition is read back; what the hypervisor made otherwise of it is
-/// warned of. To be called with the host's lock.
+/// Changes a domain and records its previous state. The definition is read back; differences by the
+/// hypervisor give warnings. To be called with the host's lock.
 pub fn change_domain(
     change: &DomainChange,
     hypervisor: &dyn Hypervisor,
@@ -125,12 +127,12 @@ pub fn change_domain(
     transaction.run(&[history.remember(&after, Some(&entry))]).map_err(Error::from)
 }
 
-/// The number of this boot of the machine, with which what was set in the kernel ends; empty where there is none.
+/// Returns the id of this boot, until whose end kernel settings last; empty if there is none.
 pub fn boot() -> Result<String> {
     Ok(FsRoot::live()?.read(BOOT)?.unwrap_or_default())
 }
 
-/// Says that a guest starts as it was saved, and not as it is defined.
+/// Warns that a guest starts from its saved state, not from its definition.
 pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
     let kept = hypervisor.keeps(name).unwrap_or_default();
     for kept in kept.iter().filter(|kept| kept.starts) {
@@ -141,7 +143,7 @@ pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
     }
 }
 
-/// Makes a change of the host and keeps it, so that `host undo` takes it back.
+/// Makes a change of the host and records it for `host undo`.
 pub fn change_host(
     verb: &str,
     steps: &[Step],
@@ -157,7 +159,8 @@ pub fn change_host(
     Ok(transaction.run(steps)?)
 }
 
-/// The definition as the hypervisor took it, after saying where it is not as planned; none: it cannot be read.
+/// Returns the definition as the hypervisor stored it, after warning of differences from the plan;
+/// none: it cannot be read.
 pub fn read_back(
     name: &str,
     planned: &DomainXml,
@@ -179,7 +182,7 @@ pub fn read_back(
     Some(read)
 }
 
-/// The same of a changed domain, which may start as it was saved.
+/// The same for a changed domain, which may start from a saved state.
 fn changed_back(
     change: &DomainChange,
     hypervisor: &dyn Hypervisor,

@@ -1,4 +1,4 @@
-//! Domains that are there, whoever made them: all in a list, or one with all that is known of it.
+//! Existing domains, whoever made them: a list of all, or one with all details.
 
 use crate::domain::view::{View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
@@ -39,7 +39,7 @@ pub struct ShownDomain {
     pub addresses: Vec<GuestAddress>,
 }
 
-/// A domain with its definition, where that can be understood.
+/// A domain with its definition, if that can be parsed.
 type Defined = (DomainSummary, Result<DomainXml, DomainXmlError>);
 
 /// Lists the domains of the hypervisor, or those in files of a recorded host. Each definition is read once.
@@ -59,7 +59,7 @@ pub fn list(world: &World, files: &[PathBuf]) -> Result<Vec<ListedDomain>> {
     Ok(listed(domains, world))
 }
 
-/// Looks at one domain.
+/// Shows one domain.
 pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     world.refuse_without_guests("show")?;
     let hypervisor = world.hypervisor()?;
@@ -67,7 +67,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let mut view = View::of(&xml, world.topology().ok().as_ref())?;
     if summary.state.is_active() && summary.persistent {
-        // What was made for it may have gone since it was started.
+        // What was made for it may have been removed since it was started.
         let inactive = hypervisor.xml(name, XmlOf::Inactive)?;
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
@@ -78,7 +78,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     Ok(ShownDomain { summary, view, autostart, addresses })
 }
 
-/// The domains that the hypervisor knows, each with what can be understood of its definition.
+/// Returns the hypervisor's domains, each with its definition if that can be parsed.
 fn known(world: &World) -> Result<Vec<Defined>> {
     let hypervisor = world.hypervisor()?;
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ fn known(world: &World) -> Result<Vec<Defined>> {
     Ok(found)
 }
 
-/// A domain of a recorded host, as its file shows it.
+/// A domain of a recorded host, as in its file.
 fn of_file((_, xml): (PathBuf, DomainXml)) -> Defined {
     let state = if is_active(&xml) { DomainState::Running } else { DomainState::ShutOff };
     let uuid = xml.uuid().unwrap_or_default();
@@ -113,8 +113,8 @@ fn listed(domains: Vec<Defined>, world: &World) -> Vec<ListedDomain> {
     }
     let has_devices =
         |row: &ListedDomain| row.view.as_ref().is_some_and(|view| !view.devices.is_empty());
-    // Reading the host takes as long as all else, and only indexes of GPUs come from it. A host that cannot be read
-    // costs these, not the list.
+    // Reading the host takes as long as everything else, and only gives the indexes of GPUs.
+    // Without a readable host these are missing, not the list.
     if rows.iter().any(has_devices)
         && let Ok(topology) = world.topology()
     {

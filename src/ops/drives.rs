@@ -1,4 +1,4 @@
-//! Drives: whether they can be given to guests, and those that guests have as disks.
+//! Verbs on drives, and drives that guests have as disks.
 
 pub mod error;
 pub mod list;
@@ -18,10 +18,10 @@ use crate::hypervisor::uses::files_of;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
 
-/// The table of file systems.
+/// The path of fstab.
 pub const FSTAB: &str = "/etc/fstab";
 
-/// The change that one of these verbs makes, asked about by the name of a thing of a kind (`array`).
+/// Makes the change of one of these verbs, confirmed by typing the name of its subject (`array`).
 fn named<T>(
     (verb, subject): (&'static str, &str),
     (deed, kind, name): (Deed, &'static str, &str),
@@ -32,7 +32,8 @@ fn named<T>(
     Change { question, ..Change::new(verb, subject, steps, about) }
 }
 
-/// What is left on drives of this machine that a domain had, whole or in part, a line each: they keep what its guest wrote.
+/// Returns the remains on drives of this machine that a domain had, whole or in part, a line each:
+/// they keep the guest's data.
 pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> {
     if !hypervisor.machine().is_here() {
         return Ok(Vec::new());

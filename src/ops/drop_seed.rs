@@ -1,4 +1,4 @@
-//! `seed drop`, and `create --drop-seed`: what a guest was told goes once it has read it.
+//! `seed drop`, and `create --drop-seed`: removes a guest's seed once it has been read.
 
 use crate::agent::is_forbidden;
 use crate::apply::{ApplyError, Step, StepError};
@@ -17,11 +17,11 @@ use crate::world::World;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Says why a seed stays.
+/// The reason a seed stays.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "seed-drop-")]
 pub enum DropSeedError {
-    /// The guest agent may not tell whether cloud-init is done.
+    /// The guest agent is not allowed to report whether cloud-init is done.
     #[error("the agent of `{name}` may not tell whether cloud-init is done: {why}")]
     Untold {
         /// Its name.
@@ -29,7 +29,7 @@ pub enum DropSeedError {
         /// Why.
         why: String,
     },
-    /// The domain has no definition that outlives it.
+    /// The domain is transient.
     #[error("domain `{name}` has no definition that outlives it")]
     NoDefinition {
         /// Its name.
@@ -45,25 +45,25 @@ pub enum DropSeedError {
 
 impl Coded for DropSeedError {}
 
-/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
+/// How long a guest may take to release a disk, in seconds. Emptying a PCI Express slot takes five.
 const LET_GO_S: u64 = 30;
-/// How long an agent may take to answer, so that one that hangs holds nobody up.
+/// How long an agent may take to answer, so that a hung one blocks nobody.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The file that cloud-init writes when it is done, and not before; /run is empty after each start.
+/// The file that cloud-init writes when it is done, and not before; /run is empty after each boot.
 const RESULT: &str = "/run/cloud-init/result.json";
 
-/// How the waiting for cloud-init ended.
+/// How the wait for cloud-init ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstBoot {
     /// It is done.
     Done,
-    /// The time was over; what the agent said last.
+    /// The time limit was reached; the agent's last message.
     Over(String),
-    /// The agent may not tell.
+    /// The agent is not allowed to tell.
     Untold(String),
 }
 
-/// Refuses to take a seed away that may not have been read.
+/// Refuses to remove a seed that may not have been read.
 fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
     let now = format!("`gpuvm seed drop {} --now` does not ask", word(name));
     match ended {
@@ -79,7 +79,7 @@ fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
     }
 }
 
-/// Waits until cloud-init is done in a guest. `go_on` is asked once a second.
+/// Waits until cloud-init is done in a guest. `go_on` is called once a second.
 pub fn wait_for<E>(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -101,8 +101,8 @@ pub fn wait_for<E>(
     }
 }
 
-/// Asks a guest's agent whether cloud-init is done: whether it can open the file that comes last. Nothing runs in the
-/// guest for it, and nothing that the guest says is believed but that.
+/// Asks a guest's agent whether cloud-init is done: whether it can open the last file that
+/// cloud-init writes. Nothing runs in the guest for it, and nothing else from the guest is trusted.
 fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
     let ask = |command: serde_json::Value| hypervisor.ask_agent(name, &command.to_string(), ANSWER);
     let file = serde_json::json!({ "path": RESULT, "mode": "r" });
@@ -110,13 +110,13 @@ fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorErro
     let handle = serde_json::from_str::<serde_json::Value>(&open).ok();
     if let Some(handle) = handle.as_ref().and_then(|answer| answer["return"].as_i64()) {
         let arguments = serde_json::json!({ "handle": handle });
-        // It is closed when the agent ends, if not now.
+        // If this fails, it is closed when the agent ends.
         let _ = ask(serde_json::json!({ "execute": "guest-file-close", "arguments": arguments }));
     }
     Ok(())
 }
 
-/// The seed of a guest that is there.
+/// An existing guest's seed.
 struct Seed {
     /// The domain's name.
     name: String,
@@ -130,7 +130,7 @@ struct Seed {
     xml: String,
     /// The seed.
     made: Made,
-    /// What becomes of its volume.
+    /// The fate of its volume.
     fate: Fate,
 }
 
@@ -160,13 +160,14 @@ impl Seed {
         Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
 
-    /// The step that takes it from a guest that runs; none: there it is not.
+    /// Returns the step that detaches it from a running guest; none: not attached.
     fn detach(&self) -> Option<Step> {
         let (name, path) = (self.name.clone(), self.made.path.clone());
         self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S })
     }
 
-    /// The step that takes it from the definition; `forget`: from what is remembered too. None: there it is not.
+    /// Returns the step that removes it from the definition; `forget`: and from the metadata. None:
+    /// not in it.
     fn redefine(&self, forget: bool) -> Result<Option<Step>> {
         let mut xml = DomainXml::parse(&self.xml)?;
         let edit = DomainEdit::DropDisk { path: self.made.path.clone(), forget };
@@ -191,15 +192,15 @@ impl Seed {
         matches!(self.fate, Fate::Stays(_))
     }
 
-    /// All steps, where the guest lets go of it.
+    /// All steps, if the guest releases it.
     fn steps(&self) -> Result<Vec<Step>> {
-        // What stays goes with the domain, once nobody else needs it.
+        // A volume that stays is removed with the domain, once nobody else needs it.
         let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
         Ok(steps.into_iter().flatten().collect())
     }
 }
 
-/// What is known of a seed that goes.
+/// A seed being removed.
 #[derive(Debug)]
 pub struct Dropping {
     /// Whether the guest runs.
@@ -208,11 +209,11 @@ pub struct Dropping {
     pub stays: bool,
     /// Whether there is a guest to ask.
     has_guest: bool,
-    /// What takes it from the definition alone, where the guest does not let go of it.
+    /// The step that only removes it from the definition, if the guest does not release it.
     redefine: Option<Step>,
 }
 
-/// Plans to take a domain's seed away; none: it has none.
+/// Plans to remove a domain's seed; none: it has none.
 pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
     let hypervisor = world.hypervisor()?;
     let Some(seed) = Seed::of((&*hypervisor, world.state()), name)? else {
@@ -228,8 +229,8 @@ pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> 
     Ok(change)
 }
 
-/// Takes a domain's seed away once the guest has read it, which is waited for `wait_s` seconds; none: it is not asked.
-/// Whether nothing is left of it.
+/// Removes a domain's seed once the guest has read it, waiting `wait_s` seconds; none: without
+/// checking. Returns whether all of it is gone.
 pub fn run_when_read(
     session: &mut Session<'_>,
     world: &World,
@@ -250,7 +251,7 @@ pub fn run_when_read(
     run(session, world, name)
 }
 
-/// Ends the waiting where a signal has come; nothing is changed yet.
+/// Ends the wait on a signal; nothing is changed yet.
 fn interrupted(session: &mut Session<'_>) -> Result<()> {
     match session.interrupted() {
         None => Ok(()),
@@ -258,7 +259,7 @@ fn interrupted(session: &mut Session<'_>) -> Result<()> {
     }
 }
 
-/// Takes a domain's seed away; whether all of it is gone.
+/// Removes a domain's seed; returns whether all of it is gone.
 pub fn run(session: &mut Session<'_>, world: &World, name: &str) -> Result<bool> {
     let error = match session.run(|world| drop_seed(world, name)) {
         Ok(done) => return Ok(done.change.about.is_none_or(|about| !about.stays)),

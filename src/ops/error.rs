@@ -1,5 +1,5 @@
-//! Errors of the operations: what one refuses itself, with a stable code and what helps, and what the rooms below say.
-//! Knows nothing of exit codes, nor of how an error is shown.
+//! Errors of the operations: their own refusals, with a stable code and a hint, and errors of the
+//! lower crates. Knows nothing of exit codes, nor of how an error is shown.
 
 use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
@@ -28,27 +28,27 @@ use nix::errno::Errno;
 /// The result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a verb itself refuses, by what the caller can do about it.
+/// The class of a verb's own refusal, by what the caller can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Class {
     /// The command line is wrong.
     Usage,
-    /// What is asked for cannot be done; the message says why.
+    /// The request cannot be met; the message says why.
     Refused,
-    /// Something that is named does not exist.
+    /// Something named does not exist.
     NotFound,
-    /// Something that is to be made exists.
+    /// Something to be created already exists.
     Exists,
-    /// Something that is needed is in use.
+    /// Something needed is in use.
     InUse,
-    /// Something is not what it was when the change was planned, or made.
+    /// Something has changed since the plan, or since it was made.
     Changed,
     /// The domain is not in a state that allows it.
     WrongState,
     /// An earlier change has to be finished or undone first.
     Unfinished,
-    /// A question was not answered by yes.
+    /// A question was not answered with yes.
     Declined,
     /// It has to be run on another machine.
     OtherMachine,
@@ -56,9 +56,9 @@ pub enum Class {
     Unsound,
     /// Something did not happen in time.
     Timeout,
-    /// An error of the system that no module has a name for.
+    /// An error of the system without an error of its own.
     System,
-    /// A defect of this program.
+    /// An internal error.
     Internal,
 }
 
@@ -69,31 +69,31 @@ pub struct NoPlace {
     /// Why it has none.
     #[source]
     pub error: PlanError,
-    /// What was asked for.
+    /// The request.
     pub request: Box<Request>,
-    /// What would have a place, the least change first.
+    /// Requests that would have a place, the least change first.
     pub nearest: Vec<Request>,
 }
 
-/// An error with a hint of the place that raised it.
+/// An error with a hint from where it was raised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// What went wrong.
     pub message: String,
-    /// A command to run, or what to change; empty: nothing is known to help.
+    /// A command to run, or what to change; empty: no hint.
     pub hint: String,
     /// Its stable name, as gpuvm-codes(7) lists it.
     pub code: &'static str,
 }
 
 impl Refusal {
-    /// Of a class.
+    /// Makes a refusal of a class.
     pub fn new(class: Class, message: impl Into<String>, hint: impl Into<String>) -> Refusal {
         Refusal::coded(class.into(), message, hint)
     }
 
-    /// With the code of what it tells of.
+    /// Makes a refusal with a code of its own.
     pub fn coded(
         code: &'static str,
         message: impl Into<String>,
@@ -107,18 +107,18 @@ impl Refusal {
         Refusal::new(Class::Refused, message, hint)
     }
 
-    /// Whether the caller's arguments cannot be meant.
+    /// Whether it is a usage error.
     pub fn is_usage(&self) -> bool {
         self.code == <&str>::from(Class::Usage)
     }
 }
 
-/// What is refused: an error with a code, to which the place that raises it adds what helps.
+/// An error with a code, to which the place that raises it adds a hint.
 pub trait Coded: std::error::Error + Sized
 where
     for<'e> &'static str: From<&'e Self>,
 {
-    /// It with a command to run, or what to change.
+    /// Adds a hint: a command to run, or what to change.
     fn refusal(self, hint: impl Into<String>) -> Refusal {
         Refusal::coded((&self).into(), self.to_string(), hint)
     }
@@ -128,13 +128,14 @@ where
         self.refusal(hint).into()
     }
 
-    /// It as an error, where nothing helps that could be named.
+    /// Converts it to an error without a hint.
     fn bare<E: From<Refusal>>(self) -> E {
         self.hint("")
     }
 }
 
-/// Why an operation cannot be done, or was not. Its text and its code are those of what it wraps, which is its source.
+/// Why an operation cannot be done, or was not. Its text and code are those of the wrapped error,
+/// which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Error {
@@ -142,25 +143,25 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Refused(#[from] Refusal),
-    /// What an error of another place means here.
+    /// The meaning of another error in this context.
     #[error("{refusal}")]
     #[strum(to_string = "-")]
     Around {
-        /// What it means.
+        /// The meaning.
         refusal: Refusal,
         /// The error.
         source: Box<Error>,
     },
-    /// What was being done when it happened.
+    /// An error with the operation during which it happened.
     #[error("{doing}")]
     #[strum(to_string = "-")]
     Doing {
-        /// What.
+        /// The operation.
         doing: String,
         /// The error.
         source: Box<Error>,
     },
-    /// Something was to be done by now that nobody has agreed to.
+    /// The change now includes something that was not confirmed.
     #[error(
         "something has changed since it was asked for, and this was not: {what}; nothing is done"
     )]
@@ -168,10 +169,10 @@ pub enum Error {
     Changed {
         /// The step or loss.
         what: String,
-        /// The command that asks anew.
+        /// The command to run again.
         again: String,
     },
-    /// Steps were not done.
+    /// Steps failed.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Apply(#[from] ApplyError),
@@ -195,7 +196,7 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     HostBridge(#[from] crate::hostnet::Refused),
-    /// A step of the host's network that is looked at.
+    /// A change of the host's network.
     #[error("{0}")]
     #[strum(to_string = "-")]
     HostNet(#[from] HostNetError),
@@ -211,15 +212,15 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Tune(#[from] TuneError),
-    /// What is planned cannot be.
+    /// The plan is impossible.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Plan(#[from] PlanError),
-    /// What was asked for cannot be meant.
+    /// The request is invalid.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Request(#[from] RequestError),
-    /// What a guest is to be told.
+    /// The seed of a guest.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Seed(#[from] SeedError),
@@ -227,7 +228,7 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Domain(#[from] DomainXmlError),
-    /// What a domain was before.
+    /// The history of a domain.
     #[error("{0}")]
     #[strum(to_string = "-")]
     History(#[from] HistoryError),
@@ -235,7 +236,7 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Discover(#[from] DiscoverError),
-    /// What is known of a host does not fit together.
+    /// A contradiction in a host's data.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Topology(#[from] TopologyError),
@@ -259,7 +260,7 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Exclusions(#[from] ExclusionsError),
-    /// An array, or a file that speaks of it.
+    /// An array, or a file that refers to it.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Array(#[from] ArrayError),
@@ -271,7 +272,7 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Image(#[from] ContentError),
-    /// A list of sums.
+    /// A list of checksums.
     #[error("{0}")]
     #[strum(to_string = "-")]
     Sums(#[from] SumError),
@@ -298,7 +299,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the operation itself says, on its own or around a cause.
+    /// Returns the operation's own refusal, alone or around a cause.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Error::Refused(refusal) | Error::Around { refusal, .. } => Some(refusal),
@@ -306,7 +307,7 @@ impl Error {
         }
     }
 
-    /// The step that was not possible, where one was not.
+    /// Returns the failed step, if any.
     pub fn step(&self) -> Option<&Step> {
         match self {
             Error::Apply(ApplyError::Failed { step, .. }) => Some(step),
@@ -314,12 +315,12 @@ impl Error {
         }
     }
 
-    /// Says what it means here.
+    /// Wraps it with its meaning here.
     pub fn around(self, refusal: Refusal) -> Error {
         Error::Around { refusal, source: Box::new(self) }
     }
 
-    /// It with all of its causes, in one line.
+    /// Returns it with all its causes, in one line.
     pub fn whole(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -334,9 +335,9 @@ impl Error {
     }
 }
 
-/// Says what was being done.
+/// Adds the operation to an error.
 pub trait Doing<T> {
-    /// Puts what was being done around an error.
+    /// Wraps an error with the operation.
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
@@ -346,22 +347,22 @@ impl<T, E: Into<Error>> Doing<T> for std::result::Result<T, E> {
     }
 }
 
-/// Makes such an error of a class that says more.
+/// Makes an error of a class, with a hint.
 pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> Error {
     Refusal::new(class, message, hint).into()
 }
 
-/// Makes such an error with the code of what it tells of.
+/// Makes an error with a code of its own, with a hint.
 pub fn coded(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Error {
     Refusal::coded(code, message, hint).into()
 }
 
-/// Makes an error of arguments that cannot be meant.
+/// Makes a usage error.
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     classed(Class::Usage, message, hint)
 }
 
-/// The commands that give a domain that only runs a definition.
+/// Returns the commands that give a transient domain a definition.
 pub fn dump_and_define(name: &str) -> String {
     let file = format!("{name}.xml");
     let file = word(&file);

@@ -1,5 +1,5 @@
-//! `gpu exclude`, `gpu include`: the list of GPUs and NVSwitches that no guest gets. It is one file that is written whole,
-//! with the host's lock, so that nothing of it is half done and no journal is needed.
+//! `gpu exclude`, `gpu include`: the list of GPUs and NVSwitches that no guest gets. It is a single
+//! file, written atomically under the host's lock, so that no journal is needed.
 
 use crate::apply::write_exclusions;
 use crate::bdf::{Bdf, BdfError};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Says why a GPU is not excluded or included.
+/// The reason a GPU is not excluded or included.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-")]
 pub enum GpuError {
@@ -37,7 +37,7 @@ impl Coded for GpuError {}
 /// A GPU or NVSwitch as a caller names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GpuName {
-    /// By its UUID, in lower case behind `GPU-`.
+    /// By its UUID, in lower case after `GPU-`.
     Uuid(String),
     /// By its address.
     At(Bdf),
@@ -56,16 +56,16 @@ impl FromStr for GpuName {
 /// A change of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExclusionChange {
-    /// It is on the list from now on.
+    /// Adds it to the list.
     Exclude {
-        /// Which.
+        /// The device.
         device: GpuName,
-        /// Why, in one line; none: as before.
+        /// Why, in one line; none: unchanged.
         reason: Option<String>,
     },
-    /// It is not.
+    /// Removes it from the list.
     Include {
-        /// Which.
+        /// The device.
         device: GpuName,
     },
 }
@@ -82,23 +82,23 @@ pub struct Excluded {
     pub changed: bool,
 }
 
-/// Whether a function can be taken out of use: GPUs, NVSwitches, and what stands in their place and does not answer.
+/// Whether a function can be excluded: GPUs, NVSwitches, and unresponsive functions in their place.
 fn is_ours(device: &PciDevice) -> bool {
     matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch) || device.may_be_silent_gpu()
 }
 
-/// The list of a host while it is worked on.
+/// The list of a host being changed.
 struct List<'a> {
     /// The host.
     topology: &'a Topology,
-    /// What the NVIDIA driver says.
+    /// The NVIDIA driver's reports.
     cards: BTreeMap<Bdf, Card>,
     /// The entries.
     entries: Vec<Entry>,
 }
 
 impl List<'_> {
-    /// Where the device is; an error where this host has none such.
+    /// Finds the device's address; an error if this host has no such device.
     fn find(&self, device: &GpuName) -> Result<Bdf> {
         let bdf = match device {
             GpuName::At(bdf) => *bdf,
@@ -125,7 +125,7 @@ impl List<'_> {
         }
     }
 
-    /// Whether an entry speaks of a function.
+    /// Whether an entry is about a function.
     fn is_of(&self, entry: &Entry, bdf: Bdf) -> bool {
         place(entry, &self.cards) == Some(bdf)
     }
@@ -140,7 +140,8 @@ impl List<'_> {
         let old = self.entries.iter().position(|entry| self.is_of(entry, bdf));
         let before = old.map(|at| self.entries[at].clone());
         let reason = reason.cloned().or_else(|| before.as_ref().map(|e| e.reason.clone()));
-        // What was excluded by UUID keeps it: the address alone would let the GPU come back in another slot.
+        // An entry made by UUID keeps it: with the address alone, the GPU would be available again
+        // in another slot.
         let uuid = uuid.or_else(|| before.as_ref().and_then(|entry| entry.uuid.clone()));
         let entry = Entry { bdf, uuid, reason: reason.unwrap_or_default() };
         match old {
@@ -157,7 +158,7 @@ impl List<'_> {
             GpuName::Uuid(uuid) => entry.uuid.as_ref() == Some(uuid),
             GpuName::At(bdf) => entry.bdf == *bdf,
         };
-        // A GPU that is no longer there can still be taken off the list.
+        // A GPU that no longer exists can still be removed from the list.
         let bdf = match self.entries.iter().find(|entry| named(entry)) {
             Some(entry) => place(entry, &self.cards).unwrap_or(entry.bdf),
             None => self.find(device)?,
@@ -175,13 +176,13 @@ impl List<'_> {
     }
 }
 
-/// Changes the list of this host, or says what would change.
+/// Changes the list of this host, or reports what would change.
 pub fn exclude(session: &mut Session<'_>, wanted: &ExclusionChange) -> Result<Excluded> {
     let world = session.world();
     exclude_in(session, wanted, || Ok((FsRoot::live()?, world.topology()?)))
 }
 
-/// The same of a host that is read, with its root, once nobody else changes it.
+/// The same for a host already read, under the lock.
 fn exclude_in(
     session: &mut Session<'_>,
     wanted: &ExclusionChange,

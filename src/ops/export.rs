@@ -1,4 +1,5 @@
-//! `export`: the definition that a guest would get. Changes nothing, and goes without a hypervisor where none answers.
+//! `export`: returns the definition that a guest would get. Changes nothing, and works without a
+//! hypervisor.
 
 use crate::domain::DomainXml;
 use crate::error::Result;
@@ -31,7 +32,7 @@ pub fn export(
     }
     let Disks { disks, made, abilities, .. } = disks;
     let mut extra = Extra { disks, made, abilities, ..Extra::default() };
-    // What a recorded host's networks are is not recorded.
+    // A recorded host's networks are not recorded.
     if !world.is_recorded()
         && !wanted.networks.is_empty()
         && let Some(hypervisor) = world.hypervisor_to_look()?

@@ -1,4 +1,5 @@
-//! Fabric Manager's partitions beside the domains that run: what each is worth, and the release of one that nobody uses.
+//! Fabric Manager's partitions compared with the running domains, and the release of an unused
+//! partition.
 
 mod boot_files;
 mod ensure;
@@ -97,7 +98,7 @@ pub struct ShownFabric {
 }
 
 impl ShownFabric {
-    /// Whether something is to be mended.
+    /// Whether something needs repair.
     pub fn is_wrong(&self) -> bool {
         let wrong = self.partitions.iter().any(|partition| partition.verdict.is_wrong());
         let is_unsure = self.refusal.is_some() || self.unread.is_some();
@@ -105,7 +106,7 @@ impl ShownFabric {
     }
 }
 
-/// What Fabric Manager and libvirt say of this machine.
+/// Reads the state of this machine from Fabric Manager and libvirt.
 pub fn show(world: &World) -> Result<ShownFabric> {
     world.refuse_without_guests("fabric show")?;
     world.refuse_elsewhere("fabric show")?;
@@ -161,7 +162,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
             let states = states(&listed, &running).into_iter();
             shown.partitions = states.map(|state| of_state(state, &topology, &running)).collect();
             if is_of_vgpu {
-                // Which guests have virtual functions or mediated devices of a GPU is not looked at.
+                // Guests with virtual functions or mediated devices of a GPU are not examined.
                 let all = shown.partitions.iter_mut().filter(|one| one.active);
                 all.filter(|one| one.holder.is_none())
                     .for_each(|one| one.verdict = Verdict::Unknown);
@@ -172,18 +173,18 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     Ok(shown)
 }
 
-/// What Fabric Manager, libvirt and the file of active partitions say of the same moment.
+/// A simultaneous view of Fabric Manager, libvirt and the file of active partitions.
 struct Look {
     /// Fabric Manager's list.
     listed: std::result::Result<Vec<Listed>, ManagerRefusal>,
-    /// The domains that run, with the GPUs of the board that each has.
+    /// The running domains, with the board's GPUs of each.
     running: Vec<Running>,
-    /// What was activated for whom.
+    /// The recorded activations.
     file: std::result::Result<RestoreList, RestoreFileError>,
 }
 
 impl Look {
-    /// Asks all three.
+    /// Reads all three.
     fn at(world: &World, topology: &Topology, address: &Address) -> Result<Look> {
         let mut running = running(world, topology)?;
         running.sort_by(|a, b| a.domain.name.cmp(&b.domain.name));
@@ -192,7 +193,8 @@ impl Look {
     }
 }
 
-/// What `verify` compares guests with, and what of it is not known, in words. None: NVSwitches are not shared here.
+/// Returns what `verify` compares guests with, and descriptions of what is unknown. None:
+/// NVSwitches are not shared here.
 pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions>, Vec<String>)> {
     let mut untold = Vec::new();
     if topology.fabric().model != FabricModel::SharedNvswitch {
@@ -214,7 +216,7 @@ pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions
     Ok((Some(Partitions { listed: listed.ok(), running, remembered }), untold))
 }
 
-/// A partition with the addresses of its GPUs.
+/// Adds the addresses of a partition's GPUs.
 fn of_state(state: PartitionState, topology: &Topology, running: &[Running]) -> ShownPartition {
     let gpus = state.modules.iter().filter_map(|module| address_of(topology, *module)).collect();
     let holders = running.iter().filter(|one| state.active && one.has_any(&state.modules));
@@ -225,19 +227,20 @@ fn of_state(state: PartitionState, topology: &Topology, running: &[Running]) -> 
     ShownPartition { id, modules, gpus, links, links_at_most, active, holder, holders, verdict }
 }
 
-/// The GPU of a module id; none: it is not known.
+/// The GPU of a module id; none: unknown.
 fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     let all = &topology.fabric().module_ids;
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
 }
 
-/// Whether a module without an address is one whose GPU has left the bus: all GPUs that are there have one.
+/// Whether a module without an address is one whose GPU has left the bus: all present GPUs have
+/// one.
 fn has_all_modules(topology: &Topology) -> bool {
     let all = &topology.fabric().module_ids;
     !all.is_empty() && topology.ruled().all(|gpu| all.iter().any(|(bdf, _)| *bdf == gpu))
 }
 
-/// Plans the release of a partition that is active for nobody; nothing where it is not active.
+/// Plans the release of an unused active partition; does nothing if it is not active.
 pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_recorded("fabric release")?;
     world.refuse_elsewhere("fabric release")?;
@@ -291,7 +294,8 @@ fn step(
     Ok(PartitionStep { partition, gpus, domain, lost, vfs: Vec::new(), may_wait: false })
 }
 
-/// Refuses to call a partition released that Fabric Manager lists as active: as one of other GPUs since the plan, say.
+/// Refuses to call a partition released that Fabric Manager lists as active: such as with other
+/// GPUs since the plan.
 pub fn released(partition: u32) -> Result<()> {
     let listed = Manager::of_host(&FsRoot::live()?)?.list();
     let listed = listed.map_err(|refusal| FabricError::from(refusal).told())?;

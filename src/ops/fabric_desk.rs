@@ -1,4 +1,4 @@
-//! Where Fabric Manager is asked, and where it is remembered what was activated: this machine's own, or that of a caller.
+//! Fabric Manager and the file of active partitions: this machine's own, or a caller's.
 
 use gpuvm_core::fabric::{FabricVersions, RestoreList};
 use gpuvm_host::apply::partition::Partitions;
@@ -6,19 +6,19 @@ use gpuvm_host::fabric::{RestoreFile, RestoreFileError};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Fabric Manager, and where it is remembered what was activated.
+/// Fabric Manager, and the file of active partitions.
 #[derive(Clone)]
 pub struct FabricDesk {
-    /// Whom to ask.
+    /// Fabric Manager.
     pub manager: Rc<dyn Partitions>,
     /// The file of active partitions.
     pub file: PathBuf,
-    /// The versions; none: they are looked for when they matter.
+    /// The versions; none: read when needed.
     pub versions: Option<FabricVersions>,
 }
 
 impl FabricDesk {
-    /// What is remembered.
+    /// Reads the recorded activations.
     pub fn remembered(&self) -> Result<RestoreList, RestoreFileError> {
         RestoreFile::read(&self.file)
     }

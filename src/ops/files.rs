@@ -1,33 +1,33 @@
-//! Files of the caller's, written whole.
+//! Atomic writing of the caller's files.
 
 use crate::error::{Class, Coded, Result, classed};
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
-/// Says why a file is not written.
+/// The reason a file is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "output-")]
 pub enum FileError {
-    /// The system does not let the file be written.
+    /// The system refuses to write the file.
     #[error("cannot write {path}")]
     Failed {
         /// The path.
         path: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file to be written is a directory.
     #[error("{shown} is a directory")]
     IsDirectory {
-        /// As it was given.
+        /// The path as given.
         shown: String,
     },
     /// The file cannot be written.
     #[error("cannot {what} {shown}: {reason}")]
     Unwritable {
-        /// What.
+        /// The kind of file.
         what: String,
-        /// As it was given.
+        /// The path as given.
         shown: String,
         /// What is wrong with it.
         reason: String,
@@ -35,7 +35,7 @@ pub enum FileError {
     /// The file to be written is not a regular file.
     #[error("{shown} is not a regular file")]
     NotRegular {
-        /// As it was given.
+        /// The path as given.
         shown: String,
     },
 }
@@ -43,14 +43,14 @@ pub enum FileError {
 impl Coded for FileError {}
 
 impl FileError {
-    /// What the system says of a file that is written.
+    /// Makes the error of the system on writing a file.
     pub fn of(path: &Path) -> impl Fn(std::io::Error) -> FileError {
         let path = path.display().to_string();
         move |source| FileError::Failed { path: path.clone(), source }
     }
 }
 
-/// Writes a file so that nobody ever sees a part of it: beside its place first, then moved there.
+/// Writes a file atomically: beside its place first, then renamed.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let shown = file.display();
     let dir = match file.parent() {
@@ -63,7 +63,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     }
     let failed = |error: std::io::Error, what: &str| {
         let reason = error.to_string();
-        // The scratch file's name, which `tempfile` adds, would only puzzle.
+        // The scratch file's name, added by `tempfile`, would be confusing.
         let reason = reason.split(" at path ").next().unwrap_or_default();
         let hint = match error.kind() {
             ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
@@ -83,13 +83,13 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         }
         .hint(hint)
     };
-    // Looked at first for its clear text; the move below is what decides.
+    // Checked first for a clear message; the rename below decides.
     let exists = || {
         let hint = "name another file, or replace it with --overwrite";
         classed(Class::Exists, format!("{shown} is there already"), hint)
     };
     match file.symlink_metadata() {
-        // Moving a file over /dev/null would take it away from everybody.
+        // Renaming a file over /dev/null would remove it for everybody.
         Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
             let hint = "name a regular file, or `-` for standard output";
             return Err(FileError::NotRegular { shown: shown.to_string() }.hint(hint));

@@ -1,5 +1,5 @@
-//! What is left of guests that were undefined behind our back: named by `verify --all` and `recover`, given back by
-//! `recover --gone`. A guest is gone where the hypervisor that it was made on has no domain of its UUID.
+//! Leftovers of guests undefined by other means: reported by `verify --all` and `recover`, released
+//! by `recover --gone`. A guest is gone if its hypervisor has no domain of its UUID.
 
 use crate::apply::Step;
 use crate::domain::guest::{Made, VolumeRef};
@@ -15,27 +15,27 @@ use crate::world::World;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What is left of one guest.
+/// The leftovers of one guest.
 pub struct Left {
     /// The domain's name then.
     pub name: String,
     /// Its UUID.
     pub uuid: String,
-    /// What is left, a line each, with the command that takes it away where `recover --gone` does not.
+    /// The leftovers, a line each, with the command that removes them if `recover --gone` does not.
     pub what: Vec<String>,
-    /// The steps that give back what can be proven to be its own.
+    /// The steps that release what is proven to be its own.
     pub steps: Vec<Step>,
 }
 
 impl Left {
-    /// It in words.
+    /// Describes them.
     pub fn text(&self) -> String {
         let Left { name, uuid, what, .. } = self;
         format!("of domain `{name}` ({uuid}), which is gone, is left: {}", what.join("; "))
     }
 }
 
-/// The same for a verb that is about something else: where it cannot be told, that is a warning.
+/// The same for a verb about something else: a failure is a warning.
 pub fn left_or_warn(world: &World) -> Vec<Left> {
     left(world).unwrap_or_else(|error| {
         world.warning(&format!(
@@ -46,7 +46,7 @@ pub fn left_or_warn(world: &World) -> Vec<Left> {
     })
 }
 
-/// What is left of guests of a hypervisor that it does not have any more.
+/// Returns the leftovers of guests that the hypervisor no longer has.
 pub fn left(world: &World) -> Result<Vec<Left>> {
     let known = guest::all(world.state())?;
     if known.is_empty() {
@@ -68,7 +68,7 @@ pub fn left(world: &World) -> Result<Vec<Left>> {
     all.filter(|left| left.as_ref().map_or(true, |left| !left.what.is_empty())).collect()
 }
 
-/// What is left of one guest.
+/// Returns the leftovers of one guest.
 fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     let (mut what, mut steps, boot) = (Vec::new(), Vec::new(), boot()?);
     if let Some(record) = &known.record {
@@ -92,7 +92,7 @@ fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     Ok(Left { name: known.name.clone(), uuid: known.uuid.clone(), what, steps })
 }
 
-/// A disk that was made for a guest, where it is there still and nobody has it by now, with the command that deletes it.
+/// Describes a disk made for a guest if it still exists unused, with the command that deletes it.
 fn disk(made: &Made, uses: &Uses) -> Option<String> {
     let remove = removal(made);
     match &made.volume {

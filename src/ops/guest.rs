@@ -1,4 +1,4 @@
-//! Guests: as they are asked for and planned, and as a hypervisor has them.
+//! Guests: requested and planned ones, and those of a hypervisor.
 
 mod name;
 mod planned;
@@ -21,25 +21,25 @@ use crate::topology::Topology;
 use crate::world::World;
 use std::path::PathBuf;
 
-/// A guest that is asked for.
+/// A request for a guest.
 #[derive(Debug, Clone)]
 pub struct GuestRequest {
-    /// Its devices, size and place; what it says of the template is read from that.
+    /// Its devices, size and place; the template's properties are filled in from the template.
     pub request: Request,
     /// Its name.
     pub name: NameRequest,
-    /// The definition that it is made of; none: the one of the host's architecture.
+    /// Its template; none: the built-in one of the host's architecture.
     pub template: Option<PathBuf>,
     /// How it runs.
     pub virt: VirtType,
     /// Its NICs; none: those of the template.
     pub networks: Vec<NicWish>,
-    /// Where what is taken is read from.
+    /// The source of what domains hold.
     pub taken: Taken,
 }
 
-/// Reads the host and what is taken on it, and finds a guest's place and name. `disks`: those of a guest whose definition is
-/// written; none where it is only planned.
+/// Reads the host and its occupancy, and finds a guest's place and name. `disks`: those of a guest
+/// to be defined; none if it is only planned.
 pub fn resolve(
     world: &World,
     wanted: &GuestRequest,
@@ -56,7 +56,7 @@ pub fn resolve(
         Ok(placement) => placement,
         Err(refused) => {
             if let Some(disks) = disks {
-                // What no other size mends is said first: sizes would be offered in vain.
+                // Problems independent of the size come first: offering sizes would be useless.
                 render::refuse_foreign(wanted, &topology)?;
                 refuse_unfit(disks, &occupancy, world)?;
             }
@@ -83,8 +83,8 @@ fn place(
     })
 }
 
-/// The domain of this name, which has to have a guest that can be asked for something; `so`: what else follows for it, as in
-/// "so it has no address".
+/// The domain of this name, which must have a responsive guest; `so`: the consequence for the
+/// message, as in "so it has no address".
 pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<DomainSummary> {
     let row = find(hypervisor, name)?;
     if row.state.has_guest() {
@@ -97,13 +97,13 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
     Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
 }
 
-/// What helps where a guest has crashed and its process is kept.
+/// Returns the hint for a crashed guest whose process is preserved.
 pub fn restart_hint(name: &str) -> String {
     let name = word(name);
     format!("`gpuvm restart {name}` ends it and starts it again; `gpuvm stop {name}` only ends it")
 }
 
-/// The domain of this name among those that are there.
+/// Finds the domain of this name.
 pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
     let found = hypervisor.domains()?.into_iter().find(|row| row.name == name);
     found.ok_or_else(|| HypervisorError {

@@ -1,4 +1,5 @@
-//! Changes of the host itself that `host undo` takes back: each is kept, as those of a domain are, until then.
+//! Changes of the host itself, which `host undo` reverts: each is kept in a history, as those of a
+//! domain are.
 
 use crate::apply::Step;
 use crate::apply::text::TextStep;
@@ -11,18 +12,18 @@ use crate::history::Entry;
 use crate::reporter::Question;
 use crate::world::World;
 
-/// Says why a change of the host is not undone.
+/// The reason a change of the host is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-undo-")]
 pub enum HostUndoError {
-    /// A file was edited since the change that is to be undone.
+    /// A file was edited since the change to be undone.
     #[error("{path} was edited since {change}, and what that made is not there any more: {what}")]
     Edited {
         /// The path.
         path: String,
         /// The change.
         change: String,
-        /// What.
+        /// What was edited.
         what: String,
     },
 }
@@ -34,7 +35,7 @@ pub fn named(entry: &Entry) -> String {
     format!("change {} of the host ({}, {})", entry.number, entry.verb, when(entry.at_s))
 }
 
-/// Plans to take the last change of the host back, or (`discard`) only to forget it.
+/// Plans to revert the last change of the host, or with `discard` only to forget it.
 pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
     let history = world.host_history()?;
     let Some(entry) = history.entries.last() else {
@@ -48,7 +49,7 @@ pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
             _ if discard => {}
             Step::EditText(edit) => steps.push(text_back(edit, entry)?),
             Step::Set(mut setting) => {
-                // What somebody else has set since stays.
+                // A value that somebody else has set since stays.
                 setting
                     .was
                     .retain(|path, was| value(&root, path).ok().flatten().as_ref() == Some(was));
@@ -67,12 +68,12 @@ pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
     Ok(Change { question, again: "gpuvm host undo".into(), ..change })
 }
 
-/// A change that settings of the host need, kept for [`undo`].
+/// The change that applies settings of the host, kept for [`undo`].
 pub fn setting(verb: &'static str, steps: Vec<Step>) -> Change {
     Change { parts: vec![Part::Host(steps)], ..Change::new(verb, "", Vec::new(), ()) }
 }
 
-/// The step that takes the change of a text back, in the text that is there now.
+/// The step that reverts the change of a text within the current text.
 fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
     let failed = || format!("cannot read {}", edit.path.display());
     let now = std::fs::read_to_string(&edit.path).doing(failed)?;

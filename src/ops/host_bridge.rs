@@ -1,5 +1,6 @@
-//! Bridges of the host over its own NICs: `network host-bridge create`, `confirm`, `delete`, and what is told of them. The
-//! change itself is made by a process of its own, which takes it back ([`guard`]).
+//! Bridges of the host over its own NICs: `network host-bridge create`, `confirm`, `delete`, and
+//! their reports. The change itself is made by a separate process, which also reverts it
+//! ([`guard`]).
 
 mod create;
 pub mod delete;
@@ -20,16 +21,16 @@ use crate::world::World;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The verb that makes one, as histories and journals name it.
+/// The verb that creates a bridge, as in histories and journals.
 pub const CREATED: &str = "network host-bridge create";
-/// The verb that takes one away.
+/// The verb that deletes a bridge.
 pub const DELETED: &str = "network host-bridge delete";
-/// How long an answered wait may take to end.
+/// How long a confirmed bridge may take to be kept.
 const ANSWERED: Duration = Duration::from_secs(10);
-/// How long a bridge may take to be as it is to be, in seconds: DHCP, and LACP of a bond.
+/// How long a bridge may take to become ready, in seconds: DHCP, and LACP of a bond.
 const SETTLE_S: u64 = 45;
 
-/// Keeps the bridge that waits to be confirmed, or the one of these that is named; its name.
+/// Confirms the bridge that waits for confirmation, or the named one of several. Returns its name.
 pub fn confirm(name: Option<&str>) -> Result<String> {
     let all = waiting()?;
     let found = match name {
@@ -56,18 +57,18 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
     Ok(bridge)
 }
 
-/// Refuses to begin while another change of the host is half done.
+/// Refuses to begin while another change of the host is unfinished.
 pub fn refuse_unfinished(world: &World) -> Result<()> {
     unfinished::refuse(none::URI, world.state(), |text| world.warning(text))
 }
 
-/// The bridge that the last change of the host made; none: it did something else.
+/// The bridge that the last change of the host created; none: it did something else.
 pub fn last_made(world: &World) -> Result<Option<String>> {
     let history = world.host_history()?;
     Ok(history.entries.last().and_then(made).map(str::to_owned))
 }
 
-/// The bridge that a change of the host made; none: it made none.
+/// The bridge that a change of the host created, if any.
 fn made(entry: &Entry) -> Option<&str> {
     use crate::apply::{Step, hostnet::HostNetStep};
     entry.steps.iter().filter(|_| entry.verb == CREATED).find_map(|step| match step {
@@ -76,7 +77,7 @@ fn made(entry: &Entry) -> Option<&str> {
     })
 }
 
-/// Where the file of a bridge is that is kept, and where the one is that the next boot forgets.
+/// The paths of a bridge's permanent file and of the one that is lost at the next boot.
 fn paths(name: &str) -> (PathBuf, PathBuf) {
     let at = |dir: &str| Path::new("/").join(dir).join(netplan::file(name));
     (at(netplan::KEPT), at(netplan::TRIED))

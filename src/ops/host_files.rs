@@ -1,4 +1,5 @@
-//! How many files guests may have open: what is set, what runs, and what a definition may need.
+//! How many files guests may have open: the configured limit, the limits in force, and the need of
+//! a definition.
 
 use crate::discover::files::{Files, Limit, limit, read};
 use crate::discover::process;
@@ -44,19 +45,20 @@ pub fn open_files_now(root: &FsRoot) -> Result<OpenFiles> {
     Ok(OpenFiles { files, guests })
 }
 
-/// The service that has to be restarted before another limit holds.
+/// The service to restart for a new limit to take effect.
 pub fn daemon(root: &FsRoot) -> Result<String> {
     let names = read(root)?.daemons.into_iter().map(|daemon| daemon.name);
     Ok(names.min().unwrap_or_else(|| "libvirtd".into()))
 }
 
-/// Warns of a definition that may need more files than a guest of this machine may have open; none: it needs no more, or
-/// the guests are not of this machine.
+/// The warning that a definition may need more files than a guest of this machine may have open;
+/// none: it does not, or the guests run elsewhere.
 pub fn too_few_files(world: &World, xml: &DomainXml, qemu: Option<Version>) -> Option<String> {
     if world.settings.host.is_some() || !world.has_guests_here().unwrap_or(false) {
         return None;
     }
-    // Who may not read the configuration cannot change it either, and `verify` says what is not known.
+    // A caller who may not read the configuration cannot change it either, and `verify` reports
+    // what is not known.
     let allowed = read(&FsRoot::live().ok()?).ok()?.of_next_guest(qemu)?;
     let needed = needed(xml, &GuestFacts::read(xml));
     (needed > allowed).then(|| {

@@ -1,4 +1,4 @@
-//! `host pages`: how many huge pages of a size a node is to have, now and when the machine boots.
+//! `host pages`: the number of huge pages of a size on a node, now and at boot.
 
 use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
@@ -83,7 +83,7 @@ pub fn pools(
     Ok(rows)
 }
 
-/// Warns of sizes that no file system is mounted of, though pages of them are reserved: guests cannot have them.
+/// Warnings of sizes with reserved pages but no mounted hugetlbfs: guests cannot use them.
 pub fn not_mounted_pools(rows: &[NodePool]) -> Vec<String> {
     let lacks = |row: &&NodePool| {
         let wanted = row.reserved > 0 || row.at_boot.is_some_and(|count| count > 0);
@@ -94,7 +94,8 @@ pub fn not_mounted_pools(rows: &[NodePool]) -> Vec<String> {
     sizes.into_iter().map(warning).collect()
 }
 
-/// Says what reserves at boot the same pages surer still; none: nothing of this size is reserved at boot.
+/// A more reliable way to reserve the same pages at boot; none: nothing of this size is reserved at
+/// boot.
 pub fn surer(page: MemSize) -> Result<Option<String>> {
     let numbers = boot::numbers(&FsRoot::live()?)?;
     Ok(numbers.keys().any(|(_, size)| *size == page).then(|| {
@@ -106,7 +107,7 @@ pub fn surer(page: MemSize) -> Result<Option<String>> {
     }))
 }
 
-/// How many pages a node is to have.
+/// The wanted number of huge pages on a node.
 #[derive(Debug, Clone, Copy)]
 pub struct NodePages {
     /// The node.
@@ -115,13 +116,13 @@ pub struct NodePages {
     pub page: MemSize,
     /// How many.
     pub count: u64,
-    /// Whether it has them from now on.
+    /// Whether it applies now.
     pub now: bool,
-    /// Whether it has them when the machine boots.
+    /// Whether it applies at boot.
     pub at_boot: bool,
 }
 
-/// Plans it on this machine. Pages that it has too many are given back, which is asked about.
+/// Plans the change on this machine. Releasing surplus pages requires consent.
 pub fn set_pages(wanted: &NodePages) -> Result<Change> {
     let steps = steps(wanted)?;
     let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
@@ -135,7 +136,7 @@ pub fn set_pages(wanted: &NodePages) -> Result<Change> {
     Ok(Change { question, ..Change::new("host pages", &subject, steps, ()) })
 }
 
-/// The steps that lead there.
+/// The steps of the change.
 fn steps(wanted: &NodePages) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let NodePages { node, page, count, .. } = *wanted;

@@ -1,5 +1,5 @@
-//! Settings of the host that guests profit from: how many files they may have open (`host files`), and what of the kernel
-//! `verify` judges (`host tuning`).
+//! Settings of the host that guests benefit from: how many files they may have open (`host files`),
+//! and the kernel settings that `verify` judges (`host tuning`).
 
 use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Says why a setting of the host is not changed.
+/// The reason a setting of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
 pub enum HostVerbError {
@@ -24,7 +24,7 @@ pub enum HostVerbError {
     TooManyFiles {
         /// How many.
         count: String,
-        /// The most.
+        /// The maximum.
         most: String,
     },
     /// The configuration of libvirt's QEMU driver does not exist.
@@ -44,7 +44,7 @@ pub enum HostVerbError {
     NoDirectory {
         /// The directory.
         dir: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
     /// More huge pages are in use than would be left.
@@ -75,17 +75,17 @@ pub enum HostVerbError {
         /// The value.
         wish: String,
     },
-    /// A recorded host does not tell how its kernel is set.
+    /// A recorded host does not contain its kernel settings.
     #[error("how a kernel is set is not recorded in a file")]
     NotRecorded,
 }
 
 impl Coded for HostVerbError {}
 
-/// The most that the kernel lets a process have open at all.
+/// The kernel's limit of open files for any process.
 const MOST: &str = "proc/sys/fs/nr_open";
 
-/// The governors of all pcpus, as systemd-tmpfiles takes them.
+/// The governors of all pcpus, as a pattern for systemd-tmpfiles.
 const GOVERNORS: &str = "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
 
 /// A setting of the kernel.
@@ -110,7 +110,7 @@ pub struct Setting {
     pub why: &'static str,
 }
 
-/// The step that lets guests have so many files open; none where it is so already.
+/// The steps that let guests have this many files open; none if they may already.
 pub fn open_files(count: u64) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let most = root.read(MOST)?.and_then(|text| text.trim().parse::<u64>().ok());
@@ -139,7 +139,7 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
     Ok(step.into_iter().collect())
 }
 
-/// The settings of the host that is looked at.
+/// The settings of the examined host.
 pub fn settings_now(world: &World) -> Result<[Setting; 3]> {
     let topology = world.topology()?;
     let nodes = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero()).count();
@@ -158,7 +158,7 @@ fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
     let (mut governors, mut known) = (BTreeMap::new(), Vec::new());
     for name in root.names("sys/devices/system/cpu")? {
         let dir = format!("sys/devices/system/cpu/{name}/cpufreq");
-        // The kernel refuses to tell it of a pcpu that is offline.
+        // The kernel does not report it for an offline pcpu.
         let Ok(Some(now)) = value(root, &format!("{dir}/scaling_governor")) else { continue };
         let all = root.read(&format!("{dir}/scaling_available_governors")).ok().flatten();
         let all = all.unwrap_or_default();
@@ -202,7 +202,8 @@ fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
     ])
 }
 
-/// The steps that set what is wished, in the order of the settings; `at_boot`: also when the machine boots.
+/// The steps that set the requested values, in the order of the settings; `at_boot`: also when the
+/// machine boots.
 pub fn tuned(wishes: &[Option<String>; 3], at_boot: bool) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let (mut steps, mut at_boot_values) = (Vec::new(), boot::values(&root)?);

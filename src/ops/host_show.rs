@@ -1,4 +1,4 @@
-//! A host with what is derived from it, and what of it does not work.
+//! A host with the data derived from it, and the parts that do not work.
 
 use crate::bdf::Bdf;
 use crate::capture::checked;
@@ -23,7 +23,7 @@ pub struct ShownHost<'a> {
     pub degraded: Vec<String>,
 }
 
-/// Reads the host; this machine with notes on what hwloc sees differently.
+/// Reads the host; for this machine, with notes on what hwloc sees differently.
 pub fn read(world: &World) -> Result<Topology> {
     match world.settings.host.is_none() && world.is_here()? {
         true => Ok(checked(world.topology()?)?),
@@ -31,7 +31,7 @@ pub fn read(world: &World) -> Result<Topology> {
     }
 }
 
-/// What is derived from a host.
+/// The data derived from a host.
 pub fn shown<'a>(world: &World, topology: &'a Topology) -> Result<ShownHost<'a>> {
     Ok(ShownHost {
         host: topology.parts(),
@@ -41,12 +41,12 @@ pub fn shown<'a>(world: &World, topology: &'a Topology) -> Result<ShownHost<'a>>
     })
 }
 
-/// What is missing, does not answer or is excluded, one line each.
+/// The devices that are missing, do not respond or are excluded, one line each.
 fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
     let mut lines = topology.fabric().degraded.clone();
     let silent = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
     for bdf in silent.map(|device| device.bdf.to_string()) {
-        // The fabric's census names what it misses on boards that it knows.
+        // The fabric's census names missing devices on boards that it knows.
         if !lines.iter().any(|line| line.contains(&bdf)) {
             lines.push(format!("{bdf} does not answer"));
         }

@@ -1,14 +1,15 @@
 //! Images: the volumes of one libvirt pool that guests are made from.
 //!
-//! An image is a volume `NAME.raw` or `NAME.qcow2` that stands alone. libvirt is the only database: format, sizes and
-//! time of an image are what libvirt reads from the volume, and nothing else is remembered. A sum that was right when
-//! the image came says nothing of its bytes today, so it is checked on the way in, printed, and forgotten; who wants to
-//! know today sums today's bytes (`virsh vol-download`). Volumes are made with mode 0444: QEMU can read and lie over
-//! them, and a guest that is given one as its disk by mistake cannot write to it.
+//! An image is a volume `NAME.raw` or `NAME.qcow2` without a backing file. libvirt is the only
+//! database: format, sizes and time of an image are what libvirt reads from the volume, and nothing
+//! else is stored. A checksum that was right when the image was added says nothing about its bytes
+//! today, so it is checked on import, printed, and not stored; to check today, sum today's bytes
+//! (`virsh vol-download`). Volumes are created with mode 0444: QEMU can read them and use them as
+//! backing files, and a guest that gets one as its disk by mistake cannot write to it.
 //!
-//! A copy may take long, and other changes of the host must not wait for it. So the host's lock is given back once the
-//! volume is there, and until its copy is whole an empty volume `NAME.adding` beside it says that it is not. Every
-//! machine that uses the pool sees it.
+//! A copy may take long, and other changes of the host must not wait for it. So the host's lock is
+//! released once the volume exists, and until its copy is complete an empty volume `NAME.adding`
+//! beside it marks it as incomplete. Every machine that uses the pool sees the marker.
 
 pub mod add;
 pub mod error;
@@ -27,9 +28,9 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// The pool of images, which is made when the first comes.
+/// The default pool of images, created when the first is added.
 pub const POOL: &str = "gpuvm-images";
-/// Where it is made.
+/// The directory of that pool.
 pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
 
 /// An image.
@@ -57,7 +58,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A volume as an image; none where its name is not one's.
+    /// A volume as an image; none if its name is not that of an image.
     fn of(volume: Volume) -> Option<Image> {
         let (name, format) = [Format::Raw, Format::Qcow2].into_iter().find_map(|format| {
             let name = volume.name.strip_suffix(&format!(".{format}"))?;
@@ -84,7 +85,7 @@ impl Image {
     }
 }
 
-/// The name of the volume that stands beside an image whose copy is not whole.
+/// The name of the marker volume beside an image whose copy is incomplete.
 pub fn marker_name(name: &ImageName) -> String {
     format!("{name}.adding")
 }
@@ -94,7 +95,7 @@ pub fn volume_name(name: &ImageName, format: Format) -> String {
     format!("{name}.{format}")
 }
 
-/// The images of a pool, the newest first.
+/// The images of a pool, newest first.
 pub fn images(storage: &dyn Storage, name: &str) -> Result<Vec<Image>> {
     if file_pool(storage, name, POOL)?.is_none() {
         return Ok(Vec::new());
@@ -108,7 +109,7 @@ pub fn images(storage: &dyn Storage, name: &str) -> Result<Vec<Image>> {
                 Some("its copy is not whole: it is being added, or was broken off".into());
         }
     }
-    // The order of names is kept among those of one time.
+    // The sort is stable: images of the same time stay sorted by name.
     images.sort_by_key(|image| std::cmp::Reverse(image.modified_ns));
     Ok(images)
 }

@@ -1,9 +1,10 @@
-//! The changes of gpuvm. Each is one file and one function that looks at the [`World`](world::World) and plans a
-//! [`Change`](change::Change); [`Session::run`](session::Session::run) carries it out. What a service, an Ansible module or
-//! a page would call: nothing here prints, asks at a terminal or knows a command line. Who calls gives a
-//! [`Reporter`](reporter::Reporter), which is told and asked.
+//! The changes of gpuvm. Each is one file with one function that reads the [`World`](world::World)
+//! and plans a [`Change`](change::Change); [`Session::run`](session::Session::run) carries it out.
+//! This is the interface for a service, an Ansible module or a web page: nothing here prints,
+//! prompts at a terminal or knows a command line. The caller provides a
+//! [`Reporter`](reporter::Reporter), which receives messages and answers questions.
 //!
-//! Creates a guest on libvirt's test driver, which has no QEMU, and ends it again:
+//! This example creates a guest on libvirt's test driver, which has no QEMU, and stops it again:
 //!
 //! ```
 //! use gpuvm_core::domain::guest::VirtType;
@@ -83,15 +84,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How a verb is brought here:
-//! 1. What it takes becomes a struct of plain values (`Delete`), made by the verb of its arguments.
-//! 2. What it plans becomes `fn delete(world: &World, wanted: &Delete) -> Result<Change<T>>`: parts with the steps, warnings,
-//!    the question that goes before it, how long the lock is held; `T` is what the answer needs to know afterwards.
-//!    The plan changes nothing, since it is made twice, and `world.warning` in it is told once.
-//! 3. The verb: `let mut session = Session::begin(world, manner)?;` `let done = session.run(|world| delete(world, &wanted))?;`
-//!    and its answer. `manner` has --yes, --dry-run and --lock-wait. `--diff` looks at [`Session::look`](session::Session::look).
-//! 4. What comes after the steps and belongs to the change, such as waiting for an address, goes to
-//!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`, `classed`, `usage`.
+//! How to add a verb:
+//! 1. Its input becomes a struct of plain values (`Delete`), which the command fills from its
+//!    arguments.
+//! 2. Its plan becomes `fn delete(world: &World, wanted: &Delete) -> Result<Change<T>>`: parts
+//!    with the steps, warnings, the question asked beforehand, how long the lock is held; `T` is
+//!    what the answer needs afterwards. The plan changes nothing, since it is made twice; a
+//!    `world.warning` in it is reported once.
+//! 3. The command: `let mut session = Session::begin(world, manner)?;` and
+//!    `let done = session.run(|world| delete(world, &wanted))?;`, then its answer. `manner` has
+//!    --yes, --dry-run and --lock-wait. `--diff` uses [`Session::look`](session::Session::look).
+//! 4. What follows the steps and belongs to the change, such as waiting for an address, goes to
+//!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`,
+//!    `classed`, `usage`.
 
 use gpuvm_core::{
     bdf, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,

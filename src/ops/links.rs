@@ -1,4 +1,5 @@
-//! What is known of NVLinks, kept for when the driver that tells of them does not have the GPUs.
+//! What is known about NVLinks, stored for when the GPUs are not bound to the NVIDIA driver that
+//! reports them.
 
 use crate::discover::fabric::links;
 use crate::error::{Error, Result};
@@ -7,9 +8,9 @@ use crate::fsroot::FsRoot;
 use crate::world::World;
 use std::path::Path;
 
-/// Keeps what NVML says of NVLinks, before a change takes GPUs from the driver that tells it; `again`: also what was kept
-/// since the last boot. What cannot be kept is a warning: nothing depends on it now. Returns whether something was
-/// written.
+/// Stores NVML's report on NVLinks before a change unbinds GPUs from the NVIDIA driver; `again`:
+/// even if it was stored since the last boot. A failure is only a warning, because nothing depends
+/// on it now. Returns whether something was written.
 pub fn keep(again: bool, world: &World) -> Result<bool> {
     let Some(text) = links::to_keep(&FsRoot::live()?, again)? else { return Ok(false) };
     let file = Path::new(links::PATH);

@@ -1,4 +1,4 @@
-//! The way into a running guest by ssh: its address, its user, and the machine that it is reached through.
+//! The way into a running guest by ssh: its address, its user, and the jump host.
 
 use crate::address::{AddressWanted, Addresses, addresses};
 use crate::agent::Agent;
@@ -13,19 +13,19 @@ use serde::Serialize;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-/// How long the agent may take to tell the user.
+/// How long the agent may take to report the user.
 const AGENT_WAIT: Duration = Duration::from_secs(10);
-/// The ID of the first user of a Linux system, which cloud-init makes.
+/// The ID of the first user of a Linux system, which cloud-init creates.
 const FIRST_USER: &str = "1000";
 
-/// A guest that is to be entered.
+/// A request to log in to a guest.
 #[derive(Debug, Clone)]
 pub struct LoginWanted {
     /// The domain.
     pub name: String,
-    /// The user there, where the caller says.
+    /// The user in the guest, if given by the caller.
     pub user: Option<String>,
-    /// How long an address is waited for, in seconds.
+    /// How long to wait for an address, in seconds.
     pub wait_s: u64,
 }
 
@@ -57,7 +57,7 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
     let Addresses::Best(found) = addresses(world, &asked)? else {
         unreachable!("one address is asked for")
     };
-    // The guest says it where nobody else does.
+    // The address is the guest's own report if there is no other source.
     if through.is_none() && hypervisor.has_guests_here() && is_own(found.ip) {
         let message =
             format!("the address of `{name}` is said to be {}, of this machine", found.ip);
@@ -73,7 +73,7 @@ fn is_own(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// How ssh gets to the machine of the guests; none: it is this one.
+/// How ssh reaches the guests' machine; none: it is this one.
 fn through(world: &World, name: &str) -> Result<Option<Vec<String>>> {
     let Machine::Elsewhere { host } = world.machine()? else { return Ok(None) };
     let uri = world.hypervisor()?.opened_uri();
@@ -84,7 +84,7 @@ fn through(world: &World, name: &str) -> Result<Option<Vec<String>>> {
     })
 }
 
-/// The first user of a guest, as its agent tells.
+/// The first user of a guest, as its agent reports.
 fn first_user(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
     let agent = Agent::greet(hypervisor, name, AGENT_WAIT)?;
     first_of(&agent.read("/etc/passwd").ok()?)
@@ -95,7 +95,7 @@ fn first_of(passwd: &str) -> Option<String> {
     let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let first = { fields }.find(|fields| fields.get(2) == Some(&FIRST_USER))?;
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-$".contains(c);
-    // The guest says so, and it goes on a command line.
+    // This is input from the guest, and it goes on a command line.
     let name = first[0];
     (!name.is_empty() && !name.starts_with('-') && name.chars().all(fit)).then(|| name.to_owned())
 }

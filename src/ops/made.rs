@@ -1,6 +1,7 @@
-//! Which of the disks that a domain's metadata remembers go with it: those that are proven to be its own, and that nobody
-//! else needs. Metadata is copied with a definition and can be written by anybody, so what it says proves nothing by
-//! itself: the record has to carry the UUID of this very domain, and the disk has to be one of its disks still.
+//! Which disks in a domain's metadata are removed with it: those that are proven to be its own and
+//! that nothing else needs. Metadata is copied with a definition and can be written by anybody, so
+//! it proves nothing by itself: the record has to contain the UUID of this domain, and the disk has
+//! to be one of its disks still.
 
 use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
@@ -16,40 +17,41 @@ use crate::shell::word;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a volume's head that tell whether it is a seed.
+/// Bytes at the start of a volume that show whether it is a seed.
 const HEAD: u64 = 512;
-/// Bytes of the largest store of firmware's settings: that of 64-bit ARM.
+/// The largest NVRAM file of firmware settings, in bytes: that of 64-bit Arm.
 const MOST_NVRAM: u64 = 64 << 20;
 
-/// What becomes of a disk.
+/// What happens to a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes, by this step.
+    /// It is removed by this step.
     Goes(Step),
-    /// It is gone already.
+    /// It no longer exists.
     Gone,
-    /// It stays; why, and what removes it.
+    /// It stays: the reason, and the command that removes it.
     Stays(String),
 }
 
-/// What disks are judged by.
+/// The facts that disks are judged by.
 pub struct Proof<'a> {
-    /// Who uses what.
+    /// The users of disks and devices.
     uses: &'a Uses,
-    /// Where volumes are.
+    /// The storage with the volumes.
     storage: &'a dyn Storage,
     /// The domain's UUID.
     uuid: &'a str,
-    /// The UUID of the domain that the metadata is about.
+    /// The UUID in the metadata.
     recorded: Option<String>,
-    /// The machine that files are on, where that is another one.
+    /// The machine that the files are on, if it is another one.
     elsewhere: Option<String>,
-    /// The hypervisor that it was made on, where that is another one of this machine.
+    /// The hypervisor that the domain was created on, if it is another one of this machine.
     made_on: Option<String>,
 }
 
 impl<'a> Proof<'a> {
-    /// Of a domain, by its definition and its UUID; with the directory of a caller that keeps things in one of its own.
+    /// Gathers the facts of a domain from its definition and its UUID; with the state directory of
+    /// the caller if it has its own.
     pub fn of(
         xml: &DomainXml,
         uuid: &'a str,
@@ -62,17 +64,18 @@ impl<'a> Proof<'a> {
         Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
     }
 
-    /// Whether the definition is a copy of another domain's, whose disks and devices its metadata is about.
+    /// Whether the definition is a copy of another domain's, whose disks and devices its metadata
+    /// lists.
     pub fn is_copy(&self) -> bool {
         self.recorded.as_ref().is_some_and(|recorded| !recorded.eq_ignore_ascii_case(self.uuid))
     }
 
-    /// What becomes of a disk.
+    /// What happens to a disk.
     pub fn fate(&self, made: &Made) -> Fate {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();
         let stays = |why: String| {
-            // No command takes from others what they need, nor its base from a snapshot that stays.
+            // No command removes what others need, nor the base of a snapshot that stays.
             let all = self.uses.of_disk(path, volume);
             let is_own =
                 |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == self.uuid);
@@ -156,7 +159,7 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// Whether the domain has it as a disk, and not only below one.
+    /// Whether it is a disk of the domain itself, and not only a backing file of one.
     fn is_disk(&self, made: &Made) -> bool {
         let all = self.uses.of_disk(Path::new(&made.path), made.volume.as_ref());
         all.iter().any(|one| {
@@ -165,7 +168,8 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// Whether it is a seed that was taken out of the definition while the guest held it: it bears its mark.
+    /// Whether it is a seed that was removed from the definition while the guest had it in use: it
+    /// has the mark of one.
     fn is_dropped_seed(&self, made: &Made) -> bool {
         let (Role::Seed, Some(VolumeRef { pool, name })) = (made.role, &made.volume) else {
             return false;
@@ -174,7 +178,7 @@ impl<'a> Proof<'a> {
         self.storage.download(pool, name, 0..HEAD, &mut head).is_ok() && is_seed(&head)
     }
 
-    /// Whether a pool is active, so that a volume that it does not have is not there.
+    /// Whether a pool is active, so that a volume it does not list does not exist.
     fn is_active(&self, pool: &str) -> bool {
         self.storage
             .pools()
@@ -191,8 +195,8 @@ pub fn said(all: &[Use]) -> String {
     }
 }
 
-/// What stays of a copy of another domain besides what that one's metadata names: its own disks, which nobody has
-/// recorded as made for it.
+/// What stays of a copy of another domain beyond the disks in the metadata: its own disks, which
+/// are not recorded as created for it.
 pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     if !xml.is_copy() {
         return Vec::new();
@@ -213,8 +217,8 @@ pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     .collect()
 }
 
-/// Why a domain's NVRAM stays; none: it goes. libvirt removes whatever file the definition names, so it has to be one that
-/// holds settings of firmware.
+/// The reason a domain's NVRAM stays; none: it is removed. libvirt removes whatever file the
+/// definition names, so it has to be one that holds firmware settings.
 pub fn nvram_stays(
     xml: &DomainXml,
     uuid: &str,
@@ -231,7 +235,8 @@ pub fn nvram_stays(
     (!is_store).then(|| format!("NVRAM {path} stays: it holds no settings of firmware; {remove}"))
 }
 
-/// Whether a file holds settings of firmware, or is not to be read: then it is not there, or only libvirt may.
+/// Whether a file holds firmware settings, or cannot be read: then it does not exist, or only
+/// libvirt may read it.
 fn is_store(path: &Path) -> bool {
     let Ok(mut file) = apply::open(path) else {
         return !(path.exists() && nix::unistd::geteuid().is_root());
@@ -239,7 +244,7 @@ fn is_store(path: &Path) -> bool {
     let mut head = [0; 44];
     let read = file.read_exact(&mut head).is_ok();
     let bytes = head[24..32].iter().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
-    // EDK II's firmware volume, in itself or in qcow2, where it is as small as none of a guest's disks.
+    // EDK II's firmware volume, raw or in qcow2, and smaller than any disk of a guest.
     read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb") && bytes <= MOST_NVRAM)
 }
 

@@ -1,5 +1,5 @@
-//! Which GPU is which module of its board, and the file that keeps that for GPUs that the NVIDIA driver no longer has. What
-//! a publication says about a product is shown, but never written.
+//! Which GPU is which module of its board, and the file that stores this for GPUs no longer bound
+//! to the NVIDIA driver. Published data about a product is shown, but never written.
 
 use crate::bdf::Bdf;
 use crate::discover::fabric::links;
@@ -34,7 +34,7 @@ pub struct ModuleOfGpu {
 pub struct KnownModules {
     /// Every GPU.
     pub rows: Vec<ModuleOfGpu>,
-    /// What could not be told.
+    /// What could not be determined.
     pub notes: Vec<String>,
     /// The host.
     topology: Topology,
@@ -58,7 +58,8 @@ pub fn modules(world: &World) -> Result<KnownModules> {
     Ok(KnownModules { rows, notes, topology, modules })
 }
 
-/// Every GPU of a host; what is not known now may stand in its topology, by the word of `other`.
+/// Every GPU of a host; a module id that is not known now may be in its topology, with the source
+/// `other`.
 fn rows(topology: &Topology, modules: &Modules, other: &str) -> Vec<ModuleOfGpu> {
     let planned = &topology.fabric().module_ids;
     let row = |(gpu, bdf): (usize, Bdf)| {
@@ -72,7 +73,7 @@ fn rows(topology: &Topology, modules: &Modules, other: &str) -> Vec<ModuleOfGpu>
 }
 
 impl KnownModules {
-    /// Writes the admin's file, whole or not at all; or says that it would.
+    /// Writes the admin's file atomically; with `dry_run` only reports it.
     pub fn write(&self, world: &World, dry_run: bool) -> Result<()> {
         let KnownModules { topology, modules, .. } = self;
         let renewed = match dry_run {

@@ -1,4 +1,5 @@
-//! `nccl`: a guest's topology for NCCL, from its definition and its host. What stands in it is [`gpuvm_core::nccl`]'s.
+//! `nccl`: a guest's topology for NCCL, from its definition and its host. Its content comes from
+//! [`gpuvm_core::nccl`].
 
 pub mod inside;
 pub mod install;
@@ -39,7 +40,7 @@ pub fn nccl(world: &World, source: &Source) -> Result<Nccl> {
     of(&domain, &world.topology()?, source)
 }
 
-/// Makes the topology of a definition that is not defined yet.
+/// Makes the topology of domain XML that is not defined yet.
 pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
     of(domain, &world.topology()?, &Source::File("FILE".into()))
 }
@@ -58,7 +59,8 @@ fn of(domain: &DomainXml, host: &Topology, source: &Source) -> Result<Nccl> {
     })
 }
 
-/// Reads the domain: of one that runs what it runs with, whose functions have their addresses now.
+/// Reads the domain: the live XML of a running one, in which functions have their current
+/// addresses.
 fn read(source: &Source, world: &World) -> Result<DomainXml> {
     let name = match source {
         Source::File(file) => return definition(file),
@@ -70,9 +72,9 @@ fn read(source: &Source, world: &World) -> Result<DomainXml> {
     DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))
 }
 
-/// Says what helps.
+/// Adds a hint to the error.
 fn helped(error: NcclError, source: &Source) -> Error {
-    // Standard input is not there a second time.
+    // Standard input cannot be read a second time.
     let named = match source.named() {
         "-" => "FILE".into(),
         named => word(named),

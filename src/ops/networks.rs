@@ -1,5 +1,6 @@
-//! Networks of the hypervisor: `network create`, `network delete`, `network undo`, and what is told of them. Knows who is on
-//! a network; who reaches whom there, and which network a request makes, is [`crate::network`]'s.
+//! Networks of the hypervisor: `network create`, `network delete`, `network undo`, and their
+//! reports. Knows which guests are on a network; who reaches whom there, and which network results
+//! from a request, is decided in [`crate::network`].
 
 pub mod create;
 pub mod delete;
@@ -26,7 +27,7 @@ use crate::session::{Done, Running, Session};
 use crate::shell::word;
 use crate::world::World;
 
-/// The network of a name, with what its definition says.
+/// The network of a name, with its parsed definition.
 pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<(NetworkState, Network)> {
     let Some(state) = hypervisor.networks().network(name)? else {
         let message = format!("{} has no network `{name}`", hypervisor.uri());
@@ -40,7 +41,7 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<(NetworkState, Ne
     Ok((state, network))
 }
 
-/// A change of a network that was made, and the network after it.
+/// The result of a change of a network, and the network after it.
 #[derive(Debug)]
 pub struct Answered<T> {
     /// The change.
@@ -49,8 +50,8 @@ pub struct Answered<T> {
     pub network: Network,
 }
 
-/// Makes a change after which there is a network, which is read before others may change it; `now` is what the plan has read
-/// of it where there is nothing to do.
+/// Makes a change that results in a network, which is read before others can change it; `now` is
+/// what the plan read if there is nothing to do.
 fn answered<T>(
     session: &mut Session<'_>,
     name: &str,
@@ -58,7 +59,7 @@ fn answered<T>(
     now: impl FnOnce(&T) -> Option<Network>,
 ) -> Result<Answered<T>> {
     session.check_first(&plan)?;
-    // That it cannot be read does not leave the change unfinished.
+    // The change is finished even if the network cannot be read.
     let read = |running: &mut Running<'_, '_>, _: &Change<T>| Ok(find(running.hypervisor, name));
     let (done, read) = session.run_and(plan, read)?;
     let network = match (read, now(&done.change.about)) {
@@ -69,7 +70,7 @@ fn answered<T>(
     Ok(Answered { done, network })
 }
 
-/// What a network's definition says.
+/// Parses a network's definition.
 pub fn read(state: &NetworkState) -> Result<Network> {
     Network::read(state.now()).map_err(|reason| {
         NetworkError::Definition { name: state.name.clone(), reason }
@@ -77,7 +78,7 @@ pub fn read(state: &NetworkState) -> Result<Network> {
     })
 }
 
-/// The links, addresses and routes of the host that guests run on; none: that is not this one.
+/// The links, addresses and routes of the host that guests run on; none: it is another one.
 fn host(world: &World) -> Result<Option<HostNetwork>> {
     world.has_guests_here()?.then(this_host).transpose()
 }

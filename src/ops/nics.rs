@@ -1,4 +1,4 @@
-//! Network cards of the host with their links and virtual functions, and who has those: `nic list`.
+//! Network cards of the host with their links and virtual functions, and their users: `nic list`.
 
 use crate::apply::nic::boot;
 use crate::bdf::Bdf;
@@ -72,19 +72,19 @@ pub struct CardFunction {
     pub used_by: Vec<Use>,
 }
 
-/// What cards are told from.
+/// The data that cards are reported from.
 struct Host<'a> {
     /// The host.
     topology: &'a Topology,
-    /// Its files; none where it is recorded in one.
+    /// Its files; none if the host is a recorded one.
     root: Option<FsRoot>,
-    /// What is taken.
+    /// What domains hold.
     held: &'a Occupancy,
-    /// Who uses what.
+    /// The users of devices.
     uses: Vec<Use>,
 }
 
-/// The cards of a host, of which this is taken.
+/// The cards of a host; `held`: what domains hold.
 pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<NetworkCard>> {
     let is_nic = |device: &&PciDevice| device.kind() == DeviceKind::Nic;
     let nics: Vec<&PciDevice> = topology.devices().iter().filter(is_nic).collect();
@@ -136,7 +136,7 @@ impl Host<'_> {
             enabled_vfs,
             vfs_at_boot: at_boot,
             domains: self.domains(bdf),
-            // That it has virtual functions stands beside.
+            // Its virtual functions are listed separately.
             used_by: self.used_by(bdf, |used| used.kind != UseKind::Functions),
             vfs: vfs.map(|(number, vf)| self.function(number, vf)).collect(),
             netdevs,
@@ -156,22 +156,22 @@ impl Host<'_> {
         }
     }
 
-    /// Domains that have a function.
+    /// The domains that have a function.
     fn domains(&self, bdf: Bdf) -> Vec<String> {
         let having = self.held.domains.iter().filter(|domain| domain.devices.contains(&bdf));
         let names: BTreeSet<String> = having.map(|domain| domain.domain.clone()).collect();
         names.into_iter().collect()
     }
 
-    /// Who uses a function, as far as it is told here.
+    /// The users of a function, filtered by `told`.
     fn used_by(&self, bdf: Bdf, told: fn(&Use) -> bool) -> Vec<Use> {
         self.uses.iter().filter(|used| used.bdf == bdf && told(used)).cloned().collect()
     }
 }
 
-/// The upstream port of the switch right above a function; none where it hangs below a root port.
+/// The upstream port of the switch right above a function; none if it is connected to a root port.
 fn switch_of(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
-    // It, the switch's downstream port, its upstream port, and what that hangs below.
+    // The function, the switch's downstream port, its upstream port, and the port above that.
     match topology.path_to_root(bdf)[..] {
         [_, _, upstream, _, ..] => Some(upstream),
         _ => None,

@@ -1,8 +1,8 @@
-//! Huge pages that are reserved for a guest, and go back with it.
+//! Huge pages that are reserved for a guest and released with it.
 //!
-//! Exactly what is missing is reserved on each node of the plan, and the guest's metadata remembers it together with the
-//! boot of the machine: no pool outlives that, so that after it there is nothing to give back. What `start` reserves then
-//! stands in the domain's history, as what `tune` does.
+//! Exactly the missing pages are reserved on each node of the plan, and the guest's metadata
+//! records them together with the boot ID: no pool outlives a boot, so there is nothing to release
+//! afterwards. What `start` then reserves is in the domain's history, like the changes of `tune`.
 
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
@@ -25,7 +25,7 @@ use gpuvm_core::check::guest::Guest;
 use gpuvm_core::check::memory::wanted_pages;
 use std::collections::BTreeMap;
 
-/// Says why a guest does not get its huge pages.
+/// The reason a guest does not get its huge pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-pages-")]
 pub enum GuestPagesError {
@@ -34,10 +34,10 @@ pub enum GuestPagesError {
     Missing {
         /// Its name.
         name: String,
-        /// Why, a line each.
+        /// The reasons, one line each.
         lines: String,
     },
-    /// The memory of the node has less left than the huge pages take.
+    /// The node has less free memory than the huge pages need.
     #[error(
         "{count} more pages of {page} on node {node} are {wanted}, and its memory has {left} left"
     )]
@@ -48,29 +48,29 @@ pub enum GuestPagesError {
         page: String,
         /// The node.
         node: String,
-        /// What they take.
+        /// The memory they need.
         wanted: String,
-        /// What is left there.
+        /// The free memory of the node.
         left: String,
     },
 }
 
 impl Coded for GuestPagesError {}
 
-/// Where the kernel numbers the boots of the machine.
+/// The kernel's file with the boot ID.
 pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
 
-/// What has to be done for a guest's huge pages before it starts.
+/// The reservation of a guest's huge pages before it starts.
 #[derive(Debug, Default)]
 pub struct Reservation {
     /// The steps.
     pub steps: Vec<Step>,
-    /// What is reserved by them.
+    /// What they reserve.
     pub reserved: Vec<Reserved>,
 }
 
-/// The steps that reserve what a planned guest is missing, where `reserve`; else it is refused where it would be started
-/// without.
+/// The steps that reserve the missing pages of a planned guest if `reserve`; otherwise a guest that
+/// would start without them is refused.
 pub fn reserve(
     planned: &Planned,
     reserve: bool,
@@ -105,8 +105,8 @@ pub fn reserve(
     Ok(reservation)
 }
 
-/// What a domain that is off is missing to start, as it is defined and whoever defined it: pages by size and node. What
-/// is bound to several nodes is missing on the one of them with most memory left.
+/// The huge pages that a stopped domain is missing to start, by size and node, whoever defined it.
+/// Pages bound to several nodes count as missing on the one with most free memory.
 pub fn missing(
     xml: &DomainXml,
     topology: &Topology,
@@ -117,7 +117,7 @@ pub fn missing(
         return Ok(Vec::new());
     }
     let mut wanted: Vec<_> = wanted_pages(&guest.banks(), topology).into_iter().collect();
-    // What can be on one node only comes first.
+    // Pages bound to a single node come first.
     wanted.sort_by_key(|((nodes, _), _)| nodes.len());
     let mut taken: BTreeMap<(NodeId, MemSize), u64> = BTreeMap::new();
     let mut missing = Vec::new();
@@ -134,7 +134,7 @@ pub fn missing(
             needed -= takes;
             here.push((hugetlb::available(root, id)?, takes, id, pool));
         }
-        // Where no node has a pool of the size, `check` says more.
+        // If no node has a pool of the size, `check` reports it.
         let most = here.into_iter().max_by_key(|(left, ..)| *left);
         let Some((_, takes, node, pool)) = most.filter(|_| needed > 0 && !grows(root, page)) else {
             continue;
@@ -145,14 +145,15 @@ pub fn missing(
     Ok(missing)
 }
 
-/// Whether the kernel adds pages of a size by itself when they are wanted.
+/// Whether the kernel adds pages of a size on demand.
 fn grows(root: &FsRoot, page: MemSize) -> bool {
     let path =
         format!("sys/kernel/mm/hugepages/hugepages-{}kB/nr_overcommit_hugepages", page.kib());
     root.read(&path).ok().flatten().is_some_and(|number| number != "0")
 }
 
-/// The steps that reserve what a domain is missing to start; refused, with what would help, where they are not asked for.
+/// The steps that reserve what a domain is missing to start; refused with a hint if reserving was
+/// not requested.
 pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Result<Vec<Step>> {
     let root = world.has_guests_here()?.then(FsRoot::live).transpose()?;
     let Some(root) = root.filter(|_| Guest::read(xml).huge_pages.is_some()) else {
@@ -169,12 +170,12 @@ pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Re
     Ok(all)
 }
 
-/// How many pages nodes will have of a size, by the steps so far.
+/// The number of pages of a size that nodes will have after the steps so far.
 pub type Pools = BTreeMap<(NodeId, MemSize), u64>;
 
 /// Refuses to reserve pages on another machine.
 pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
-    // One that cannot be reached is not proven to be this machine.
+    // A hypervisor that cannot be reached is not proven to be this machine's.
     if world.is_recorded() || world.has_guests_here().unwrap_or(false) {
         return Ok(());
     }
@@ -184,7 +185,7 @@ pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
     ))
 }
 
-/// Refuses to reserve pages of no size: what is left to the planner takes those that are free.
+/// Refuses to reserve pages without a size: if the planner chooses, it uses free ones.
 pub fn refuse_unsized(asked: HugePages) -> Result<()> {
     match asked.asked() {
         Some(_) => Ok(()),
@@ -195,13 +196,13 @@ pub fn refuse_unsized(asked: HugePages) -> Result<()> {
     }
 }
 
-/// The machine that pages are reserved on; none: a recorded one, on which nothing is.
+/// The machine that pages are reserved on; none: a recorded one, on which nothing is reserved.
 pub fn root(world: &World) -> Result<Option<FsRoot>> {
     world.root().map(|root| root.filter(FsRoot::is_live))
 }
 
-/// The steps that reserve what is missing of a guest's pages. Of several guests the plan of each knows what those before
-/// it take, and `pools` what was reserved for them.
+/// The steps that reserve a guest's missing pages. With several guests the plan of each includes
+/// what those before it take, and `pools` what was reserved for them.
 pub fn steps(
     pages: &[NodePages],
     page_kib: MemSize,
@@ -222,7 +223,7 @@ pub fn steps(
     Ok(steps)
 }
 
-/// The error that a guest has fewer pages than it needs, defined or to be made.
+/// The error that a guest has fewer pages than it needs, defined or to be created.
 fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
     let mut lines = String::new();
     let mut commands = Vec::new();
@@ -251,7 +252,7 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
     GuestPagesError::Missing { name: name.to_string(), lines: lines.to_string() }.hint(hint)
 }
 
-/// Refuses to reserve more than the memory that a node has left.
+/// Refuses to reserve more than the free memory of a node.
 pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> Result<()> {
     let Some(left) = hugetlb::available(root, node)? else { return Ok(()) };
     let wanted = MemSize::from_kib(page.kib().saturating_mul(count));
@@ -268,7 +269,8 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> Re
     .hint("`gpuvm list` shows what each domain holds; a smaller --memory needs fewer"))
 }
 
-/// The steps that give back what was reserved for a guest that goes. What was reserved before the machine booted is gone.
+/// The steps that release what was reserved for a guest that is removed. Reservations from before
+/// the machine booted no longer exist.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let reserved = xml.reserved()?;
     if let (false, Some(host)) = (reserved.is_empty(), world.machine()?.elsewhere()) {
@@ -288,7 +290,7 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     give_back_these(reserved)
 }
 
-/// The steps that give these pages back, as far as they were reserved in this boot of the machine.
+/// The steps that release these pages if they were reserved since the machine booted.
 pub fn give_back_these(reserved: Vec<Reserved>) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let boot = root.read(BOOT)?;
@@ -321,7 +323,7 @@ mod tests {
             steps.iter().map(|step| (step.was, step.to, step.needed)).collect()
         };
         assert_eq!(to(pages(8, 6)), [(10, 12, 8)]);
-        // Nothing is free any more, since the first takes it.
+        // Nothing is free any more, because the first guest takes it.
         assert_eq!(to(pages(5, 0)), [(12, 17, 5)]);
         assert_eq!(to(pages(0, 0)), []);
     }

@@ -1,6 +1,6 @@
-//! The NVLink partition of a guest where Fabric Manager keeps the NVSwitches: active before the guest starts, for nobody
-//! when it is off. Which one a set of GPUs needs is decided by [`gpuvm_core::fabric`], by which `create`, `start`, `stop`,
-//! `restart`, `delete` and what libvirt calls at a start agree.
+//! The NVLink partition of a guest if Fabric Manager controls the NVSwitches: active before the
+//! guest starts, inactive when it is off. [`gpuvm_core::fabric`] decides which one a set of GPUs
+//! needs, for `create`, `start`, `stop`, `restart`, `delete` and the libvirt hook alike.
 
 mod error;
 
@@ -26,18 +26,19 @@ use gpuvm_host::fabric::{Manager, RestoreFile, RestoreFileError};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// A guest whose partition is looked after.
+/// A guest whose partition is managed.
 #[derive(Debug, Clone, Copy)]
 pub struct Guest<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its UUID, with dashes; none: it has none yet, as on a recorded host.
+    /// Its UUID, with dashes; none: not assigned yet, or a recorded host.
     pub uuid: Option<&'a str>,
-    /// The functions that it has.
+    /// Its PCI functions.
     pub devices: &'a [Bdf],
 }
 
-/// Refuses a guest where Fabric Manager and the driver are of two versions. What is not known is not compared.
+/// Refuses a guest if the versions of Fabric Manager and the driver differ. Unknown versions are
+/// not compared.
 fn refuse_versions(desk: &FabricDesk) -> Result<()> {
     let found = match &desk.versions {
         Some(versions) => versions.clone(),
@@ -51,8 +52,8 @@ fn refuse_versions(desk: &FabricDesk) -> Result<()> {
     }
 }
 
-/// Fabric Manager of this machine, where it keeps NVSwitches that are passed to nobody. Virtual GPUs get their partitions
-/// by other means.
+/// Fabric Manager of this machine, if it controls NVSwitches that are passed to no guest. Virtual
+/// GPUs get their partitions by other means.
 fn shared(world: &World, topology: &Topology) -> Result<Option<FabricDesk>> {
     if topology.fabric().model != FabricModel::SharedNvswitch || world.is_recorded() {
         return Ok(None);
@@ -72,13 +73,15 @@ fn shared(world: &World, topology: &Topology) -> Result<Option<FabricDesk>> {
     Ok((!config.is_of_vgpu()).then(|| desk(config.address)))
 }
 
-/// What is remembered of this machine's partitions, where a guest has no function that leads to them.
+/// The recorded partitions of this machine, for a guest without a function that leads to them.
 fn remembered(world: &World) -> Result<RestoreList, RestoreFileError> {
     let known = world.known_fabric();
     known.map_or_else(|| RestoreFile::read(RestoreFile::here()), |desk| desk.remembered())
 }
 
-/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; of a recorded host the record tells.
+/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no
+/// partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; for
+/// a recorded host the record decides.
 pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
     let desk = shared(world, topology)?;
     if desk.is_none() && !world.is_recorded() {
@@ -95,14 +98,16 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     let file = desk.remembered().map_err(|e| FabricError::from(e).told())?;
     let step = activation(&wanted, &listed, guest)?;
     match decide(&asked(&step), &listed, &running, &file) {
-        // It may be deactivated by a stop that is just ending; the step looks again, and does nothing where it is so.
+        // A stop that is just ending may still deactivate it; the step checks again, and does
+        // nothing if it is active.
         Decision::Activate | Decision::AlreadySo => Ok(Some(Step::ActivatePartition(step))),
         Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
     }
 }
 
-/// The steps of a guest that is stopped and started again, between both: what is active for it as it runs is deactivated,
-/// its GPUs are reset, and what it needs as it is defined is activated. Refused before the stop where the start would be.
+/// The steps between the stop and the start of a restarted guest: the partition active for the
+/// running guest is deactivated, its GPUs are reset, and the partition that its definition needs is
+/// activated. Refused before the stop if the start would be.
 pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Result<Vec<Step>> {
     if world.is_test() || !world.has_guests_here()? {
         return Ok(Vec::new());
@@ -122,7 +127,7 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     refuse_versions(&desk)?;
     let mut listed = listed(&*desk.manager, &wanted, &topology, guest)?;
     let step = activation(&wanted, &listed, guest)?;
-    // Its own activation ends before it begins anew.
+    // The old activation ends before the new one begins.
     let is_down = |id: u32| down.iter().any(|step| step.partition == id);
     listed.iter_mut().filter(|one| is_down(one.id)).for_each(|one| one.active = false);
     let mut others = running(world, &topology)?;
@@ -134,8 +139,9 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     Ok(steps)
 }
 
-/// What is deactivated once a guest is off: what is active for it. Where Fabric Manager does not answer this is left for
-/// later: the guest is off all the same. Never keeps a guest from being stopped. `ran`: whether it runs until then.
+/// The partitions to deactivate once a guest is off: those active for it. If Fabric Manager does
+/// not answer, this is left for later, since the guest is off anyway. Never prevents a stop. `ran`:
+/// whether the guest runs until then.
 fn once_off(
     world: &World,
     topology: &Topology,
@@ -166,8 +172,8 @@ fn once_off(
         }
         steps.push(of_entry(&entry, topology, guest));
     }
-    // One that was activated by others, or whose record is lost: a guest that runs with all of its GPUs is the only one to
-    // use it.
+    // A partition that was activated by others, or whose record is lost: a guest that runs with all
+    // of its GPUs is its only user.
     if ran
         && let (Ok(Some(wanted)), Ok(listed)) = (&wanted, &listed)
         && let Some(step) = PartitionStep::of(wanted, listed, uuid)
@@ -185,8 +191,9 @@ fn once_off(
     Ok(steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect())
 }
 
-/// Warns of those of these partitions that stay active with GPUs of a guest which has others than they have, as far as is
-/// known: one of them may have left the bus. Whether they are this guest's alone nobody can tell.
+/// Warns of those of these partitions that stay active with GPUs of a guest although their known
+/// GPUs differ from the guest's: one may have left the bus. Whether they are only this guest's
+/// cannot be determined.
 fn left_active<'l>(
     world: &World,
     topology: &Topology,
@@ -205,7 +212,7 @@ fn left_active<'l>(
     }
 }
 
-/// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are given back.
+/// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are released.
 pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
     let devices = xml.held(true)?.devices;
     let (name, uuid) = (xml.name(), xml.uuid());
@@ -214,8 +221,8 @@ pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>>
     Ok(down.into_iter().map(Step::DeactivatePartition).collect())
 }
 
-/// The steps of a guest that is stopped and stays defined: its partition goes, and its GPUs are reset, so that nothing is
-/// left of what it had in them.
+/// The steps of a guest that is stopped and stays defined: its partition is deactivated, and its
+/// GPUs are reset, so that none of its data is left in them.
 pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
     let devices = xml.held(true)?.devices;
     let (name, uuid) = (xml.name(), xml.uuid());
@@ -226,7 +233,8 @@ pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Ste
     }
 }
 
-/// What is deactivated once a guest is off, and the host as it was looked at; none: it has nothing of this machine.
+/// The partitions to deactivate once a guest is off, and the examined host; none: the guest has no
+/// devices of this machine.
 fn looked_at(
     world: &World,
     guest: Guest<'_>,
@@ -239,8 +247,8 @@ fn looked_at(
     Ok(Some((once_off(world, &topology, guest, ran)?, topology)))
 }
 
-/// Whether a guest may have a partition: it has functions of the host, or had some when one was activated for it. A list that
-/// cannot be read is of no concern to a guest without functions.
+/// Whether a guest may have a partition: it has functions of the host, or had some when one was
+/// activated for it. For a guest without functions an unreadable list does not matter.
 fn may_have(world: &World, guest: Guest<'_>) -> bool {
     let is_its = |entry: &RestoreEntry| {
         guest.uuid.is_some_and(|uuid| entry.domain.eq_ignore_ascii_case(uuid))
@@ -249,8 +257,9 @@ fn may_have(world: &World, guest: Guest<'_>) -> bool {
         || remembered(world).is_ok_and(|file| file.partitions.iter().any(is_its))
 }
 
-/// The steps that deactivate partitions, and then reset their GPUs; of a guest that `ran` with NVSwitches all of its GPUs
-/// and these. Only what is bound for guests is reset; an excluded one may not answer.
+/// The steps that deactivate partitions and then reset their GPUs; for a guest that `ran` with
+/// NVSwitches, all of its GPUs and NVSwitches. Only devices bound for guests are reset; an excluded
+/// one may not respond.
 fn with_resets(
     down: &[PartitionStep],
     (guest, ran): (Guest<'_>, bool),
@@ -266,7 +275,7 @@ fn with_resets(
         return Ok(down.iter().cloned().map(Step::DeactivatePartition).collect());
     }
     let excluded = world.excluded()?;
-    // `driver_override` is not read: that waits for ever where an unbinding hangs.
+    // `driver_override` is not read: that blocks forever if an unbind hangs.
     let is_reset = |bdf: &Bdf| {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(is_vfio) && !excluded.iter().any(|one| one.bdf == *bdf)
@@ -276,24 +285,25 @@ fn with_resets(
     Ok(down.iter().cloned().map(Step::DeactivatePartition).chain(resets).collect())
 }
 
-/// What helps where Fabric Manager of the host manages NVSwitches that a guest needs.
+/// The hint if Fabric Manager of the host controls NVSwitches that a guest needs.
 pub const MANAGER_OFF: &str = "`systemctl disable --now nvidia-fabricmanager` ends it, now and at boot: a guest with NVSwitches runs its own";
 
-/// Whether it is an NVSwitch.
+/// Whether a function is an NVSwitch.
 pub fn is_switch(topology: &Topology, bdf: Bdf) -> bool {
     topology.device(bdf).is_some_and(|device| device.kind() == DeviceKind::NvSwitch)
 }
 
-/// Whether it is an NVSwitch that NVIDIA's driver has, by which Fabric Manager reaches it: `nvidia-nvswitch` is the
-/// driver's name for them, `nvidia` its module (open-gpu-kernel-modules, linux_nvswitch.c).
+/// Whether a function is an NVSwitch bound to NVIDIA's driver, through which Fabric Manager
+/// controls it: `nvidia-nvswitch` is the driver's name for them, `nvidia` its module
+/// (open-gpu-kernel-modules, linux_nvswitch.c).
 pub fn is_managed(topology: &Topology, bdf: Bdf) -> bool {
     let driver = topology.device(bdf).and_then(|device| device.driver.as_deref());
     is_switch(topology, bdf) && matches!(driver, Some("nvidia" | "nvidia-nvswitch"))
 }
 
-/// Which of a guest's functions are reset before it gets them and when it is gone, in this order: its GPUs, then its
-/// NVSwitches ("Fabric Manager User Guide", full passthrough), where the kernel knows how to reset one. `root`: this
-/// machine; none: a recorded host.
+/// Which of a guest's functions are reset before it gets them and after it releases them, in this
+/// order: its GPUs, then its NVSwitches ("Fabric Manager User Guide", full passthrough), if the
+/// kernel knows how to reset one. `root`: this machine; none: a recorded host.
 pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> Vec<Bdf> {
     let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
     let can = |bdf: &Bdf| match root {
@@ -305,13 +315,14 @@ pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> V
     gpus.chain(switches.filter(|bdf| can(bdf))).copied().collect()
 }
 
-/// The partition that a guest needs by what is known of the host.
+/// The partition that a guest needs by the known topology of the host.
 fn needed(topology: &Topology, guest: Guest<'_>) -> Result<Option<Need>> {
     let failed = || format!("domain `{}` would have no working CUDA", guest.name);
     need(topology, guest.devices).map_err(|why| FabricError::from(why).told()).doing(failed)
 }
 
-/// Fabric Manager's list. While it is starting the host's own knowledge counts: the step waits for it, and compares.
+/// Fabric Manager's list. While it is starting, the known topology of the host is used: the step
+/// waits for it, and compares.
 fn listed(
     manager: &dyn Partitions,
     wanted: &Need,
@@ -336,7 +347,7 @@ fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<Part
     })
 }
 
-/// What a step asks for.
+/// The wanted partition of a step.
 fn asked(step: &PartitionStep) -> Wanted {
     Wanted { partition: step.partition, modules: step.modules(), domain: step.domain.clone() }
 }
@@ -346,8 +357,8 @@ fn is_active(listed: &[Listed], id: u32, modules: &Modules) -> bool {
     listed.iter().any(|one| one.id == id && one.active && one.modules() == *modules)
 }
 
-/// The step for a remembered partition. Where the address of a module is not known, the guest's own GPUs stand for it;
-/// a module whose GPU has left the bus belongs to the partition all the same.
+/// The step for a remembered partition. If the address of a module is not known, the guest's own
+/// GPUs are used; a module whose GPU has left the bus still belongs to the partition.
 fn of_entry(entry: &RestoreEntry, topology: &Topology, guest: Guest<'_>) -> PartitionStep {
     let known = &topology.fabric().module_ids;
     let address = |module: &u32| known.iter().find(|(_, id)| id == module).map(|(bdf, _)| *bdf);

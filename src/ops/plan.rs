@@ -1,4 +1,4 @@
-//! `plan`: where a guest would go, and why. Changes nothing.
+//! `plan`: where a guest would be placed, and why. Changes nothing.
 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
@@ -14,7 +14,7 @@ use crate::world::World;
 #[cfg(test)]
 mod tests;
 
-/// Plans a guest with the disks that `create` gives it where none is named.
+/// Plans a guest with the disks that `create` gives it if none is named.
 pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     let mut planned = resolve(world, wanted, None)?;
     let several = planned.placement.iothread_pins.len() > 1;
@@ -35,8 +35,8 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     Ok(planned)
 }
 
-/// Leaves a plan the I/O threads that a guest with so many disks gets, and those up to the one that its template `named`;
-/// `mapping`: whether one disk can be served by several.
+/// Limits a plan to the I/O threads that a guest with this many disks gets, and those up to the one
+/// that its template `named`; `mapping`: whether several can serve one disk.
 pub fn with_disks(placement: &mut Placement, (disks, named): (usize, u32), mapping: bool) {
     let most = placement.iothread_pins.len();
     let iothreads = used_iothreads(disks, mapping, placement).max(named);
@@ -47,10 +47,11 @@ pub fn with_disks(placement: &mut Placement, (disks, named): (usize, u32), mappi
     }
 }
 
-/// Why the host's PCIe switches are not there in the guest, after asking QEMU; none where no device is below one.
+/// The reason the host's PCIe switches are not recreated in the guest, after asking QEMU; none if
+/// no device is below one.
 fn switch_reason(planned: &Planned, world: &World) -> Option<Reason> {
     let Planned { topology, placement, .. } = planned;
-    // Above an endpoint there is a root port, and more only with a switch.
+    // Above an endpoint there is a root port, and more ports only with a switch.
     let below = |bdf: &&Bdf| topology.path_to_root(**bdf).len() > 2;
     if world.is_recorded() || placement.devices.iter().find(below).is_none() {
         return None;

@@ -1,14 +1,14 @@
-//! Pools whose volumes are files: images, guests' disks and seeds lie in them.
+//! Storage pools whose volumes are files: they hold images, guests' disks and seeds.
 
 use crate::error::{Coded, Result};
 use crate::hypervisor::storage::{Pool, Storage};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::shell::word;
 
-/// Kinds of pools whose volumes are files, so that their format can be told by their content.
+/// Kinds of pools whose volumes are files, so that their content shows their format.
 const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
 
-/// Says why a pool is not used.
+/// The reason a pool is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
 pub enum PoolError {
@@ -30,7 +30,8 @@ pub enum PoolError {
 
 impl Coded for PoolError {}
 
-/// A pool whose volumes are files; none where the one that is made on demand is asked for and not made yet.
+/// A pool whose volumes are files; none if it is the one that is created on demand and it does not
+/// exist yet.
 pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<Option<Pool>> {
     let Some(pool) = storage.pools()?.into_iter().find(|pool| pool.name == name) else {
         if name == on_demand {

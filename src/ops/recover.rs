@@ -1,5 +1,6 @@
-//! `recover`: finishes or undoes what a killed run left, or forgets it; gives back what is left of guests that are gone.
-//! All of it with the host's lock, also while a person is asked: no other change is begun before.
+//! `recover`: finishes, undoes or forgets what an interrupted run left, and releases the leftovers
+//! of guests that no longer exist. The host's lock is held throughout, also during questions, so
+//! that no other change begins before.
 
 use crate::apply::{
     ApplyError, Change as Begun, Damaged, Orphan, Orphans, Recovery, Step, Way, recover as finish,
@@ -16,14 +17,14 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What is wanted of changes that were killed.
+/// A request to recover interrupted changes.
 #[derive(Debug, Clone, Default)]
 pub struct Recover {
-    /// Whether they are forgotten, and what they made stays.
+    /// Whether they are forgotten, and their effects stay.
     pub discard: bool,
-    /// Guests that may be ended where they run, by name.
+    /// Running guests that may be ended, by name.
     pub end: Vec<String>,
-    /// Whether what is left of guests that are gone is given back.
+    /// Whether leftovers of guests that no longer exist are released.
     pub gone: bool,
 }
 
@@ -47,7 +48,7 @@ pub struct Killed {
 }
 
 impl Killed {
-    /// What a journal calls for.
+    /// The recovery that a journal needs.
     fn of(orphan: &Orphan) -> Killed {
         Killed {
             journal: orphan.path().to_owned(),
@@ -58,7 +59,7 @@ impl Killed {
         }
     }
 
-    /// What there is to say of a journal that cannot be read.
+    /// The report on a journal that cannot be read.
     fn of_damaged(damaged: &Damaged) -> Killed {
         Killed {
             journal: damaged.path.clone(),
@@ -80,16 +81,16 @@ impl Killed {
     }
 }
 
-/// What has become of all of them.
+/// The result of a recovery.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Changes that are settled, or would be.
     pub settled: Vec<Killed>,
-    /// Why others are not.
+    /// The errors of the others.
     pub failed: Vec<Error>,
 }
 
-/// Settles every change that was killed: one that cannot be hinders no other.
+/// Settles every interrupted change: one that fails does not prevent the others.
 pub fn recover(session: &mut Session<'_>, wanted: &Recover) -> Result<Outcome> {
     let dry_run = session.manner().dry_run;
     let _lock = if dry_run { None } else { Some(session.lock()?) };
@@ -119,7 +120,7 @@ pub fn recover(session: &mut Session<'_>, wanted: &Recover) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Names what is left of guests that are gone, and gives it back where that is wanted.
+/// Names the leftovers of guests that no longer exist, and releases them if requested.
 fn leftovers(wanted: &Recover, session: &mut Session<'_>) -> Result<()> {
     let (world, dry_run) = (session.world(), session.manner().dry_run);
     let all = if wanted.gone { gone::left(world)? } else { gone::left_or_warn(world) };
@@ -130,7 +131,7 @@ fn leftovers(wanted: &Recover, session: &mut Session<'_>) -> Result<()> {
             world.reporter().warning(&told);
             continue;
         }
-        // Once more: the pages of one are counted after those of the one before are given back.
+        // Read again: the pages of one are counted after those of the previous one were released.
         let now = gone::left(world)?.into_iter().find(|now| now.uuid == left.uuid);
         let Some(Left { name, steps, .. }) = now else { continue };
         session.follow(&Change::new("recover --gone", &name, steps, ()))?;
@@ -139,7 +140,7 @@ fn leftovers(wanted: &Recover, session: &mut Session<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Finishes or undoes one change, or says how.
+/// Finishes or undoes one change, or reports how to.
 fn one(
     wanted: &Recover,
     orphan: Orphan,
@@ -167,7 +168,7 @@ fn one(
     Ok(killed)
 }
 
-/// The hypervisor of a change; none where nothing is to be done.
+/// The hypervisor of a change; none if nothing has to be done.
 fn hypervisor(killed: &Killed, session: &Session<'_>) -> Result<Option<Rc<dyn Hypervisor>>> {
     match &killed.change {
         Some(change) if killed.recovery.way != Way::Forget => {
@@ -177,21 +178,21 @@ fn hypervisor(killed: &Killed, session: &Session<'_>) -> Result<Option<Rc<dyn Hy
     }
 }
 
-/// The guests that run and are ended where a change is undone or finished, by name.
+/// The running guests that undoing or finishing a change would end, by name.
 fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for step in &killed.recovery.steps {
         let (name, uuid) = match (step, killed.recovery.way) {
             (Step::StartDomain { name, uuid }, Way::Undo) => (name, uuid.clone()),
             (Step::DefineDomain { name, xml }, Way::Undo) => (name, uuid_of(xml)),
-            // It may have been started again since, and be of use to somebody.
+            // It may have been started again since, and be in use.
             (
                 Step::EndDomain { name, uuid } | Step::ShutDownDomain { name, uuid, .. },
                 Way::Finish,
             ) => (name, uuid.clone()),
             _ => continue,
         };
-        // Without a UUID, which an older version did not write down, finishing goes by the name.
+        // Without a UUID, which older versions did not record, the name decides when finishing.
         let is_it = |theirs: &String| match &uuid {
             Some(uuid) => uuid == theirs,
             None => killed.recovery.way == Way::Finish,
@@ -212,7 +213,7 @@ fn confirm_end(name: &str, killed: &Killed, session: &Session<'_>) -> Result<()>
     question.settle(session.ask(&question, &[], &[])?, &[])
 }
 
-/// Puts a journal away that cannot be read, where that is wanted.
+/// Moves an unreadable journal aside, if requested.
 fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result<()> {
     let (reporter, manner) = (session.world().reporter(), session.manner());
     let said = damaged.error.to_string();
@@ -241,7 +242,7 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
     Ok(())
 }
 
-/// Says what helps where a change can be neither finished nor undone.
+/// Adds a hint for a change that can be neither finished nor undone.
 fn neither(error: ApplyError, killed: &Killed) -> Error {
     let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets the \
                 change and leaves what it made";
@@ -249,7 +250,7 @@ fn neither(error: ApplyError, killed: &Killed) -> Error {
     Error::from(error).around(Refusal::around(message, hint))
 }
 
-/// Forgets a change, naming what stays.
+/// Forgets a change, and names what stays.
 fn discard(orphan: Orphan, killed: &Killed, session: &Session<'_>) -> Result<()> {
     let manner = session.manner();
     let verb = if killed.recovery.way == Way::Undo { "not undone" } else { "not done" };

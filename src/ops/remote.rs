@@ -1,5 +1,6 @@
-//! The host of a connection that leads to another machine: read by the gpuvm that is there, by ssh, as the same user and at
-//! the same port as libvirt's connection. Nothing is asked of anybody, and nothing of this machine takes its place.
+//! The host of a connection to another machine: read by the gpuvm there over ssh, as the same user
+//! and at the same port as libvirt's connection. Nobody is prompted, and data of this machine is
+//! never used instead.
 
 use crate::command::{CommandError, output_for_caller};
 use crate::error::{Coded, Error, Result};
@@ -7,11 +8,11 @@ use crate::hypervisor::machine::{Uri, command_there};
 use crate::topology::Topology;
 use crate::topology::file::from_json;
 
-/// Says why the layout of another machine is not known.
+/// The reason the layout of another machine is not known.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "remote-")]
 pub enum RemoteError {
-    /// The layout of the machine cannot be asked for over this connection.
+    /// The layout of the machine cannot be requested over this connection.
     #[error("{uri} leads to machine `{host}`, whose layout is not known here")]
     UnknownLayout {
         /// The connection.
@@ -19,12 +20,12 @@ pub enum RemoteError {
         /// The machine.
         host: String,
     },
-    /// What gpuvm on the machine says of its host cannot be read.
+    /// The output of gpuvm on the machine cannot be parsed.
     #[error("what gpuvm on `{host}` says of its host cannot be read: {error}")]
     Malformed {
         /// The machine.
         host: String,
-        /// What the system says.
+        /// The parser's error.
         error: String,
     },
     /// gpuvm is not installed on the machine.
@@ -38,21 +39,21 @@ pub enum RemoteError {
     Unreachable {
         /// The machine.
         host: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
 }
 
 impl Coded for RemoteError {}
 
-/// Seconds that ssh may take to get there.
+/// Seconds that ssh may take to connect.
 const CONNECT_S: u32 = 10;
-/// Seconds that all of it may take; a host of 1,500 pcpus is read in less than one.
+/// Limit of the whole command in seconds; a host of 1,500 pcpus is read in less than one.
 const ALL_S: u64 = 60;
-/// What is run there.
+/// The command that runs there.
 const CAPTURE: [&str; 4] = ["gpuvm", "host", "capture", "-"];
 
-/// Reads the host named `host` that the connection at `uri` leads to.
+/// Reads the host named `host`, to which the connection at `uri` leads.
 pub fn topology(uri: &str, host: &str) -> Result<Topology> {
     let parsed = Uri::parse(uri);
     let Some(argv) = parsed.as_ref().and_then(command) else {
@@ -68,7 +69,7 @@ pub fn topology(uri: &str, host: &str) -> Result<Topology> {
     Ok(read)
 }
 
-/// Why the host could not be read by ssh.
+/// The error that the host could not be read over ssh.
 fn failed(error: &CommandError, host: &str) -> Error {
     match error {
         CommandError::Failed { status: Some(127), .. } => {
@@ -79,7 +80,7 @@ fn failed(error: &CommandError, host: &str) -> Error {
     }
 }
 
-/// What helps.
+/// The hint.
 fn hint(host: &str) -> String {
     format!(
         "`{} >host.json` records it, and `--host host.json` plans on the record; or run there: `{}`",
@@ -88,10 +89,12 @@ fn hint(host: &str) -> String {
     )
 }
 
-/// The command that reads the host; none where the connection is not by ssh, or its parts are not fit for a command line.
+/// The command that reads the host; none if the connection does not use ssh, or its parts are not
+/// safe on a command line.
 fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
     let way = way(uri)?;
-    // What the caller's settings say of sessions (a master that stays, forwarding) is not for a command that reads.
+    // The caller's session settings (persistent masters, forwarding) are unsuitable for a command
+    // that only reads.
     let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o";
     let mut argv: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
     argv.push(format!("ConnectTimeout={CONNECT_S}"));
@@ -100,11 +103,12 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
     Some(argv)
 }
 
-/// What ssh is told to get to the host of a connection, `--` and the host last; none where the connection is not by ssh, or
-/// its parts are not fit for a command line.
+/// The arguments with which ssh reaches the host of a connection, ending with `--` and the host;
+/// none if the connection does not use ssh, or its parts are not safe on a command line.
 pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
     let host = uri.host.filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
-    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
+    // A word that begins with `-` would be an option of ssh, and characters special to a shell are
+    // not allowed in names.
     let fit = |text: &str| {
         !text.starts_with('-')
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-:%@".contains(c))

@@ -1,4 +1,5 @@
-//! What the caller of an operation gives it: somebody who is told and asked. The operations print nothing.
+//! The interface from an operation to its caller: messages and questions. The operations print
+//! nothing themselves.
 
 use crate::apply::Step;
 use crate::error::{Class, Result, classed, usage};
@@ -8,58 +9,60 @@ use std::io;
 /// A question before a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Whether something is to be done to a thing of a kind (`domain`), answered by its name.
+    /// Whether to perform a deed on an object of a kind (`domain`), answered with its name.
     Name {
-        /// What.
+        /// The deed.
         deed: Deed,
         /// The kind.
         kind: &'static str,
         /// The name.
         name: String,
     },
-    /// Whether the change may be made, answered by yes.
+    /// Whether the change may be made, answered with yes.
     Agree {
-        /// What is done, a line each; none: the steps say it.
+        /// What is done, one line each; none: the steps show it.
         lines: Option<Vec<String>>,
         /// The question.
         question: &'static str,
-        /// What is said where nobody can be asked, or says no: `taking devices from the host`.
+        /// The phrase for the refusal, if nobody can be asked or the answer is no: `taking devices
+        /// from the host`.
         what: String,
     },
-    /// Whether a guest may have drives that data lies on, answered by yes.
+    /// Whether a guest may get drives with data on them, answered with yes.
     Losses {
         /// The guest.
         name: String,
     },
-    /// Whether a guest that runs may be ended, answered by its name.
+    /// Whether a running guest may be ended, answered with its name.
     End {
-        /// Why it would be: `create a` (process 7) would be undone.
+        /// The reason, such as: `create a` (process 7) would be undone.
         why: String,
         /// The guest.
         name: String,
     },
-    /// Whether to cut the power of a guest that does not shut down, answered by yes. Nobody to ask is a no.
+    /// Whether to cut the power of a guest that does not shut down, answered with yes. If nobody
+    /// can be asked, the answer is no.
     CutPower {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What is done to a thing whose name is to be typed.
+/// A deed that is confirmed by typing the object's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
-    /// It goes.
+    /// The object is deleted.
     Delete,
-    /// It is taken from the host.
+    /// The device is taken from the host.
     Release,
-    /// It is given back to the host.
+    /// The device is returned to the host.
     Restore,
-    /// What is on it goes.
+    /// The data on the object is erased.
     Erase,
 }
 
 impl Deed {
-    /// It in words: `delete`, `deleting`, `deleted`.
+    /// The deed in words: `delete`, `deleting`, `deleted`.
     pub fn words(self) -> [&'static str; 3] {
         match self {
             Deed::Delete => ["delete", "deleting", "deleted"],
@@ -120,40 +123,40 @@ impl Question {
     }
 }
 
-/// An answer.
+/// The answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Yes, or the name.
     Yes,
-    /// Anything else.
+    /// Any other input.
     No,
     /// There is nobody to ask.
     Nobody,
 }
 
-/// What a question is about.
+/// A question with its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// The question.
     pub question: &'a Question,
     /// What would be done.
     pub steps: &'a [Step],
-    /// What would be lost, a phrase each.
+    /// What would be lost, one phrase each.
     pub losses: &'a [String],
 }
 
-/// Whoever sees an operation from outside; told from several threads.
+/// The observer of an operation, which is called from several threads.
 pub trait Reporter: Send + Sync {
-    /// Something goes on.
+    /// Reports progress.
     fn progress(&self, text: &str);
-    /// Something is not as it should be, and the operation goes on.
+    /// Reports a problem despite which the operation goes on.
     fn warning(&self, text: &str);
-    /// So many bytes of a long step are through, of so many.
+    /// Reports the bytes done of a long step, and their total.
     fn bytes(&self, _through: u64, _of: u64) {}
-    /// The connection of this URI is of another machine: commands that are offered lead there.
+    /// Reports that this URI leads to another machine, so that suggested commands name it.
     fn leads_away(&self, _uri: &str) {}
-    /// The steps of a change that is only looked at.
+    /// Shows the steps of a change that is not carried out.
     fn preview(&self, steps: &[Step]) -> io::Result<()>;
-    /// Asks.
+    /// Asks a question.
     fn ask(&self, asked: Asked<'_>) -> io::Result<Answer>;
 }

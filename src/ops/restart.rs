@@ -1,5 +1,5 @@
-//! `restart`: stop and start as one change. The stop cannot be undone; a run that is killed in between is finished by
-//! `recover`.
+//! `restart`: stop and start as one change. The stop cannot be undone; an interrupted run is
+//! finished by `recover`.
 
 use crate::apply::Step;
 use crate::change::{Change, Hold};
@@ -15,11 +15,11 @@ use crate::stop::{self, Down, way_down};
 use crate::world::World;
 use std::cell::Cell;
 
-/// Says why a guest is not restarted.
+/// The reason a guest is not restarted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "restart-")]
 pub enum RestartError {
-    /// The domain has no definition, so it would be gone once it is stopped.
+    /// The domain has no definition, so it would not exist after the stop.
     #[error("domain `{name}` has no definition, so it would be gone once it is stopped")]
     NoDefinition {
         /// Its name.
@@ -29,8 +29,8 @@ pub enum RestartError {
 
 impl Coded for RestartError {}
 
-/// Plans a restart. What it takes it has taken already: nobody needs to wait for a guest that shuts down; the lock is held
-/// again while it starts.
+/// Plans a restart. The guest holds its devices already, so the lock is not held while it shuts
+/// down; it is held again while it starts.
 pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
@@ -43,7 +43,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
     steps.extend(match steps.is_empty() {
-        // Nobody has given it what it starts with.
+        // Its resources for the start have not been assigned yet.
         true => claim_of(&defined, world)?,
         false => {
             refuse_strangers(&defined, world)?;
@@ -54,7 +54,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     Ok(Change { hold: Hold::Planning, ..Change::new("restart", name, steps, ()) })
 }
 
-/// Restarts a guest, and says where that has ended.
+/// Restarts a guest, and reports how far a failed restart got.
 pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>> {
     let ran = Cell::new(false);
     let done = session.run(|world| {
@@ -68,7 +68,7 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
     })
 }
 
-/// Says where a restart of a guest that `ran` has ended: before the stop, or after.
+/// Adds how far the restart of a guest that `ran` got: before the stop, or after.
 fn told(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Error {
     let Error::Apply(applied) = &error else { return error };
     let is_off = find(hypervisor, name).is_ok_and(|row| !row.state.is_active());

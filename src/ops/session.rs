@@ -1,5 +1,6 @@
-//! The one skeleton of every change: unfinished ones are refused, it is planned, asked about, planned again with the host's
-//! lock, written down, done, kept for `undo`, and read back. What is done is the plan's alone.
+//! The common procedure of every change: refuse if others are unfinished, plan, ask, plan again
+//! with the host's lock, write the journal, perform, keep for `undo`, and read back. The plan alone
+//! decides what is done.
 
 mod agreed;
 
@@ -20,79 +21,80 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Whether a change is asked about.
+/// Whether consent to a change is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirm {
-    /// The caller has said yes.
+    /// The caller has given consent.
     Given,
-    /// It is planned once without the lock, and asked about.
+    /// Plan without the lock first, and ask.
     Ask,
-    /// It is planned with the lock, which is given back where there is something to ask.
+    /// Plan with the lock, and release it if there is something to ask.
     IfNeeded,
 }
 
-/// What a change is about, for the journal and for what hinders it.
+/// The scope of a change, for the journal and for conflicts with unfinished changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// Guests of the hypervisor.
     Guests,
     /// The host alone.
     Host,
-    /// The host; the hypervisor, where there is one, is asked whose a device is.
+    /// The host; the hypervisor, if there is one, is asked for the holders of devices.
     HostWithGuests,
 }
 
-/// How a caller wants a change made.
+/// How to make a change.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// Whether it is asked about.
+    /// Whether consent is asked for.
     pub confirm: Confirm,
     /// Whether its steps are only shown.
     pub dry_run: bool,
-    /// How long another change of the host is waited for.
+    /// How long to wait for another change of the host.
     pub lock_wait: Duration,
-    /// What it is about.
+    /// Its scope.
     pub of: Of,
 }
 
 /// A change that was made, or only shown.
 #[derive(Debug)]
 pub struct Done<T> {
-    /// What was planned at last.
+    /// The last plan.
     pub change: Change<T>,
     /// Whether something was done: it was not only shown, and there was something to do.
     pub made: bool,
 }
 
-/// A change whose steps are done, and which is not closed yet: a signal still undoes it.
+/// A change whose steps are done but which is not closed yet: a signal still undoes it.
 pub struct Running<'r, 't> {
     /// The steps.
     pub transaction: &'r mut Transaction<'t>,
-    /// Where they were done.
+    /// The hypervisor they were done on.
     pub hypervisor: &'r dyn Hypervisor,
 }
 
-/// One run of a caller that changes something.
+/// One run that changes something.
 pub struct Session<'w> {
-    /// What is looked at.
+    /// The world that is read.
     world: &'w World,
-    /// How.
+    /// How changes are made.
     manner: Manner,
-    /// Signals, the lock, and who is told.
+    /// Signals, the lock, and the reporter.
     watch: Watch,
-    /// Warnings that were told.
+    /// Warnings that were reported.
     told: BTreeSet<String>,
 }
 
 impl<'w> Session<'w> {
-    /// Begins: signals are held back once something is done. To be called before the hypervisor is opened.
+    /// Begins a session: signals are held back once something is done. Must be called before the
+    /// hypervisor is opened.
     pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
         let watch = Watch::begin(world.reporter().clone())?;
         let watch = watch.with_state(world.settings.state.clone());
         Ok(Session { world, manner, watch, told: BTreeSet::new() })
     }
 
-    /// Plans a change, for a caller that shows it in a way of its own; says what is not as it should be.
+    /// Plans a change, for a caller that shows it itself, and reports its warnings.
     pub fn look<T, E>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -102,7 +104,7 @@ impl<'w> Session<'w> {
         Ok(change)
     }
 
-    /// Makes a change; see the module.
+    /// Makes a change; see the module documentation.
     pub fn run<T, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -111,8 +113,9 @@ impl<'w> Session<'w> {
         Ok(self.through(plan, none)?.0)
     }
 
-    /// Makes a change and does something more before it is closed, without the lock but for [`Hold::Answered`]. Where that fails
-    /// because of a signal all is undone ([`Transaction::go_on`]).
+    /// Makes a change and performs an action before it is closed, without the lock except for
+    /// [`Hold::Answered`]. If that fails because of a signal, everything is undone
+    /// ([`Transaction::go_on`]).
     pub fn run_and<T, R, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -121,8 +124,9 @@ impl<'w> Session<'w> {
         self.through(plan, Some(then))
     }
 
-    /// Plans a change without the lock and forgets it, unless it is planned so anyway: what the caller has named wrong is told
-    /// at once, and not when whoever holds the lock is done. To be called before [`Session::run`].
+    /// Plans a change without the lock and discards the plan, unless it is planned so anyway:
+    /// errors in the request are reported at once, and not only after the lock's holder is done.
+    /// Must be called before [`Session::run`].
     pub(crate) fn check_first<T>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>>,
@@ -134,7 +138,7 @@ impl<'w> Session<'w> {
         plan(self.world).map(drop)
     }
 
-    /// The skeleton.
+    /// The procedure.
     fn through<T, R, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -155,7 +159,7 @@ impl<'w> Session<'w> {
         }
         let (mut lock, mut change) = self.planned(&plan)?;
         if agreed.is_none() && change.question.is_some() && self.manner.confirm != Confirm::Given {
-            // Others need not wait for a person.
+            // Others need not wait for an answer.
             drop(lock);
             self.warn(&change);
             agreed = Some(self.asked(&change)?);
@@ -181,13 +185,13 @@ impl<'w> Session<'w> {
         Ok((lock, change))
     }
 
-    /// Does what is planned, whoever holds the lock by now: for what follows a change at once.
+    /// Performs a plan without the lock: for a change that directly follows another.
     pub fn follow<T>(&mut self, change: &Change<T>) -> Result<()> {
         let none = None::<fn(&mut Running<'_, '_>, &Change<T>) -> Result<()>>;
         self.make(change, None, none).map(drop)
     }
 
-    /// Does the parts of a change.
+    /// Performs the parts of a change.
     fn make<T, R, E: From<Error>>(
         &mut self,
         change: &Change<T>,
@@ -196,7 +200,7 @@ impl<'w> Session<'w> {
     ) -> Result<Option<R>, E> {
         let hypervisor = self.hypervisor()?;
         let journal = if change.journal { Some(self.journal(change, &*hypervisor)?) } else { None };
-        // What it takes it has taken already.
+        // It holds its devices already.
         let mut lock = lock.filter(|_| change.hold != Hold::Planning);
         let world = self.world;
         let mut transaction = Transaction::new(&*hypervisor, &mut self.watch, journal);
@@ -209,7 +213,7 @@ impl<'w> Session<'w> {
             drop(lock);
             return Ok(None);
         };
-        // From here on everybody sees what is taken.
+        // From here on everybody sees what the domains hold.
         let lock = lock.filter(|_| change.hold == Hold::Answered);
         let mut running = Running { transaction: &mut transaction, hypervisor: &*hypervisor };
         let after = then(&mut running, change)?;
@@ -229,7 +233,7 @@ impl<'w> Session<'w> {
         }
     }
 
-    /// Refuses to begin while another change is half done.
+    /// Refuses to begin while another change is unfinished.
     pub(crate) fn refuse_unfinished(&self) -> Result<()> {
         let state = self.world.settings.state.as_deref();
         let warn = |text: &str| self.world.warning(text);
@@ -254,7 +258,7 @@ impl<'w> Session<'w> {
         })
     }
 
-    /// Says what is not as it should be, once.
+    /// Reports the warnings of a change, each once.
     fn warn<T>(&mut self, change: &Change<T>) {
         for warning in &change.warnings {
             if self.told.insert(warning.clone()) {
@@ -276,7 +280,7 @@ impl<'w> Session<'w> {
         Ok(self.world.reporter().preview(&change.steps())?)
     }
 
-    /// Asks about a change, where there is something to ask; what was agreed to.
+    /// Asks about a change, if there is something to ask. Returns what was agreed to.
     fn asked<T>(&mut self, change: &Change<T>) -> Result<Agreed> {
         let steps = change.steps();
         if let Some(question) = &change.question {
@@ -286,22 +290,22 @@ impl<'w> Session<'w> {
         Ok(Agreed::to(&steps).and(&change.losses))
     }
 
-    /// What is looked at.
+    /// The world that is read.
     pub(crate) fn world(&self) -> &'w World {
         self.world
     }
 
-    /// How the caller wants it.
+    /// How changes are made.
     pub(crate) fn manner(&self) -> Manner {
         self.manner
     }
 
-    /// Who sees the steps.
+    /// The watch of the steps.
     pub(crate) fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 
-    /// Takes the host's lock, for what is no plan of steps.
+    /// Takes the host's lock, for actions that are not a plan of steps.
     pub(crate) fn lock(&mut self) -> Result<Rc<HostLock>> {
         Ok(self.watch.lock(self.manner.lock_wait)?)
     }
@@ -317,7 +321,7 @@ impl<'w> Session<'w> {
     }
 }
 
-/// Does one part of a change.
+/// Performs one part of a change.
 fn make_part(
     part: &Part,
     verb: &str,

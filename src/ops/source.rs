@@ -1,11 +1,11 @@
-//! Where the definition of a domain comes from that is checked or tuned: a file, or a hypervisor.
+//! The source of a domain definition to be checked or tuned: a file or a hypervisor.
 
 use crate::domain::DomainXml;
 use crate::error::{Error, Refusal, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use std::path::Path;
 
-/// What a caller has named.
+/// A named source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file of domain XML; `-` is standard input.
@@ -15,14 +15,14 @@ pub enum Source {
 }
 
 impl Source {
-    /// What is named, by how it looks: a file, or a domain.
+    /// Guesses from the form of a name whether it is a file or a domain.
     pub fn guess(named: &str) -> Source {
         let xml_name = Path::new(named).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
         let is_file = named == "-" || named.contains('/') || xml_name || Path::new(named).exists();
         if is_file { Source::File(named.to_owned()) } else { Source::Domain(named.to_owned()) }
     }
 
-    /// As it was named.
+    /// The name as it was given.
     pub fn named(&self) -> &str {
         match self {
             Source::File(named) | Source::Domain(named) => named,

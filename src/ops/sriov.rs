@@ -1,4 +1,5 @@
-//! `nic vfs`: how many virtual functions a card has, now and when the machine boots, and the reasons why not.
+//! `nic vfs`: sets the number of virtual functions of a card, now and at boot, with the reasons if
+//! it cannot.
 
 pub mod early;
 
@@ -18,26 +19,26 @@ use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::versions::Version;
 
-/// Says why the number of virtual functions of a network card is not changed.
+/// The reason the number of virtual functions of a network card is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "card-")]
 pub enum CardError {
     /// A card of the list for the boot did not get its virtual functions.
     #[error("{lines}")]
     NotAtBoot {
-        /// Why, a line each.
+        /// The reasons, one line each.
         lines: String,
     },
     /// The host has no such network card.
     #[error("this host has no network card {called}")]
     Absent {
-        /// As it was given.
+        /// The card, as it was given.
         called: String,
     },
-    /// What is named is a virtual function.
+    /// The named device is a virtual function.
     #[error("{called} is a virtual function itself, of {pf}")]
     IsFunction {
-        /// As it was given.
+        /// The device, as it was given.
         called: String,
         /// Its PCI address.
         pf: String,
@@ -48,22 +49,22 @@ pub enum CardError {
         /// Its PCI address.
         bdf: String,
     },
-    /// The card can have fewer virtual functions.
+    /// The card supports fewer virtual functions.
     #[error("{pf} can have {total} virtual functions, not {count}")]
     TooMany {
         /// Its PCI address.
         pf: String,
         /// How many it can have.
         total: String,
-        /// How many.
+        /// The requested number.
         count: String,
     },
-    /// No driver of the host has the card.
+    /// The card is not bound to a driver of the host.
     #[error("{pf} needs a driver of the host to have virtual functions, and {has}")]
     NoDriver {
         /// Its PCI address.
         pf: String,
-        /// Who has it.
+        /// What has the card.
         has: String,
     },
     /// The virtual functions of the card are in use.
@@ -71,17 +72,17 @@ pub enum CardError {
     InUse {
         /// Its PCI address.
         pf: String,
-        /// Why, a line each.
+        /// The reasons, one line each.
         lines: String,
     },
-    /// Another device is where the card was.
+    /// Another device is at the address of the card.
     #[error("at {pf} is {seen}, not {id}: no virtual functions are made")]
     OtherDevice {
         /// Its PCI address.
         pf: String,
-        /// What is there.
+        /// The device found.
         seen: String,
-        /// What it was.
+        /// The device expected.
         id: String,
     },
     /// The card no longer has SR-IOV.
@@ -100,23 +101,23 @@ pub enum CardError {
 
 impl Coded for CardError {}
 
-/// How many virtual functions a card is to have.
+/// The wanted virtual functions of a card.
 #[derive(Debug, Clone)]
 pub struct Functions {
     /// The card.
     pub card: Card,
-    /// How many.
+    /// Their number.
     pub count: u32,
-    /// Whether drivers of the host take them.
+    /// Whether drivers of the host bind them.
     pub host_drivers: bool,
-    /// The program that makes them again at boot; none: only now.
+    /// The program that creates them at boot; none: only now.
     pub at_boot: Option<String>,
 }
 
 /// Where to look for cards.
 const LIST_HINT: &str = "`gpuvm nic list` shows the cards and their virtual functions";
 
-/// Finds a card, which has to be able to have virtual functions, with how many it can have and has.
+/// Finds a card with SR-IOV, with the maximum and the current number of its virtual functions.
 fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, u32)> {
     let is_named = |device: &&PciDevice, name: &String| {
         device.net.as_ref().is_some_and(|net| net.netdevs.contains(name))
@@ -142,7 +143,8 @@ fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, 
     }
 }
 
-/// Plans to give a card as many virtual functions as it is to have. Those that it has go first, which is asked about.
+/// Plans to set a card's number of virtual functions. Existing ones are removed first, which needs
+/// consent.
 pub fn set_functions(world: &World, wanted: &Functions) -> Result<Change<Bdf>> {
     let (pf, steps) = steps(world, wanted)?;
     let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
@@ -155,7 +157,7 @@ pub fn set_functions(world: &World, wanted: &Functions) -> Result<Change<Bdf>> {
     Ok(Change { question, ..Change::new("nic vfs", &pf.to_string(), steps, pf) })
 }
 
-/// The card, and the steps that lead there.
+/// The card, and the steps of the change.
 fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
     let Functions { card: name, count, host_drivers, at_boot: program } = wanted;
     let (count, host_drivers) = (*count, *host_drivers);
@@ -193,7 +195,7 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
             steps.extend(link_up(device, root.as_ref())?);
         }
     }
-    // The files of this machine are none of a recorded one's.
+    // The files of this machine do not apply to a recorded one.
     if let Some(root) = root.as_ref().filter(|root| root.is_live()) {
         let mut at_boot = boot::functions(root)?;
         let before = at_boot.get(&pf).map(|at_boot| at_boot.count);
@@ -214,7 +216,7 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
     Ok((pf, steps))
 }
 
-/// Refuses to take virtual functions away that somebody uses; says which guests that are off will miss them.
+/// Refuses to remove virtual functions in use; warns of stopped guests that will miss them.
 fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &World) -> Result<()> {
     let functions: Vec<Bdf> = functions_of(topology, pf).iter().map(|vf| vf.bdf).collect();
     if functions.is_empty() {
@@ -242,11 +244,11 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
         .hint("every change of their number takes all of them away; end what uses them"))
 }
 
-/// The first kernel that binds a function whose driver is kept off to the one that `driver_override` names; before it,
-/// vfio-pci could not have it either.
+/// The first kernel that binds a function to the driver in `driver_override` although autoprobe is
+/// off; before it, vfio-pci could not bind it either.
 const OVERRIDES: Version = Version(5, 3, 0);
 
-/// The step that keeps drivers of the host off new virtual functions, or lets them.
+/// The step that keeps drivers of the host off new virtual functions, or allows them.
 fn autoprobe(
     pf: Bdf,
     on: bool,
@@ -259,7 +261,7 @@ fn autoprobe(
     }
     let path = format!("sys/bus/pci/devices/{pf}/sriov_drivers_autoprobe");
     let now = root.map(|root| root.read(&path)).transpose()?.flatten();
-    // A kernel before 4.12 has no such setting, and a record may not have it.
+    // A kernel before 4.12 has no such setting, and a recorded host may lack it.
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
     Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))

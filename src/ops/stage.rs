@@ -1,5 +1,5 @@
-//! A machine of a test: a hypervisor in memory, with the lock and the journals in a directory of its own, and somebody
-//! who is told and asked.
+//! A test machine: a hypervisor in memory, with lock and journals in a temporary directory, and a
+//! caller that records messages and answers questions.
 
 pub(crate) mod agent;
 pub(crate) mod fake;
@@ -22,34 +22,34 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// UUID of the domain that is made here.
+/// UUID of the domain that is created here.
 pub(crate) const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// What happens when something is told or asked.
+/// An action at a message or question.
 pub(crate) type Happens = Box<dyn Fn(&str) + Send>;
 
-/// Somebody who is told and asked, and to whom something may happen meanwhile.
+/// A caller that records messages and answers questions, with an optional action at each.
 pub(crate) struct Caller {
-    /// What was told.
+    /// The messages so far.
     pub(crate) told: Mutex<Vec<String>>,
     /// The answer to every question.
     pub(crate) answer: Answer,
-    /// What happens; told of `ask` where a question is asked.
+    /// The action; a question is passed to it as `ask`.
     pub(crate) happens: Mutex<Option<Happens>>,
 }
 
 impl Caller {
-    /// Somebody who answers so.
+    /// A caller who gives this answer.
     pub(crate) fn who_says(answer: Answer) -> Arc<Caller> {
         Arc::new(Caller { told: Mutex::default(), answer, happens: Mutex::default() })
     }
 
-    /// Lets something happen at everything that is told from now on.
+    /// Sets the action for every message from now on.
     pub(crate) fn at(&self, happens: impl Fn(&str) + Send + 'static) {
         *self.happens.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
     }
 
-    /// Notes what is told.
+    /// Records a message.
     pub(crate) fn hear(&self, text: String) {
         let happens = self.happens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(happens) = &*happens {
@@ -58,7 +58,7 @@ impl Caller {
         self.told.lock().unwrap().push(text);
     }
 
-    /// How often something was told that has this in it.
+    /// The number of messages that contain a text.
     pub(crate) fn heard(&self, part: &str) -> usize {
         self.told.lock().unwrap().iter().filter(|text| text.contains(part)).count()
     }
@@ -81,20 +81,20 @@ impl Reporter for Caller {
     }
 }
 
-/// A machine of a test.
+/// A test machine.
 pub(crate) struct Stage {
     /// Its lock, journals and files.
     pub(crate) dir: tempfile::TempDir,
     /// Its hypervisor.
     pub(crate) fake: Rc<Fake>,
-    /// Who is told and asked.
+    /// Its caller.
     pub(crate) caller: Arc<Caller>,
-    /// What is looked at.
+    /// Its world.
     pub(crate) world: World,
 }
 
 impl Stage {
-    /// One on which nothing is yet, before somebody who answers so.
+    /// An empty machine with a caller who gives this answer.
     pub(crate) fn who_says(answer: Answer) -> Stage {
         let (dir, fake) = (tempfile::tempdir().unwrap(), Rc::new(Fake::default()));
         let caller = Caller::who_says(answer);
@@ -104,7 +104,7 @@ impl Stage {
         Stage { dir, fake, caller, world }
     }
 
-    /// Makes a guest, as a caller wants it.
+    /// Creates a guest.
     pub(crate) fn create(&self, confirm: Confirm) -> Result<Done<()>> {
         Session::begin(&self.world, manner(confirm))?.run(|world| self.plan(world))
     }
@@ -124,18 +124,18 @@ impl Stage {
         Ok(Change { question: Some(question), ..Change::new("create", "a", steps, ()) })
     }
 
-    /// Journals that lie there.
+    /// The number of journals.
     pub(crate) fn journals(&self) -> usize {
         std::fs::read_dir(self.dir.path().join("journal")).map_or(0, Iterator::count)
     }
 
-    /// Whether nothing is there that the change makes.
+    /// Whether nothing that the change creates exists.
     pub(crate) fn is_untouched(&self) -> bool {
         let note = self.dir.path().join("note").exists();
         self.fake.runs("a").is_none() && !note && self.journals() == 0
     }
 
-    /// Recovers what was killed.
+    /// Recovers interrupted changes.
     pub(crate) fn recover(&self) {
         let orphans = Orphan::all_in(&self.dir.path().join("journal")).unwrap();
         assert!(orphans.damaged.is_empty(), "{:?}", orphans.damaged.first().map(|one| &one.error));
@@ -146,7 +146,7 @@ impl Stage {
     }
 }
 
-/// How a change is made here.
+/// The manner of changes here.
 pub(crate) fn manner(confirm: Confirm) -> Manner {
     Manner { confirm, dry_run: false, lock_wait: Duration::ZERO, of: Of::Guests }
 }
@@ -156,7 +156,7 @@ pub(crate) fn is_free(state: &Path) -> bool {
     HostLock::take_in(state, Duration::ZERO, |_| std::ops::ControlFlow::Continue(())).is_ok()
 }
 
-/// Ends what goes on as if the program were killed there: nothing more is done.
+/// Ends the test's change as if the program were killed at this point: nothing more is done.
 pub(crate) fn kill() {
     resume_unwind(Box::new("killed"));
 }

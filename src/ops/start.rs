@@ -1,4 +1,4 @@
-//! `start`: a guest gets what it needs of the host, and starts.
+//! `start`: prepares the host's devices and memory for a guest, and starts it.
 
 use crate::apply::Step;
 use crate::change::{Change, DomainChange, Part};
@@ -10,19 +10,20 @@ use crate::hypervisor::{DomainState, XmlOf};
 use crate::pages;
 use crate::world::World;
 
-/// What is to be started.
+/// A request to start a guest.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// The domain.
     pub name: String,
-    /// Whether huge pages that are missing are reserved.
+    /// Whether missing huge pages are reserved.
     pub reserve_pages: bool,
-    /// Whether it is only looked at: then one that is paused or ends is not started either.
+    /// Whether the plan is only shown: then a guest that is paused or shutting down is not started
+    /// either.
     pub dry_run: bool,
 }
 
-/// Plans a start; nothing where it runs. The lock is held until the guest has started: before that nobody can see that its
-/// devices are taken.
+/// Plans a start; no steps if the guest runs. The lock is held until it has started: only then can
+/// others see that its devices are in use.
 pub fn start(world: &World, wanted: &Start) -> Result<Change> {
     let Start { name, reserve_pages, dry_run } = wanted;
     let hypervisor = world.hypervisor()?;
@@ -57,7 +58,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let message = format!("domain `{name}` has crashed and still holds its devices");
             return Err(classed(Class::WrongState, message, restart_hint(name)));
         }
-        // A paused or ending domain is not started; libvirt says why.
+        // A paused or ending domain is not started; libvirt reports why.
         DomainState::Paused | DomainState::ShuttingDown if !dry_run => {
             change.journal = false;
             change.parts = vec![Part::Steps(vec![start])];

@@ -1,4 +1,4 @@
-//! `stop`: a guest is asked to shut down, and its power is cut where that is wanted.
+//! `stop`: asks a guest to shut down, or cuts its power if requested.
 
 use crate::apply::{ApplyError, Step, StepError};
 use crate::change::{Change, Hold};
@@ -13,7 +13,7 @@ use crate::session::{Done, Session};
 use crate::shell::word;
 use crate::world::World;
 
-/// How a guest is taken down.
+/// How a guest is stopped.
 #[derive(Debug, Clone, Copy)]
 pub struct Down {
     /// Whether its power is cut at once.
@@ -22,8 +22,8 @@ pub struct Down {
     pub wait_s: u64,
 }
 
-/// Plans a stop; nothing where it is off. A guest may take minutes to shut down, and takes nothing new meanwhile: others
-/// need not wait for that.
+/// Plans a stop; no steps if the guest is off. A guest may take minutes to shut down, and takes no
+/// new devices meanwhile, so others need not wait.
 pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = &*world.hypervisor()?;
     let step = way_down(hypervisor, name, down)?;
@@ -32,7 +32,7 @@ pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     Ok(ending(name, step, after))
 }
 
-/// What follows when a guest is off. That this cannot be told keeps nobody from stopping it.
+/// The steps after a guest is off. If they cannot be determined, it is stopped anyway.
 fn after(world: &World, hypervisor: &dyn Hypervisor, (name, of): (&str, XmlOf)) -> Vec<Step> {
     let ran = of == XmlOf::Live;
     let read = || Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
@@ -46,14 +46,15 @@ fn after(world: &World, hypervisor: &dyn Hypervisor, (name, of): (&str, XmlOf)) 
     })
 }
 
-/// The change that ends a guest by a step, with what comes after. Where something does, a killed run is finished.
+/// The change that ends a guest by a step, with the steps after it. If there are any, an
+/// interrupted run is finished.
 fn ending(name: &str, step: Option<Step>, after: Vec<Step>) -> Change {
     let journal = !after.is_empty();
     let steps = step.into_iter().chain(after).collect();
     Change { journal, hold: Hold::Planning, ..Change::new("stop", name, steps, ()) }
 }
 
-/// Stops a guest; one that does not shut down in time is ended if the caller says so.
+/// Stops a guest; one that does not shut down in time is ended if the caller agrees.
 pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>> {
     let error = match session.run(|world| stop(world, name, down)) {
         Err(error) => error,
@@ -73,14 +74,14 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
     Err(explained(error, name, "stop"))
 }
 
-/// The step that takes a domain down; none: it is off.
+/// The step that stops a domain; none: it is off.
 pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<Option<Step>> {
     let name = name.to_owned();
     let summary = find(hypervisor, &name)?;
     let uuid = Some(summary.uuid);
     Ok(match summary.state {
         DomainState::ShutOff => None,
-        // Nobody is there to shut down, nor to lose anything.
+        // There is no guest that could shut down or lose anything.
         state if down.force || !state.has_guest() => Some(Step::EndDomain { name, uuid }),
         _ => {
             let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
@@ -93,7 +94,7 @@ pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<O
     })
 }
 
-/// Why a change ended, where that is that a guest did not shut down in time.
+/// The error of a step, if it is that a guest did not shut down in time.
 fn still_runs(error: &Error) -> Option<&StepError> {
     match error {
         Error::Apply(ApplyError::Failed {
@@ -103,7 +104,7 @@ fn still_runs(error: &Error) -> Option<&StepError> {
     }
 }
 
-/// Says what helps against a guest that does not shut down for `verb`.
+/// Adds a hint for a guest that does not shut down for `verb`.
 pub(crate) fn explained(error: Error, name: &str, verb: &str) -> Error {
     let Error::Apply(ApplyError::Failed { source: still @ StepError::StillRuns { .. }, .. }) =
         &error

@@ -1,4 +1,5 @@
-//! What is taken on a host: by the domains of its hypervisor, or by those of files that go with a record of it.
+//! What domains hold on a host: those of its hypervisor, or those in files that accompany a
+//! recorded host.
 
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result, usage};
@@ -7,10 +8,10 @@ use crate::placement::Occupancy;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
-/// Where what is taken is read from.
+/// The source of what domains hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Nothing is taken, whatever domains there are.
+    /// Assume that nothing is in use, whatever domains exist.
     pub assume_empty: bool,
     /// Domains of a recorded host: files, or directories of files.
     pub domain_xml: Vec<PathBuf>,
@@ -26,7 +27,7 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     Ok(occupancy)
 }
 
-/// The domains of a recorded host that these files or directories of files have.
+/// The domains of a recorded host in these files or directories of files.
 pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf, DomainXml)>> {
     if !paths.is_empty() && !world.is_recorded() {
         return Err(usage(
@@ -46,7 +47,7 @@ pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf
     Ok(domains)
 }
 
-/// Whether a domain ran when its XML was printed: libvirt prints the id of one that runs, and of no other.
+/// Whether a domain ran when its XML was printed: libvirt prints an id only for running domains.
 pub fn is_active(xml: &DomainXml) -> bool {
     xml.root().attr("id").is_some()
 }

@@ -1,4 +1,4 @@
-//! `host trust`: what the admin says of the guests of this machine.
+//! `host trust`: whether the admin trusts the guests of this machine.
 
 use crate::apply::Step;
 use crate::apply::boot;
@@ -7,8 +7,8 @@ use crate::error::{Result, coded};
 use crate::fsroot::FsRoot;
 use gpuvm_core::topology::Trust;
 
-/// The steps that say it, or take back what was said. A file that is not believed is not ours: it is neither overwritten nor,
-/// by undoing that, made root's.
+/// The steps that record the statement, or remove it. A file that is not valid is not gpuvm's: it
+/// is neither overwritten nor, by an undo of that, made root's.
 pub fn say(said: Option<Trust>) -> Result<Vec<Step>> {
     trust(&FsRoot::live()?).map_err(|error| {
         let hint = format!("`mv /{FILE} /{FILE}.old` puts it away");

@@ -1,5 +1,6 @@
-//! `tune`: any domain made as good as a fresh plan. How is [`gpuvm_core::tune`]'s; here is what is tuned (`subjects`), by
-//! what, and what is changed beside the definition: disks that are converted, huge pages, what runs.
+//! `tune`: brings any domain to the settings of a fresh plan. [`gpuvm_core::tune`] decides the
+//! settings; here are the domains to tune (`subjects`), their input, and the changes beside the
+//! definition: converted disks, huge pages, running guests.
 
 pub mod answer;
 pub mod convert;
@@ -24,49 +25,49 @@ use gpuvm_core::tune::{Change as ItemChange, Items, TuneError, Tuned};
 use subject::Subject;
 use subjects::Subjects;
 
-/// What is to be tuned, and how.
+/// A request to tune domains.
 #[derive(Debug, Clone, Default)]
 pub struct Tune {
     /// Domains, or files, which are never changed.
     pub sources: Vec<Source>,
-    /// Every domain that is defined, or of a recorded host every one that `taken` names. One that is refused does not keep
-    /// the others.
+    /// Every defined domain, or for a recorded host every one that `taken` names. One that is
+    /// refused does not prevent the others.
     pub all_domains: bool,
-    /// What becomes of each setting, but NICs and formats of disks.
+    /// What to do with each setting, except NICs and formats of disks.
     pub items: Items,
-    /// NICs, by their network: changed where there is one, else added.
+    /// NICs, by their network: changed if there is one, otherwise added.
     pub networks: Vec<NicWish>,
     /// Disks that get another format.
     pub convert: Vec<Convert>,
-    /// Whether cores and memory of other nodes than those of the devices may be taken.
+    /// Whether cores and memory of other nodes than those of the devices may be used.
     pub allow_remote: bool,
-    /// Where what is taken is read from.
+    /// The source of what domains hold.
     pub taken: Taken,
-    /// Whether what runs is changed, too.
+    /// Whether running guests are changed as well.
     pub live: bool,
-    /// Whether huge pages are reserved that domains are missing which do not run.
+    /// Whether missing huge pages of stopped domains are reserved.
     pub reserve_pages: bool,
 }
 
-/// What domains are tuned to.
+/// The tuning of domains.
 #[derive(Debug)]
 pub struct Tuning {
     /// The domains.
     pub subjects: Subjects,
-    /// What each is tuned to.
+    /// The result for each.
     pub tuned: Vec<Result<Tuned, TuneError>>,
-    /// What is changed beside each; empty where only the definitions were looked at.
+    /// The changes beside each definition; empty if only the definitions were examined.
     pub extras: Vec<Extra>,
 }
 
-/// What the definitions are tuned to.
+/// Tunes the definitions only.
 pub fn look(world: &World, wanted: &Tune) -> Result<Tuning> {
     let subjects = subjects::read(world, wanted)?;
     let tuned = subjects.tune(world, wanted)?;
     Ok(Tuning { subjects, tuned, extras: Vec::new() })
 }
 
-/// What domains are tuned to, with what is changed beside their definitions.
+/// Tunes domains, including the changes beside their definitions.
 pub fn look_beside(world: &World, wanted: &Tune) -> Result<Tuning> {
     let tuning = look(world, wanted)?;
     let extras = extra::of(&tuning.subjects, &tuning.tuned, world, wanted)?;
@@ -89,7 +90,7 @@ pub fn tune(world: &World, wanted: &Tune) -> Result<Change<Tuning>> {
 }
 
 impl Tuning {
-    /// Each domain with what it is tuned to, unless it is refused.
+    /// Each domain with its result, unless it is refused.
     pub fn pairs(&self) -> impl Iterator<Item = (&Subject, &Tuned)> {
         let pairs = self.subjects.all.iter().zip(&self.tuned);
         pairs.filter_map(|(subject, tuned)| Some((subject, tuned.as_ref().ok()?)))
@@ -100,12 +101,12 @@ impl Tuning {
         self.tuned.iter().all(Result::is_ok)
     }
 
-    /// Whether the definition of one is different then.
+    /// Whether the definition of any domain changes.
     pub fn differs(&self) -> bool {
         self.tuned.iter().flatten().any(|tuned| !tuned.changes.is_empty())
     }
 
-    /// What is said of each domain; `explain`: with every reason, not only compromises.
+    /// The report on each domain; `explain`: with every reason, not only compromises.
     pub fn domains(&self, explain: bool) -> Vec<TunedDomain> {
         let domains = self.subjects.all.iter().zip(&self.tuned).zip(&self.extras);
         let domains = domains.map(|((subject, tuned), extra)| {
@@ -114,7 +115,7 @@ impl Tuning {
         domains.collect()
     }
 
-    /// The changes that make domains what they are tuned to; files are never changed.
+    /// The changes that apply the tuning to domains; files are never changed.
     pub fn changes(&self) -> Vec<DomainChange> {
         let mut changes = Vec::new();
         for ((subject, tuned), extra) in self.subjects.all.iter().zip(&self.tuned).zip(&self.extras)
@@ -139,7 +140,7 @@ impl Tuning {
         changes
     }
 
-    /// What an admin should know of domains that were tuned, one line each.
+    /// Warnings to the admin about tuned domains, one line each.
     pub fn warnings(&self, world: &World, explain: bool) -> Result<Vec<String>> {
         let qemu = world.hypervisor()?.versions().qemu;
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! `undo`: the last change of a domain is taken back, if nobody has edited the domain since.
+//! `undo`: reverts the last change of a domain, if nobody has edited the domain since.
 
 use crate::apply::{ApplyError, Step, StepError};
 use crate::change::Change;
@@ -17,7 +17,7 @@ use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
 
-/// Says why a change of a domain is not undone.
+/// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "undo-")]
 pub enum UndoError {
@@ -26,12 +26,12 @@ pub enum UndoError {
     Renamed {
         /// Its name.
         name: String,
-        /// What it was.
+        /// Its name at the time.
         was: String,
         /// The change.
         change: String,
     },
-    /// The domain was edited since the change that is to be undone.
+    /// The domain was edited since the change to be undone.
     #[error("domain `{name}` was edited since {change}")]
     Edited {
         /// Its name.
@@ -39,7 +39,7 @@ pub enum UndoError {
         /// The change.
         change: String,
     },
-    /// Whether the guest has written on a copied disk cannot be seen from here.
+    /// Whether the guest has written on a copied disk cannot be determined from here.
     #[error(
         "{change} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
                  has written on that cannot be seen from here"
@@ -64,23 +64,23 @@ pub enum UndoError {
 
 impl Coded for UndoError {}
 
-/// What is to be undone.
+/// A request to undo a domain's last change.
 #[derive(Debug, Clone)]
 pub struct Undo {
     /// The domain.
     pub name: String,
-    /// Whether edits since then are lost, and disks that it was converted to are left.
+    /// Whether edits since then may be lost, and converted disks abandoned.
     pub force: bool,
-    /// Whether it is only shown, so that edits since then are no hindrance.
+    /// Whether it is only shown, so that edits since then do not matter.
     pub edited: bool,
 }
 
-/// What is known of an undoing.
+/// The plan of an undo.
 #[derive(Debug)]
 pub struct Undoing {
     /// The change that is undone.
     pub entry: Entry,
-    /// The definition now.
+    /// The current definition.
     pub now: String,
     /// Whether the domain runs.
     pub runs: bool,
@@ -103,7 +103,8 @@ pub struct Undone {
     pub change: String,
 }
 
-/// Undoes the last change of a domain, and says what is otherwise than before; none: it was only shown.
+/// Undoes the last change of a domain, and returns what differs from before; none: it was only
+/// shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
     let done = done.map_err(|error| written_since(error, &wanted.name))?;
@@ -132,7 +133,7 @@ pub fn named(entry: &Entry) -> String {
     format!("change {} ({}, {})", entry.number, entry.verb, when(entry.at_s))
 }
 
-/// Plans the undoing of the last change of a domain.
+/// Plans to undo the last change of a domain.
 pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let hypervisor = &*world.hypervisor()?;
     let Undo { name, force, edited } = wanted;
@@ -189,7 +190,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     Ok(Change { warnings: stays, question, again, ..change })
 }
 
-/// Refuses to go back to a disk that another domain has taken since.
+/// Refuses to go back to a disk that another domain uses since.
 fn refuse_taken(
     hypervisor: &dyn Hypervisor,
     before: &str,
@@ -211,7 +212,7 @@ fn refuse_taken(
     }
 }
 
-/// Takes the deletion of copies that others need out of the steps; why they stay.
+/// Removes the deletion of copies that others need from the steps. Returns the reasons.
 fn keep_needed(
     hypervisor: &dyn Hypervisor,
     entry: &Entry,
@@ -239,7 +240,7 @@ fn keep_needed(
     Ok(stays)
 }
 
-/// The error of an undoing, with what helps where a disk is not any more what it was copied from.
+/// The error of an undo, with a hint if a disk no longer equals the image it was copied from.
 fn written_since(error: Error, name: &str) -> Error {
     let Error::Apply(ApplyError::Failed { step, source: StepError::OtherVolume { .. }, .. }) =
         &error
@@ -254,7 +255,7 @@ fn written_since(error: Error, name: &str) -> Error {
     error.around(Refusal::around(message, hint))
 }
 
-/// Warns where the definition is not what it was.
+/// Warns if the definition is not the previous one.
 fn read_back(world: &World, undone: &Undoing) -> Result<()> {
     let hypervisor = &*world.hypervisor()?;
     tell_saved(hypervisor, &undone.entry.domain, world);

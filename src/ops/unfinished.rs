@@ -1,11 +1,11 @@
-//! Changes that were killed half way: no other is begun of the same hypervisor, or of the host where they touch it.
+//! Interrupted changes: no other begins on the same hypervisor, or on the host if they concern it.
 
 use crate::apply::{Orphan, Orphans, Recovery, Step, Way};
 use crate::error::{Class, Result, classed};
 use crate::hypervisor::none;
 use std::path::Path;
 
-/// Changes that were killed; those of a directory of the caller's, else those of this host.
+/// The interrupted changes in the caller's directory, otherwise those of this host.
 pub fn all(state: Option<&Path>) -> Result<Orphans> {
     Ok(match state {
         Some(state) => Orphan::all_in(&state.join("journal"))?,
@@ -13,7 +13,8 @@ pub fn all(state: Option<&Path>) -> Result<Orphans> {
     })
 }
 
-/// Refuses a change while one of the hypervisor at this URI is half done. Names what cannot be read of such changes.
+/// Refuses a change while one of the hypervisor at this URI is unfinished. Names unreadable
+/// journals.
 pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()> {
     let orphans = all(state)?;
     if uri != none::URI {
@@ -22,7 +23,7 @@ pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()
     refuse_these(orphans, uri)
 }
 
-/// Names what cannot be read of changes that were killed.
+/// Names unreadable journals of interrupted changes.
 fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
     for damaged in &orphans.damaged {
         warn(&format!(
@@ -33,7 +34,7 @@ fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
     }
 }
 
-/// Names changes that were killed, for a verb that changes nothing.
+/// Names interrupted changes, for a verb that changes nothing.
 pub fn name(warn: impl Fn(&str)) {
     match all(None) {
         Ok(orphans) => {
@@ -51,10 +52,10 @@ pub fn name(warn: impl Fn(&str)) {
     }
 }
 
-/// Refuses a change while one of these of the hypervisor at a URI is half done.
+/// Refuses a change while one of these on the hypervisor at a URI is unfinished.
 pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
-    // What a change of a guest has left of it is seen when the next is planned. What one of the host has left half done is
-    // not: it is told by its journal alone.
+    // Leftovers of a guest's change are seen when the next one is planned. Those of a change of the
+    // host are not: only its journal shows them.
     if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
         return Err(classed(
             Class::Unfinished,

@@ -1,4 +1,5 @@
-//! Who uses functions of the host now: what its topology and its domains tell, and where it is a directory also its processes.
+//! Current users of the host's functions: from its topology and its domains, and for a live or
+//! captured directory also from its processes.
 
 use crate::bdf::Bdf;
 use crate::error::Result;
@@ -7,7 +8,7 @@ use crate::placement::Occupancy;
 use crate::topology::Topology;
 use crate::world::World;
 
-/// Who uses functions, and those that share their IOMMU groups, now.
+/// The current users of functions and of those that share their IOMMU groups.
 pub fn uses(
     world: &World,
     topology: &Topology,

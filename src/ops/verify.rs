@@ -1,5 +1,6 @@
-//! `verify`: whether guests are what they should be. The comparison is [`gpuvm_core::verify`]'s; here is what it compares:
-//! definitions and the XML that runs, processes, the host's settings, and what agents say of their guests.
+//! `verify`: whether guests are as they should be. [`gpuvm_core::verify`] makes the comparison;
+//! this module collects the data: definitions and live XML, processes, the host's settings, and the
+//! agents' reports on their guests.
 
 pub mod metrics;
 pub mod watch;
@@ -26,12 +27,12 @@ use std::collections::BTreeMap;
 use std::iter::successors;
 use std::time::Duration;
 
-/// What is to be compared.
+/// A request to compare domains.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// The domain; none: all of them, and one that cannot be read does not keep the others from being compared.
+    /// The domain; none: all of them, and one that cannot be read does not prevent the others.
     pub name: Option<String>,
-    /// How long each guest's agent is asked; zero: not at all.
+    /// How long to wait for each guest's agent; zero: not at all.
     pub agent_wait: Duration,
 }
 
@@ -63,7 +64,7 @@ impl Verified {
         }
     }
 
-    /// What belongs to no domain.
+    /// The findings that belong to no domain.
     fn of_nobody(findings: Vec<Finding>) -> Verified {
         let (domain, rules) = (String::new(), partition::RULES.len());
         Verified { domain, running: false, findings, rules, not_checked: Vec::new() }
@@ -75,21 +76,21 @@ impl Verified {
     }
 }
 
-/// A domain's name in words, where it may be that of no domain.
+/// A domain's name for messages; an empty one stands for no domain.
 pub fn called(domain: &str) -> &str {
     if domain.is_empty() { "this host" } else { domain }
 }
 
-/// What was found.
+/// The results.
 #[derive(Debug)]
 pub struct Compared {
-    /// Domain by domain.
+    /// The result of each domain.
     pub all: Vec<Verified>,
-    /// How NVLink partitions stand; none: Fabric Manager keeps none here.
+    /// The state of NVLink partitions; none: Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
 }
 
-/// Compares every domain that is asked for, once.
+/// Compares every requested domain once.
 pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     let hypervisor = world.hypervisor()?;
     let host = Machine::read(world, &*hypervisor)?;
@@ -115,14 +116,14 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     Ok(Compared { all, partitions: host.partitions })
 }
 
-/// The answer for one of many domains: one that cannot be read does not keep the others from being compared, and one that
-/// was deleted since it was listed has none.
+/// The answer for one of many domains: one that cannot be read does not prevent the others, and one
+/// that was deleted since it was listed has none.
 fn of_many(summary: &DomainSummary, found: Result<Verified>) -> Result<Option<Verified>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) => match kind(&error) {
             Some(HypervisorErrorKind::NoDomain) => Ok(None),
-            // Nor could any other domain be read.
+            // No other domain could be read either.
             Some(HypervisorErrorKind::NoConnection) => Err(error),
             _ => Ok(Some(Verified::not_compared(summary, &error))),
         },
@@ -136,38 +137,38 @@ fn kind(error: &Error) -> Option<HypervisorErrorKind> {
     causes.find_map(|cause| cause.downcast_ref::<HypervisorError>().map(|error| error.kind))
 }
 
-/// The machine that domains run on, where that is this one.
+/// The machine that domains run on, if it is this one.
 struct Here {
     /// Its files.
     root: FsRoot,
-    /// What it has.
+    /// Its topology.
     topology: Topology,
-    /// How its kernel is set.
+    /// Its kernel settings.
     tuning: Tuning,
     /// The processes of domains, by UUID.
     processes: BTreeMap<String, u32>,
-    /// The version of Fabric Manager, where it keeps the NVSwitches.
+    /// The version of Fabric Manager, if it controls the NVSwitches.
     manager: Option<String>,
 }
 
 /// The machine that domains run on.
 struct Machine {
-    /// Its files; none where it is another one.
+    /// Its files; none if it is another machine.
     here: Option<Here>,
     /// What all domains hold.
     all: Occupancy,
-    /// What it runs.
+    /// The versions of its software.
     versions: Versions,
-    /// How its NVLink partitions stand; none: Fabric Manager keeps none.
+    /// The state of its NVLink partitions; none: Fabric Manager manages none.
     partitions: Option<Partitions>,
-    /// What cannot be compared on it.
+    /// What cannot be compared on this machine.
     untold: Vec<String>,
 }
 
 impl Machine {
-    /// Reads it.
+    /// Reads the machine.
     fn read(world: &World, hypervisor: &dyn Hypervisor) -> Result<Machine> {
-        // What the test driver has is nowhere.
+        // Domains of the test driver run on no machine.
         let is_here = hypervisor.has_guests_here();
         let mut machine = Machine {
             here: None,
@@ -200,8 +201,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Reads how NVLink partitions stand. As `fabric show` does, also of the guests of libvirt's test driver, where
-    /// Fabric Manager's file says that it keeps partitions.
+    /// Reads the state of NVLink partitions. Like `fabric show`, also for guests of libvirt's test
+    /// driver, if Fabric Manager's configuration says that it manages partitions.
     fn read_partitions(&mut self, world: &World, hypervisor: &dyn Hypervisor) -> Result<()> {
         let elsewhere = !hypervisor.machine().is_here();
         if elsewhere || self.here.is_none() && Config::read(&FsRoot::live()?)?.mode.is_none() {

@@ -1,8 +1,10 @@
-//! What becomes of a guest's virtual functions on their cards before it starts and after it is gone.
+//! The settings of a guest's virtual functions on their cards, before it starts and after it is
+//! removed.
 //!
-//! libvirt sets MAC address and VLAN of each at every start and takes them back at every end, over the card's network
-//! device, which has to be up. Trust and spoof check it does not know: our steps set them before the guest starts, and
-//! `delete` brings them back to what they were when the guest was made, as its metadata tells.
+//! libvirt sets the MAC address and VLAN of each at every start and reverts them at every stop,
+//! over the card's network device, which has to be up. It does not support trust and spoof check:
+//! gpuvm's steps set them before the guest starts, and `delete` restores the values from before the
+//! guest was created, which are in its metadata.
 
 use crate::apply::nic::{NicStep, boot, guard};
 use crate::apply::{Step, owner};
@@ -22,7 +24,7 @@ use crate::topology::{PciDevice, Sriov, Topology};
 use crate::world::World;
 use std::collections::BTreeSet;
 
-/// Says why a guest does not get its virtual functions.
+/// The reason a guest does not get its virtual functions.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vf-")]
 pub enum VfsError {
@@ -65,16 +67,16 @@ pub enum VfsError {
 
 impl Coded for VfsError {}
 
-/// What has to be done for a guest's virtual functions before it starts.
+/// The preparation of a guest's virtual functions before it starts.
 #[derive(Debug, Default)]
 pub struct VfClaim {
     /// The steps.
     pub steps: Vec<Step>,
-    /// What is set by them.
+    /// The settings they make.
     pub guarded: Vec<Guarded>,
 }
 
-/// The network device of a virtual function's card, and its number there; none where it is not to be had.
+/// The network device of a virtual function's card, and its number there; none if not known.
 fn place(topology: &Topology, bdf: Bdf) -> Option<(String, u32)> {
     let pf = pf_of_nic(topology, bdf)?;
     let netdev = pf.net.as_ref()?.netdevs.first()?.clone();
@@ -82,8 +84,8 @@ fn place(topology: &Topology, bdf: Bdf) -> Option<(String, u32)> {
     Some((netdev, u32::try_from(number).ok()?))
 }
 
-/// The steps that the virtual functions among a guest's devices need, as its request wishes. Refuses settings of one whose
-/// card has no network device, since only over that can they be set.
+/// The steps that the virtual functions among a guest's devices need for its request. Refuses
+/// settings for one whose card has no network device, which is needed to set them.
 pub fn claim(
     devices: &[Bdf],
     request: &Request,
@@ -114,7 +116,7 @@ pub fn claim(
     Ok(claim)
 }
 
-/// What the card of a virtual function lets it do now; nothing is known of a recorded host.
+/// The current trust and spoof check settings of a virtual function; unknown on a recorded host.
 fn now(bdf: Bdf, topology: &Topology, world: &World) -> Result<Guard> {
     match place(topology, bdf)
         .filter(|_| world.settings.host.is_none() && world.is_here().unwrap_or(false))
@@ -124,7 +126,7 @@ fn now(bdf: Bdf, topology: &Topology, world: &World) -> Result<Guard> {
     }
 }
 
-/// Refuses to set, on another machine, what a virtual function may do.
+/// Refuses to set trust or spoof check of a virtual function on another machine.
 fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, world: &World) -> Result<()> {
     let Some(bdf) = bdf.filter(|_| !world.is_recorded()) else { return Ok(()) };
     let Some(host) = world.machine()?.elsewhere().map(str::to_owned) else { return Ok(()) };
@@ -139,15 +141,15 @@ fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, world: &World) -> Resu
     ))
 }
 
-/// The step that brings a virtual function from what it may do to what it shall; none where it is so already. `back`:
-/// its guest is gone.
+/// The step that changes the settings of a virtual function; none if they are already as wanted.
+/// `back`: its guest no longer exists.
 fn step(bdf: Bdf, to: Guard, was: Guard, back: bool, topology: &Topology) -> Option<Step> {
     let to = to.beyond(was);
     let (netdev, vf) = place(topology, bdf).filter(|_| !to.is_empty())?;
     Some(Step::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back }))
 }
 
-/// The steps that take the network devices of these functions' cards up.
+/// The steps that bring up the network devices of these functions' cards.
 fn cards_up(
     functions: impl Iterator<Item = Bdf>,
     topology: &Topology,
@@ -171,14 +173,14 @@ pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<V
     Ok(steps)
 }
 
-/// The steps that a guest's virtual functions need once it is gone.
+/// The steps that a guest's virtual functions need once it is removed.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let guarded = xml.guarded()?;
     refuse_there(&xml.name(), guarded.first().map(|first| first.bdf), "delete", world)?;
     give_back_these(&xml.uuid().unwrap_or_default(), guarded, world)
 }
 
-/// The steps that bring these functions of the guest of a UUID back to what they were.
+/// The steps that restore the settings of these functions of the guest with this UUID.
 pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Result<Vec<Step>> {
     if guarded.is_empty() || !world.has_guests_here()? {
         return Ok(Vec::new());
@@ -200,7 +202,7 @@ pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Resu
     Ok(steps)
 }
 
-/// The same for a guest that is gone: what somebody has set otherwise since is left to him.
+/// The same for a guest that no longer exists: settings that somebody changed since are left alone.
 pub fn give_back_of_gone(uuid: &str, guarded: &[Guarded], world: &World) -> Result<Vec<Step>> {
     let topology = world.topology()?;
     let mut ours = Vec::new();
@@ -212,7 +214,7 @@ pub fn give_back_of_gone(uuid: &str, guarded: &[Guarded], world: &World) -> Resu
     give_back_these(uuid, ours, world)
 }
 
-/// What makes functions again that are not there, as a hint.
+/// A hint with the commands that recreate missing functions.
 pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) -> Result<String> {
     let at_boot = boot::functions(root)?;
     let mut commands = Vec::new();
@@ -232,7 +234,7 @@ pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) ->
         }
     }
     if !absent.is_empty() {
-        // Whatever it was, its bus has it no more, or its card is not known as one.
+        // The function is no longer on its bus, or its card is not known.
         commands.push("echo 1 | sudo tee /sys/bus/pci/rescan".into());
     }
     let commands: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();
@@ -242,8 +244,9 @@ pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) ->
     ))
 }
 
-/// Which number a virtual function of this address has on a card; none: it cannot be one of it. The kernel computes the
-/// addresses so (PCI Express Base Specification, SR-IOV: First VF Offset, VF Stride).
+/// The number of the virtual function with this address on a card; none: it cannot belong to the
+/// card. The kernel computes the addresses this way (PCI Express Base Specification, SR-IOV: First
+/// VF Offset, VF Stride).
 fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{pf}"))? else { return Ok(None) };
     let place = dir.number::<u32>("sriov_offset")?.zip(dir.number::<u32>("sriov_stride")?);
@@ -255,7 +258,8 @@ fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     Ok(beyond.filter(|beyond| beyond % stride == 0).map(|beyond| beyond / stride))
 }
 
-/// Which of these networks hand out virtual functions. Refuses what libvirt could not give, where the guest is to start.
+/// Which of these networks hand out virtual functions. Refuses what libvirt could not provide, if
+/// the guest is to start.
 pub fn pools(
     networks: &[NicWish],
     held: &Occupancy,
@@ -281,13 +285,14 @@ pub fn pools(
     Ok(pools)
 }
 
-/// Why a network cannot hand out so many more functions; none: it can, or libvirt does not list them. libvirt hands out the
-/// first that it has not handed out, and does not look whether a guest has that one by its address.
+/// The reason a network cannot hand out this many more functions; none: it can, or libvirt does not
+/// list them. libvirt hands out the first one it has not handed out, and does not check whether a
+/// guest has that one by its address.
 fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<VfsError> {
     let VfPool { name, functions } = pool;
     let running = || held.domains.iter().filter(|domain| domain.active);
     let holder = |bdf: &Bdf| running().find(|domain| domain.devices.contains(bdf));
-    // One that libvirt handed out stands only in what runs, not in the definition that comes with it.
+    // A function that libvirt handed out is only in the live XML, not in the definition.
     let by_address = |bdf: &Bdf| {
         let name = &holder(bdf)?.domain;
         let mut its = running().filter(|domain| domain.domain == *name);
@@ -328,7 +333,7 @@ mod tests {
             let held = Occupancy { domains, ..Occupancy::default() };
             lacks(&pool, asked, &held).map(|why| why.to_string())
         };
-        // What runs, and its definition.
+        // The live XML and the definition.
         let handed = |name: &str, function| [runs(name, vec![bdf(function)]), runs(name, vec![])];
         assert_eq!(why(3, vec![]), None);
         assert_eq!(why(2, handed("a", 0).to_vec()), None);

@@ -1,4 +1,5 @@
-//! The watch over a run of steps: the signals that ask to stop, the host's lock, and the telling of what goes on.
+//! The watch over a run of steps: the signals that ask to stop, the host's lock, and progress
+//! reports.
 
 use crate::apply::{Heard, HostLock, Interrupt, LockError, Observer, Step, StepError};
 use crate::error::Result;
@@ -10,28 +11,29 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Tells of steps as progress, and of signals.
+/// Reports steps as progress, and signals.
 pub struct Watch {
-    /// Who is told.
+    /// The reporter.
     reporter: Arc<dyn Reporter>,
-    /// Signals that are held back.
+    /// The signals that are held back.
     interrupt: Interrupt,
     /// The host's lock, as long as somebody holds it; none: it was never taken.
     lock: Option<Weak<HostLock>>,
-    /// Where it is; none: where all callers of this host have it.
+    /// Its directory; none: the one shared by all callers of this host.
     state: Option<PathBuf>,
-    /// How long the caller waits for it.
+    /// How long to wait for it.
     wait: Duration,
 }
 
-/// How long the undoing of a change waits for another change of the host; then it is undone beside that one.
+/// How long the undoing of a change waits for another change of the host; then it is undone without
+/// the lock.
 const UNDO_WAIT: Duration = Duration::from_secs(60);
-/// How long a guest that was stopped to be started again waits at the least: what others hold meanwhile they hold for
+/// The minimum wait for a guest that was stopped to be restarted: others hold the lock only for
 /// seconds.
 const LEAST_WAIT: Duration = Duration::from_secs(5);
 
 impl Watch {
-    /// Holds signals back from now on. It has to come before the hypervisor is opened.
+    /// Holds signals back from now on. Must be called before the hypervisor is opened.
     pub fn begin(reporter: Arc<dyn Reporter>) -> Result<Watch> {
         let teller = Arc::clone(&reporter);
         let tell = move |heard, signal: Signal| {
@@ -49,23 +51,23 @@ impl Watch {
         Ok(Watch { reporter, interrupt, lock: None, state: None, wait: Duration::ZERO })
     }
 
-    /// The same with the lock in a directory of the caller's.
+    /// The same with the lock in the caller's directory.
     pub fn with_state(mut self, state: Option<PathBuf>) -> Watch {
         self.state = state;
         self
     }
 
-    /// Wipes a bar away, because what was long is over.
+    /// Clears the progress bar at the end of a long step.
     pub fn clear(&mut self) {
         self.reporter.bytes(0, 0);
     }
 
-    /// Holds signals back from now on, although nothing is begun in this process.
+    /// Holds signals back from now on, although nothing has begun in this process.
     pub fn hold_at_once(&self) {
         self.interrupt.hold_at_once();
     }
 
-    /// Takes the host's lock, waiting so long for another change.
+    /// Takes the host's lock, waiting up to `wait` for another change.
     pub fn lock(&mut self, wait: Duration) -> Result<Rc<HostLock>, LockError> {
         self.wait = wait;
         let lock = Rc::new(self.wait_for_lock(wait, |interrupt| interrupt.came().is_some())?);
@@ -109,7 +111,7 @@ impl Observer for Watch {
     }
 
     fn handed_over(&mut self, step: &Step, why: &StepError) {
-        // No command takes from others what they have by now.
+        // No command takes from others what they hold by now.
         let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
         let by_hand = step.by_hand().filter(|_| !others);
         let by_hand = by_hand
@@ -127,7 +129,7 @@ impl Observer for Watch {
         if self.lock.as_ref().is_none_or(|taken| taken.strong_count() > 0) {
             return Ok(None);
         }
-        // A signal has come by now in many cases, and ends nothing any more.
+        // A signal has often arrived by now, and must not end the wait.
         let (wait, stops) =
             if undoes { (UNDO_WAIT, false) } else { (self.wait.max(LEAST_WAIT), true) };
         self.wait_for_lock(wait, |interrupt| stops && interrupt.came().is_some()).map(Some)

@@ -1,4 +1,5 @@
-//! What an operation looks at: the host, its hypervisor, what is taken. Each is read when it is first asked for.
+//! The world that an operation reads: the host, its hypervisor, what domains hold. Each is read on
+//! first use.
 
 use crate::apply::Change;
 use crate::bdf::Bdf;
@@ -22,42 +23,43 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Where an operation works.
+/// The settings that select the host and hypervisor of an operation.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// The URI of the hypervisor.
     pub connect: String,
-    /// Whether the caller named it.
+    /// Whether the caller gave it explicitly.
     pub connect_is_given: bool,
     /// A recorded host: a file or a directory.
     pub host: Option<PathBuf>,
-    /// A directory of the caller's for journals, histories of domains and the lock; none: this host's, which all callers
-    /// share.
+    /// The caller's own directory for journals, histories of domains and the lock; none: this
+    /// host's, which all callers share.
     pub state: Option<PathBuf>,
 }
 
-/// What an operation looks at.
+/// The host and hypervisor of an operation.
 pub struct World {
-    /// Where it is.
+    /// The settings.
     pub settings: Settings,
-    /// Who is told.
+    /// The reporter.
     reporter: Arc<dyn Reporter>,
-    /// The host, where the caller knows it.
+    /// The host, if the caller provides it.
     known: Option<Topology>,
-    /// Fabric Manager, where the caller knows it.
+    /// Fabric Manager, if the caller provides it.
     fabric: Option<FabricDesk>,
-    /// The hypervisor, once it was asked for, or why there is none.
+    /// The hypervisor after its first use, or why there is none.
     hypervisor: OnceCell<Result<Rc<dyn Hypervisor>, HypervisorError>>,
-    /// Whether something of this machine was read because the connection's URI leads nowhere else.
+    /// Whether something of this machine was read because the connection's URI names no other
+    /// machine.
     assumed_here: Cell<bool>,
-    /// What was left out of the answer, told once.
+    /// What was left out of the answer, reported once.
     unseen: OnceCell<String>,
-    /// What was told.
+    /// The messages that were reported.
     told: RefCell<BTreeSet<String>>,
 }
 
 impl World {
-    /// A world of which nothing was read yet.
+    /// A world of which nothing has been read yet.
     pub fn new(settings: Settings, reporter: Arc<dyn Reporter>) -> World {
         World {
             settings,
@@ -82,39 +84,39 @@ impl World {
         world
     }
 
-    /// The same of a caller that knows the host, which is not looked at then.
+    /// The same with a given host, which is then not read.
     pub fn with_topology(self, known: Topology) -> World {
         World { known: Some(known), ..self }
     }
 
-    /// The same of a caller that knows Fabric Manager, which is not looked for then.
+    /// The same with a given Fabric Manager, which is then not looked for.
     pub fn with_fabric(self, fabric: FabricDesk) -> World {
         World { fabric: Some(fabric), ..self }
     }
 
-    /// Fabric Manager, where the caller knows it.
+    /// Fabric Manager, if the caller provided it.
     pub(crate) fn known_fabric(&self) -> Option<FabricDesk> {
         self.fabric.clone()
     }
 
-    /// Who is told of what is done.
+    /// The reporter.
     pub fn reporter(&self) -> &Arc<dyn Reporter> {
         &self.reporter
     }
 
-    /// Tells of progress.
+    /// Reports progress.
     pub fn progress(&self, text: &str) {
         self.reporter.progress(text);
     }
 
-    /// Warns, once of the same: what is planned twice is told once.
+    /// Warns once per text, because plans are made twice.
     pub fn warning(&self, text: &str) {
         if self.told.borrow_mut().insert(text.to_owned()) {
             self.reporter.warning(text);
         }
     }
 
-    /// Tells of something that is no fault, once.
+    /// Reports something that is no fault, once per text.
     pub fn note(&self, text: &str) {
         if self.told.borrow_mut().insert(text.to_owned()) {
             self.reporter.progress(text);
@@ -162,8 +164,8 @@ impl World {
         Err(classed(Class::OtherMachine, message, hint))
     }
 
-    /// The machine that the connection is of. One whose URI leads nowhere else is not opened for that; where it is later,
-    /// and is of another machine, that is an error.
+    /// The machine of the connection. If its URI names no other machine, it is not opened for that;
+    /// if it is opened later and turns out to be another machine's, that is an error.
     pub fn machine(&self) -> Result<Machine> {
         if self.hypervisor.get().is_none() && machine::is_plain(&self.settings.connect) {
             self.assumed_here.set(true);
@@ -176,12 +178,12 @@ impl World {
         }
     }
 
-    /// The changes of a domain of this machine, by its UUID.
+    /// The history of a domain of this machine, by its UUID.
     pub fn history(&self, uuid: &str) -> Result<History> {
         Ok(History::of(self.state(), uuid)?)
     }
 
-    /// The changes of the host.
+    /// The history of the host.
     pub fn host_history(&self) -> Result<History> {
         Ok(History::of_host(self.state())?)
     }
@@ -191,7 +193,7 @@ impl World {
         self.settings.state.as_deref()
     }
 
-    /// Whose is what is kept of a domain's UUID, as seen from a connection.
+    /// The owner of the stored data of a domain's UUID, as seen from a connection.
     pub fn owner(&self, uuid: &str, on: &dyn Hypervisor) -> Owner {
         Owner::of(uuid, on, self.state())
     }
@@ -201,18 +203,18 @@ impl World {
         Ok(self.machine()?.is_here())
     }
 
-    /// Whether the guests of the connection run nowhere: those of libvirt's test driver.
+    /// Whether the guests of the connection do not really run: those of libvirt's test driver.
     pub fn is_test(&self) -> bool {
         machine::is_test(&self.settings.connect)
     }
 
-    /// Whether the guests of the connection run on this machine, so that they have its devices and pages.
+    /// Whether the guests of the connection run on this machine, and so use its devices and pages.
     pub fn has_guests_here(&self) -> Result<bool> {
         Ok(self.is_here()? && !self.is_test())
     }
 
-    /// Whether `--host` names a host without a hypervisor: nothing is asked, nothing is made on it. A record beside a
-    /// connection to another machine that was named with it is of that machine.
+    /// Whether `--host` names a host without a hypervisor: nothing is queried or changed on it. A
+    /// record beside a connection to another machine that was named with it is of that machine.
     pub fn is_recorded(&self) -> bool {
         self.settings.host.is_some() && !self.is_record_of_connection()
     }
@@ -229,8 +231,9 @@ impl World {
         self.opened(false)
     }
 
-    /// The hypervisor of `--connect`, or none where none can be asked: for changes of the host, which ask it whose a
-    /// function is. One that is there and does not answer may be in the middle of giving it to a guest.
+    /// The hypervisor of `--connect`, or none if none can be asked: for changes of the host, which
+    /// ask it for the holder of a function. One that exists but does not answer is an error, since
+    /// it may just be giving the function to a guest.
     pub fn hypervisor_or_none(&self) -> Result<Rc<dyn Hypervisor>> {
         let is_silent =
             |error: &Error| matches!(error, Error::Hypervisor(error) if error.is_silent());
@@ -240,7 +243,8 @@ impl World {
         }
     }
 
-    /// The hypervisor of `--connect`, ready for a console; to be asked for before [`World::hypervisor`].
+    /// The hypervisor of `--connect`, ready for a console; must be called before
+    /// [`World::hypervisor`].
     pub fn hypervisor_for_console(&self) -> Result<Rc<dyn Hypervisor>> {
         self.opened(true)
     }
@@ -266,8 +270,9 @@ impl World {
         Ok(Rc::clone(hypervisor))
     }
 
-    /// The hypervisor of `--connect`, for a verb that only looks; none, with one warning, where this machine has no
-    /// libvirt. One that is frozen, refuses or is of another machine is an error as ever.
+    /// The hypervisor of `--connect`, for a verb that changes nothing; none, with one warning, if
+    /// this machine has no libvirt. One that hangs, refuses or is another machine's is still an
+    /// error.
     pub fn hypervisor_to_look(&self) -> Result<Option<Rc<dyn Hypervisor>>> {
         let absent = |error: &Error| matches!(error, Error::Hypervisor(error) if error.is_absent());
         match self.hypervisor() {
@@ -287,12 +292,12 @@ impl World {
         }
     }
 
-    /// What was left out of the answer because there was nobody to ask.
+    /// What was left out of the answer because there was no hypervisor to ask.
     pub fn unseen(&self) -> Option<&str> {
         self.unseen.get().map(String::as_str)
     }
 
-    /// The hypervisor of another URI, or that of `--connect` where it is the same.
+    /// The hypervisor of another URI, or that of `--connect` if it is the same.
     pub fn hypervisor_at(&self, uri: &str) -> Result<Rc<dyn Hypervisor>> {
         if uri == self.settings.connect {
             return self.hypervisor();
@@ -303,8 +308,8 @@ impl World {
         Ok(open(uri, false)?)
     }
 
-    /// The hypervisor of a change that was begun. Refuses one that is of another machine by now: a name that leads
-    /// elsewhere since, or a journal that was begun on another machine.
+    /// The hypervisor of a change that has begun. Refuses one of another machine: a host name that
+    /// has changed its target, or a journal from another machine.
     pub fn hypervisor_of(&self, change: &Change) -> Result<Rc<dyn Hypervisor>> {
         let hypervisor = self.hypervisor_at(&change.uri)?;
         let Some(machine) = &change.machine else { return Ok(hypervisor) };
@@ -326,7 +331,7 @@ impl World {
         ))
     }
 
-    /// What every domain of the host holds, nothing on a recorded host, and what is out of use.
+    /// What every domain of the host holds, nothing on a recorded host, and the excluded devices.
     pub fn occupancy(&self, assume_empty: bool) -> Result<Occupancy> {
         if assume_empty || self.is_recorded() {
             return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
@@ -334,7 +339,8 @@ impl World {
         self.held_by(&*self.hypervisor()?)
     }
 
-    /// The same for a verb that only looks: without domains, and with one warning, where this machine has no libvirt.
+    /// The same for a verb that changes nothing: without domains, and with one warning, if this
+    /// machine has no libvirt.
     pub fn occupancy_to_look(&self, assume_empty: bool) -> Result<Occupancy> {
         if assume_empty || self.is_recorded() {
             return self.occupancy(assume_empty);
@@ -351,7 +357,7 @@ impl World {
         let mut domains: Vec<Held> = Vec::new();
         for summary in hypervisor.domains()? {
             let active = summary.state.is_active();
-            // What a running domain holds now, and what it will hold after its next start, may differ.
+            // A running domain may hold other things now than after its next start.
             let kinds =
                 if active { &[XmlOf::Live, XmlOf::Inactive][..] } else { &[XmlOf::Inactive] };
             for &which in kinds {
@@ -373,7 +379,7 @@ impl World {
             }
         }
         let mut excluded = self.excluded()?;
-        // libvirt gives them to whoever starts next.
+        // libvirt gives them to the next guest that starts.
         for VfPool { name, functions } in hypervisor.vf_pools()? {
             let reason = format!("network `{name}` hands it out");
             let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
@@ -382,7 +388,7 @@ impl World {
         Ok(Occupancy { domains, excluded, ..Occupancy::default() })
     }
 
-    /// The same; without domains, and with a warning, where no libvirt answers.
+    /// The same; without domains, and with a warning, if no libvirt answers.
     pub fn occupancy_or_warn(&self) -> Result<Occupancy> {
         match self.occupancy(false) {
             Err(error) if self.is_here().unwrap_or(false) && is_of_hypervisor(&error) => {
@@ -395,7 +401,7 @@ impl World {
         }
     }
 
-    /// The root directory of the host; none where it is recorded in a file, or another machine.
+    /// The root directory of the host; none if it is recorded in a file, or another machine.
     pub fn root(&self) -> Result<Option<FsRoot>> {
         Ok(match &self.settings.host {
             None if !self.is_here()? => None,
@@ -405,16 +411,16 @@ impl World {
         })
     }
 
-    /// GPUs and NVSwitches that were taken out of use; a host that is recorded in a file has no such list.
+    /// Excluded GPUs and NVSwitches; a host recorded in a file has no such list.
     pub fn excluded(&self) -> Result<Vec<Exclusion>> {
         let Some(root) = self.root()? else { return Ok(Vec::new()) };
         let excluded = exclusions::excluded(&root)?.into_iter();
         Ok(excluded.map(|(bdf, reason)| Exclusion { bdf, reason }).collect())
     }
 
-    /// Refuses a verb that changes this machine itself, where the connection is of another.
+    /// Refuses a verb that changes this machine itself, if the connection is of another.
     pub fn refuse_elsewhere(&self, verb: &str) -> Result<()> {
-        // One that cannot be reached is not proven to be this machine.
+        // A connection that cannot be opened is not proven to be of this machine.
         let named = machine::Uri::parse(&self.settings.connect).and_then(|uri| uri.host);
         let named = named.map(|host| Machine::Elsewhere { host: host.to_owned() });
         match self.machine().or_else(|error| named.ok_or(error))? {
@@ -432,7 +438,7 @@ impl World {
         }
     }
 
-    /// Refuses a verb that looks at what a hypervisor has, on a recorded host, which has none.
+    /// Refuses a verb that reads the domains of a hypervisor, on a recorded host, which has none.
     pub fn refuse_without_guests(&self, verb: &str) -> Result<()> {
         match self.is_recorded() {
             false => Ok(()),
@@ -462,7 +468,7 @@ impl World {
     }
 }
 
-/// Whether it is the hypervisor's error, whatever was being done.
+/// Whether an error comes from the hypervisor, at any operation.
 fn is_of_hypervisor(error: &Error) -> bool {
     match error {
         Error::Hypervisor(_) => true,
@@ -471,7 +477,7 @@ fn is_of_hypervisor(error: &Error) -> bool {
     }
 }
 
-/// Connects to a hypervisor, for a console or for all else.
+/// Connects to a hypervisor, for a console or for everything else.
 #[cfg(feature = "libvirt")]
 fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     use crate::hypervisor::libvirt::Libvirt;
@@ -480,7 +486,7 @@ fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError>
     traced::open(uri, || open(uri))
 }
 
-/// Says that this program has no hypervisor.
+/// Returns the error that this build has no hypervisor support.
 #[cfg(not(feature = "libvirt"))]
 fn open(uri: &str, _: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     let error = HypervisorError {

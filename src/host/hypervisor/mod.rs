@@ -291,7 +291,7 @@ pub trait Hypervisor {
     /// of its next start is unchanged. The guest may take its time, or never do it:
     /// [`Hypervisor::xml`] shows when it has.
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
-    /// Pins a thread of a running guest ; the definition of its next start is unchanged.
+    /// Pins a thread of a running guest; the definition of its next start is unchanged.
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError>;
     /// Changes live settings of a running guest's device, such as bandwidth, given as in its
     /// running definition; the definition of its next start is unchanged.

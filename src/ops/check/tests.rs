@@ -1,4 +1,5 @@
-//! The checker on a hypervisor in memory, with the processors of a DGX-2: what it looks at, and what it says it did not.
+//! The checker on a hypervisor in memory, with the processors of a DGX-2: what it checks, and what
+//! it reports as not checked.
 
 use super::*;
 use crate::error::Error;
@@ -25,12 +26,12 @@ fn stage(runs: bool) -> Stage {
     stage
 }
 
-/// To check what is named.
+/// A request to check a source.
 fn named(source: Source) -> Check {
     Check { source, taken: Taken::default() }
 }
 
-/// Whether something was not looked at.
+/// Whether something was not checked.
 fn is_unseen(checked: &Checked, what: &str) -> bool {
     checked.not_checked.iter().any(|text| text.starts_with(what))
 }

@@ -1,5 +1,5 @@
-//! What a guest is made of: its place, its disks, pages and functions, its definition, and the steps that make them. Looks at
-//! everything and changes nothing.
+//! Prepares a new guest: its place, its disks, pages and functions, its definition, and the steps
+//! that make them. Changes nothing.
 
 use super::{CreateError, CreateRequest, macs, refuse_existing};
 use crate::apply::Step;
@@ -33,21 +33,21 @@ use std::path::Path;
 /// The network of [`CreateRequest::private_net`].
 const PRIVATE_NET: &str = "private-net";
 
-/// A guest that can be made.
+/// A guest ready to be made.
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// Its name.
     pub name: String,
     /// Its definition.
     pub xml: DomainXml,
-    /// What makes it, up to its definition.
+    /// The steps that make it, up to its definition.
     pub steps: Vec<Step>,
-    /// What lies on drives that it gets, a phrase each.
+    /// Data on drives that it gets, a phrase each.
     pub losses: Vec<String>,
 }
 
-/// Plans a guest, writes its definition and checks it. A recorded host has no hypervisor: no names are there, nothing is
-/// asked, and its disks are not on this machine.
+/// Plans a guest, writes its definition and checks it. A recorded host has no hypervisor: no names
+/// are taken, nothing is queried, and its disks are not on this machine.
 pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared> {
     if wanted.reserve_pages {
         pages::refuse_unsized(wanted.guest.request.huge_pages)?;
@@ -70,7 +70,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let claim = claim(&name, devices, &planned.topology, &planned.occupancy, world)?;
     let pages = pages::reserve(&planned, wanted.reserve_pages, wanted.starts, world)?;
     let reserves = !pages.steps.is_empty();
-    // First, while most memory is in one piece; and what cannot be had is known before a disk is filled.
+    // First, while memory is least fragmented; and a shortage is detected before a disk is filled.
     steps.splice(0..0, pages.steps);
     let (bound, reserved) = (claim.bound, pages.reserved);
     let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
@@ -105,7 +105,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if let Some(note) =
         hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, (hypervisor, world.state())))
     {
-        // Of what is reserved before anything is; of disks alone once they are made.
+        // Reserved resources are recorded first; disks alone once they are made.
         let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
         steps.insert(if first { 0 } else { steps.len() }, note);
     }
@@ -113,7 +113,8 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     Ok(Prepared { name, xml, steps, losses })
 }
 
-/// The guest at its place; its name is free, and its NVLinks are its own unless that was accepted.
+/// The guest at its place; its name is free, and its NVLinks are isolated unless sharing was
+/// accepted.
 fn placed(
     world: &World,
     wanted: &CreateRequest,
@@ -134,7 +135,8 @@ fn placed(
     Ok(planned)
 }
 
-/// The networks of a guest: what hands out virtual functions, and the steps that make those that are missing.
+/// Returns a guest's networks that hand out virtual functions, and the steps that make missing
+/// networks.
 fn beside(
     wanted: &CreateRequest,
     planned: &Planned,
@@ -153,7 +155,8 @@ fn beside(
     on_demand(asked, hypervisor, world)
 }
 
-/// Refuses a network that is not there and is not made with the guest, which libvirt would refuse at its start.
+/// Refuses a network that does not exist and is not made with the guest, which libvirt would refuse
+/// only at start.
 fn refuse_missing<'n>(
     asked: impl Iterator<Item = &'n str>,
     planned: &Planned,
@@ -176,8 +179,8 @@ fn refuse_missing<'n>(
     }
 }
 
-/// The definition of a guest, which our own checker finds sound. `reserves`: huge pages that are missing are reserved before
-/// it starts.
+/// Returns the definition of a guest, which passes the checker. `reserves`: missing huge pages are
+/// reserved before it starts.
 fn defined(
     world: &World,
     wanted: &CreateRequest,
@@ -200,8 +203,8 @@ fn defined(
     Ok(xml)
 }
 
-/// Puts the topology file for NCCL into a seed, where the guest needs one and gets it. Below an expander bus no number depends
-/// on what libvirt adds; where one does the file is left to `nccl --install`.
+/// Adds the NCCL topology file to a seed if the guest needs one. Below an expander bus no bus
+/// number depends on what libvirt adds; if one does, the file is left to `nccl --install`.
 fn tell_nccl(
     seed: &mut Seed,
     xml: &DomainXml,
@@ -235,7 +238,7 @@ fn tell_nccl(
     Some(SeededNccl { sum, functions: told.system.functions() })
 }
 
-/// Remembers which topology file for NCCL the seed brings.
+/// Records which NCCL topology file the seed installs.
 fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Result<()> {
     let Some(record) = xml.record()? else { return Ok(()) };
     let record = Box::new(Record { nccl: Some(told), ..record });
@@ -245,7 +248,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
     Ok(())
 }
 
-/// The note by which what is made for a guest is known to be its own also when its definition is gone.
+/// Returns the record of what is made for a guest, which outlives its definition.
 fn kept(
     xml: &DomainXml,
     name: &str,
@@ -262,8 +265,8 @@ fn kept(
     all.remember(state, None)
 }
 
-/// Refuses a definition that our own checker finds wrong; says what is only worse than it could be. `reserves`: whether
-/// huge pages that are missing are reserved before the start; `facts`: whose its disks are.
+/// Refuses a definition with errors of the checker, and prints warnings. `reserves`: missing huge
+/// pages are reserved before the start; `facts`: the uses of its disks.
 fn judge(
     xml: &DomainXml,
     planned: &Planned,
@@ -272,7 +275,7 @@ fn judge(
     world: &World,
 ) -> Result<()> {
     let reasons = planned.placement.reasons.iter().filter(|reason| reason.compromise);
-    // Whether guests trust each other was asked by then.
+    // Trust between guests has been checked by then.
     let reasons = reasons.filter(|reason| reason.choice != Topic::Trust);
     for reason in reasons.filter(|reason| !(reserves && reason.choice == Topic::HugePages)) {
         world.warning(&format!("{}: {}", reason.choice, reason.because));

@@ -1,5 +1,5 @@
-//! A guest on a hypervisor in memory and on this machine, whose files its disks are: what is refused before anything is done,
-//! and what changes before the lock is held.
+//! A guest on a hypervisor in memory and on this machine, with its files as disks: refusals before
+//! anything is done, and changes before the lock is held.
 
 use super::*;
 use crate::domain::guest::{VirtType, mac};
@@ -89,7 +89,7 @@ fn make(stage: &Stage, wanted: &CreateRequest) -> Result<Created> {
     run(&mut session, &stage.world, wanted, Waits { address_s: 0, seed_s: None })
 }
 
-/// That it is refused before anything is done; with this code of the operation itself, if it is its own.
+/// The refusal, before anything is done.
 fn refused(stage: &Stage, wanted: &CreateRequest) -> Error {
     let before = stage.fake.calls.get();
     let error = make(stage, wanted).unwrap_err();
@@ -136,7 +136,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     let error = refused(&stage, &large);
     assert!(matches!(&error, Error::NoPlace(refused) if !refused.nearest.is_empty()), "{error}");
 
-    // No host has as many pages as all of its memory takes: the kernel lies in it.
+    // No host has pages for all of its memory: the kernel uses some.
     let mut paged = good.clone();
     paged.guest.request.huge_pages =
         crate::request::HugePages::Size(crate::request::PageSize::TwoMib);
@@ -146,7 +146,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     let Error::NoPlace(no) = &error else { panic!("{error}") };
     assert!(matches!(no.error, PlanError::Taken { .. } | PlanError::Impossible { .. }), "{error}");
 
-    // But for that it is made.
+    // Without that it is made.
     assert!(make(&stage, &good).unwrap().started);
 }
 
@@ -157,7 +157,7 @@ fn a_second_run_finds_the_first() {
     usual.guest.name = NameRequest::Usual;
     assert_eq!(make(&stage, &usual).unwrap().name, "gpuvm-0g");
     assert_eq!((stage.fake.runs("gpuvm-0g"), stage.journals()), (Some(true), 0));
-    // Its disk is the first one's now, and so is its name.
+    // Its disk and its name now belong to the first one.
     let error = refused(&stage, &usual);
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("unsound"), "{error}");
     let second = stage.dir.path().join("second.raw");
@@ -188,7 +188,7 @@ fn a_disk_that_changes_between_the_question_and_the_lock_is_refused() {
                 stage.fake.domains.borrow_mut().insert("other".into(), other);
             }
             let mut change = create(world, &wanted)?;
-            // As a drive with data on it makes one.
+            // As for a drive with data on it.
             change.losses = vec!["data".into()];
             change.question = Some(Question::Losses { name: change.subject.clone() });
             Ok::<_, Error>(change)
@@ -215,7 +215,7 @@ fn without_an_answer_of_the_hypervisor_nothing_is_left() {
     let error = refused(&stage, &wanted("a", &disk));
     assert_eq!(kind(&error), Some(HypervisorErrorKind::NoConnection), "{error}");
     stage.fake.gone.set(false);
-    // At the definition, and at the start.
+    // At the define, and at the start.
     for from in 0..2 {
         stage.fake.away_from.set(Some(stage.fake.calls.get() + from));
         let error = make(&stage, &wanted("a", &disk)).unwrap_err();
@@ -239,7 +239,7 @@ fn what_is_only_shown_asks_and_makes_nothing() {
     assert_eq!(done.change.about.uuid(), None, "a dry run prints the same each time");
 }
 
-/// Puts networks there that guests can be on.
+/// Adds networks for guests.
 fn with_networks(stage: &Stage, names: &[&str]) {
     for name in names {
         let xml = format!("<network><name>{name}</name><bridge name='{name}'/></network>");
@@ -271,7 +271,7 @@ fn the_address_is_of_the_first_nic_that_has_one() {
         let waits = Waits { address_s: 1, seed_s: None };
         let created = run(&mut session, &stage.world, &guest, waits).unwrap();
         assert_eq!(created.ip, wanted.map(|address| address.ip));
-        // Without an address it is the first one's.
+        // Without an address the first NIC is shown.
         let shown = wanted.map_or(&macs[0], |address| &address.mac);
         assert_eq!(created.mac.as_ref(), Some(shown));
         let warned = stage.caller.heard("has no address");

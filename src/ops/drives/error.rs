@@ -1,8 +1,8 @@
-//! Says why what is asked for is refused.
+//! Errors of the verbs on drives.
 
 use crate::error::Coded;
 
-/// Says why an array is not released or restored.
+/// The reason an array is not released or restored.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
 pub enum ArrayVerbError {
@@ -32,7 +32,7 @@ pub enum ArrayVerbError {
         /// The file.
         file: String,
     },
-    /// The host does not come up without the array.
+    /// The host needs the array to boot.
     #[error("array {name} is not released\n  {why}")]
     OfSystem {
         /// Its name.
@@ -40,7 +40,7 @@ pub enum ArrayVerbError {
         /// Why.
         why: String,
     },
-    /// mdadm does not tell the UUID of the array.
+    /// mdadm does not report the UUID of the array.
     #[error("mdadm does not say the UUID of {device}")]
     NoUuid {
         /// The device.
@@ -106,7 +106,7 @@ pub enum ArrayVerbError {
         /// Why, a line each.
         lines: String,
     },
-    /// The array is not as it was after it was restored.
+    /// The restored array is not as before its release.
     #[error("array `{name}` is not as it was{lines}")]
     NotRestored {
         /// Its name.
@@ -118,14 +118,14 @@ pub enum ArrayVerbError {
 
 impl Coded for ArrayVerbError {}
 
-/// Says why what is named is no drive to work on.
+/// The reason a named device is not a usable drive.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
 pub enum DriveError {
     /// What is named is a partition, not a drive.
     #[error("{text} is a partition, not a drive")]
     IsPartition {
-        /// As it was given.
+        /// The name as given.
         text: String,
     },
     /// The function has several drives.

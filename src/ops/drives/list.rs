@@ -30,7 +30,7 @@ pub enum DriveRole {
 }
 
 impl DriveRole {
-    /// Its word.
+    /// Returns its word.
     pub fn word(self) -> &'static str {
         match self {
             DriveRole::System => "system",
@@ -42,7 +42,7 @@ impl DriveRole {
         }
     }
 
-    /// What reasons against giving it away, and what lies on it, make of it.
+    /// Derives the role from reasons against giving it away, and from its content.
     fn of(reasons: &[Reason], content: &[String]) -> DriveRole {
         let is_guest =
             |reason: &Reason| matches!(reason, Reason::Disk { .. } | Reason::Function { .. });
@@ -139,8 +139,8 @@ pub fn list(state: &State) -> Vec<ListedDrive> {
     rows
 }
 
-/// Domains that hold a function, why it cannot be passed (none: it can), and what is said of its content where it has no
-/// drive.
+/// Returns the domains that hold a function, why it cannot be passed through (none: it can), and a
+/// note on its content if it has no drive.
 fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
     let holders = state.held.domains.iter().filter(|held| held.devices.contains(&bdf));
     let mut reasons: Vec<Reason> =

@@ -1,4 +1,4 @@
-//! `drive release-array`: stops a data array that nothing uses, and keeps what restores it.
+//! `drive release-array`: stops an unused data array, and records how to restore it.
 
 mod users;
 
@@ -25,7 +25,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use users::Found;
 
-/// Files of mdadm's configuration, the first that is there counts (mdadm.conf(5)); Debian's is made where none is.
+/// Files of mdadm's configuration, the first existing one counts (mdadm.conf(5)); Debian's is
+/// created if there is none.
 const CONFIGS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 
 /// An array that is to be released.
@@ -35,13 +36,13 @@ pub struct ReleaseArray {
     pub device: PathBuf,
     /// Whether it is unmounted first.
     pub unmount: bool,
-    /// Whether the initramfs is written again.
+    /// Whether the initramfs is rebuilt.
     pub initramfs: bool,
 }
 
-/// Releases an array; its name, or none: nothing was done.
+/// Releases an array; returns its name, or none: nothing was done.
 pub fn release_array(session: &mut Session<'_>, wanted: &ReleaseArray) -> Result<Option<String>> {
-    // What is no device at all is told without a hypervisor.
+    // A path that is no device is refused without a hypervisor.
     let device = wanted.device.to_string_lossy();
     let name = kernel_name(&wanted.device).ok_or_else(|| {
         ArrayVerbError::NoDevice { device: device.to_string() }
@@ -71,7 +72,7 @@ fn plan(wanted: &ReleaseArray, name: &str, hypervisor: &dyn Hypervisor) -> Resul
     let mut reasons = found.shape();
     reasons.extend(found.users(wanted.unmount)?);
     reasons.extend(found.domains(hypervisor)?);
-    // Processes last: those of domains are theirs.
+    // Processes last: those of domains were already listed as such.
     if reasons.is_empty() {
         reasons.extend(found.processes()?);
     }
@@ -93,7 +94,8 @@ fn plan(wanted: &ReleaseArray, name: &str, hypervisor: &dyn Hypervisor) -> Resul
     Ok(steps)
 }
 
-/// What releases an array that nothing uses: what speaks of it first, so that whatever comes after finds it gone.
+/// Returns the steps that release an unused array: first the files that refer to it, so that
+/// nothing brings it back.
 fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
     let name = &found.array.name;
     let device = format!("/dev/{name}");
@@ -181,7 +183,7 @@ fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
     let after = Some(marked.text);
     let (before, path) = (config_text, config);
     steps.push(ArrayStep::ReplaceText { path, before, after, what, units: false });
-    // The innermost mount goes first.
+    // The innermost mount is unmounted first.
     steps.extend(mounts.into_iter().rev().map(ArrayStep::Unmount));
     let members = members.into_iter().map(|member| member.id).collect();
     steps.push(ArrayStep::Stop(Assembly { device, uuid, members, degraded: false }));
@@ -194,7 +196,7 @@ fn options(lines: &[String], at: &str) -> Option<String> {
     line.split_whitespace().nth(3).map(str::to_owned)
 }
 
-/// The members by names that stay over boots.
+/// Returns the members by persistent names.
 fn members(found: &Found<'_>) -> Result<Vec<Member>> {
     let ids = stable_ids(found.root)?;
     let named = found.array.members.iter().map(|(_, name)| {

@@ -1,4 +1,4 @@
-//! `drive restore-array`: brings a released array back.
+//! `drive restore-array`: restores a released array.
 
 mod files;
 mod members;
@@ -22,33 +22,33 @@ use files::{guarded, unmarked};
 use members::{lost, members_free, outside, overwritten, uuid_of};
 use std::path::Path;
 
-/// A released array that is to come back.
+/// A request to restore a released array.
 #[derive(Debug, Clone, Default)]
 pub struct RestoreArray {
     /// Its name when it was released.
     pub name: String,
     /// Whether members that a guest has overwritten are added again.
     pub rebuild: bool,
-    /// Whether it is made anew.
+    /// Whether it is recreated.
     pub create: bool,
-    /// Whether its file system is made anew.
+    /// Whether its file system is recreated.
     pub mkfs: bool,
     /// Whether drives with data on them may be overwritten.
     pub accept_data_loss: bool,
-    /// Whether its file system is mounted although a guest may have written it.
+    /// Whether its file system is mounted although a guest may have written to it.
     pub trust_content: bool,
-    /// Whether the initramfs is written again.
+    /// Whether the initramfs is rebuilt.
     pub initramfs: bool,
 }
 
 impl RestoreArray {
-    /// Whether the file system may be one that a guest has written, and nobody has said that it is to be trusted.
+    /// Whether the file system may be one that a guest has written, and was not declared trusted.
     pub fn is_guarded(&self) -> bool {
         !self.mkfs && !self.trust_content
     }
 }
 
-/// Restores an array, and looks whether it is as it was; none: nothing was done.
+/// Restores an array, and verifies it; none: nothing was done.
 pub fn restore_array(session: &mut Session<'_>, wanted: &RestoreArray) -> Result<Option<Released>> {
     let done = session.run(|world| change(world, wanted))?;
     if !done.made {
@@ -58,7 +58,7 @@ pub fn restore_array(session: &mut Session<'_>, wanted: &RestoreArray) -> Result
     Ok(Some(done.change.about))
 }
 
-/// Plans a restoring; what was kept of the array.
+/// Plans a restore; its data is the record of the array.
 fn change(world: &World, wanted: &RestoreArray) -> Result<Change<Released>> {
     let name = wanted.name.as_str();
     let (record, steps) = plan(wanted, name, world)?;
@@ -150,7 +150,7 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     Ok((record, steps.into_iter().map(Step::Array).collect()))
 }
 
-/// The step that makes the array run: assembled where every member still belongs to it, or enough of them do.
+/// Returns the step that starts the array: assembly if all, or enough, members still belong to it.
 fn bring_up(
     wanted: &RestoreArray,
     record: &Released,
@@ -210,7 +210,7 @@ fn bring_up(
     }
 }
 
-/// Refuses a new file system of a kind that is not made here.
+/// Refuses a new file system of a type that gpuvm does not make.
 fn refuse_unmakeable(record: &Released) -> Result<()> {
     match &record.file_system {
         Some(file_system) if can_make(&file_system.kind) => Ok(()),
@@ -222,7 +222,7 @@ fn refuse_unmakeable(record: &Released) -> Result<()> {
     }
 }
 
-/// Looks whether the array runs as it was, and is mounted where it was.
+/// Verifies that the array runs and is mounted as before.
 fn verify(record: &Released, steps: &[Step]) -> Result<()> {
     let root = FsRoot::live()?;
     let mut wrong = Vec::new();

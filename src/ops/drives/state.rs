@@ -1,4 +1,4 @@
-//! Whether a drive or a partition of this host can be given to a guest: free, or who uses it and for what.
+//! Availability of this host's drives and partitions for guests: free, or the reasons against it.
 
 use crate::bdf::Bdf;
 use crate::discover::discover_identified;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What shows the names.
+/// The hint on listing names.
 pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions with their names";
 
 /// Why a drive or partition cannot be given to a guest.
@@ -69,13 +69,13 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// Whether the host does not come up without it.
+    /// Whether the host needs it to boot.
     pub fn is_system(&self) -> bool {
         matches!(self, Reason::Host { used, .. } if used.is_system())
     }
 }
 
-/// What is known of the drives of a host and of their users.
+/// The drives of a host and their users.
 pub struct State {
     /// The host, with the names of its drives.
     pub topology: Topology,
@@ -85,7 +85,7 @@ pub struct State {
     disks: BTreeSet<(String, String)>,
     /// Processes that have a block device open, by the kernel's name.
     openers: BTreeMap<String, Vec<Opener>>,
-    /// Whether the host is this machine, and everything on it could be looked at.
+    /// Whether the host is this machine, and everything on it was accessible.
     pub is_complete: bool,
 }
 
@@ -144,7 +144,7 @@ impl State {
         Ok(())
     }
 
-    /// Why a drive cannot be given away whole; empty: it can.
+    /// Returns why a whole drive cannot be given away; empty: it can.
     pub fn of_drive(&self, drive: &Drive) -> Vec<Reason> {
         let mut reasons = self.of_name(&drive.name, &drive.used_by);
         for part in &drive.partitions {
@@ -155,7 +155,8 @@ impl State {
         reasons
     }
 
-    /// Why a partition cannot be given away; empty: it can. What uses the whole drive uses the partition.
+    /// Why a partition cannot be given away; empty: it can. Uses of the whole drive count for the
+    /// partition, too.
     pub fn of_partition(&self, drive: &Drive, part: &PartitionTableEntry) -> Vec<Reason> {
         let mut reasons = self.of_name(&part.name, &part.used_by);
         // A process that reads the table of the drive does not use the partition.
@@ -180,7 +181,7 @@ impl State {
         names.into_iter().map(reason).collect()
     }
 
-    /// Why what has this name cannot be given away, by itself.
+    /// Returns why the device of this name cannot be given away, considered alone.
     fn of_name(&self, name: &str, used_by: &[DriveUse]) -> Vec<Reason> {
         let owned = || name.to_owned();
         let host = |used: &DriveUse| Reason::Host { name: owned(), used: used.clone() };
@@ -189,7 +190,7 @@ impl State {
         let domains: Vec<Reason> = disks
             .map(|(domain, _)| Reason::Disk { domain: domain.clone(), name: owned() })
             .collect();
-        // The processes of these are their domains'.
+        // Its processes belong to these domains.
         if domains.is_empty() {
             let openers = self.openers.get(name).into_iter().flatten().cloned();
             reasons.extend(openers.map(|process| Reason::Process { name: owned(), process }));
@@ -198,12 +199,12 @@ impl State {
         reasons
     }
 
-    /// Whether the host does not come up without something on the drive.
+    /// Whether the host needs something on the drive to boot.
     pub fn is_system(drive: &Drive) -> bool {
         drive.uses().any(|(_, used)| used.is_system())
     }
 
-    /// The drive that a text names: below /dev/disk/by-id, or by the kernel.
+    /// The drive that a text names: by its name below /dev/disk/by-id, or the kernel's.
     pub fn find_drive(&self, text: &str) -> Result<&Drive> {
         let drives = &self.topology.parts().drives;
         let id = text.strip_prefix("/dev/disk/by-id/").unwrap_or(text);
@@ -230,7 +231,7 @@ impl State {
         })
     }
 
-    /// The path of a drive that stays over boots; none where udev gave it no name.
+    /// Returns the persistent path of a drive; none if udev gave it no name.
     pub fn stable_path(drive: &Drive) -> Option<String> {
         best_id(&drive.stable_ids).map(|id| format!("/dev/disk/by-id/{id}"))
     }

@@ -1,4 +1,4 @@
-//! `drive wipe`: erases a drive that nobody uses, such as one that a guest had.
+//! `drive wipe`: erases an unused drive, such as one that a guest had.
 
 use super::error::DriveError;
 use super::named;
@@ -31,15 +31,15 @@ pub struct Wiped {
     pub content: Vec<String>,
 }
 
-/// Plans the erasing of the drive that an id or the PCI address of its function names.
+/// Plans to erase the drive named by id or by the PCI address of its function.
 pub fn wipe(world: &World, id: &str) -> Result<Change<Wiped>> {
     plan(&State::read(world, world.occupancy(false)?)?, id)
 }
 
-/// The same of a host that is read.
+/// The same for a host already read.
 fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     let drive = find(state, id)?;
-    // A mark alone is what is erased.
+    // Mere signatures are what is to be erased.
     let is_mark =
         |reason: &Reason| matches!(reason, Reason::Host { used: DriveUse::Member { .. }, .. });
     let (marks, reasons): (Vec<_>, Vec<_>) = state.of_drive(drive).into_iter().partition(is_mark);
@@ -74,7 +74,7 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     Ok(Change { again: format!("gpuvm drive wipe {}", word(id)), ..change })
 }
 
-/// The drive that an id or the PCI address of its function names.
+/// Finds the drive named by id or by the PCI address of its function.
 fn find<'s>(state: &'s State, id: &str) -> Result<&'s Drive> {
     let Ok(bdf) = id.parse::<Bdf>() else { return state.find_drive(id) };
     let mut drives = state.topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));

@@ -17,7 +17,7 @@ const GPU: &str = "0000:34:00.0";
 /// The UUID of another.
 const UUID: &str = "GPU-8b1c1a7d-0000-1111-2222-333333333333";
 
-/// What the NVIDIA driver says of the other GPU.
+/// The NVIDIA driver's report of the other GPU.
 fn driver(stage: &Stage, excluded: &str) {
     let dir = stage.dir.path().join("proc/driver/nvidia/gpus/0000:36:00.0");
     fs::create_dir_all(&dir).unwrap();
@@ -25,7 +25,7 @@ fn driver(stage: &Stage, excluded: &str) {
     fs::write(dir.join("information"), text).unwrap();
 }
 
-/// Where the list is.
+/// The path of the list.
 fn file(stage: &Stage) -> PathBuf {
     stage.dir.path().join("etc/gpuvm/excluded.json")
 }
@@ -36,7 +36,7 @@ fn run(stage: &Stage, wanted: &ExclusionChange, manner: Manner) -> Result<Exclud
     let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/dgx-2.json");
     let mut session = Session::begin(&stage.world, manner).unwrap();
     exclude_in(&mut session, wanted, || {
-        // Nobody else changes it meanwhile.
+        // The lock is held meanwhile.
         assert_eq!(is_free(stage.dir.path()), manner.dry_run);
         Ok((root, load(&host)?))
     })
@@ -54,7 +54,7 @@ fn back(stage: &Stage, device: &str) -> Result<Excluded> {
     run(stage, &wanted, manner(Confirm::Given))
 }
 
-/// The code of what was refused.
+/// The code of the refusal.
 fn code(result: Result<Excluded>) -> &'static str {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error:?}")).code
@@ -118,7 +118,7 @@ fn nothing_changes_beside_another_change() {
     let held = HostLock::take_in(stage.dir.path(), Duration::ZERO, waiting).unwrap();
     assert!(matches!(out(&stage, GPU, None).unwrap_err(), Error::Lock(_)));
     drop(held);
-    // One that was killed, of this hypervisor, and one of another.
+    // An interrupted change of this hypervisor, and one of another.
     for (uri, refused) in [("test:///fake", true), ("test:///other", false)] {
         let dir = stage.dir.path().join("journal");
         let mut journal = Journal::begin_in(&dir, "create", "a", uri).unwrap();
@@ -134,7 +134,7 @@ fn nothing_changes_beside_another_change() {
         }
         fs::remove_dir_all(&dir).unwrap();
     }
-    // What cannot be read is named.
+    // An unreadable directory is named.
     fs::create_dir(stage.dir.path().join("journal")).unwrap();
     fs::write(stage.dir.path().join("journal/1-0.jsonl"), "no record\n").unwrap();
     assert!(back(&stage, GPU).unwrap().changed);

@@ -1,6 +1,6 @@
-//! The files by which partitions follow guests and Fabric Manager without gpuvm's verbs: libvirt's hook, for guests that
-//! others start, and the drop-in of Fabric Manager's unit, for its restarts. Both are ours alone, and one of that name that
-//! is not is left: what it says of itself does not make it ours.
+//! The files that activate partitions without gpuvm's verbs: libvirt's hook, for guests started by
+//! others, and the drop-in of Fabric Manager's unit, for its restarts. A file of that name that we
+//! did not make is left alone: its own claim does not make it ours.
 
 use crate::apply::Step;
 use crate::apply::ours::is_recorded;
@@ -14,22 +14,22 @@ use serde::Serialize;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Libvirt's hook; the directory is read since libvirt 6.5 (libvirt.org/hooks.html).
+/// libvirt's hook; the directory is read since libvirt 6.5 (libvirt.org/hooks.html).
 pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
 /// The first libvirt that reads it (libvirt.org/hooks.html).
 const HOOK_SINCE: Version = Version(6, 5, 0);
 /// The drop-in of Fabric Manager's unit.
 pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
-/// Where Fabric Manager keeps its state then; systemd makes the directory, by the drop-in.
+/// The path of Fabric Manager's state with it; systemd makes the directory, by the drop-in.
 pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";
-/// How the second line of the hook and the first one of the drop-in begin.
+/// The start of the hook's second line and the drop-in's first.
 const MARK: &str = "# Made by gpuvm: ";
 
-/// Says why a file is not installed.
+/// The reason a file is not installed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
 pub enum BootFileError {
-    /// A file of that name is somebody else's, or was changed by somebody.
+    /// A file of that name belongs to somebody else, or was changed.
     #[error("{path} was not made by gpuvm, or was changed since, so it is left as it is")]
     #[strum(to_string = "not-ours")]
     NotOurs {
@@ -88,7 +88,8 @@ pub fn hook(program: &str) -> Result<FabricFile> {
     shown(HOOK, text)
 }
 
-/// Refuses the hook where libvirt is known to be too old to call it; one that cannot be asked may be new enough.
+/// Refuses the hook if libvirt is known to be too old to call it; an unreachable one may be new
+/// enough.
 pub fn refuse_old_libvirt(world: &World) -> Result<()> {
     let version = world.hypervisor().ok().and_then(|hypervisor| hypervisor.versions().libvirt);
     match too_old(version) {
@@ -116,13 +117,13 @@ pub fn unit(program: &str) -> Result<FabricFile> {
     shown(UNIT, text)
 }
 
-/// A file with whether it is there.
+/// Returns a file with whether it is installed.
 fn shown(path: &'static str, text: String) -> Result<FabricFile> {
     let installed = read(path)?.as_ref() == Some(&text);
     Ok(FabricFile { path, text, installed })
 }
 
-/// Reads a file; none where it is missing.
+/// Reads a file; none if it is missing.
 fn read(path: &str) -> Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -130,8 +131,8 @@ fn read(path: &str) -> Result<Option<String>> {
     }
 }
 
-/// Whether the file that is there is the one that we made. Of what older versions made nothing is kept: it is ours where it is
-/// a plain file that says so, and to the byte what it has to be.
+/// Whether the existing file is the one that we made. Older versions kept no record: their file is
+/// ours if it is a plain file with our mark and exactly the expected content.
 fn is_ours(file: &FabricFile, was: &str) -> bool {
     let path = Path::new(file.path);
     let is_plain = || path.symlink_metadata().is_ok_and(|meta| meta.is_file());
@@ -139,7 +140,7 @@ fn is_ours(file: &FabricFile, was: &str) -> bool {
     is_recorded(path, was) || (says_so() && was == file.text && is_plain())
 }
 
-/// The steps that install a file, or (`remove`) take it away; nothing where it is so.
+/// Returns the steps that install or (`remove`) remove a file; none if already so.
 pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
     let was = read(file.path)?;
     if was.as_ref().is_some_and(|was| !is_ours(file, was)) {
@@ -157,8 +158,8 @@ pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
     Ok(vec![Step::SetFile { path: file.path.into(), text, was, program, kept: true }])
 }
 
-/// The steps that have Fabric Manager keep its state where nobody cleans, after its file was copied; with them the lines
-/// that change. Nothing where it is kept elsewhere than below /tmp.
+/// Returns the steps that move Fabric Manager's state to a directory that is never cleaned, after
+/// copying its file; with the changed lines. None unless it is below /tmp.
 pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
     let path = Path::new("/").join(config::PATH);
     let Some(before) = read(&path.to_string_lossy())? else {

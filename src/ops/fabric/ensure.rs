@@ -1,6 +1,6 @@
-//! The partition of a guest that libvirt starts or has ended, told by the guest's XML alone: for libvirt's hook, which waits
-//! for the answer, so that no libvirt may be asked. Known are the XML, Fabric Manager, the file of active partitions and the
-//! processes that have GPUs open.
+//! The partition of a guest that libvirt starts or has stopped, from the guest's XML alone: for
+//! libvirt's hook, during which libvirt must not be called. It uses the XML, Fabric Manager, the
+//! file of active partitions and the processes that have GPUs open.
 
 use super::{FabricError, address_of, has_all_modules};
 use crate::apply::owner;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long another process that changes partitions is waited for: libvirt's start waits meanwhile.
+/// How long to wait for another process that changes partitions: libvirt's start waits meanwhile.
 const LOCK: Duration = Duration::from_secs(90);
 /// PCI vendor of NVIDIA.
 const NVIDIA: u32 = 0x10de;
@@ -35,13 +35,13 @@ pub struct EnsuredPartitions {
     pub partitions: Vec<u32>,
 }
 
-/// Has the partition of a domain's GPUs active before it starts; nothing where it needs none.
+/// Activates the partition of a domain's GPUs before it starts; does nothing if it needs none.
 pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let xml = DomainXml::parse(xml)?;
     let root = FsRoot::live()?;
     let none = EnsuredPartitions { partitions: Vec::new() };
     let gpus = gpus(&root, &xml)?;
-    // Who has no GPU of NVIDIA's passes before anything is loaded.
+    // Guests without NVIDIA GPUs pass before anything is loaded.
     if gpus.is_empty() || !may_be_shared(&root)? {
         return Ok(none);
     }
@@ -57,7 +57,8 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         }
         Err(refusal) => return Err(FabricError::from(refusal).told()),
     };
-    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager tells them.
+    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager
+    // provides them.
     let listed = match need.modules().len() < need.gpus.len() {
         true => {
             Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?
@@ -80,7 +81,7 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     Ok(EnsuredPartitions { partitions: vec![step.partition] })
 }
 
-/// Deactivates the partitions that were activated for a domain which is off; nothing of anybody else's.
+/// Deactivates the partitions activated for a stopped domain, and no others.
 pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     let uuid = DomainXml::parse(xml)?.uuid().unwrap_or_default();
     let list = RestoreFile::read(RestoreFile::here());
@@ -119,13 +120,14 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     Ok(done)
 }
 
-/// Whether Fabric Manager's file leaves it possible that partitions of whole GPUs are shared, which looking at the host tells.
+/// Whether partitions of whole GPUs may be shared according to Fabric Manager's file; only then is
+/// the host examined.
 fn may_be_shared(root: &FsRoot) -> Result<bool> {
     let config = Config::read(root)?;
     Ok(!config.is_of_vgpu() && config.mode != Some(Mode::Passthrough))
 }
 
-/// The GPUs of NVIDIA's that a domain gets whole.
+/// Returns the NVIDIA GPUs that a domain gets as a whole.
 fn gpus(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Bdf>> {
     let mut gpus = BTreeSet::new();
     for bdf in xml.held(true)?.devices {
@@ -138,7 +140,7 @@ fn gpus(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Bdf>> {
     Ok(gpus.into_iter().collect())
 }
 
-/// Works with Fabric Manager without asking libvirt: whose GPUs are is told by processes.
+/// Works with Fabric Manager without libvirt: owners of GPUs are found by processes.
 fn switched(
     root: &FsRoot,
     work: impl FnOnce(&Switch<'_>) -> Result<(), gpuvm_host::apply::partition::PartitionError>,

@@ -1,9 +1,11 @@
-//! What Fabric Manager is told after it has restarted. One that waits for the list of active partitions is told once which
-//! ones running guests have, and ends where nobody tells it within 60 s; one that has started plainly has nothing active:
-//! the missing partitions are activated one by one, and the guests that ran meanwhile have lost NVLink.
+//! Restores partitions after a restart of Fabric Manager. In restart mode it waits for the list of
+//! active partitions, which is set once from the running guests, and exits without one after 60 s;
+//! in normal mode nothing is active: the missing partitions are activated one by one, and guests
+//! that ran meanwhile have lost NVLink.
 //!
-//! Fabric Manager may come up before libvirt, and libvirt's start may wait for it: then the QEMU processes tell which guests
-//! run, by what they have open, and the file of active partitions tells the rest.
+//! Fabric Manager may start before libvirt, and libvirt's start may wait for it: then the running
+//! guests are found by the open files of QEMU processes, and the file of active partitions provides
+//! the rest.
 
 use super::{FabricError, address_of, running};
 use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep, Switch, Watched};
@@ -24,21 +26,22 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a Fabric Manager that is starting is waited for at boot: it waits 60 s for the list, from its own start on.
+/// How long to wait for a starting Fabric Manager at boot: it waits 60 s for the list, from its own
+/// start.
 const BOOT: Duration = Duration::from_secs(45);
-/// How often it is tried meanwhile.
+/// Pause between attempts.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long another process that changes partitions is waited for.
+/// How long to wait for another process that changes partitions.
 const LOCK: Duration = Duration::from_secs(10);
-/// The key of a file of partitions of the admin's own, whose numbers no table knows.
+/// The key of a file with the admin's own partitions, whose numbers are in no table.
 const DEFINITIONS: &str = "SHARED_PARTITION_DEFINITION_FILE";
 
-/// How partitions are restored.
+/// Options of restoring partitions.
 #[derive(Debug, Clone, Copy)]
 pub struct Restoring {
     /// Whether it is only shown.
     pub dry_run: bool,
-    /// Whether Fabric Manager is just starting: it is waited for, and libvirt is not asked.
+    /// Whether Fabric Manager is just starting: wait for it, and do not call libvirt.
     pub boot: bool,
 }
 
@@ -92,7 +95,7 @@ impl Restored {
     }
 }
 
-/// Tells Fabric Manager which partitions are active, or says what it would be told.
+/// Tells Fabric Manager which partitions are active, or reports what it would be told.
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     world.refuse_recorded("fabric restore")?;
     let root = FsRoot::live()?;
@@ -115,7 +118,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         return Ok(nothing);
     }
     if Config::read(&root)?.is_of_vgpu() {
-        // Guests with virtual functions are not seen here: to say that nothing is active would end their NVLink.
+        // Guests with virtual functions are not seen here: an empty list would end their NVLink.
         world.warning(
             "FABRIC_MODE=2: partitions of virtual functions are left to `fmpm --set-activated`",
         );
@@ -130,7 +133,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         false => by_libvirt(world, &root, &topology, &list)?,
     };
     let running = match &mode {
-        // What is not told now is lost: a connection may not know all guests of the machine.
+        // What is missing in the list is lost: a connection may not show all guests of the machine.
         Mode::Restart => with_processes(running, &root, &topology, &list)?,
         Mode::Normal(_) => running,
     };
@@ -171,12 +174,12 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
 }
 
-/// The error that Fabric Manager did not answer, with what to do.
+/// Makes the error that Fabric Manager did not answer, with a hint.
 fn told(refusal: ManagerRefusal) -> Error {
     FabricError::from(refusal).told()
 }
 
-/// How it has started. At boot it is waited for.
+/// Finds the mode in which it started. At boot waits for it.
 fn started(manager: &Manager, boot: bool) -> Result<Mode, ManagerRefusal> {
     let until = Instant::now() + BOOT;
     loop {
@@ -194,7 +197,7 @@ fn started(manager: &Manager, boot: bool) -> Result<Mode, ManagerRefusal> {
     }
 }
 
-/// The guests that run, as libvirt says; where none answers, as their processes do.
+/// Returns the running guests from libvirt; if it does not answer, from their processes.
 fn by_libvirt(
     world: &World,
     root: &FsRoot,
@@ -211,7 +214,7 @@ fn by_libvirt(
     }
 }
 
-/// Guests with those that only their processes tell of.
+/// Adds guests known only by their processes.
 fn with_processes(
     mut running: Vec<Running>,
     root: &FsRoot,
@@ -227,7 +230,8 @@ fn with_processes(
     Ok(running)
 }
 
-/// The guests whose QEMU runs: which GPUs of the board each has open; of one of which that is not seen, what the file says.
+/// Returns the guests with a running QEMU, with the board's GPUs that each has open; if invisible,
+/// those in the file.
 pub(super) fn by_processes(
     root: &FsRoot,
     topology: &Topology,
@@ -255,7 +259,8 @@ pub(super) fn by_processes(
     Ok(all)
 }
 
-/// Sets of partitions by number, as the board's table has them; none where the admin has defined others.
+/// Returns the GPUs of partitions by number from the board's table; empty if the admin has defined
+/// others.
 fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
     let text = root.read(PATH)?.unwrap_or_default();
     if text.lines().any(|line| line.trim_start().starts_with(DEFINITIONS)) {
@@ -270,7 +275,7 @@ fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
     Ok(sets.flatten().collect())
 }
 
-/// Tells it once, proves it by its list, and writes down what is active now.
+/// Sets the list once, verifies it, and records what is active now.
 fn set(
     manager: &Manager,
     ids: &[u32],
@@ -301,7 +306,7 @@ fn set(
     file.write(list).map_err(|error| FabricError::from(error).told())
 }
 
-/// Guests whose partition is not known because the module ids of their GPUs are not.
+/// Returns guests whose partition is unknown because their GPUs' module ids are.
 fn unknown(unplaced: &[Domain], running: &[Running]) -> Vec<Unrestored> {
     let is_unknown = |domain: &&Domain| {
         running.iter().any(|one| one.domain.uuid == domain.uuid && one.unknown > 0)
@@ -315,8 +320,8 @@ fn unknown(unplaced: &[Domain], running: &[Running]) -> Vec<Unrestored> {
     unplaced.iter().filter(is_unknown).map(told).collect()
 }
 
-/// Activates the partitions of guests that run; those that could not be, each with why and what to do. One that fails keeps
-/// no other from being activated, unless Fabric Manager does not answer at all.
+/// Activates the partitions of running guests; returns failures, each with its reason and a hint. A
+/// failure does not stop the others, unless Fabric Manager does not answer at all.
 fn activate_all<'e>(
     manager: &Manager,
     entries: &'e [RestoreEntry],
@@ -343,13 +348,13 @@ fn activate_all<'e>(
     failed
 }
 
-/// Activates the partition of a guest that runs.
+/// Activates the partition of a running guest.
 fn activate(
     manager: &Manager,
     entry: &RestoreEntry,
     topology: &Topology,
 ) -> Result<(), PartitionError> {
-    // Which of the GPUs whose module id is not known has which one matters to nobody here.
+    // The assignment of unknown module ids to GPUs does not matter here.
     let is_unknown =
         |bdf: &Bdf| !topology.fabric().module_ids.iter().any(|(known, _)| known == bdf);
     let mut unknown = topology.ruled().filter(is_unknown);
@@ -365,7 +370,7 @@ fn activate(
         vfs: Vec::new(),
         may_wait: false,
     };
-    // Its guest runs with these GPUs: that is why it is activated.
+    // Its guest runs with these GPUs, so they are not checked.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(()))

@@ -1,4 +1,4 @@
-//! The name of a guest: what was asked for, or made of its GPUs.
+//! The name of a guest: as requested, or derived from its GPUs.
 
 use crate::bdf::Bdf;
 use crate::domain::view::gpu_indexes;
@@ -6,19 +6,19 @@ use crate::placement::{Occupancy, Placement};
 use crate::request::{DomainName, RequestError};
 use crate::topology::Topology;
 
-/// How a guest is to be called.
+/// How the name of a new guest is chosen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NameRequest {
-    /// After its GPUs: `gpuvm-2g0-1`, and with a number where a domain has that name.
+    /// From its GPUs: `gpuvm-2g0-1`, with a number appended if a domain has that name.
     #[default]
     Usual,
-    /// So.
+    /// This name.
     Exact(DomainName),
-    /// So, and after it its GPUs.
+    /// This base, followed by the GPUs.
     Base(String),
 }
 
-/// The name of a guest at its place.
+/// The name of a guest with the given placement.
 pub(super) fn named(
     wanted: &NameRequest,
     topology: &Topology,
@@ -33,18 +33,18 @@ pub(super) fn named(
     }
 }
 
-/// Displays that a guest gets, as its name has them: they have an address and no index.
+/// The displays of a guest, for its name: they have an address and no index.
 fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
     let shown = topology.displays().map(|(gpu, _)| gpu.bdf);
     shown.filter(|bdf| placement.devices.contains(bdf)).collect()
 }
 
-/// What a name says of a guest's GPUs: indexes, and addresses of displays.
+/// A guest's GPUs as its name shows them: indexes, and addresses of displays.
 type NamedGpus = (Vec<usize>, Vec<Bdf>);
 
-/// Adds the GPUs to a base as the replaced tool did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
-/// `-2g0-1`; nothing without GPUs. GPUs that do not stand in a row are named each, `-2g0+5`, so
-/// that the name does not claim those between. A display is named by its address, `-1g00.02.0`,
+/// Appends the GPUs to a base as `nvidia-vm` did (gpuvm-nvidia-vm(7), COMMAND LINES): `-1g8`,
+/// `-2g0-1`; nothing without GPUs. GPUs that are not consecutive are listed one by one, `-2g0+5`,
+/// so that the name does not claim those between. A display is named by its address, `-1g00.02.0`,
 /// since it has no index.
 fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, RequestError> {
     let count = indexes.len() + displays.len();
@@ -66,8 +66,8 @@ fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, R
     DomainName::new(&name)
 }
 
-/// The name of a guest that nobody named: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are added while
-/// a domain has that name. The same host and domains give the same name.
+/// The default name of a guest: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are
+/// added while a domain has that name. The same host and domains give the same name.
 fn default_name(gpus: &NamedGpus, held: &Occupancy) -> Result<DomainName, RequestError> {
     let has_none = gpus.0.is_empty() && gpus.1.is_empty();
     let plain = suffixed(if has_none { "gpuvm-0g" } else { "gpuvm" }, gpus)?;

@@ -1,20 +1,20 @@
-//! A guest with its place, as data.
+//! A planned guest, as data.
 
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DomainName, Request};
 use crate::topology::Topology;
 
-/// A guest with its place and its name, and what they were made from.
+/// A guest with its placement and name, and the data they were derived from.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// The host.
     pub topology: Topology,
-    /// What was wanted.
+    /// The request.
     pub request: Request,
-    /// Where it goes.
+    /// The placement.
     pub placement: Placement,
     /// Its name.
     pub name: DomainName,
-    /// What was taken on the host.
+    /// What was in use on the host.
     pub occupancy: Occupancy,
 }

@@ -1,4 +1,4 @@
-//! From a planned guest to its domain XML: reads the template. Defines and makes nothing.
+//! From a planned guest to its domain XML: reads the template. Defines and creates nothing.
 
 use super::{GuestRequest, Planned};
 use crate::domain::guest::{Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved};
@@ -9,14 +9,14 @@ use crate::input::{self, DOMAIN_BYTES};
 use crate::topology::Topology;
 use std::path::Path;
 
-/// Says why a definition cannot be written.
+/// The reason a definition cannot be written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-")]
 pub enum RenderError {
     /// A NIC has more queues than its guest can use.
     #[error("{why}")]
     TooManyQueues {
-        /// Which, and how many it can use.
+        /// Which NIC, and how many it can use.
         why: String,
     },
     /// A path is not plain UTF-8 text.
@@ -29,33 +29,33 @@ pub enum RenderError {
 
 impl Coded for RenderError {}
 
-/// The template for x86 hosts where the admin names none.
+/// The template for x86 hosts if the admin names none.
 const X86: &str = include_str!("../../../templates/gpu-guest.xml");
-/// The template for Arm hosts where the admin names none.
+/// The template for Arm hosts if the admin names none.
 const AARCH64: &str = include_str!("../../../templates/gpu-guest-aarch64.xml");
 
-/// What a change adds to a guest beyond what was asked for.
+/// What a change adds to a guest beyond the request.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
-    /// Its disks, the one that it boots from first.
+    /// Its disks, the boot disk first.
     pub disks: Vec<Disk>,
     /// Networks that get a NIC unless the guest has one there already.
     pub networks: Vec<String>,
-    /// Disks that are made for the guest and go with it.
+    /// Disks that are created for the guest and removed with it.
     pub made: Vec<Made>,
-    /// What the hypervisor can do with disks.
+    /// The disk features of the hypervisor.
     pub abilities: Abilities,
     /// Functions that are bound for the guest.
     pub bound: Vec<Bound>,
     /// Huge pages that are reserved for the guest.
     pub reserved: Vec<Reserved>,
-    /// Virtual functions that their cards are told about for the guest.
+    /// Virtual functions that are configured on their cards for the guest.
     pub guarded: Vec<Guarded>,
     /// Networks that hand out virtual functions.
     pub vf_pools: Vec<String>,
 }
 
-/// Makes a planned guest's domain XML from its template.
+/// Renders a planned guest's domain XML from its template.
 pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result<DomainXml> {
     let architecture = planned.topology.machine().architecture.as_deref();
     let mut xml = template(wanted.template.as_deref(), architecture)?;
@@ -83,14 +83,15 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
     Ok(xml)
 }
 
-/// Refuses a template that is for another processor than the host's, as the built-in one is on hosts that have none.
+/// Refuses a template for another processor architecture than the host's, such as the built-in one
+/// on hosts of an architecture without one.
 pub fn refuse_foreign(wanted: &GuestRequest, topology: &Topology) -> Result<()> {
     let architecture = topology.machine().architecture.as_deref();
     let xml = template(wanted.template.as_deref(), architecture)?;
     Ok(check_architecture(&xml, wanted.virt, topology)?)
 }
 
-/// Refuses more queues than a NIC has vCPUs to serve them, which libvirt would refuse at the start.
+/// Refuses more queues than the vCPUs can serve, which libvirt would refuse at the start.
 fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
     match wishes.iter().find_map(|wish| wish.too_many_queues(vcpus)) {
         Some(why) => Err(RenderError::TooManyQueues { why }.hint(QUEUES_HINT)),
@@ -98,7 +99,7 @@ fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
     }
 }
 
-/// Reads a template, the built-in one of the host's architecture where no file is named.
+/// Reads a template, the built-in one for the host's architecture if no file is named.
 fn template(file: Option<&Path>, architecture: Option<&str>) -> Result<DomainXml> {
     let Some(path) = file else {
         let text = if architecture == Some("aarch64") { AARCH64 } else { X86 };
@@ -107,14 +108,14 @@ fn template(file: Option<&Path>, architecture: Option<&str>) -> Result<DomainXml
     template_file(path)
 }
 
-/// Reads a template of the admin's.
+/// Reads the admin's template.
 pub fn template_file(path: &Path) -> Result<DomainXml> {
     let text = input::text(path, DOMAIN_BYTES)
         .doing(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).doing(|| format!("template `{}`", path.display()))
 }
 
-/// A path as text, which XML can hold; made absolute from the working directory.
+/// A path as text that XML can hold, made absolute from the working directory.
 pub fn path_text(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let bad =

@@ -1,4 +1,5 @@
-//! What making a bridge needs: the plan, who configures the host, netplan's file and what netplan makes of it, the steps.
+//! Creates a bridge: the plan, what configures the host's network, netplan's file and the result of
+//! netplan, the steps.
 
 use super::guard::{Guarded, follow};
 use super::{HostBridgeError, SETTLE_S, paths};
@@ -16,31 +17,32 @@ use crate::reporter::Question;
 use crate::world::World;
 use std::net::Ipv4Addr;
 
-/// A bridge that is to be made.
+/// A bridge to be created.
 #[derive(Debug, Clone)]
 pub struct NewHostBridge {
     /// The bridge.
     pub request: Request,
-    /// How long a confirmation is waited for, in seconds.
+    /// How long to wait for confirmation, in seconds.
     pub within_s: u64,
-    /// The host's address by which the caller's login comes in; none: it does not come over a network, or cannot be told.
+    /// The host's address that the caller's login uses; none: it does not use the network, or is
+    /// not known.
     pub login: Option<Ipv4Addr>,
-    /// Whether it is only looked at what makes it.
+    /// Whether the plan is only shown.
     pub only_shown: bool,
 }
 
-/// A bridge that can be made.
+/// A bridge that can be created.
 #[derive(Debug)]
 pub struct HostBridgePlan {
     /// The plan.
     pub planned: Planned,
-    /// Who configures the host.
+    /// What configures the host's network.
     pub manager: Manager,
-    /// What makes it; none where that is not netplan, or it is only looked at.
+    /// How it is created; none if not by netplan, or if the plan is only shown.
     pub made: Option<MadeBridge>,
 }
 
-/// What makes a bridge.
+/// How a bridge is created.
 #[derive(Debug)]
 pub struct MadeBridge {
     /// Netplan's file.
@@ -79,7 +81,7 @@ pub fn prepare(wanted: &NewHostBridge) -> Result<HostBridgePlan> {
     Ok(HostBridgePlan { planned, manager: by, made: Some(MadeBridge { text, steps }) })
 }
 
-/// The steps that make a bridge, for the process that makes it with the host's lock.
+/// The steps that create a bridge, for the process that runs them with the host's lock.
 pub fn steps(wanted: &NewHostBridge) -> Result<Vec<Step>> {
     let made = prepare(wanted)?.made.map(|made| made.steps);
     made.ok_or_else(|| {
@@ -87,7 +89,8 @@ pub fn steps(wanted: &NewHostBridge) -> Result<Vec<Step>> {
     })
 }
 
-/// Asks whether a bridge may be made, where something is lost by it, and lets the guard make it; its exit code.
+/// Asks for consent if something is lost, and lets the guard create the bridge. Returns its exit
+/// code.
 pub fn make(world: &World, planned: &Planned, guarded: &Guarded) -> Result<u8> {
     let question = (!planned.lost.is_empty()).then(|| Question::Agree {
         lines: Some(planned.lost.clone()),
@@ -97,7 +100,7 @@ pub fn make(world: &World, planned: &Planned, guarded: &Guarded) -> Result<u8> {
     follow(world, question, guarded)
 }
 
-/// The error that a bridge cannot be made, with what helps.
+/// The error that a bridge cannot be created, with a hint.
 fn refusal(refused: Refused) -> Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
@@ -105,12 +108,12 @@ fn refusal(refused: Refused) -> Error {
     Error::HostBridge(refused).around(Refusal::around(message, hint))
 }
 
-/// A network device as a unit is matched with it.
+/// A network device in the form that units are matched against.
 fn unit_link(link: &crate::network::host::Link) -> Link {
     Link { name: link.name.clone(), mac: link.mac.clone() }
 }
 
-/// That the caller's login comes in by the NICs, which lose its address; none: it does not.
+/// The warning that the caller's login uses the NICs, which lose its address; none: it does not.
 pub(super) fn cut_off(
     login: Option<Ipv4Addr>,
     bridge: &HostBridge,
@@ -121,7 +124,7 @@ pub(super) fn cut_off(
     cuts.then(|| format!("interrupt this login, which comes in by {} on {}", held.ip, held.link))
 }
 
-/// The steps that make a bridge.
+/// The steps that create a bridge.
 pub(super) fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<Step> {
     let (kept, tried) = paths(&bridge.name);
     let (address, gateway) = match &bridge.addressing {

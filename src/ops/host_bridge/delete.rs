@@ -1,4 +1,5 @@
-//! `network host-bridge delete`: a bridge that `create` made goes, and its NICs get back what other files say.
+//! `network host-bridge delete`: deletes a bridge that `create` made; its NICs get the settings of
+//! other files again.
 
 use super::guard::{Guarded, follow};
 use super::{ANSWERED, DELETED, HostBridgeError, SETTLE_S, made, paths, refuse_unfinished};
@@ -15,25 +16,25 @@ use crate::shell::word;
 use crate::world::World;
 use std::path::Path;
 
-/// A bridge that is to go.
+/// A bridge to be deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteHostBridge {
     /// Its name.
     pub name: String,
-    /// How long a confirmation is waited for, in seconds.
+    /// How long to wait for confirmation, in seconds.
     pub within_s: u64,
 }
 
-/// The files of a bridge, as they are.
+/// The current files of a bridge.
 pub(super) struct Files {
-    /// The one that is kept.
+    /// The permanent one.
     pub(super) kept: Option<String>,
-    /// The one that the next boot forgets.
+    /// The one that is lost at the next boot.
     pub(super) tried: Option<String>,
 }
 
-/// Takes a bridge away: one that waits to be confirmed at once, any other by the guard, after it was asked about; the exit
-/// code.
+/// Deletes a bridge: one that waits for confirmation at once, any other by the guard after consent.
+/// Returns the exit code.
 pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Result<u8> {
     let name = &wanted.name;
     if !guarded.dry_run && waiting()?.iter().any(|waiting| waiting.bridge == *name) {
@@ -53,14 +54,14 @@ pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Resul
     follow(world, change.question, guarded)
 }
 
-/// Plans it. It takes an earlier change back, and so is not kept itself.
+/// Plans the deletion. It reverts an earlier change, so it is not kept in the history itself.
 pub fn delete(world: &World, wanted: &DeleteHostBridge) -> Result<Change> {
     let (kept, tried) = paths(&wanted.name);
     let files = Files { kept: read(&kept)?, tried: read(&tried)? };
     plan(wanted, files, &this_host()?, &world.host_history()?)
 }
 
-/// The same beside what is there.
+/// Plans the deletion for the given state of the host.
 pub(super) fn plan(
     wanted: &DeleteHostBridge,
     files: Files,
@@ -69,7 +70,8 @@ pub(super) fn plan(
 ) -> Result<Change> {
     let DeleteHostBridge { name, within_s } = wanted;
     let (kept, tried) = paths(name);
-    // One that holds until the next boot alone is left where a killed change was forgotten (`recover --discard`).
+    // Only the file that holds until the next boot is left if an interrupted change was forgotten
+    // (`recover --discard`).
     let Some(text) = files.kept.as_ref().or(files.tried.as_ref()) else {
         let hint = "`gpuvm network host-bridge show` says who made which bridge";
         let path = kept.display().to_string();
@@ -129,7 +131,7 @@ fn losses(name: &str, links: &[String], nics: &[String], host: &HostNetwork) -> 
     lost
 }
 
-/// The text of a file; none: it is not there.
+/// The text of a file; none: it does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -1,15 +1,15 @@
-//! Why what is asked of a bridge of the host is refused.
+//! The errors of bridges of the host.
 
 use crate::error::Coded;
 
-/// Says why a bridge of the host is not changed.
+/// The reason a bridge of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
 pub enum HostBridgeError {
     /// netplan no longer configures the host.
     #[error("netplan does not configure this host any more")]
     NoNetplan,
-    /// The network of the host is configured by what gpuvm does not change.
+    /// The network of the host is configured by a program that gpuvm does not change.
     #[error(
         "the network of this host is configured by {manager}, which gpuvm does not change: nothing is done"
     )]
@@ -17,7 +17,7 @@ pub enum HostBridgeError {
         /// What configures it.
         manager: String,
     },
-    /// gpuvm keeps no such bridge.
+    /// gpuvm manages no such bridge.
     #[error("no bridge {name} of gpuvm is kept: {path} is not there")]
     NotOurs {
         /// Its name.
@@ -37,7 +37,7 @@ pub enum HostBridgeError {
         /// How it ended.
         status: String,
     },
-    /// The terminal is gone while the change goes on.
+    /// The terminal has closed while the change goes on.
     #[error("the terminal is gone")]
     NoTerminal,
     /// The bridge does not wait to be confirmed.

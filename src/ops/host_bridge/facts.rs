@@ -1,4 +1,4 @@
-//! What is told of the host's bridges: `network host-bridge show`.
+//! The report on the host's bridges: `network host-bridge show`.
 
 use super::paths;
 use crate::apply::hostnet::{Waiting, waiting};
@@ -43,7 +43,7 @@ pub struct BridgePort {
     pub over: Vec<String>,
 }
 
-/// The bridges that are there, and those of ours that should be; with a name only that one.
+/// The existing bridges, and those of gpuvm that should exist; with a name only that one.
 pub fn bridges(name: Option<&str>) -> Result<Vec<HostBridgeRow>> {
     let (host, waits) = (this_host()?, waiting()?);
     let names = names(&host).into_iter().filter(|found| name.is_none_or(|name| name == found));
@@ -58,7 +58,7 @@ pub fn bridges(name: Option<&str>) -> Result<Vec<HostBridgeRow>> {
     }
 }
 
-/// Names of bridges that are there, and of those that files of ours make.
+/// Names of the existing bridges, and of those that gpuvm's files define.
 fn names(host: &HostNetwork) -> Vec<String> {
     let there = host.links.iter().filter(|link| link.is_bridge()).map(|link| link.name.clone());
     let mut names: Vec<String> = there.collect();

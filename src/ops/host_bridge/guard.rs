@@ -1,6 +1,6 @@
-//! The process that makes a change of the host's network and takes it back: apart from the terminal and from the program
-//! that started it, so that it lives on when the login is cut off. The one watches the other: where the guard is killed,
-//! what it began is undone by the program that waits for it.
+//! The process that makes a change of the host's network and reverts it: separate from the terminal
+//! and from the program that started it, so that it survives when the login is cut off. The program
+//! that waits for the guard undoes what it began if the guard is killed.
 
 use super::{CREATED, DELETED, HostBridgeError};
 use crate::apply::array::output;
@@ -21,33 +21,33 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// There where systemd is the first process.
+/// Exists if systemd is the first process.
 const SYSTEMD: &str = "/run/systemd/system";
-/// What runs a program outside the login's unit, whose processes systemd may end with it.
+/// Runs a program outside the login's unit, whose processes systemd may end with it.
 const SCOPE: [&str; 5] = ["systemd-run", "--scope", "--quiet", "--collect", "--"];
-/// How long systemd may take for that, in seconds.
+/// How long systemd may take to start the scope, in seconds.
 const SCOPE_S: u64 = 20;
-/// How long another change of the host is waited for when a killed guard's is undone, in seconds.
+/// How long to wait for another change of the host before a killed guard's is undone, in seconds.
 const LOCK_S: u64 = 60;
 
 /// Leaves the terminal, so that its end does not end this process.
 pub fn leave_terminal() {
-    // That it has none already is as good.
+    // It may have no terminal already.
     let _ = nix::unistd::setsid();
 }
 
-/// How a change is made that a guard takes back.
+/// How a change under a guard is made.
 #[derive(Debug, Clone)]
 pub struct Guarded {
-    /// Whether it is asked about.
+    /// Whether consent is asked for.
     pub asks: bool,
     /// Whether its steps are only shown.
     pub dry_run: bool,
-    /// The words of the guard's command line: this program makes the change with them.
+    /// The words of the guard's command line, with which this program makes the change.
     pub words: Vec<OsString>,
 }
 
-/// Asks, runs the guard and waits for its end; its exit code.
+/// Asks, runs the guard and waits for its end. Returns its exit code.
 pub(super) fn follow(world: &World, question: Option<Question>, guarded: &Guarded) -> Result<u8> {
     let mut watch = Watch::begin(Arc::clone(world.reporter()))?;
     if let Some(question) = question.filter(|_| guarded.asks) {
@@ -68,7 +68,7 @@ pub(super) fn follow(world: &World, question: Option<Question>, guarded: &Guarde
         .hint("what it had begun is undone; `gpuvm network host-bridge show` says what is there"))
 }
 
-/// Starts it.
+/// Starts the guard.
 fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
     let program = std::env::current_exe()?;
     let scoped = Path::new(SYSTEMD).is_dir() && {
@@ -88,7 +88,8 @@ fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
     Ok((command.spawn()?, running))
 }
 
-/// Waits for its end. A signal that asks to stop asks it to take all back; the end of the terminal ends only this process.
+/// Waits for the guard's end. A signal to stop makes it revert everything; the end of the terminal
+/// ends only this process.
 fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
     let mut told = false;
     loop {
@@ -109,7 +110,7 @@ fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
     }
 }
 
-/// Undoes what a killed guard has begun.
+/// Undoes what a killed guard began.
 fn take_back(watch: &mut Watch, world: &World) -> Result<()> {
     let _lock = watch.lock(Duration::from_secs(LOCK_S))?;
     for orphan in unfinished::all(world.state())?.readable {

@@ -1,4 +1,4 @@
-//! Bridges of a host that is not this one: what is lost, in which order it is done, what is refused.
+//! Bridges of a sample host: what is lost, the order of the steps, what is refused.
 
 use super::create::{cut_off, steps_of};
 use super::delete::{DeleteHostBridge, Files, plan};
@@ -52,7 +52,7 @@ fn bridge() -> HostBridge {
     hostnet::plan(&request, &host("nic0", vec![link("nic0", None, None)])).unwrap().bridge
 }
 
-/// The host on which it is, with a guest's port on it.
+/// The host with this bridge and a guest's port on it.
 fn bridged() -> HostNetwork {
     let links = vec![
         link("nic0", None, Some("br0")),
@@ -70,7 +70,7 @@ fn host_steps(steps: &[Step]) -> Vec<&HostNetStep> {
     steps.iter().filter_map(of_host).collect()
 }
 
-/// Plans to delete br0, whose files are these.
+/// Plans to delete br0 with these files.
 fn delete(files: Files, history: &History) -> Result<crate::change::Change> {
     let wanted = DeleteHostBridge { name: "br0".into(), within_s: 20 };
     plan(&wanted, files, &bridged(), history)
@@ -143,7 +143,7 @@ fn who_loses_a_bridge_is_named_and_its_change_is_forgotten() {
     assert_eq!((hides.as_str(), hidden.as_str(), was), (NOTHING, NOTHING, &text));
     assert!(wanted.default_route && takes == &["br0"], "{takes:?}");
     assert!(matches!(steps.last(), Some(Step::Remember { text: None, .. })), "{steps:?}");
-    // A change that made another bridge stays, and one of another verb makes none.
+    // The change of another bridge stays, and a change of another verb is no bridge's.
     history.entries[0].verb = "host files".into();
     assert_eq!(made(&history.entries[0]), None);
 }
@@ -159,7 +159,7 @@ fn what_is_not_ours_stays() {
     assert_eq!(code(Files { kept: None, tried: None }), "host-bridge-not-ours");
     let edited = netplan::text(&bridge(), "nic0").split_once('\n').unwrap().1.to_owned();
     assert_eq!(code(Files { kept: Some(edited), tried: None }), "host-bridge-edited");
-    // One that the next boot forgets is left where a killed change was forgotten.
+    // The file that is lost at the next boot is left if an interrupted change was forgotten.
     let tried = Some(netplan::text(&bridge(), "nic0"));
     let change = delete(Files { kept: None, tried: tried.clone() }, &history).unwrap();
     let steps = change.steps();

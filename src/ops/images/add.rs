@@ -1,4 +1,5 @@
-//! `image add`: reads the file, checks it, copies it into the pool, and sees what libvirt makes of it.
+//! `image add`: reads the file, checks it, copies it into the pool, and checks how libvirt reads
+//! it.
 
 use super::error::ImageError;
 use super::source::{AddImage, Source, Word};
@@ -16,7 +17,7 @@ use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
 
-/// Rights on an image's volume: nobody writes.
+/// File mode of an image's volume: nobody may write.
 const MODE: u32 = 0o444;
 
 /// An image that was added.
@@ -46,7 +47,7 @@ pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>
     let world = session.world();
     let mut source = Source::open(wanted)?;
     let hypervisor = world.hypervisor()?;
-    // What stands in the way is told before a long file is read.
+    // Obstacles are reported before a long file is read.
     if !session.manner().dry_run {
         session.refuse_unfinished()?;
     }
@@ -67,7 +68,7 @@ pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>
     }))
 }
 
-/// Sums the file. Nothing is begun, so a signal ends the program.
+/// Computes the file's checksum. Nothing has begun yet, so a signal ends the program.
 fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
     let reporter = world.reporter();
     reporter.progress(&format!("sum {}", source.path.display()));
@@ -80,7 +81,7 @@ fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
     summed
 }
 
-/// Says what is worse than it could be.
+/// Warns of properties of the image that could be better.
 fn warn(source: &Source, world: &World) {
     let shown = source.path.display();
     if source.word == Word::None {
@@ -95,7 +96,7 @@ fn warn(source: &Source, world: &World) {
     }
 }
 
-/// Refuses a name that an image has, and a pool that cannot take the file.
+/// Refuses a name that an image already has, and a pool that cannot hold the file.
 fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> Result<()> {
     let (storage, name) = (hypervisor.storage(), &source.name);
     let Some(pool) = file_pool(storage, pool_name, POOL)? else { return Ok(()) };
@@ -133,9 +134,10 @@ fn plan(
     }
     let pool = || pool_name.to_owned();
     let name = volume_name(&source.name, source.content.format);
-    // Whatever the format, the file's bytes come as they are: an empty qcow2 made first could be the longer one, and
-    // its end would stay behind. libvirt reads the format from the content when it has come. All of it is taken from
-    // the pool first, because libvirtd 11.3 ends with a double free where the pool is full in the middle of a stream.
+    // The volume is created raw, whatever the format: an empty qcow2 could be longer than the file,
+    // and its end would remain. libvirt reads the format from the content after the copy. The full
+    // size is allocated first, because libvirtd 11.3 crashes with a double free if the pool becomes
+    // full in the middle of a stream.
     let volume = |name: &str, bytes: u64| NewVolume {
         name: name.to_owned(),
         format: Format::Raw.to_string(),
@@ -144,7 +146,7 @@ fn plan(
         backing: None,
         mode: MODE,
     };
-    // The marker is the first to come and the last to go, also where all is undone.
+    // The marker is created first and removed last, also if everything is undone.
     let marker = marker_name(&source.name);
     for volume in [volume(&marker, 0), volume(&name, source.bytes)] {
         steps.push(Step::MakeVolume { pool: pool(), volume, from: None });
@@ -166,7 +168,7 @@ fn plan(
     };
     let unmark = Step::DeleteVolume { pool: pool(), name: marker, file: None };
     let mut change = Change::new("image add", source.name.as_str(), steps, ());
-    // From then on the pool says that the name is taken and the image not whole.
+    // From then on the pool shows that the name is in use and the image incomplete.
     change.hold = Hold::First;
     change.parts.push(Part::Steps(vec![fill, check, unmark]));
     Ok(change)

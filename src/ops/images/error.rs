@@ -1,8 +1,8 @@
-//! Says why what is asked for is refused.
+//! The errors of images.
 
 use crate::error::Coded;
 
-/// Says why an image is not added, used or removed.
+/// The reason an image is not added, used or removed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
 pub enum ImageError {
@@ -19,11 +19,11 @@ pub enum ImageError {
     PoolFull {
         /// The pool.
         pool_name: String,
-        /// What is left.
+        /// The free space.
         left: String,
         /// The file.
         file: String,
-        /// What it takes.
+        /// The space it needs.
         size: String,
     },
     /// The image cannot be used.
@@ -39,23 +39,23 @@ pub enum ImageError {
     InUse {
         /// Its name.
         name: String,
-        /// Who uses it, a line each.
+        /// Its users, one line each.
         users: String,
     },
     /// The file of the image cannot be opened.
     #[error("{shown} cannot be taken: {error}")]
     NotTaken {
-        /// As it was given.
+        /// The file, as it was given.
         shown: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
     /// The file of the image cannot be read to its end.
     #[error("{shown} cannot be read: {error}")]
     NotRead {
-        /// As it was given.
+        /// The file, as it was given.
         shown: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
     /// The image has another SHA-256 than the published one.
@@ -64,13 +64,13 @@ pub enum ImageError {
                  is    {expected}"
     )]
     OtherSum {
-        /// As it was given.
+        /// The file, as it was given.
         shown: String,
-        /// Its sum.
+        /// Its SHA-256.
         sum: String,
-        /// Who says so.
+        /// The source of the expected value.
         who: String,
-        /// The sum it should have.
+        /// The expected SHA-256.
         expected: String,
     },
 }

@@ -1,4 +1,4 @@
-//! `image list`: every image of a pool, and who uses it.
+//! `image list`: every image of a pool with its users.
 
 use super::{Image, images};
 use crate::error::Result;
@@ -19,7 +19,7 @@ pub struct UsedImage {
     pub volumes: Vec<String>,
 }
 
-/// The images of a pool with their users, the newest first.
+/// The images of a pool with their users, newest first.
 pub fn list(world: &World, pool: &str) -> Result<Vec<UsedImage>> {
     let hypervisor = world.hypervisor()?;
     let images = images(hypervisor.storage(), pool)?;

@@ -1,4 +1,4 @@
-//! `image remove`: an image that nothing uses.
+//! `image remove`: removes an image that nothing uses.
 
 use super::error::ImageError;
 use super::{POOL, find, images, marker_name};
@@ -13,7 +13,7 @@ use crate::pools::file_pool;
 use crate::reporter::{Deed, Question};
 use crate::world::World;
 
-/// An image that is to go.
+/// An image to be removed.
 #[derive(Debug, Clone)]
 pub struct RemoveImage {
     /// Its name.

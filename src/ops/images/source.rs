@@ -1,4 +1,5 @@
-//! The file that becomes an image: which one is meant, what its bytes are, and whether it is the one that was published.
+//! The source file of an image: its path, its content, and whether its checksum is the published
+//! one.
 
 use super::error::ImageError;
 use crate::apply::open;
@@ -11,21 +12,21 @@ use std::io::{Seek as _, SeekFrom};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// The list of sums that publishers put beside their images.
+/// The list of checksums that publishers put beside their images.
 const SUMS: &str = "SHA256SUMS";
-/// Bytes of the longest such list: a hundred thousand lines.
+/// The largest such list, in bytes: about a hundred thousand lines.
 const MOST_SUMS: u64 = 10 << 20;
-/// Endings of file names that say what is inside, and are not part of an image's name.
+/// File name extensions, which are not part of an image's name.
 const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
 
-/// A file that is to become an image.
+/// A request to add a file as an image.
 #[derive(Debug, Clone)]
 pub struct AddImage {
-    /// The file, or a URL of one.
+    /// The file, or its URL.
     pub file: PathBuf,
-    /// The name that the image gets; none: by the file's.
+    /// The name of the image; none: derived from the file's.
     pub name: Option<ImageName>,
-    /// The sum that it has to have; none: what a list beside it says.
+    /// The expected SHA-256; none: the one in a list beside the file.
     pub sha256: Option<Sha256>,
     /// The pool.
     pub pool: String,
@@ -46,24 +47,24 @@ pub enum Word {
 
 /// A file that can become an image.
 pub struct Source {
-    /// The file, links resolved.
+    /// The path, with links resolved.
     pub path: PathBuf,
-    /// It, open.
+    /// The open file.
     file: File,
     /// Its size.
     pub bytes: u64,
-    /// What it is.
+    /// The kind of its content.
     pub content: Content,
-    /// The name that the image gets.
+    /// The name of the image.
     pub name: ImageName,
-    /// The sum that it has to have.
+    /// The expected SHA-256.
     expected: Option<Sha256>,
-    /// Who says so.
+    /// The source of the expected SHA-256.
     pub word: Word,
 }
 
 impl Source {
-    /// Opens the file that is meant, and looks at its first bytes.
+    /// Opens the requested file, and reads its first bytes.
     pub fn open(wanted: &AddImage) -> Result<Source> {
         let given = path(&wanted.file)?;
         let shown = given.display();
@@ -91,8 +92,8 @@ impl Source {
         Ok(Source { path, file, bytes, content, name, expected, word })
     }
 
-    /// Sums the whole file, and refuses it where that is not the sum that it has to have; `progress` is told how many
-    /// bytes are through, and breaks off where it says false.
+    /// Computes the SHA-256 of the whole file, and refuses it if that is not the expected one.
+    /// `progress` gets the number of bytes read so far, and cancels by returning false.
     pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<Sha256> {
         let shown = self.path.display();
         let read = self.file.seek(SeekFrom::Start(0));
@@ -116,7 +117,7 @@ impl Source {
     }
 }
 
-/// The path that is meant by a path or by a URL of the scheme `file`.
+/// The path of a path or of a `file` URL.
 fn path(given: &Path) -> Result<PathBuf> {
     let bytes = given.as_os_str().as_bytes();
     let scheme_end = bytes.windows(3).position(|three| three == b"://").filter(|&end| {
@@ -149,7 +150,7 @@ fn path(given: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A URL's path with its `%XX` as bytes (RFC 3986, 2.1); none where one is not whole.
+/// A URL's path with its `%XX` as bytes (RFC 3986, 2.1); none if an escape is incomplete.
 fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -166,14 +167,15 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The image's name by the file's.
+/// The image's name, derived from the file's.
 fn default_name(file: &Path) -> Result<ImageName> {
     let own = file.file_name().unwrap_or_default().to_string_lossy();
     let stem = ENDINGS.iter().find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own);
     ImageName::new(stem).map_err(|error| usage(error.to_string(), "--name NAME names the image"))
 }
 
-/// The sum that the list beside the file has for it: beside the name that was given, else beside what that leads to.
+/// The file's checksum in a list beside it: beside the given path, otherwise beside the link's
+/// target.
 fn listed(given: &Path, real: &Path) -> Result<(Option<Sha256>, Word)> {
     for image in [given, real] {
         let (Some(dir), Some(name)) = (image.parent(), image.file_name()) else { continue };
@@ -192,7 +194,7 @@ fn listed(given: &Path, real: &Path) -> Result<(Option<Sha256>, Word)> {
     Ok((None, Word::None))
 }
 
-/// Reads a list of sums.
+/// Reads a list of checksums.
 fn read_sums(list: &Path) -> Result<Sums> {
     Ok(Sums::parse(&input::text(list, MOST_SUMS)?)?)
 }
@@ -201,7 +203,7 @@ fn read_sums(list: &Path) -> Result<Sums> {
 mod tests {
     use super::*;
 
-    /// The path that is meant, or the error.
+    /// The resolved path, or the error.
     fn meant(given: &str) -> String {
         match path(Path::new(given)) {
             Ok(path) => path.display().to_string(),

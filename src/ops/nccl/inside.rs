@@ -1,6 +1,6 @@
-//! Files of a guest that runs, by its agent. Each is written beside its place and moved there, so that what reads it sees the
-//! old one or the new one. What is moved over or removed is what was read: a script in the guest compares its sum at that
-//! moment.
+//! Files in a running guest, by its agent. Each is written beside its place and then renamed, so
+//! that readers see the old or the new file. A file is replaced or removed only if it is the one
+//! that was read: a script in the guest compares its checksum at that moment.
 
 use crate::agent::{Agent, Untold, has_agent};
 use crate::domain::DomainXml;
@@ -12,7 +12,7 @@ use gpuvm_core::nccl::place::{CONF, FILE, FOUND_AT, OVER_CONF, TMPFILES, named_b
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Says why the file is not written into a guest, or not read.
+/// The reason a file is not written or read in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-install-")]
 pub enum InstallError {
@@ -22,7 +22,7 @@ pub enum InstallError {
         /// Its name.
         name: String,
     },
-    /// Nothing in the guest answers.
+    /// No agent in the guest answers.
     #[error("no agent answers in `{name}`")]
     NoAgent {
         /// Its name.
@@ -33,21 +33,21 @@ pub enum InstallError {
     Forbidden {
         /// Its name.
         name: String,
-        /// What.
+        /// The command.
         what: &'static str,
     },
-    /// NCCL's places are those of Linux.
+    /// The guest does not run Linux, for which NCCL's paths are known.
     #[error("`{name}` does not run Linux")]
     NotLinux {
         /// Its name.
         name: String,
     },
-    /// The agent refuses something, or says nothing sensible.
+    /// The agent refuses a command, or its answer is invalid.
     #[error("the agent of `{name}` failed to {what}")]
     Failed {
         /// Its name.
         name: String,
-        /// What.
+        /// What failed.
         what: String,
     },
     /// Somebody else has written a file since it was read.
@@ -62,13 +62,14 @@ pub enum InstallError {
 
 impl Coded for InstallError {}
 
-/// How long all of it may take.
+/// The limit for all commands together.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What the scripts end with where a file is not the one that was read.
+/// The exit code of the scripts if a file is not the one that was read.
 const CHANGED: i64 = 75;
 
-/// Prints which of the first paths are links, and where to, then the lines of the others that name a file for NCCL.
+/// Prints which of the first paths are links and their targets, then the lines of the others that
+/// name a file for NCCL.
 const LOOK: &str = r#"for path in "$1" "$2" "$3" "$4"; do
   if [ -L "$path" ]; then echo "link $path $(readlink -f "$path")"; fi
 done
@@ -78,7 +79,8 @@ for path in $*; do
 done
 exit 0"#;
 
-/// Prints the name that is free for what is kept of `$1`, then the last one that is not; `same`: that has the sum `$2`.
+/// Prints the next free backup name of `$1`, then the last one in use; `same`: that one has the
+/// checksum `$2`.
 const KEPT: &str = r#"number=1; last=; name=$1.before-gpuvm
 while [ -e "$name" ] || [ -L "$name" ]; do
   last=$name; number=$((number + 1)); name=$1.before-gpuvm.$number
@@ -90,8 +92,9 @@ if [ -f "$last" ] && [ ! -L "$last" ] && [ ! -L "$1" ]; then
 fi
 echo "$name $last $same""#;
 
-/// Moves a file `$1` to its place `$2`; `$3`: where what is there is kept, if it is; `$4`: the sum of what is there; `$5`: its
-/// mode, else that of what is there. A link is kept as a link.
+/// Moves a file `$1` to its place `$2`; `$3`: the backup name of the existing file, if it is kept;
+/// `$4`: the checksum of the existing file; `$5`: the mode, otherwise that of the existing file. A
+/// link is kept as a link.
 const MOVE: &str = r#"set -eu
 now=
 if [ -e "$2" ]; then now=$(sha256sum <"$2"); now=${now%% *}; fi
@@ -101,14 +104,14 @@ chmod "${5:-$(stat -L -c %a "$2")}" "$1"
 if [ -n "$3" ]; then ln "$2" "$3"; fi
 mv -f "$1" "$2""#;
 
-/// Removes a file `$1` of the sum `$2`; `$3`: what takes its place, if anything.
+/// Removes a file `$1` with the checksum `$2`; `$3`: the file that takes its place, if any.
 const REMOVE: &str = r#"set -eu
 if [ -L "$1" ] || [ ! -f "$1" ]; then exit 75; fi
 now=$(sha256sum <"$1")
 if [ "${now%% *}" != "$2" ]; then exit 75; fi
 if [ -n "$3" ]; then mv -f "$3" "$1"; else rm -f "$1"; fi"#;
 
-/// Removes a link `$1` that leads to `$2`.
+/// Removes a link `$1` to `$2`.
 const UNLINK: &str = r#"if [ "$(readlink "$1")" = "$2" ]; then rm -f "$1"; fi"#;
 
 /// A guest whose agent answers and that runs Linux.
@@ -119,27 +122,27 @@ pub(super) struct Inside<'a> {
     name: &'a str,
 }
 
-/// What of the guest only a program in it tells.
+/// Facts that only a program in the guest can report.
 #[derive(Default)]
 pub(super) struct Looked {
-    /// Links, and where each leads to in the end; empty: nowhere.
+    /// Links with their final targets; empty: dangling.
     pub links: BTreeMap<String, String>,
     /// A file that names another one for NCCL, and that one.
     pub over_conf: Option<(String, String)>,
 }
 
-/// What is kept of a file of the guest that was not gpuvm's.
+/// Backups of a file of the guest that was not gpuvm's.
 pub(super) struct Kept {
-    /// A name beside it that nothing has.
+    /// A free name beside it.
     pub free: String,
-    /// The last one before it, under which something is kept.
+    /// The last name in use, which holds a backup.
     pub last: Option<String>,
-    /// Whether that is the same as what is there now.
+    /// Whether that backup equals the current file.
     pub is_same: bool,
 }
 
 impl<'a> Inside<'a> {
-    /// Greets the agent of a guest.
+    /// Connects to the agent of a guest.
     pub fn of(hypervisor: &'a dyn Hypervisor, name: &'a str) -> Result<Inside<'a>> {
         let off = || InstallError::Off { name: name.to_owned() };
         let state = find(hypervisor, name)?.state;
@@ -160,7 +163,7 @@ impl<'a> Inside<'a> {
             return Err(InstallError::NoAgent { name: name.to_owned() }.hint(hint));
         };
         let inside = Inside { agent, name };
-        // By what only Linux has.
+        // Recognised by a file that only Linux has.
         match inside.read("/proc/sys/kernel/ostype")?.as_deref().map(str::trim) {
             Some("Linux") => Ok(inside),
             _ => Err(InstallError::NotLinux { name: name.to_owned() }
@@ -168,7 +171,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// What the agent did not do.
+    /// The error of something the agent did not do.
     fn failed(&self, untold: &Untold, what: String, may: &'static str) -> Error {
         match untold {
             Untold::Forbidden => InstallError::Forbidden { name: self.name.to_owned(), what: may }
@@ -177,12 +180,12 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Something that was not done.
+    /// The error of something that was not done.
     pub fn error(&self, what: String) -> Error {
         InstallError::Failed { name: self.name.to_owned(), what }.hint(by_hand(self.name))
     }
 
-    /// Reads a file; none: it is not there.
+    /// Reads a file; none: it does not exist.
     pub fn read(&self, path: &str) -> Result<Option<String>> {
         match self.agent.read(path) {
             Ok(text) => Ok(Some(text)),
@@ -191,7 +194,8 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Looks at what only a program in the guest tells; none: its agent may not run any.
+    /// Collects the facts that only a program in the guest can report; none: its agent may not run
+    /// any.
     pub fn look(&self) -> Result<Option<Looked>> {
         let words = ["-c", LOOK, "sh", FILE, TMPFILES, CONF, FOUND_AT];
         let (code, told) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {
@@ -214,13 +218,13 @@ impl<'a> Inside<'a> {
         Ok(Some(looked))
     }
 
-    /// The same for a change, for which programs have to be run.
+    /// Like `look`, for a change, which requires that programs can be run.
     pub fn look_to_change(&self) -> Result<Looked> {
         let forbidden = || self.failed(&Untold::Forbidden, String::new(), "run programs");
         self.look()?.ok_or_else(forbidden)
     }
 
-    /// What of a file, that is read as `text`, is kept under names beside it.
+    /// The backups of a file whose content is `text`.
     pub fn kept(&self, path: &str, text: &str) -> Result<Kept> {
         let (_, told) = self.exec("/bin/sh", &["-c", KEPT, "sh", path, &sum(text)])?;
         let mut words = told.split_whitespace().map(str::to_owned);
@@ -229,7 +233,7 @@ impl<'a> Inside<'a> {
         Ok(Kept { free, last: words.next(), is_same: words.next().is_some() })
     }
 
-    /// Puts a text in the place of what was read there; `kept`: under which name that stays, if it does.
+    /// Replaces the file that was read with a text; `kept`: the backup name, if it is kept.
     pub fn replace(
         &self,
         path: &str,
@@ -255,17 +259,17 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Removes a file with this text; `back`: what takes its place, if anything.
+    /// Removes a file with this text; `back`: the file that takes its place, if any.
     pub fn remove(&self, path: &str, text: &str, back: Option<&str>) -> Result<()> {
         self.script(REMOVE, path, &[path, &sum(text), back.unwrap_or_default()])
     }
 
-    /// Removes a link that leads there.
+    /// Removes a link with this target.
     pub fn unlink(&self, link: &str, to: &str) -> Result<()> {
         self.script(UNLINK, link, &[link, to])
     }
 
-    /// Runs a script about a file, which has to succeed.
+    /// Runs a script on a file, which must succeed.
     fn script(&self, script: &str, path: &str, words: &[&str]) -> Result<()> {
         match self.exec("/bin/sh", &[&["-c", script, "sh"], words].concat())?.0 {
             0 => Ok(()),
@@ -277,7 +281,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Makes what a file of tmpfiles.d says.
+    /// Applies a file of tmpfiles.d.
     pub fn make_link(&self, name: &str) -> Result<()> {
         match self.exec("/usr/bin/env", &["systemd-tmpfiles", "--create", name])?.0 {
             0 => Ok(()),
@@ -285,7 +289,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Runs a program in the guest; its exit code and what it printed.
+    /// Runs a program in the guest. Returns its exit code and output.
     fn exec(&self, program: &str, words: &[&str]) -> Result<(i64, String)> {
         let what = || format!("run {program}");
         let done = self.agent.run(program, words);
@@ -293,7 +297,7 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// How an admin does it.
+/// How an admin does it without the agent.
 fn by_hand(name: &str) -> String {
     format!("copy what `gpuvm nccl {}` prints to {FILE} of the guest", word(name))
 }

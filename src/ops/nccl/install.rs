@@ -1,6 +1,6 @@
-//! `nccl --install` and `--check`: the file in a guest that runs, written and read by its agent. A run that was killed is
-//! simply run again. What is there and not gpuvm's is kept under another name: a link as a link, but for NCCL's settings,
-//! which are edited where the link leads to.
+//! `nccl --install` and `--check`: the file in a running guest, written and read by its agent. An
+//! interrupted run is simply repeated. An existing file that is not gpuvm's is kept under another
+//! name: a link as a link, except NCCL's settings, which are edited at the link's target.
 
 use super::inside::{Inside, Kept, Looked};
 use super::{Nccl, nccl};
@@ -72,21 +72,21 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Whether the guest is as it has to be.
+    /// Whether the guest is as it should be.
     pub fn is_settled(&self) -> bool {
         let is_done = self.found && self.files.iter().all(|file| file.state == State::Same);
         is_done || (!self.needed && self.files.is_empty())
     }
 }
 
-/// What is done with a guest's files.
+/// What to do with a guest's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// They are compared.
+    /// Compare them.
     Check,
-    /// It is told what would be written.
+    /// Report what would be written.
     DryRun,
-    /// They are written.
+    /// Write them.
     Install,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn domain(source: &Source) -> Result<&str> {
     Ok(name)
 }
 
-/// Compares the files of a guest that runs with what they have to be, and writes them.
+/// Compares the files of a running guest with their wanted content, and writes them.
 pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Installed> {
     let name = domain(source)?;
     let hypervisor = world.hypervisor()?;
@@ -119,7 +119,7 @@ pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Install
         Err(_) if !needed => return Ok(done),
         guest => guest?,
     };
-    // What it has already is kept up to date, or removed by --uninstall.
+    // An existing file is kept up to date, or removed by --uninstall.
     if !needed && !guest.read(FILE)?.is_some_and(|there| is_ours(&there)) {
         return Ok(done);
     }
@@ -136,30 +136,30 @@ pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Install
     Ok(done)
 }
 
-/// A file with what has to be in it.
+/// A file with its wanted content.
 struct Wanted {
-    /// What was there.
+    /// The state before.
     placed: Placed,
-    /// What was in it; none: it was not there.
+    /// Its content before; none: it did not exist.
     was: Option<String>,
-    /// What has to be.
+    /// Its wanted content.
     text: String,
-    /// Whether what was there has to get the name under which it is kept.
+    /// Whether the old file has to be renamed to its backup name.
     is_new_name: bool,
 }
 
 impl Wanted {
-    /// The file that is written.
+    /// The path of the file.
     fn path(&self) -> &str {
         self.placed.leads_to.as_deref().unwrap_or(self.placed.path)
     }
 }
 
-/// What is to be done in a guest.
+/// What to do in a guest.
 struct Plan {
     /// The files, the topology's first.
     files: Vec<Wanted>,
-    /// What names another file, and that one.
+    /// The setting that names another file, and that file.
     overruled: Option<(String, String)>,
     /// As in [`Installed`].
     found: bool,
@@ -168,7 +168,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Looks at what is there.
+    /// Compares the guest with the wanted state.
     fn of(guest: &Inside<'_>, file: String, manner: Manner) -> Result<Plan> {
         let looked = match manner {
             Manner::Check => guest.look()?,
@@ -181,7 +181,8 @@ impl Plan {
         let by_conf = by_conf.map(|path| (CONF.to_owned(), path.to_owned()));
         let overruled = looked.as_ref().and_then(|looked| looked.over_conf.clone()).or(by_conf);
         let has_daemon = has_daemon(guest)?;
-        // Without systemd nobody makes the link, and where NVIDIA's daemon or somebody else has a file there that stays.
+        // Without systemd nothing creates the link, and a file of NVIDIA's daemon or of others at
+        // that path stays.
         let is_others = at
             .as_ref()
             .is_some_and(|at| *at != first.text && Some(at) != first.was.as_ref() && !is_ours(at));
@@ -201,7 +202,7 @@ impl Plan {
         Ok(Plan { files, overruled, found, written: false })
     }
 
-    /// Writes what is not there yet, and reads it back.
+    /// Writes what is missing, and reads it back.
     fn write(&mut self, guest: &Inside<'_>) -> Result<()> {
         for file in &self.files {
             match file.placed.state {
@@ -228,7 +229,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What to do where NCCL does not take the file.
+    /// What to do if NCCL does not use the file.
     fn hint(&self, name: &str, manner: Manner) -> Option<String> {
         let name = word(name);
         if let Some((file, _)) = &self.overruled {
@@ -241,7 +242,7 @@ impl Plan {
         is_told.then(|| format!("`gpuvm nccl {name} --install` writes it"))
     }
 
-    /// Whether nothing is to be done.
+    /// Whether nothing has to be done.
     fn is_same(&self) -> bool {
         self.found && self.files.iter().all(|file| file.placed.state == State::Same)
     }
@@ -257,7 +258,7 @@ fn has_daemon(guest: &Inside<'_>) -> Result<bool> {
     Ok(false)
 }
 
-/// A file with what is there now. `looked`: none where the guest may not be asked what is a link.
+/// A file with its current state. `looked`: none if the guest cannot report links.
 fn wanted(
     guest: &Inside<'_>,
     looked: Option<&Looked>,
@@ -290,7 +291,8 @@ fn wanted(
     Ok(Wanted { placed: Placed { path, state, kept, leads_to }, was, text, is_new_name })
 }
 
-/// What makes the link where it must not be made; none: it is not there, or not gpuvm's.
+/// The file that creates the link although it must not exist; none: there is no such file, or it is
+/// not gpuvm's.
 fn unwanted(guest: &Inside<'_>) -> Result<Option<Wanted>> {
     let there = guest.read(TMPFILES)?.filter(|there| is_untouched(there));
     Ok(there.map(|text| {

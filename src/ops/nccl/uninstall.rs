@@ -1,5 +1,6 @@
-//! `nccl --uninstall`: what `--install` and a seed wrote into a guest goes, and what was there before comes back. Only what is
-//! gpuvm's to the byte is removed; of NCCL's settings only the line that names the file.
+//! `nccl --uninstall`: removes what `--install` and a seed wrote into a guest, and restores what
+//! was there before. Only files that are gpuvm's to the byte are removed; of NCCL's settings only
+//! the line that names the file.
 
 use super::inside::{Inside, Looked};
 use super::install::domain;
@@ -52,7 +53,7 @@ pub struct Uninstalled {
     pub written: bool,
 }
 
-/// Removes what gpuvm wrote into a guest that runs; `is_dry`: it is only told.
+/// Removes what gpuvm wrote into a running guest; `is_dry`: only reports it.
 pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninstalled> {
     let name = domain(source)?;
     let hypervisor = world.hypervisor()?;
@@ -77,20 +78,20 @@ pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninsta
     Ok(Uninstalled { domain: name.to_owned(), files, written })
 }
 
-/// A file with what becomes of it.
+/// A file with what happens to it.
 struct Going {
-    /// What is told of it.
+    /// Its report.
     told: RemovedFile,
-    /// Where it is.
+    /// Its path.
     at: String,
-    /// What is in it.
+    /// Its content.
     text: String,
-    /// What is in it then; none: it goes.
+    /// Its content afterwards; none: it is removed.
     after: Option<String>,
 }
 
 impl Going {
-    /// One that stays.
+    /// A file that stays.
     fn stays(path: &'static str, state: Removal) -> Going {
         let told = RemovedFile { path, state, back: None };
         Going { told, at: path.to_owned(), text: String::new(), after: None }
@@ -112,8 +113,8 @@ fn whole(guest: &Inside<'_>, looked: &Looked, path: &'static str) -> Result<Goin
     Ok(Going { told, at: path.to_owned(), text, after: None })
 }
 
-/// NCCL's settings. What is kept of them comes back where nothing else was changed since. `is_named`: the file stays, and so does
-/// a line that gpuvm may not have written.
+/// NCCL's settings. Their backup is restored if nothing else was changed since. `is_named`: the
+/// file stays, and so does a line that gpuvm may not have written.
 fn conf(guest: &Inside<'_>, looked: &Looked, is_named: bool) -> Result<Going> {
     let at = looked.links.get(CONF).filter(|to| !to.is_empty());
     let at = at.map_or(CONF, String::as_str);

@@ -1,5 +1,5 @@
-//! `network create`: the network that a request makes beside this host and the other networks, and what guests and the
-//! host lose by it.
+//! `network create`: the network that results from a request, given this host and the other
+//! networks, and what guests and the host lose.
 
 use super::guests::{Guests, told};
 use super::{Answered, NetworkError, answered, host, read};
@@ -21,58 +21,58 @@ use crate::sriov::{Functions, set_functions};
 use crate::topology::{PciDevice, Sriov};
 use crate::world::World;
 
-/// A network that is to be made.
+/// A network to be created.
 #[derive(Debug, Clone)]
 pub struct NewNetwork {
     /// Its name.
     pub name: String,
-    /// Its kind; none: the one that its name says.
+    /// Its kind; none: implied by its name.
     pub kind: Option<Kind>,
-    /// The mode of macvtap; none: that of the kind.
+    /// The mode of macvtap; none: the default of the kind.
     pub mode: Option<Mode>,
     /// The host's NIC.
     pub nic: Option<Card>,
-    /// The host's bridge, or the name of the one that libvirt makes.
+    /// The host's bridge, or the name of the one that libvirt creates.
     pub bridge: Option<String>,
-    /// Its range; none: one that is free.
+    /// Its address range; none: a free one.
     pub range: Option<Range>,
-    /// What DHCP hands out; none: what is usual.
+    /// What DHCP hands out; none: the default.
     pub dhcp: Option<Dhcp>,
-    /// Addresses for one guest each.
+    /// Fixed addresses of guests.
     pub statics: Vec<FixedAddress>,
     /// Largest packet, in bytes; none: libvirt's default.
     pub mtu: Option<u32>,
-    /// Virtual functions of the card; none: those that it has.
+    /// Number of virtual functions of the card; none: as it is.
     pub vfs: Option<u32>,
-    /// The program that makes them again at boot.
+    /// The program that creates them at boot.
     pub program: Option<String>,
-    /// Whether one of this name is replaced.
+    /// Whether an existing one of this name is replaced.
     pub replace: bool,
-    /// Whether it comes up with the hypervisor.
+    /// Whether it starts with the hypervisor.
     pub autostart: bool,
-    /// Whether it is taken up now.
+    /// Whether it starts now.
     pub start: bool,
 }
 
-/// What is known of a network that can be made.
+/// The plan of a network.
 #[derive(Debug)]
 pub struct NetworkPlan {
     /// The network.
     pub network: Network,
-    /// What is worth knowing; these are the warnings of the change.
+    /// Notes, which become the warnings of the change.
     pub notes: Vec<String>,
-    /// The definition that it has now; none: it is not there.
+    /// Its current definition; none: it does not exist.
     pub before: Option<String>,
-    /// What that says.
+    /// The current network, parsed.
     pub now: Option<Network>,
 }
 
-/// Makes a network, or makes it anew.
+/// Creates or replaces a network.
 pub fn make(session: &mut Session<'_>, wanted: &NewNetwork) -> Result<Answered<NetworkPlan>> {
     answered(session, &wanted.name, |world| create(world, wanted), |about| about.now.clone())
 }
 
-/// Plans a network, made or made anew.
+/// Plans to create or replace a network.
 pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>> {
     crate::request::DomainName::new(&wanted.name)
         .map_err(|error| usage(error.to_string().replacen("domain name", "network name", 1), ""))?;
@@ -111,7 +111,7 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     Ok(change(&wanted.name, steps, lost, about))
 }
 
-/// The change of these steps, which is asked about where something is lost.
+/// The change of these steps, which needs consent if something is lost.
 fn change(
     name: &str,
     steps: Vec<Step>,
@@ -129,7 +129,7 @@ fn change(
     Change { losses: lost, warnings, question, again, hold: Hold::Answered, ..change }
 }
 
-/// The error that a network cannot be made, with what helps.
+/// The error that a network cannot be created, with a hint.
 pub(super) fn refusal(refused: Refused) -> Error {
     let hints = refused.problems.iter().map(Problem::hint);
     let hint = hints.into_iter().find(|hint| !hint.is_empty()).unwrap_or_default();
@@ -137,13 +137,14 @@ pub(super) fn refusal(refused: Refused) -> Error {
     Error::Network(refused).around(Refusal::around(message, hint))
 }
 
-/// The NIC of a network whose name says it: that of `nvidia-vm` was the one that the host itself goes out by.
+/// The NIC of a network whose name implies it: `nvidia-vm` used the one of the host's default
+/// route.
 pub(super) fn usual_nic(name: &str, host: Option<&HostNetwork>) -> Option<String> {
     let link = host?.default_link()?;
     (name == "macvtap-net" && !link.is_bridge()).then(|| link.name.clone())
 }
 
-/// The steps that make a network of a name that is free: up, and with libvirt.
+/// The steps that create a network with a free name: started, and with autostart.
 pub(super) fn new_steps(name: &str, xml: &str) -> Vec<NetworkStep> {
     let named = || name.to_owned();
     vec![
@@ -177,7 +178,7 @@ fn kind(wanted: &NewNetwork) -> Result<Kind> {
     Ok(kind)
 }
 
-/// What is asked for, beside this host and its guests.
+/// The request, with this host and its guests.
 fn request(
     wanted: &NewNetwork,
     host: Option<&HostNetwork>,
@@ -199,7 +200,7 @@ fn request(
     })
 }
 
-/// The network device that a NIC is named by.
+/// The network device of a NIC.
 fn netdev(nic: &Card, world: &World) -> Result<String> {
     let bdf = match nic {
         Card::Netdev(name) => return Ok(name.clone()),
@@ -213,7 +214,7 @@ fn netdev(nic: &Card, world: &World) -> Result<String> {
     })
 }
 
-/// A static address with the MAC address that it is for.
+/// A static address with its MAC address.
 fn resolve(fixed: &FixedAddress, network: &str, guests: &Guests) -> Result<Static> {
     let FixedAddress { who, ip, name } = fixed;
     let mac = match who {
@@ -226,7 +227,8 @@ fn resolve(fixed: &FixedAddress, network: &str, guests: &Guests) -> Result<Stati
     Ok(Static { mac, ip: *ip, name: name.clone() })
 }
 
-/// The steps that give the card of a network its virtual functions, for good. Refuses a card that would have none.
+/// The steps that create the virtual functions of a network's card, permanently. Refuses a card
+/// that would have none.
 fn functions(
     wanted: &NewNetwork,
     network: &Network,
@@ -260,7 +262,7 @@ fn functions(
     }
 }
 
-/// The steps that make a network, or make it anew where it is there.
+/// The steps that create a network, or replace an existing one.
 fn steps_of(
     wanted: &NewNetwork,
     xml: &str,
@@ -271,7 +273,7 @@ fn steps_of(
     let xml = xml.to_owned();
     let (active, autostart) = state.map_or((false, false), |state| (state.active, state.autostart));
     let mut steps = Vec::new();
-    // What libvirt chose itself is left to it again, so it is not compared.
+    // Values that libvirt chose itself are left to it again, so they are not compared.
     let same = before.is_some_and(|before| {
         Network::read(&xml).is_ok_and(|planned| planned.differences(before).is_empty())
     });

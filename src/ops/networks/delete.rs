@@ -1,4 +1,4 @@
-//! `network delete`: a network goes, after the guests on it are named.
+//! `network delete`: deletes a network after naming the guests on it.
 
 use super::find;
 use super::guests::{Guests, told};
@@ -12,22 +12,22 @@ use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 
-/// What is left of a network that is deleted.
+/// What remains of a deleted network.
 #[derive(Debug)]
 pub struct Left {
-    /// Whether `network undo` makes it again; one that was defined nowhere is gone for good.
+    /// Whether `network undo` can restore it; a transient one is gone for good.
     pub is_kept: bool,
     /// The card whose virtual functions stay.
     pub card: Option<String>,
 }
 
-/// Deletes a network; what is left of it.
+/// Deletes a network. Returns what remains of it.
 pub fn take_away(session: &mut Session<'_>, name: &str) -> Result<Left> {
     session.check_first(|world| delete(world, name))?;
     Ok(session.run(|world| delete(world, name))?.change.about)
 }
 
-/// Plans a deletion; what becomes of the guests on the network is what is lost.
+/// Plans a deletion; what happens to the guests on the network is listed as lost.
 pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let hypervisor = &*world.hypervisor()?;
     let (state, network) = find(hypervisor, name)?;

@@ -1,4 +1,5 @@
-//! Networks of the replaced tool's that a guest is asked to be on and that are not there: they are made with it, and stay.
+//! Networks of `nvidia-vm` that a request names and that do not exist: they are created with the
+//! guest, and stay.
 
 use super::create::{new_steps, refusal, usual_nic};
 use super::{host, read};
@@ -8,8 +9,8 @@ use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, Network, Planned, Request, known, plan};
 use crate::world::World;
 
-/// The steps that make those of these networks that are not there and that their names alone say enough of: not a pool of
-/// virtual functions, which needs a card.
+/// The steps that create those of these networks that do not exist and whose names alone define
+/// them: not a pool of virtual functions, which needs a card.
 pub fn on_demand<'n>(
     names: impl Iterator<Item = &'n str>,
     hypervisor: &dyn Hypervisor,

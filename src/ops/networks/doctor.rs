@@ -1,5 +1,5 @@
-//! `network doctor`: what is asked of libvirt, of the guest's agent and of the host to find what breaks the path of each of
-//! a guest's NICs. The judgement is [`crate::network::doctor`]'s.
+//! `network doctor`: queries libvirt, the guest's agent and the host to find what breaks the path
+//! of each of a guest's NICs. The judgement is in [`crate::network::doctor`].
 
 mod filter;
 
@@ -48,7 +48,8 @@ pub struct Diagnosed {
     pub diagnosis: Diagnosis,
 }
 
-/// Looks at the NICs of a guest; its agent, unless `wait` is zero, may take so long.
+/// Diagnoses the NICs of a guest; its agent may take up to `wait`, and is not asked if that is
+/// zero.
 pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> {
     let hypervisor = &*world.hypervisor()?;
     let state = find(hypervisor, name)?.state;
@@ -81,11 +82,11 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     Ok(Diagnoses { domain: name.to_owned(), running, broken, nics })
 }
 
-/// What is known of the guest.
+/// What is known about the guest.
 struct Seen<'a> {
     /// Whether it runs.
     running: bool,
-    /// What its agent says; none: it does not answer.
+    /// Its agent's report; none: it does not answer.
     agent: Option<Inner<'a>>,
     /// Addresses of its NICs.
     known: &'a [GuestAddress],
@@ -95,7 +96,7 @@ struct Seen<'a> {
 struct Inner<'a> {
     /// Its agent.
     agent: &'a Agent<'a>,
-    /// Names and MAC addresses of its NICs, in its order; none: it does not tell.
+    /// Names and MAC addresses of its NICs, in its order; none: it does not report them.
     nics: Option<Vec<(String, String)>>,
 }
 
@@ -113,10 +114,10 @@ impl<'a> Inner<'a> {
         Inner { agent, nics }
     }
 
-    /// What it says of one NIC; none: it does not tell.
+    /// Its report on one NIC; none: it has none.
     fn view(&self, mac: &str) -> Option<Inside> {
         let name = self.nics.as_ref()?.iter().find(|(_, found)| found == mac).map(|(name, _)| name);
-        // What the guest says is printed, and part of a path: it has to be a name.
+        // The guest's answer is printed and used in a path, so it has to be a plain name.
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let Some(name) = name.filter(|name| !name.starts_with('.') && name.chars().all(fits))
         else {
@@ -131,7 +132,7 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// Looks at one NIC.
+/// Diagnoses one NIC.
 fn look(
     guest: &str,
     mut nic: Nic,

@@ -1,8 +1,8 @@
-//! Why what is asked of a network is refused.
+//! The errors of networks.
 
 use crate::error::Coded;
 
-/// Says why a network is not changed.
+/// The reason a network is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
 pub enum NetworkError {
@@ -14,7 +14,7 @@ pub enum NetworkError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The network has no definition that outlives it.
+    /// The network is transient: its definition does not outlive it.
     #[error("network `{name}` is defined nowhere and goes with its end, so it is not changed")]
     Transient {
         /// Its name.
@@ -48,7 +48,7 @@ pub enum NetworkError {
         /// The card.
         card: String,
     },
-    /// The network was edited since the change that is to be undone.
+    /// The network was edited since the change to be undone.
     #[error("{since} since {change}")]
     Edited {
         /// What has changed.
@@ -59,7 +59,7 @@ pub enum NetworkError {
     /// A setting of the NIC does not fit the network.
     #[error("{words} cannot be set on network `{network}` ({kind})")]
     NicSetting {
-        /// What.
+        /// The setting, and what is wrong.
         words: String,
         /// The network.
         network: String,

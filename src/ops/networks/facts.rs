@@ -1,4 +1,4 @@
-//! What is told of networks: `network list`, `network show`.
+//! Reports on networks: `network list`, `network show`.
 
 use super::guests::{GuestNic, Guests};
 use super::{find, read};

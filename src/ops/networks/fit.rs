@@ -1,4 +1,5 @@
-//! What may be set on a guest's NIC, by the kind of the network that it is on: libvirt says so only when the guest starts.
+//! Which settings a guest's NIC may have, by the kind of its network: libvirt reports it only when
+//! the guest starts.
 
 use super::{NetworkError, read};
 use crate::domain::wish::NicWish;
@@ -7,10 +8,11 @@ use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, known};
 use gpuvm_core::versions::Version;
 
-/// The first libvirt that puts the frames of a NIC on a Linux bridge into a VLAN.
+/// The first libvirt that supports VLAN tags for NICs on a Linux bridge.
 const BRIDGE_VLANS: Version = Version(11, 0, 0);
 
-/// Refuses what the networks of these NICs cannot do. Of one that is not there only what its name says is known.
+/// Refuses what the networks of these NICs cannot do. Of a missing network only what its name
+/// implies is known.
 pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<()> {
     let settings = |wish: &&NicWish| !wish.settings.is_plain();
     if !wishes.iter().any(|wish| settings(&wish)) {
@@ -38,7 +40,7 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<(
     Ok(())
 }
 
-/// Which settings a kind of network does not take, and what to do; none: it takes all.
+/// Which settings a kind of network does not take, and what to do; none: it accepts all.
 fn unfit(
     wish: &NicWish,
     kind: Kind,

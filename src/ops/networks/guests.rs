@@ -18,12 +18,13 @@ pub struct GuestNic {
     pub mac: String,
 }
 
-/// What hangs on what, of every domain.
+/// The interfaces of every domain, each with what it is connected to.
 #[derive(Debug)]
 pub struct Guests(Vec<(GuestNic, Hook)>);
 
 impl Guests {
-    /// Reads every domain: one that runs as it runs, else as it is defined. One that is not understood hangs on nothing.
+    /// Reads every domain: the live XML of a running one, otherwise the definition. One that cannot
+    /// be parsed counts as not connected.
     pub fn read(hypervisor: &dyn Hypervisor) -> Result<Guests> {
         let mut found = Vec::new();
         for summary in hypervisor.domains()? {
@@ -43,7 +44,7 @@ impl Guests {
         Ok(Guests(found))
     }
 
-    /// The interfaces on a network, by its name or by the bridge that it makes.
+    /// The interfaces on a network, by its name or by its bridge.
     pub fn on(&self, network: &Network) -> Vec<GuestNic> {
         let bridge = network.bridge.as_ref().filter(|_| network.kind.has_own_bridge());
         let is_on = |hook: &Hook| match &hook.network {
@@ -53,7 +54,7 @@ impl Guests {
         self.0.iter().filter(|(_, hook)| is_on(hook)).map(|(nic, _)| nic.clone()).collect()
     }
 
-    /// The first interface of a guest on a network of a name; none where there is none.
+    /// The MAC address of a guest's first interface on the named network.
     pub fn mac_on(&self, domain: &str, network: &str) -> Option<String> {
         let is_it = |(nic, hook): &&(GuestNic, Hook)| {
             nic.domain == domain && hook.network.as_deref() == Some(network)
@@ -62,7 +63,8 @@ impl Guests {
     }
 }
 
-/// What becomes of the guests on a network that goes down, a line each; `back`: it comes up again.
+/// What happens to the guests on a network that goes down, one line each; `back`: it comes up
+/// again.
 pub fn told(network: &Network, guests: &[GuestNic], back: bool) -> Vec<String> {
     let lines = guests.iter().filter_map(|GuestNic { domain, running, mac }| {
         Some(match (running, network.kind.has_own_bridge()) {
@@ -113,7 +115,7 @@ mod tests {
         assert_eq!(told(&nat, &guests.on(&nat), false), [cut("a"), cut("b"), off.clone()]);
         let until = |domain: &str| cut(domain) + ", until it is started again";
         assert_eq!(told(&nat, &guests.on(&nat), true), [until("a"), until("b")]);
-        // What is on a bridge or NIC of the host's keeps its link without libvirt's network.
+        // An interface on a bridge or NIC of the host keeps its link without libvirt's network.
         for kind in [Kind::Bridge, Kind::Macvtap(Mode::Bridge)] {
             let network = network(kind);
             let without = "leave running guest `a` without it at its next start".to_owned();

@@ -1,4 +1,5 @@
-//! Networks on a hypervisor in memory: what others do between the question and the lock, one that goes away, second runs.
+//! Networks on a hypervisor in memory: changes by others between the question and the lock, a
+//! network that disappears, repeated runs.
 
 use super::create::{NetworkPlan, NewNetwork, create, make};
 use super::delete::{delete, take_away};
@@ -18,13 +19,13 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// A network that is there, of libvirt's kind `nat`.
+/// An existing network, of libvirt's kind `nat`.
 const LAB: &str = "<network><name>lab</name><uuid>aaaaaaaa-2222-4333-8444-555555555555</uuid>\
     <forward mode='nat'/><bridge name='labbr' stp='on' delay='0'/>\
     <ip address='10.88.0.1' netmask='255.255.255.0'><dhcp>\
     <range start='10.88.0.2' end='10.88.0.254'/></dhcp></ip></network>";
 
-/// To have network `lab` with these addresses, in place of one that is there.
+/// The request for network `lab` with these addresses, replacing an existing one.
 fn lab(range: &str) -> NewNetwork {
     NewNetwork {
         name: "lab".into(),
@@ -44,7 +45,7 @@ fn lab(range: &str) -> NewNetwork {
     }
 }
 
-/// Puts a guest there that has a NIC on `lab`.
+/// Adds a guest with a NIC on `lab`.
 fn put_guest(fake: &Fake, runs: bool) {
     fake.put_xml(
         &format!(
@@ -56,14 +57,14 @@ fn put_guest(fake: &Fake, runs: bool) {
     );
 }
 
-/// A stage on which `lab` is up, before somebody who answers so.
+/// A stage on which `lab` is up, with a caller who answers this.
 fn stage(answer: Answer) -> Stage {
     let stage = Stage::who_says(answer);
     stage.fake.put_network(LAB, true);
     stage
 }
 
-/// Makes a change; something happens before it is planned for the second time, which is with the lock.
+/// Makes a change; something happens before it is planned for the second time, with the lock held.
 fn run<T>(
     stage: &Stage,
     plan: impl Fn(&crate::world::World) -> Result<crate::change::Change<T>>,
@@ -137,7 +138,7 @@ fn a_running_guest_is_asked_about_and_a_no_changes_nothing() {
 
 #[test]
 fn a_guest_that_comes_in_between_keeps_its_link() {
-    // Without a guest nothing is asked; of one that comes in between, it is.
+    // Without a guest nothing is asked; a guest that appears in between causes the question.
     let appears = |fake: &Fake| put_guest(fake, true);
     let asked = stage(Answer::No);
     let changed = run(&asked, |world| create(world, &lab("10.89.0.0/24")), appears);
@@ -160,7 +161,7 @@ fn a_network_that_is_changed_in_between_is_not_deleted_and_is_what_a_replacement
     assert!(matches!(error, Error::Changed { .. }), "{error}");
     assert_eq!(asked.fake.network_now("lab").unwrap().xml, edited);
     assert_eq!((asked.fake.calls.get(), asked.journals()), (0, 0));
-    // Nobody was asked: it is planned anew from what is there by now.
+    // Nobody was asked: it is planned again from the current state.
     let unasked = stage(Answer::Nobody);
     let done = run(&unasked, |world| create(world, &lab("10.89.0.0/24")), edit).unwrap();
     assert_eq!(done.change.about.before.as_deref(), Some(edited.as_str()));
@@ -186,7 +187,7 @@ fn a_hypervisor_that_goes_away_leaves_the_network_that_was_there() {
         stage.fake.away_from.set(None);
         stage.recover();
         let lab = stage.fake.network_now("lab").unwrap();
-        // Where links are cut already, a killed change is finished; else it is undone.
+        // If links are cut already, an interrupted change is finished; otherwise it is undone.
         let is_new = lab.xml.contains("10.89.0.1");
         assert!(lab.xml == LAB || is_new, "away from call {from}: {}", lab.xml);
         assert_eq!((lab.active, lab.autostart), (true, is_new), "away from call {from}");
@@ -249,7 +250,7 @@ fn networks_that_are_known_by_name_are_made_on_demand() {
     let demand = |names: &[&str]| {
         on_demand(names.iter().copied(), &*stage.fake, &stage.world).unwrap().len()
     };
-    // Defined, with libvirt, up, read back; a pool of virtual functions needs a card.
+    // Defined, autostarted, started, read back; a pool of virtual functions needs a card.
     assert_eq!(demand(&["default", "lab", "iovnet0", "unknown"]), 4);
     assert_eq!(demand(&["default", "private-net"]), 8);
     let wish = |text: &str| [text.parse::<NicWish>().unwrap()];

@@ -1,4 +1,5 @@
-//! `network undo`: the last change or the deletion of a network is taken back, if nobody has edited it since.
+//! `network undo`: reverts the last change or the deletion of a network, if nobody has edited it
+//! since.
 
 use super::guests::{Guests, told};
 use super::{Answered, NetworkError, answered, read};
@@ -15,12 +16,12 @@ use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 
-/// What is known of an undoing.
+/// The plan of an undo.
 #[derive(Debug)]
 pub struct NetworkUndo {
-    /// What is put back.
+    /// The history entry that is restored.
     pub entry: NetworkEntry,
-    /// The definition now; none: the network is not there.
+    /// The definition now; none: the network does not exist.
     pub now: Option<String>,
 }
 
@@ -30,7 +31,7 @@ pub fn named(entry: &NetworkEntry) -> String {
     format!("the {what} of network `{}` ({})", entry.name, when(entry.at_s))
 }
 
-/// Takes the last change of a network back.
+/// Reverts the last change of a network.
 pub fn take_back(
     session: &mut Session<'_>,
     name: &str,
@@ -39,7 +40,7 @@ pub fn take_back(
     answered(session, name, |world| undo(world, name, force), |_| None)
 }
 
-/// Plans the undoing of the last change of a network; `force`: also where it was edited since.
+/// Plans to undo the last change of a network; `force`: even if it was edited since.
 pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo>> {
     let hypervisor = &*world.hypervisor()?;
     if let Some(host) = hypervisor.machine().elsewhere() {
@@ -85,7 +86,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     Ok(Change { losses: lost, question, again, hold: Hold::Answered, ..change })
 }
 
-/// The steps that bring a network back to what it was.
+/// The steps that restore a network.
 fn steps_of(entry: &NetworkEntry, state: Option<&NetworkState>) -> Vec<NetworkStep> {
     let named = || entry.name.clone();
     let xml = entry.before.clone();

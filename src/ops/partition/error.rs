@@ -1,4 +1,5 @@
-//! Why a partition is not shown, activated, released or restored: one type for all verbs, and what helps.
+//! The errors of showing, activating, releasing and restoring partitions: one type for all verbs,
+//! with hints.
 
 use crate::apply::partition::PartitionError;
 use crate::error::{Coded, Error};
@@ -6,15 +7,15 @@ use crate::shell::word;
 use gpuvm_core::fabric::{Modules, ModulesText, NeedRefusal, PartitionRefusal};
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 
-/// Why partitions are not as wanted.
+/// The reason partitions are not as wanted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum FabricError {
-    /// Nobody shares NVSwitches here.
+    /// This host does not share NVSwitches between guests.
     #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
     #[strum(to_string = "fabric-not-shared")]
     NotShared,
-    /// Virtual GPUs are passed, and whose a partition is then is not known here.
+    /// Virtual GPUs are in use, and the holder of a partition is then not known here.
     #[error(
         "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of partition {partition} is not known"
     )]
@@ -33,31 +34,32 @@ pub enum FabricError {
         partition: u32,
         /// The domain.
         domain: String,
-        /// Why.
+        /// The reason.
         why: ManagerRefusal,
     },
-    /// Fabric Manager and the driver of the host are of two versions.
+    /// The versions of Fabric Manager and of the host's driver differ.
     #[error(
         "Fabric Manager is of version {manager}, and the driver of this host of {driver}: guests get NVLink only where \
          both are of one version"
     )]
     #[strum(to_string = "fabric-versions")]
     Versions {
-        /// Fabric Manager's.
+        /// Fabric Manager's version.
         manager: String,
-        /// The driver's.
+        /// The driver's version.
         driver: String,
     },
-    /// Whether somebody has its GPUs cannot be told.
+    /// The holders of its GPUs cannot be determined.
     #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
     #[strum(to_string = "fabric-unknown-modules")]
     UnknownModules {
         /// The partition.
         partition: u32,
-        /// Those whose GPU is unknown.
+        /// The modules whose GPU is unknown.
         modules: Modules,
     },
-    /// Which modules a guest's GPUs are is not known, and Fabric Manager lists another number of them.
+    /// The modules of a guest's GPUs are not known, and Fabric Manager lists another number of
+    /// them.
     #[error(
         "NVLink partition {partition}: which modules the GPUs of domain `{domain}` are is not known"
     )]
@@ -68,16 +70,16 @@ pub enum FabricError {
         /// The domain.
         domain: String,
     },
-    /// A domain that others start has GPUs that are no partition.
+    /// A domain that is started by others has GPUs that form no partition.
     #[error("domain `{domain}` would have no working CUDA: {why}")]
     #[strum(to_string = "fabric-no-partition")]
     NoPartition {
         /// The domain.
         domain: String,
-        /// Why.
+        /// The reason.
         why: NeedRefusal,
     },
-    /// Fabric Manager was told that a partition is active, and lists it as inactive.
+    /// Fabric Manager accepted a partition as active, and lists it as inactive.
     #[error(
         "Fabric Manager has taken the list of active partitions, and lists partition {partition} as inactive"
     )]
@@ -86,7 +88,8 @@ pub enum FabricError {
         /// The partition.
         partition: u32,
     },
-    /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than then.
+    /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than
+    /// before.
     #[error(
         "NVLink partition {partition} is active: Fabric Manager's list has changed since the plan"
     )]
@@ -126,13 +129,13 @@ impl From<RestoreFileError> for FabricError {
 }
 
 impl FabricError {
-    /// It with what helps.
+    /// This error with a hint.
     pub fn told(self) -> Error {
         let helps = self.helps();
         self.hint(helps)
     }
 
-    /// What helps.
+    /// The hint.
     pub fn helps(&self) -> String {
         const MODULES: &str = "`gpuvm host modules` shows which module ids are known";
         const LIST: &str = "`gpuvm fabric show` lists partitions and who holds them";
@@ -167,7 +170,7 @@ impl FabricError {
     }
 }
 
-/// What helps where a partition is not activated.
+/// The hint if a partition is not activated.
 pub fn hint(refusal: &PartitionRefusal) -> String {
     if let Some(partition) = refusal.stale() {
         return format!("`gpuvm fabric release {partition}` deactivates it");

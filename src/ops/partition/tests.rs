@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// UUID of the guest.
 const OWN: &str = "11111111-2222-4333-8444-555555555555";
-/// UUID of another one.
+/// UUID of another guest.
 const OTHER: &str = "22222222-2222-4333-8444-555555555555";
 /// The partitions of an HGX H100 that matter here.
 const SETS: [(u32, &[u32]); 4] =
@@ -30,12 +30,12 @@ struct Fm {
     active: RefCell<BTreeSet<u32>>,
     /// The code that every call returns.
     code: Cell<Option<i32>>,
-    /// Whether its definitions are others by now.
+    /// Whether its partition definitions have changed.
     is_changed: Cell<bool>,
 }
 
 impl Fm {
-    /// What a call returns.
+    /// The result of a call.
     fn call(&self, call: &str) -> Result<(), ManagerRefusal> {
         let call = call.to_owned();
         let refused = |code| Err(ManagerRefusal::Call { call, code: Code(code) });
@@ -124,7 +124,7 @@ impl Place {
         Place { stage, fm, gpus }
     }
 
-    /// The same, where the versions are these.
+    /// The same place with these versions.
     fn with_versions(mut self, manager: &str, driver: &str) -> Place {
         let known =
             Some(FabricVersions { manager: Some(manager.into()), driver: Some(driver.into()) });
@@ -156,7 +156,7 @@ impl Place {
         DomainXml::parse(&text).unwrap()
     }
 
-    /// Has a partition active and remembered for a domain.
+    /// Marks a partition as active and recorded for a domain.
     fn has(&self, id: u32, uuid: &str) {
         let modules = SETS.iter().find(|(known, _)| *known == id).unwrap().1;
         let mut file = RestoreFile::lock(&self.file(), Duration::ZERO).unwrap();
@@ -171,7 +171,7 @@ impl Place {
         self.stage.dir.path().join("fabric.json")
     }
 
-    /// What a guest of these modules needs to start.
+    /// The step that a guest with these modules needs to start.
     fn start(&self, modules: &[u32]) -> Result<Option<Step>> {
         let topology = self.stage.world.topology().unwrap();
         let devices = self.of(modules);
@@ -179,7 +179,7 @@ impl Place {
         to_start(&self.stage.world, &topology, guest)
     }
 
-    /// The same where it is refused: code, text, hint.
+    /// The same if it is refused: code, text, hint.
     fn refused(&self, modules: &[u32]) -> (&'static str, String, String) {
         let mut error = self.start(modules).unwrap_err();
         loop {
@@ -191,7 +191,8 @@ impl Place {
         }
     }
 
-    /// Does the deactivations among these steps, and says what is active then, by Fabric Manager and by the file.
+    /// Performs the deactivations among these steps. Returns what is active then, by Fabric Manager
+    /// and by the file.
     fn after(&self, steps: &[Step]) -> (Vec<u32>, Vec<u32>) {
         let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(());
         let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);
@@ -218,10 +219,10 @@ fn a_start_activates_the_partition_of_exactly_its_gpus() {
     assert_eq!(step(&[3, 1]).unwrap(), "activate NVLink partition 3 (modules 1, 3)");
     assert_eq!(step(&[1]).unwrap(), "activate NVLink partition 7 (module 1)");
     assert_eq!(step(&[]), None);
-    // Its own one that is active still.
+    // Its own partition is still active.
     place.has(3, OWN);
     assert_eq!(step(&[1, 3]).unwrap(), "activate NVLink partition 3 (modules 1, 3)");
-    // While Fabric Manager is starting the host's own knowledge counts.
+    // While Fabric Manager is starting, the known topology of the host is used.
     place.fm.code.set(Some(-8));
     assert!(step(&[1, 3]).is_some());
 }
@@ -286,13 +287,13 @@ fn what_was_active_for_a_guest_is_deactivated_and_its_gpus_reset() {
     ];
     assert_eq!(shown(&steps), wanted);
     assert_eq!(shown(&once_gone(&place.stage.world, &xml, true).unwrap()), wanted[..1]);
-    // Where Fabric Manager is away, the steps are there all the same: they leave it for later.
+    // If Fabric Manager is not running, the steps exist anyway: they leave it for later.
     place.fm.code.set(Some(-9));
     assert_eq!(once_stopped(&place.stage.world, &xml, true).unwrap(), steps);
     assert_eq!(place.after(&steps), (vec![3, 4], vec![3, 4]));
     place.fm.code.set(None);
     assert_eq!(place.after(&steps), (vec![4], vec![4]));
-    // Activated by others: the guest that runs with all of its GPUs is the only one to use it.
+    // Activated by others: the guest that runs with all of its GPUs is its only user.
     place.fm.active.borrow_mut().insert(3);
     assert_eq!(once_stopped(&place.stage.world, &xml, true).unwrap(), steps);
     assert!(once_stopped(&place.stage.world, &xml, false).unwrap().is_empty());
@@ -307,7 +308,8 @@ fn the_partition_of_a_gpu_that_has_left_the_bus_is_deactivated_whole() {
     let reset = format!("reset {}", place.gpus[0]);
     assert_eq!(shown(&steps), ["deactivate NVLink partition 3 (modules 1, 3)".to_owned(), reset]);
     assert_eq!(place.after(&steps), (vec![], vec![]));
-    // Of nobody's record nobody can tell that it is this guest's alone; it is said, and stays.
+    // Without a record it cannot be determined that it is only this guest's; a warning is given,
+    // and it stays.
     place.fm.active.borrow_mut().insert(3);
     assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
     assert_eq!(place.stage.caller.heard("warning: NVLink partition 3 has GPUs of domain `a`"), 1);
@@ -329,7 +331,7 @@ fn what_is_remembered_of_a_guest_without_functions_is_deactivated() {
     let steps = to_restart(&place.stage.world, &xml, &with).unwrap();
     assert_eq!(shown(&steps).last().unwrap(), "activate NVLink partition 4 (modules 2, 4)");
     assert_eq!(place.after(&steps), (vec![], vec![]));
-    // A list that nobody can read is of no concern to it.
+    // For this guest an unreadable list does not matter.
     std::fs::write(place.file(), "{").unwrap();
     assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
     assert_eq!(place.stage.caller.heard("warning"), 0);
@@ -346,7 +348,7 @@ fn a_restart_takes_what_the_stop_gives_back_and_refuses_what_others_have() {
     let steps = shown(&to_restart(&place.stage.world, &before, &after).unwrap());
     assert_eq!(steps[0], "deactivate NVLink partition 3 (modules 1, 3)");
     assert_eq!(steps.last().unwrap(), "activate NVLink partition 7 (module 1)");
-    // What another one has.
+    // The partition of another guest.
     place.fm.active.borrow_mut().insert(4);
     let other = place.domain("b", OTHER, &[2, 4]);
     place.stage.fake.put_xml(other.text(), true);

@@ -1,4 +1,5 @@
-//! One truth: what is planned is what is exported and what `create` would define, whatever is asked of whatever host.
+//! Consistency: for any request and host, the plan, the export and the definition of `create`
+//! agree.
 
 use super::*;
 use crate::create::{self, CreateRequest};
@@ -40,24 +41,25 @@ const TEMPLATE: &str = "<domain type='kvm'>\n  <name>t</name>\n  <memory>1</memo
     <disk type='file' device='disk'>\n      <driver name='qemu' iothread='3'/>\n      <source file='/own.raw'/>\n      \
     <target dev='vdq' bus='virtio'/>\n    </disk>\n  </devices>\n</domain>\n";
 
-/// What is asked, and of whom.
+/// A request and its host.
 #[derive(Debug, Clone)]
 struct Case {
-    /// The host, counted round.
+    /// The index of the host, modulo their number.
     host: usize,
     /// The guest.
     request: Request,
-    /// How it runs.
+    /// The virtualization type.
     virt: VirtType,
-    /// Whether the host is a recorded one; else what its hypervisor can do with disks.
+    /// None: the host is a recorded one; otherwise whether its hypervisor can map queues of a disk
+    /// to I/O threads.
     maps_queues: Option<bool>,
     /// Whether its template has a disk of its own.
     own_template: bool,
-    /// Whether the boot disk is one that is there; else it is made of an image.
+    /// Whether the boot disk exists already; otherwise it is created from an image.
     own_disk: bool,
 }
 
-/// Guests, such as have a place and such as have none.
+/// Guests that fit on the host and guests that do not.
 fn request() -> impl Strategy<Value = Request> {
     let gpus = prop_oneof![0..17u32, Just(1), Just(2), Just(4), Just(8)];
     let vcpus = proptest::option::weighted(0.4, 1..130u32);
@@ -113,12 +115,13 @@ struct Numbers {
     /// vCPUs, memory and host nodes of each cell.
     cells: Vec<(Vec<u32>, MemSize, String)>,
     devices: Vec<Bdf>,
-    /// Where its cache leaves come from.
+    /// The source of its cache leaves.
     cache: Option<String>,
 }
 
 impl Numbers {
-    /// Those of a plan. One cell that is on no node is not written for a guest that nothing is passed to.
+    /// The numbers of a plan. A single cell without a host node is not written for a guest without
+    /// passed-through devices.
     fn planned(planned: &Planned) -> Numbers {
         let place = &planned.placement;
         let is_numa = place.cells.len() > 1
@@ -142,7 +145,7 @@ impl Numbers {
         }
     }
 
-    /// Those of a definition.
+    /// The numbers of a definition.
     fn defined(xml: &DomainXml) -> Numbers {
         let claims = Claims::read(xml);
         assert!(claims.faults.is_empty(), "{:?}", claims.faults);
@@ -188,7 +191,7 @@ impl Numbers {
     }
 }
 
-/// The disks of a case: one that the guest writes.
+/// The disks of a case: one writable disk.
 fn disks(case: &Case, dir: &Path) -> StorageRequest {
     let disk = dir.join("disk.raw");
     let is_named = case.own_disk || case.maps_queues.is_some();
@@ -199,7 +202,7 @@ fn disks(case: &Case, dir: &Path) -> StorageRequest {
     }
 }
 
-/// What `create` would define.
+/// The definition that `create` would make.
 fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> DomainXml {
     let seed = SeedRequest {
         ssh_key: Vec::new(),
@@ -226,13 +229,13 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
     create::create(world, &wanted).unwrap_or_else(|error| panic!("create: {error}")).about
 }
 
-/// A definition without what gpuvm notes in it for itself, such as the drivers that `create` unbinds.
+/// A definition without gpuvm's own metadata, such as the drivers that `create` unbinds.
 fn without_record(xml: &DomainXml) -> String {
     let record = xml.root().child("metadata").unwrap().xml();
     xml.text().replace(record, "")
 }
 
-/// Compares them; whether the guest has a place.
+/// Compares the three. Returns whether the guest fits on the host.
 fn agree(case: &Case) -> bool {
     let stage = Stage::who_says(Answer::Yes);
     let dir = stage.dir.path();

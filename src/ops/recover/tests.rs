@@ -1,4 +1,4 @@
-//! What becomes of killed changes, on a hypervisor in memory.
+//! Recovery of interrupted changes, on a hypervisor in memory.
 
 use super::*;
 use crate::reporter::Answer;
@@ -8,7 +8,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// A machine on which the making of guest `a` was killed: at its definition (0) or its start (1), or after both (2).
+/// A machine on which the creation of guest `a` was killed: at its definition (0) or its start (1),
+/// or after both (2).
 fn killed(answer: Answer, at: usize) -> Stage {
     let stage = Stage::who_says(answer);
     *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
@@ -26,19 +27,19 @@ fn killed(answer: Answer, at: usize) -> Stage {
     stage
 }
 
-/// What comes after all steps: the kill.
+/// The action after all steps: the kill.
 fn killed_after(at: usize) -> Result<()> {
     assert_eq!(at, 2);
     kill();
     Ok(())
 }
 
-/// Recovers with these wishes.
+/// Recovers with this request.
 fn run(stage: &Stage, wanted: &Recover, manner: Manner) -> Result<Outcome> {
     recover(&mut Session::begin(&stage.world, manner).unwrap(), wanted)
 }
 
-/// The same without any.
+/// Recovers with the default request.
 fn plain(stage: &Stage) -> Outcome {
     run(stage, &Recover::default(), manner(Confirm::Ask)).unwrap()
 }
@@ -48,12 +49,12 @@ fn directory(stage: &Stage) -> PathBuf {
     stage.dir.path().join("journal")
 }
 
-/// The journal that lies there.
+/// The path of the only journal.
 fn journal(stage: &Stage) -> PathBuf {
     fs::read_dir(directory(stage)).unwrap().next().unwrap().unwrap().path()
 }
 
-/// Changes what the first line of a journal says.
+/// Changes a field in the first line of a journal.
 fn tell(path: &Path, field: &str, value: serde_json::Value) {
     let text = fs::read_to_string(path).unwrap();
     let (first, rest) = text.split_once('\n').unwrap();
@@ -160,13 +161,13 @@ fn a_damaged_journal_hinders_no_other_and_is_put_away_after_a_yes() {
 fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
     let stage = killed(Answer::No, 2);
     tell(&journal(&stage), "boot", "another".into());
-    // Off, as after a boot: what it started is not there any more.
+    // Off, as after a boot: the guest that it started no longer runs.
     stage.fake.put("a", UUID, false);
     let outcome = plain(&stage);
     assert!(outcome.failed.is_empty() && stage.is_untouched(), "{outcome:?}");
     let starts = |step: &Step| matches!(step, Step::StartDomain { .. });
     assert!(!outcome.settled[0].recovery.steps.iter().any(starts), "{outcome:?}");
-    // Started since by somebody: it is ended by its name only.
+    // Started since by somebody: it is ended only if named.
     let stage = killed(Answer::No, 2);
     tell(&journal(&stage), "boot", "another".into());
     assert_eq!((code(&plain(&stage)), stage.fake.runs("a")), ("declined", Some(true)));

@@ -1,4 +1,4 @@
-//! The skeleton on a hypervisor in memory.
+//! The procedure of changes on a hypervisor in memory.
 
 use super::*;
 use crate::restart;
@@ -113,7 +113,7 @@ fn a_lock_that_another_holds_is_an_error_and_nothing_is_done() {
         assert!(matches!(stage.create(confirm).unwrap_err(), Error::Lock(_)));
         assert!(stage.is_untouched());
     }
-    // Where it is asked first, another may take it while the question stands.
+    // If the question comes first, another may take it while the question is open.
     assert_eq!(stage.caller.heard("ask"), 1);
     drop(held);
     stage.create(Confirm::Given).unwrap();
@@ -121,7 +121,8 @@ fn a_lock_that_another_holds_is_an_error_and_nothing_is_done() {
 
 #[test]
 fn a_run_that_is_killed_at_any_record_is_refused_to_the_next_until_it_is_recovered() {
-    // At a telling: before the step is written down; at a call: after it was, before it is done.
+    // At a message: before the step is written to the journal; at a call: after that, before it is
+    // done.
     for (telling, at) in [(true, 0), (true, 1), (true, 2), (false, 0), (false, 1)] {
         let stage = Stage::who_says(Answer::Yes);
         if telling {
@@ -150,7 +151,7 @@ fn a_run_that_is_killed_at_any_record_is_refused_to_the_next_until_it_is_recover
         stage.caller.at(|_| {});
         *stage.fake.at.borrow_mut() = None;
         let before = stage.fake.calls.get();
-        // The first step was announced and not begun: there is nothing to be undone.
+        // The first step was announced and not begun: there is nothing to undo.
         if (telling, at) != (true, 0) {
             let error = stage.create(Confirm::Given).unwrap_err();
             let code = error.refusal().map(|refusal| refusal.code);
@@ -170,7 +171,7 @@ fn a_hypervisor_that_goes_away_leaves_all_or_nothing() {
         stage.fake.away_from.set(Some(from));
         let error = stage.create(Confirm::Given).unwrap_err();
         let Error::Apply(applied) = &error else { panic!("{error}") };
-        // A call may have got there although the answer did not: then a journal stays.
+        // A call may have arrived although its answer did not: then a journal stays.
         assert_eq!(applied.needs_recovery(), stage.journals() == 1, "{error}");
         stage.fake.away_from.set(None);
         stage.recover();

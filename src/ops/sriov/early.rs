@@ -1,4 +1,5 @@
-//! Virtual functions that are made while the machine boots: nothing uses them yet, there is no libvirt, and nobody is asked.
+//! Creates virtual functions while the machine boots: nothing uses them yet, libvirt does not run,
+//! and nobody is asked.
 
 use super::{CardError, autoprobe};
 use crate::apply::nic::NicStep;
@@ -14,10 +15,11 @@ use crate::world::World;
 use gpuvm_core::words;
 use std::time::{Duration, Instant};
 
-/// How long a card's driver and the name of its network device are waited for.
+/// How long to wait for a card's driver and the name of its network device.
 const BOOT_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes the virtual functions of these cards. A card that cannot have them does not hinder the others.
+/// Creates the virtual functions of these cards. A card that cannot have them does not prevent the
+/// others.
 pub fn make(world: &World, cards: &[(Bdf, AtBoot)]) -> Result<()> {
     let root = FsRoot::live()?;
     let until = Instant::now() + BOOT_WAIT;
@@ -39,7 +41,7 @@ pub fn make(world: &World, cards: &[(Bdf, AtBoot)]) -> Result<()> {
         .hint("`gpuvm nic vfs PF --count N --at-boot` writes the list anew"))
 }
 
-/// Watches a run that nobody can end.
+/// The watch of a run that cannot be interrupted.
 struct Quiet;
 
 impl Observer for Quiet {
@@ -50,7 +52,8 @@ impl Observer for Quiet {
     }
 }
 
-/// The steps that give a card its virtual functions at boot, once its driver has it and its network device has its name.
+/// The steps that create a card's virtual functions at boot, once its driver is bound and its
+/// network device has its name.
 fn steps(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec<Step>> {
     let AtBoot { id, count, host_drivers } = at_boot;
     let count = *count;
@@ -88,7 +91,8 @@ fn steps(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec
     }
 }
 
-/// Whether udev has done with a network device, so that its name stays; so where no udev runs.
+/// Whether udev has finished with a network device, so that its name is final; also if udev does
+/// not run.
 fn is_named_by_udev(root: &FsRoot, netdev: &str) -> Result<bool> {
     let Some(dir) = root.dir(&format!("sys/class/net/{netdev}"))? else { return Ok(false) };
     let number: u32 = dir.number("ifindex")?.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Virtual functions of a recorded card, with guests on a hypervisor in memory. None is made: this machine has no such card.
+//! Virtual functions of a recorded card, with guests on a hypervisor in memory. None is created:
+//! this machine has no such card.
 
 use super::{Functions, set_functions};
 use crate::bdf::Bdf;
@@ -19,7 +20,7 @@ fn stage(answer: Answer) -> Stage {
     stage
 }
 
-/// Puts a guest there that has the first of them.
+/// Adds a guest that has the first of them.
 fn put_guest(fake: &Fake, runs: bool) {
     fake.put_xml(
         &format!(
@@ -32,7 +33,7 @@ fn put_guest(fake: &Fake, runs: bool) {
     );
 }
 
-/// Sets their number; something happens once the question is answered, before the lock is there.
+/// Sets their number; something happens once the question is answered, before the lock is taken.
 fn set(stage: &Stage, count: u32, between: impl Fn(&Fake)) -> Result<Done<Bdf>> {
     let card = Card::Netdev("ens1f0np0".into());
     let wanted = Functions { card, count, host_drivers: false, at_boot: None };
@@ -76,6 +77,6 @@ fn a_guest_that_is_started_in_between_keeps_its_own() {
     assert_eq!(code(&error), Some("card-in-use"), "{error}");
     assert!(error.to_string().contains("0000:3b:00.2 is used by"), "{error}");
     assert_eq!((stage.caller.heard("ask"), stage.journals()), (1, 0));
-    // That it is off is no hindrance, and said once.
+    // A stopped guest does not prevent it, and is reported once.
     assert_eq!(stage.caller.heard("domain `a`, which is off, has 0000:3b:00.2"), 1);
 }

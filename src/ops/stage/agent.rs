@@ -1,4 +1,4 @@
-//! A guest's agent in memory: its files lie below a directory, and what it runs is run there.
+//! A guest's agent in memory: its files are below a directory, and its programs run there.
 
 use super::failed;
 use crate::agent::BASE64;
@@ -14,20 +14,20 @@ use std::process::Command;
 pub struct FakeAgent {
     /// The guest's files.
     pub root: tempfile::TempDir,
-    /// Commands that it refuses as distributions do.
+    /// Commands that it refuses, as some distributions do.
     pub forbidden: RefCell<Vec<&'static str>>,
-    /// A file with the text that somebody else writes after the next write of the agent.
+    /// A file and the text that somebody else writes into it after the agent's next write.
     pub rival: RefCell<Option<(String, String)>>,
-    /// Commands that have changed something.
+    /// The number of commands that changed something.
     pub changes: Cell<usize>,
-    /// Open files by handle: what is left to be read, or where it is written to.
+    /// Open files by handle: the rest to be read, or the path written to.
     open: RefCell<BTreeMap<i64, (PathBuf, Vec<u8>)>>,
-    /// The exit code of the last program, and what it printed.
+    /// The exit code of the last program, and its output.
     ended: RefCell<(i32, String)>,
 }
 
 impl FakeAgent {
-    /// One of a guest that runs Linux with systemd.
+    /// The agent of a guest that runs Linux with systemd.
     pub fn new() -> FakeAgent {
         let agent = FakeAgent {
             root: tempfile::tempdir().unwrap(),
@@ -48,25 +48,25 @@ impl FakeAgent {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
-    /// Puts a file there.
+    /// Writes a file.
     pub fn put(&self, path: &str, text: &str) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    /// Makes a link of two paths of the guest.
+    /// Creates a link between two paths of the guest.
     pub fn link(&self, path: &str, to: &str) {
         std::os::unix::fs::symlink(self.path(to), self.path(path)).unwrap();
     }
 
-    /// Where a link of the guest leads to; none: it is no link.
+    /// The target of a link in the guest; none: it is no link.
     pub fn link_to(&self, path: &str) -> Option<String> {
         let to = std::fs::read_link(self.path(path)).ok()?;
         Some(format!("/{}", to.strip_prefix(self.root.path()).unwrap().display()))
     }
 
-    /// What there is: paths, and of each where it leads to or its text.
+    /// All files: each path with its link target or its text.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let (mut files, mut left) = (BTreeMap::new(), vec![self.root.path().to_owned()]);
         while let Some(dir) = left.pop() {
@@ -153,21 +153,22 @@ impl FakeAgent {
         Ok(json!(handle))
     }
 
-    /// Reads all that is left.
+    /// Reads all the rest.
     fn read(&self, given: &Value) -> Value {
         let mut open = self.open.borrow_mut();
         let bytes = std::mem::take(&mut open.get_mut(&handle(given)).unwrap().1);
         json!({ "buf-b64": BASE64.encode(&bytes), "count": bytes.len(), "eof": true })
     }
 
-    /// Takes what is written.
+    /// Stores what is written.
     fn written(&self, given: &Value) -> Value {
         let bytes = BASE64.decode(given["buf-b64"].as_str().unwrap()).unwrap();
         self.open.borrow_mut().get_mut(&handle(given)).unwrap().1.extend(&bytes);
         json!({ "count": bytes.len(), "eof": false })
     }
 
-    /// Runs a program with its paths below the root; systemd's makes the link of the only line that is here.
+    /// Runs a program with its paths below the root; systemd-tmpfiles creates the link of the only
+    /// line present.
     fn run(&self, given: &Value) -> (i32, String) {
         let words = given["arg"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
         let words: Vec<&str> = words.collect();
@@ -197,7 +198,7 @@ fn handle(given: &Value) -> i64 {
     given["handle"].as_i64().unwrap()
 }
 
-/// What libvirt says where an agent refuses.
+/// libvirt's error for an agent's refusal.
 fn refused(message: &str) -> HypervisorError {
     let message = format!("unable to execute QEMU agent command: {message}");
     HypervisorError { message, ..failed("ask the agent", HypervisorErrorKind::Other) }

@@ -17,48 +17,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// What happens at a call, by its number.
+/// An action at a call, which gets the call's number.
 pub type At = Box<dyn Fn(usize)>;
 
-/// A hypervisor in memory: each domain by its name with its definition and whether it runs.
+/// A hypervisor in memory: domains by name, each with its definition and whether it runs.
 #[derive(Default)]
 pub struct Fake {
     /// The domains.
     pub domains: RefCell<BTreeMap<String, (String, bool)>>,
-    /// The XML that domains run by, where that is not their definition.
+    /// The live XML of domains, if it differs from their definition.
     pub live: RefCell<BTreeMap<String, String>>,
-    /// Domains that have crashed while they ran, and keep their process.
+    /// Domains that have crashed and kept their process.
     pub crashed: RefCell<BTreeSet<String>>,
     /// Domains that cannot be read, and why.
     pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
     /// Domains whose definition does not outlive them.
     pub transient: RefCell<BTreeSet<String>>,
-    /// Whether one disk can be served by several I/O threads.
+    /// Whether several I/O threads can serve one disk.
     pub maps_queues: Cell<bool>,
     /// Its networks, by name.
     pub networks: RefCell<BTreeMap<String, NetworkState>>,
-    /// What agents answer, by the command.
+    /// The answers of agents, by command.
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// The addresses that its guests have once they run.
     pub addresses: RefCell<Vec<GuestAddress>>,
-    /// The guest behind every agent; none: they answer by [`Fake::agent`].
+    /// The guest behind every agent; none: they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
-    /// Commands that agents were given, so far.
+    /// The number of commands to agents so far.
     pub asked: Cell<usize>,
-    /// Whether nothing answers any more.
+    /// Whether the hypervisor no longer answers.
     pub gone: Cell<bool>,
     /// The directories of its pools, by name.
     pub pools: RefCell<BTreeMap<String, tempfile::TempDir>>,
-    /// Calls that change something, so far.
+    /// The number of changing calls so far.
     pub calls: Cell<usize>,
-    /// From this call on it is away.
+    /// The call from which on it is unreachable.
     pub away_from: Cell<Option<usize>>,
-    /// What happens at each call that changes something, by its number.
+    /// The action at each changing call.
     pub at: RefCell<Option<At>>,
 }
 
 impl Fake {
-    /// Counts a call, and fails it where the hypervisor is away.
+    /// Counts a call, and fails it if the hypervisor is unreachable.
     pub(super) fn call(&self, doing: &str) -> Result<(), HypervisorError> {
         let number = self.calls.replace(self.calls.get() + 1);
         if let Some(at) = &*self.at.borrow() {
@@ -70,7 +70,7 @@ impl Fake {
         Err(failed(doing, HypervisorErrorKind::NoConnection))
     }
 
-    /// Fails where nothing answers.
+    /// Fails if the hypervisor does not answer.
     pub(super) fn answers(&self, doing: &str) -> Result<(), HypervisorError> {
         match self.gone.get() {
             true => Err(failed(doing, HypervisorErrorKind::NoConnection)),
@@ -93,17 +93,17 @@ impl Fake {
         }
     }
 
-    /// Whether a domain runs; none: there is none.
+    /// Whether a domain runs; none: it does not exist.
     pub fn runs(&self, name: &str) -> Option<bool> {
         self.domains.borrow().get(name).map(|(_, runs)| *runs)
     }
 
-    /// Puts a domain there.
+    /// Adds a domain.
     pub fn put(&self, name: &str, uuid: &str, runs: bool) {
         self.domains.borrow_mut().insert(name.to_owned(), (xml(name, uuid), runs));
     }
 
-    /// Puts a definition there.
+    /// Adds a domain by its XML.
     pub fn put_xml(&self, xml: &str, runs: bool) {
         let name = DomainXml::parse(xml).unwrap().name();
         self.domains.borrow_mut().insert(name, (xml.to_owned(), runs));
@@ -114,7 +114,7 @@ impl Fake {
         self.domains.borrow()[name].0.clone()
     }
 
-    /// Puts a domain there that is off and has a file as its disk.
+    /// Adds a stopped domain with a file as its disk.
     pub fn put_with_disk(&self, name: &str, disk: &Path) {
         let disk = format!(
             "<devices><disk type='file'><driver name='qemu' type='raw'/><source file='{}'/>\

@@ -7,7 +7,7 @@ use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::network::Network;
 
 impl Fake {
-    /// Puts a network there.
+    /// Adds a network.
     pub(crate) fn put_network(&self, xml: &str, active: bool) {
         let name = Network::read(xml).unwrap().name;
         let live_xml = active.then(|| xml.to_owned());
@@ -17,7 +17,7 @@ impl Fake {
         self.networks.borrow_mut().insert(name, state);
     }
 
-    /// A network as it is; none: it is not there.
+    /// The current state of a network; none: it does not exist.
     pub(crate) fn network_now(&self, name: &str) -> Option<NetworkState> {
         self.networks.borrow().get(name).cloned()
     }

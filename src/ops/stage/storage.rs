@@ -9,10 +9,10 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Bytes that every pool has left.
+/// Free bytes of every pool.
 const LEFT: u64 = 1 << 20;
 
-/// The error of a call that is not possible.
+/// The error of a failed call.
 fn failed(doing: &str) -> impl Fn(io::Error) -> HypervisorError {
     move |error| HypervisorError {
         kind: HypervisorErrorKind::Other,
@@ -22,7 +22,7 @@ fn failed(doing: &str) -> impl Fn(io::Error) -> HypervisorError {
 }
 
 impl Fake {
-    /// Where a volume is.
+    /// The path of a volume.
     pub(crate) fn volume(&self, pool: &str, name: &str) -> PathBuf {
         self.pools.borrow()[pool].path().join(name)
     }
@@ -35,7 +35,7 @@ impl Fake {
         self.volumes(pool).unwrap().into_iter().map(|volume| volume.name).collect()
     }
 
-    /// Makes a pool that was there before.
+    /// Adds an existing pool.
     pub(crate) fn put_pool(&self, name: &str) {
         self.pools.borrow_mut().insert(name.to_owned(), tempfile::tempdir().unwrap());
     }

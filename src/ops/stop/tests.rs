@@ -1,4 +1,4 @@
-//! A guest that has crashed and keeps its process (`on_crash` preserve), as each verb takes it.
+//! How each verb treats a crashed guest that keeps its process (`on_crash` preserve).
 
 use super::*;
 use crate::apply::StepError;
@@ -14,7 +14,7 @@ use std::path::Path;
 /// A stop that is not forced.
 const DOWN: Down = Down { force: false, wait_s: 0 };
 
-/// A machine with a guest that has crashed and has a disk.
+/// A machine with a crashed guest with a disk.
 fn stage() -> Stage {
     let stage = Stage::who_says(Answer::Yes);
     let disk = "<devices><disk type='file' device='cdrom'><source file='/a.img'/>\
@@ -29,7 +29,7 @@ fn is_crashed(fake: &Fake) -> bool {
     fake.runs("a") == Some(true) && fake.crashed.borrow().contains("a")
 }
 
-/// Runs what is planned.
+/// Runs a plan.
 fn run<T>(stage: &Stage, plan: impl Fn(&World) -> Result<Change<T>>) -> Result<Done<T>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(plan)
 }
@@ -89,7 +89,7 @@ fn no_step_takes_what_it_holds() {
 #[test]
 fn what_it_runs_with_is_taken() {
     let stage = stage();
-    // Its definition has another disk by now.
+    // Its definition has another disk since.
     let live = stage.fake.definition("a");
     stage.fake.put_xml(&live.replace("/a.img", "/b.img"), true);
     stage.fake.live.borrow_mut().insert("a".into(), live);

@@ -1,4 +1,5 @@
-//! The data disk of a guest, where the replaced tool put it: a file below /raid, which is the host's data array.
+//! The data disk of a guest, at the place that `nvidia-vm` used: a file below /raid, the host's
+//! data array.
 
 use super::{DataRequest, Disks, Notice, Place, StorageError};
 use crate::apply::{Preallocate, Space, Step, space};
@@ -17,11 +18,11 @@ const ARRAY: &str = "/raid";
 /// The directory of the volumes on it.
 const DIRECTORY: &str = "dgx-kvm";
 
-/// What a file system keeps for the tables of its own as files fill it, as a part of it: 1/256. So the shares of all GPUs
-/// fit together on a file system that holds nothing else.
+/// The fraction of a file system that is kept for its own metadata as files fill it: 1/256. So the
+/// shares of all GPUs fit together on an otherwise empty file system.
 const OWN_PART: u64 = 256;
 
-/// Adds the guest's data disk where it gets one.
+/// Adds the guest's data disk if it gets one.
 pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     on(Path::new(ARRAY), place, disks)
 }
@@ -31,16 +32,16 @@ pub(super) fn has_array() -> bool {
     is_mount_point(Path::new(ARRAY))
 }
 
-/// How large a data disk is to be.
+/// The wanted size of a data disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// So many bytes.
+    /// A size in bytes.
     Bytes(u64),
     /// The share of the guest's GPUs.
     Share,
 }
 
-/// What is asked for; none: no data disk, with the notice where that is to be told.
+/// The requested size; none: no data disk, with the notice if that is to be reported.
 fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     let wanted = match place.wanted.data {
         DataRequest::None => return Ok(None),
@@ -73,7 +74,7 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     }
 }
 
-/// Adds a data disk; on this array where no directory is named.
+/// Adds a data disk; on this array if no directory is named.
 fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     let Some(wanted) = wanted(place, disks)? else { return Ok(()) };
     let Some((directory, steps)) = directory(array, place, disks, wanted)? else {
@@ -104,14 +105,14 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     let steps = steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate }]);
     let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     disk.serial = Some(DATA_DISK_SERIAL.to_owned());
-    // The first thing that mkfs does is to discard all of a disk, and with it all that was reserved.
+    // mkfs first discards all blocks of a disk, which would free the preallocated space.
     disk.keeps_blocks = preallocate != Preallocate::None;
     disks.make(steps, disk, Made { role: Role::Data, path: text, volume: None });
     Ok(())
 }
 
-/// The directory of the data disk and what makes it; none, with the warning, where there is no data file system and no
-/// disk is asked for.
+/// The directory of the data disk and the step that creates it; none, with a warning, if there is
+/// no data file system and no disk was requested.
 fn directory(
     array: &Path,
     place: &Place<'_>,
@@ -141,20 +142,20 @@ fn directory(
         )));
     }
     let missing = directory.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    // Anything else wrong with it is told when the disk is made.
+    // Any other problem with it is reported when the disk is created.
     let step = missing.then(|| Step::CreateDirectory { path: directory.clone() });
     Ok(Some((directory, step)))
 }
 
-/// The share of a guest's GPUs, of so many, in a file system of so many bytes (gpuvm-nvidia-vm(7),
-/// SIZES), in whole MiB.
+/// The share of a guest's GPUs (`own` of `all`) in a file system of `total` bytes
+/// (gpuvm-nvidia-vm(7), SIZES), in bytes, rounded to whole MiB.
 fn share(total: u64, (own, all): (u64, u64)) -> u64 {
     let usable = MemSize::from_kib((total - total / OWN_PART) / 1024);
     usable.share(own, all.max(1)).round_down(MemSize::from_kib(1024)).kib() * 1024
 }
 
-/// Refuses a disk that its file system cannot hold now. `share`: the GPUs of the guest and of the host where the size was
-/// not asked for.
+/// Refuses a disk that its file system cannot hold now. `share`: the GPUs of the guest and of the
+/// host, if the size is the default.
 fn refuse_too_large(bytes: u64, space: Space, at: &Path, share: Option<(u64, u64)>) -> Result<()> {
     if bytes <= space.free {
         return Ok(());
@@ -201,7 +202,7 @@ mod tests {
         StorageRequest { data, ..StorageRequest::default() }
     }
 
-    /// What is asked for of a guest with so many GPUs of a DGX-2, with this array.
+    /// The planned disks of a guest with this many GPUs of a DGX-2, with this array.
     fn planned(array: &Path, gpus: u32, wanted: &StorageRequest, recorded: bool) -> Result<Disks> {
         let json = include_str!("../../../topologies/dgx-2.json");
         let topology = crate::topology::file::from_json(json).unwrap();
@@ -280,7 +281,7 @@ mod tests {
         let full = StorageRequest { preallocate: Preallocate::Full, ..StorageRequest::default() };
         let disks = planned(shm, 2, &full, false).unwrap();
         assert_eq!(disks.steps[1], create(share(total, (2, 16)), Preallocate::Full));
-        // What does not fit is refused, unless it may grow later.
+        // A disk that does not fit is refused, unless it is sparse and may grow later.
         let large = of(DataRequest::Bytes(9000 << 40));
         let error = planned(shm, 1, &large, false).unwrap_err().to_string();
         assert!(

@@ -1,21 +1,21 @@
-//! Says why what is asked for is refused.
+//! The errors of disks.
 
 use crate::error::Coded;
 
-/// Says why a disk is not made or given.
+/// The reason a disk is not created or passed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
 pub enum StorageError {
     /// The data disk is too large.
     #[error("a data volume of {gigabytes} GB is too large")]
     TooLarge {
-        /// How large.
+        /// The requested size in gigabytes.
         gigabytes: String,
     },
-    /// A data disk is a file, and the guest is on another machine.
+    /// A data disk is a local file, and the guest is on another machine.
     #[error("no data disk can be made: it is a file of this machine, and the guest is on another")]
     Elsewhere,
-    /// The file system does not tell its size.
+    /// The file system does not report its size.
     #[error("the file system of {path} does not say its size")]
     NoSpaceTold {
         /// The path.
@@ -36,67 +36,67 @@ pub enum StorageError {
     /// The data disk does not fit into its file system.
     #[error("{what}, and {free} of its {size} are free")]
     NoRoom {
-        /// What.
+        /// The disk.
         what: String,
-        /// What is free.
+        /// The free space.
         free: String,
-        /// What it takes.
+        /// The space it needs.
         size: String,
     },
     /// The disk cannot be opened.
     #[error("cannot open disk `{at}`: {error}")]
     Unreadable {
-        /// Where.
+        /// The path.
         at: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
     /// The disk or its server does not answer.
     #[error("cannot open disk `{at}`: {why}")]
     Silent {
-        /// Where.
+        /// The path.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The disk is neither a file nor a block device.
     #[error("disk `{at}` is no file and no block device")]
     Kind {
-        /// Where.
+        /// The path.
         at: String,
     },
     /// The host needs the file.
     #[error("disk `{at}` cannot be given to the guest: {why}")]
     OfHost {
-        /// Where.
+        /// The path.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A block device begins with a qcow2 image.
+    /// A block device contains a qcow2 image.
     #[error("device `{at}` begins as a qcow2 image, and a device is given to guests as it is")]
     Qcow2OnDevice {
-        /// Where.
+        /// The path.
         at: String,
     },
-    /// A raw disk is not whole sectors.
+    /// The size of a raw disk is not a multiple of the sector size.
     #[error("disk `{at}` has {bytes} bytes, and a raw disk is whole sectors of {sector} bytes")]
     Sectors {
-        /// Where.
+        /// The path.
         at: String,
         /// Its size in bytes.
         bytes: String,
-        /// Bytes of a sector.
+        /// The sector size in bytes.
         sector: String,
     },
-    /// The disk has another format than its name says.
+    /// The disk has another format than its name suggests.
     #[error("disk `{at}` is {name} by its name and {is} by its content")]
     OtherFormat {
-        /// Where.
+        /// The path.
         at: String,
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its format.
         is: String,
     },
     /// The disk is a path, and the guest is on another machine.
@@ -116,23 +116,23 @@ pub enum StorageError {
     /// The boot disk is smaller than its image.
     #[error("a boot disk of {wanted} is smaller than image `{image}`, which is of {size}")]
     SmallerThanImage {
-        /// How large it is to be.
+        /// The requested size.
         wanted: String,
         /// The image.
         image: String,
-        /// What it takes.
+        /// The size of the image.
         size: String,
     },
     /// A drive is given twice.
     #[error("drive {text} is given twice")]
     DriveTwice {
-        /// As it was given.
+        /// The drive, as it was given.
         text: String,
     },
-    /// An EFI system partition is not given to guests.
+    /// An EFI system partition is not passed to guests.
     #[error("partition {text} ({name}) is an EFI system partition")]
     EfiPartition {
-        /// As it was given.
+        /// The partition, as it was given.
         text: String,
         /// Its name.
         name: String,
@@ -140,7 +140,7 @@ pub enum StorageError {
     /// A partition is given twice, alone or with its drive.
     #[error("partition {text} is given twice, alone or with its drive {drive}")]
     PartitionTwice {
-        /// As it was given.
+        /// The partition, as it was given.
         text: String,
         /// The drive.
         drive: String,
@@ -148,10 +148,10 @@ pub enum StorageError {
     /// The partition has no PARTUUID.
     #[error("partition {text} has no PARTUUID")]
     NoPartuuid {
-        /// As it was given.
+        /// The partition, as it was given.
         text: String,
     },
-    /// The guest gets the PCI function of the drive, too.
+    /// The guest gets the PCI function of the drive as well.
     #[error("{drive} goes to the guest as PCI function {bdf} already")]
     FunctionToo {
         /// The drive.
@@ -166,7 +166,7 @@ pub enum StorageError {
         first: String,
         /// The other.
         second: String,
-        /// As it was given.
+        /// The PARTUUID, as it was given.
         text: String,
     },
     /// The drive has no name in /dev/disk/by-id.

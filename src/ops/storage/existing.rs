@@ -1,6 +1,6 @@
-//! Disks that are there and are given to a guest as they are. Their format is read from their bytes: a guest that is shown
-//! the container of its disk in place of the disk destroys it with its first write
-//! (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE, T20).
+//! Existing disks, which a guest gets as they are. Their format is read from their content: a guest
+//! that sees a qcow2 container as a raw disk destroys it with its first write (gpuvm-nvidia-vm(7),
+//! TRAPS OF THE GUIDE, T20).
 
 use super::{Disks, StorageError};
 use crate::blockdev::used_by;
@@ -20,11 +20,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Bytes of a disk's smallest sector, of which every disk is whole.
+/// The smallest sector size in bytes; the size of every disk is a multiple of it.
 const SECTOR: u64 = 512;
 
-/// Adds a disk that is there: a device or a file. The path stays as it is given, since links such as those of
-/// /dev/disk/by-id outlive what they point to. On a recorded host, whose files are not here, the name is all there is.
+/// Adds an existing disk: a device or a file. The path stays as it is given, since links such as
+/// those of /dev/disk/by-id are more stable than their targets. On a recorded host, whose files are
+/// not here, only the name is known.
 pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> Result<()> {
     let text = path_text(path)?;
     if recorded {
@@ -64,7 +65,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     }
     let mut disk = match kind {
         DiskKind::Block => File::open(path).map_err(failed)?,
-        // What is no file by now, or one that only the kernel has, is refused.
+        // A path that is no longer a file, or a file of the kernel, is refused.
         DiskKind::File => open_regular(path)?,
     };
     let found = image::disk(&mut disk).map_err(|error| {
@@ -76,7 +77,8 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         Format::Qcow2 => DiskFormat::Qcow2,
     };
     if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
-        // Whoever wrote the device before may have put that there, with any file of the host as its backing file.
+        // A previous user of the device may have written that header, with any file of the host as
+        // its backing file.
         return Err(StorageError::Qcow2OnDevice { at: at.to_string() }.hint(
             "`qemu-img convert -O raw` writes its content out; `wipefs` takes the mark away",
         ));
@@ -106,7 +108,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     Ok(())
 }
 
-/// Refuses a block device that the host uses, whatever it is called.
+/// Refuses a block device that the host uses, under any name.
 fn refuse_used(path: &Path) -> Result<()> {
     let uses = used_by(&FsRoot::live()?, path)?;
     let Some(first) = uses.first() else { return Ok(()) };
@@ -125,7 +127,8 @@ fn refuse_used(path: &Path) -> Result<()> {
     ))
 }
 
-/// What lies on a block device that a guest is to boot from and may overwrite. A partition table is what it boots by.
+/// The data on a block device that a guest boots from and may overwrite. A partition table is
+/// expected, since the guest boots from it.
 fn remains(path: &Path) -> Vec<String> {
     let mut content = signatures::content(path);
     if let Content::Signatures(all) = &mut content {
@@ -134,9 +137,9 @@ fn remains(path: &Path) -> Vec<String> {
     content.says(&path.display().to_string())
 }
 
-/// The format that a file's name claims; none: it claims none.
+/// The format that a file's name suggests, if any.
 fn named(path: &Path) -> Option<&'static str> {
-    /// Endings, and what they mean.
+    /// File name extensions with their formats.
     const ENDINGS: [(&str, &str); 8] = [
         ("raw", "raw"),
         ("qcow2", "qcow2"),
@@ -156,7 +159,8 @@ fn named(path: &Path) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The smallest header of a qcow2 image of 1 MiB, over a backing file of this name where it is not empty.
+    /// The smallest header of a qcow2 image of 1 MiB, with this backing file if the name is not
+    /// empty.
     fn qcow2(backing: &str) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 18];
         bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
@@ -171,7 +175,7 @@ mod tests {
         bytes[40..48].copy_from_slice(&0x30000_u64.to_be_bytes());
         bytes[48..56].copy_from_slice(&0x10000_u64.to_be_bytes());
         bytes[56..60].copy_from_slice(&1_u32.to_be_bytes());
-        // Not closed: QEMU repairs that.
+        // The dirty flag: QEMU repairs such an image.
         bytes[79] = 1;
         bytes[100..104].copy_from_slice(&104_u32.to_be_bytes());
         bytes

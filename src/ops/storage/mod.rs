@@ -1,8 +1,9 @@
-//! The disks of guests: the boot disk, the data disk, the seed, drives and partitions; what stands in the way of new ones, and
-//! how they are read and written best. Plans steps and makes nothing.
+//! The disks of guests: the boot disk, the data disk, the seed, drives and partitions; conflicts
+//! with new ones, and their best I/O settings. Plans steps and creates nothing.
 //!
-//! Boot disk and seed are volumes of a libvirt pool, because libvirt copies and converts images by itself. The data disk
-//! is a plain file, because it is as large as the disks of the host and lies where `nvidia-vm` put it.
+//! Boot disk and seed are volumes of a libvirt pool, because libvirt copies and converts images by
+//! itself. The data disk is a plain file, because it is as large as the disks of the host and is at
+//! the place that `nvidia-vm` used.
 
 mod data;
 mod error;
@@ -35,18 +36,18 @@ use crate::world::World;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The pool of the guests' boot disks and seeds, which is made when the first guest comes.
+/// The pool of the guests' boot disks and seeds, which is created with the first guest.
 pub const POOL: &str = "gpuvm-guests";
-/// Where it is made.
+/// Its directory.
 const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
 
-/// What an admin should know of a guest's disks.
+/// A notice to the admin about a guest's disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// It gets no data disk, since there is no data file system or none is wanted. In the words of `nvidia-vm`, for which
-    /// scripts look.
+    /// The guest gets no data disk, since there is no data file system or none is wanted. Reported
+    /// in the words of `nvidia-vm`, which scripts look for.
     NoDataDisk,
-    /// Something that may be unexpected.
+    /// A warning of something that may be unexpected.
     Warning(String),
 }
 
@@ -61,27 +62,28 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A guest's disks and what makes them.
+/// A guest's disks and the steps that create them.
 #[derive(Debug, Default)]
 pub struct Disks {
-    /// What makes them, in order.
+    /// The steps that create them, in order.
     pub steps: Vec<Step>,
-    /// Them, in the guest's order.
+    /// The disks, in the guest's order.
     pub disks: Vec<Disk>,
-    /// Those that are made for the guest and go with it.
+    /// Those that are created for the guest and removed with it.
     pub made: Vec<Made>,
-    /// What the hypervisor can do with them.
+    /// The disk features of the hypervisor.
     pub abilities: Abilities,
-    /// What the guest is told at its first start, as far as it is known without its definition: [`complete`] adds the rest.
+    /// The guest's settings for its first start, as far as they are known without its definition:
+    /// [`complete`] adds the rest.
     pub seed: Option<Seed>,
-    /// What an admin should know of them.
+    /// Notices to the admin.
     pub notices: Vec<Notice>,
-    /// What lies on drives that the guest gets, and may overwrite: a phrase each.
+    /// The data on drives that the guest gets and may overwrite, one phrase each.
     pub losses: Vec<String>,
 }
 
 impl Disks {
-    /// Adds a disk that is made by these steps.
+    /// Adds a disk that these steps create.
     fn make(&mut self, steps: impl IntoIterator<Item = Step>, disk: Disk, made: Made) {
         for step in steps {
             // Two disks may need the same pool or directory.
@@ -99,15 +101,15 @@ impl Disks {
     }
 }
 
-/// What lies on the drives of PCI functions that a guest gets, a phrase each.
+/// The data on the drives of PCI functions that a guest gets, one phrase each.
 pub fn remains(topology: &Topology, functions: &[Bdf]) -> Vec<String> {
     let drives = topology.parts().drives.iter();
     let given = drives.filter(|drive| drive.bdf.is_some_and(|bdf| functions.contains(&bdf)));
     given.flat_map(|drive| drive.remains()).collect()
 }
 
-/// Plans a guest's disks. For a recorded host no image, pool or file is looked at. `seed`: what the guest is told; none
-/// where only its definition is wanted, which needs no image.
+/// Plans a guest's disks. For a recorded host no image, pool or file is examined. `seed`: the
+/// request for its first settings; none if only its definition is wanted, which needs no image.
 pub fn plan(
     wanted: &StorageRequest,
     seed: Option<&SeedRequest>,
@@ -128,28 +130,31 @@ pub fn plan(
     data::add(&place, &mut disks)?;
     passed::add(&place, world, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
-    // A definition says of ports and disks what its QEMU can do, also where nothing is made and so nobody else asks it.
-    // An export goes without libvirt, so one that does not answer is no error.
+    // A definition depends on its QEMU's features of ports and disks, also if nothing is created
+    // and QEMU is not asked elsewhere. An export works without libvirt, so a hypervisor that does
+    // not answer is no error.
     let asked = if recorded { None } else { world.hypervisor().ok() };
     tune(&place, asked.as_deref(), &mut disks);
     Ok(disks)
 }
 
-/// How many disks a guest writes for which none is named: the boot disk, and the data disk where the host has a data array.
+/// The number of writable disks of a guest for which none is named: the boot disk, and the data
+/// disk if the host has a data array.
 pub fn usual_disks(planned: &Planned, world: &World) -> Result<usize> {
     let has_gpus = planned.topology.gpus().any(|gpu| planned.placement.devices.contains(&gpu.bdf));
     let is_here = has_gpus && !world.is_recorded() && world.is_here()?;
     Ok(1 + usize::from(is_here && data::has_array()))
 }
 
-/// Chooses how each disk is read and written, after what the hypervisor can do, where there is one to be asked.
+/// Chooses the I/O settings of each disk, by the hypervisor's features if there is one to ask.
 fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disks) {
     if let Some(hypervisor) = hypervisor {
-        // Only the ports of passed-through devices are told, so otherwise QEMU is not asked.
+        // Only the ports of passed-through devices matter, so otherwise QEMU is not asked.
         let ports = !place.planned.placement.guest_pcie.links.is_empty();
         disks.abilities = abilities(hypervisor, ports);
     }
-    // The files and the kernel of another machine are not asked; what works everywhere is taken.
+    // The files and the kernel of another machine are not asked; settings that work everywhere are
+    // used.
     if place.recorded || !place.is_here() {
         return;
     }
@@ -162,7 +167,8 @@ fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disk
     }
 }
 
-/// Refuses disks that no guest of this size or another can be given: what a smaller request would meet, too.
+/// Refuses disks that a guest of any size cannot be given: errors that a smaller request would get
+/// as well.
 pub fn refuse_unfit(wanted: &StorageRequest, occupancy: &Occupancy, world: &World) -> Result<()> {
     let has_passed = !wanted.drive.is_empty() || !wanted.partition.is_empty();
     if wanted.disk.is_empty() && !has_passed {
@@ -183,7 +189,8 @@ pub fn refuse_unfit(wanted: &StorageRequest, occupancy: &Occupancy, world: &Worl
     Ok(())
 }
 
-/// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be made or looked at.
+/// Refuses a disk on another machine that does not go through its libvirt: a file there cannot be
+/// created or examined.
 fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> Result<()> {
     let Some(host) = elsewhere else { return Ok(()) };
     Err(StorageError::NoVolume { disk: disk.to_string(), host: host.to_string() }.hint(format!(
@@ -192,19 +199,19 @@ fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> Result<()> {
     )))
 }
 
-/// What a guest's disks are planned from.
+/// The input for planning a guest's disks.
 struct Place<'a> {
-    /// What is wanted of the disks.
+    /// The request.
     wanted: &'a StorageRequest,
-    /// What the guest is told; none where only its definition is wanted.
+    /// The request for the seed; none if only the definition is wanted.
     seed: Option<&'a SeedRequest>,
     /// The guest.
     planned: &'a Planned,
-    /// Where it is made; none where that is not asked.
+    /// The hypervisor it is created on; none if that is not asked.
     hypervisor: Option<&'a dyn Hypervisor>,
     /// Whether the host is a recorded one, whose files are not here.
     recorded: bool,
-    /// The machine that the guest is made on, where that is another one.
+    /// The machine that the guest is created on, if it is another one.
     elsewhere: Option<&'a str>,
 }
 
@@ -217,7 +224,7 @@ impl Place<'_> {
         (number(own), number(topology.gpus().count()))
     }
 
-    /// Whether the guest is made on this machine.
+    /// Whether the guest is created on this machine.
     fn is_here(&self) -> bool {
         self.elsewhere.is_none()
     }
@@ -227,7 +234,7 @@ impl Place<'_> {
         refuse_elsewhere(self.elsewhere, disk)
     }
 
-    /// The directory of the guest's pool, and what makes it where it is missing.
+    /// The directory of the guest's pool, and the step that creates it if it is missing.
     fn pool(&self) -> Result<(PathBuf, Option<Step>)> {
         let name = &self.wanted.pool;
         let made = || Step::MakePool { name: name.clone(), path: POOL_DIR.into() };

@@ -1,4 +1,4 @@
-//! The boot disk: made of an image, blank, or one that is there.
+//! The boot disk: created from an image, blank, or an existing one.
 
 use super::existing::existing_disk;
 use super::{Disks, ImageRequest, OsDisk, Place, StorageError};
@@ -11,10 +11,10 @@ use crate::images::{self, Image};
 use crate::memsize::MemSize;
 use std::path::{Path, PathBuf};
 
-/// Directory of a blank boot disk where none is named.
+/// Directory of a blank boot disk if none is named.
 const BLANK_DIR: &str = "/var/lib/libvirt/images";
 
-/// Adds the disks that the guest boots from; whether they are made of an image.
+/// Adds the disks that the guest boots from. Returns whether they are created from an image.
 pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
     let wanted = place.wanted;
     if !wanted.disk.is_empty() {
@@ -41,7 +41,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
         name: match (&image, named) {
             (Some(image), _) => image.volume.clone(),
             (None, Some(name)) => name.to_string(),
-            // No image is looked at where the steps are only printed, or not even that.
+            // No image is examined if the steps are only printed, or not even printed.
             (None, None) => "<the newest image>".to_owned(),
         },
     };
@@ -62,7 +62,7 @@ fn blank(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     Ok(())
 }
 
-/// Plans a boot disk that is made of an image.
+/// Plans a boot disk that is created from an image.
 fn of_image(
     place: &Place<'_>,
     disks: &mut Disks,

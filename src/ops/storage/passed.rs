@@ -1,5 +1,5 @@
-//! Drives and partitions of the host that a guest gets as disks: refused while anybody uses them, and named so that the
-//! name holds over boots.
+//! Drives and partitions of the host that a guest gets as disks: refused while in use, and named so
+//! that the name is stable across boots.
 
 use super::{Disks, Place, StorageError, StorageRequest};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
@@ -9,7 +9,7 @@ use crate::topology::{Drive, PartitionTableEntry};
 use crate::world::World;
 use std::collections::BTreeSet;
 
-/// Adds the drives and partitions that were asked for.
+/// Adds the drives and partitions that were requested.
 pub(super) fn add(place: &Place<'_>, world: &World, disks: &mut Disks) -> Result<()> {
     let wanted = place.wanted;
     if wanted.drive.is_empty() && wanted.partition.is_empty() {
@@ -23,8 +23,8 @@ pub(super) fn add(place: &Place<'_>, world: &World, disks: &mut Disks) -> Result
     Ok(())
 }
 
-/// Adds the drives and partitions that were asked for, whatever place the guest gets; returns the drives that they are or
-/// are on.
+/// Adds the requested drives and partitions, independently of the guest's placement. Returns the
+/// drives that they are or are on.
 pub(super) fn choose<'s>(
     wanted: &StorageRequest,
     state: &'s State,
@@ -79,7 +79,7 @@ pub(super) fn choose<'s>(
     Ok(chosen)
 }
 
-/// Refuses what cannot be given away, with every reason.
+/// Refuses a drive or partition that cannot be passed, with every reason.
 fn refuse(what: &str, reasons: &[Reason]) -> Result<()> {
     if reasons.is_empty() {
         return Ok(());
@@ -135,12 +135,12 @@ fn find_partition<'s>(
     }
 }
 
-/// The path that the guest's definition names a drive by.
+/// The path of a drive in the guest's definition.
 fn path(state: &State, drive: &Drive, text: &str, disks: &mut Disks) -> Result<String> {
     let name = &drive.name;
     let by_kernel = text.strip_prefix("/dev/").unwrap_or(text) == name;
     let Some(stable) = State::stable_path(drive) else {
-        // A record has no serial numbers unless it was made with them.
+        // A recorded host has no serial numbers unless it was captured with them.
         if state.is_complete {
             return Err(StorageError::NoStableName { name: name.to_string() }.hint(
                 "a drive without serial number is not given away whole; give it a GPT partition",

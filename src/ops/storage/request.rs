@@ -1,4 +1,4 @@
-//! What is asked of a guest's disks and of its first settings.
+//! The requests for a guest's disks and for its first settings.
 
 use super::POOL;
 use crate::apply::Preallocate;
@@ -8,28 +8,28 @@ use crate::memsize::MemSize;
 use crate::seed::Hidden;
 use std::path::PathBuf;
 
-/// The disks that are asked for a guest.
+/// A request for a guest's disks.
 #[derive(Debug, Clone)]
 pub struct StorageRequest {
-    /// What the boot disk is made of, where [`StorageRequest::disk`] names none.
+    /// The image of the boot disk, if [`StorageRequest::disk`] names no disk.
     pub image: ImageRequest,
     /// libvirt's storage pool of the images.
     pub image_pool: String,
-    /// How the boot disk is made of the image.
+    /// How the boot disk is created from the image.
     pub os_disk: OsDisk,
-    /// Its size.
+    /// The size of the boot disk.
     pub os_size: MemSize,
     /// libvirt's storage pool of the boot disk and the seed.
     pub pool: String,
-    /// Image files and devices that are there, the one that it boots from first.
+    /// Existing image files and devices, the boot disk first.
     pub disk: Vec<PathBuf>,
     /// Directory of a blank boot disk.
     pub disk_dir: Option<PathBuf>,
     /// The data disk.
     pub data: DataRequest,
-    /// Its directory; none: the one on the host's data array.
+    /// The directory of the data disk; none: the one on the host's data array.
     pub data_dir: Option<PathBuf>,
-    /// How much of it is taken from its file system at once.
+    /// How much of it is allocated at once.
     pub preallocate: Preallocate,
     /// Whole drives, by names of /dev/disk/by-id.
     pub drive: Vec<String>,
@@ -56,18 +56,18 @@ impl Default for StorageRequest {
     }
 }
 
-/// What a boot disk is made of.
+/// The image of a boot disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageRequest {
-    /// The newest image; nothing where a directory of a blank boot disk is named.
+    /// The newest image; none if a directory for a blank boot disk is named.
     Newest,
     /// This image.
     Named(ImageName),
-    /// Nothing: it is blank.
+    /// No image: the disk is blank.
     Blank,
 }
 
-/// How a boot disk is made of an image.
+/// How a boot disk is created from an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OsDisk {
     /// A raw copy.
@@ -76,29 +76,29 @@ pub enum OsDisk {
     Overlay,
 }
 
-/// How large a data disk is to be.
+/// The requested size of a data disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataRequest {
     /// The share of the guest's GPUs in the data file system.
     Share,
-    /// So many bytes.
+    /// A size in bytes.
     Bytes(u64),
-    /// There is to be none.
+    /// No data disk.
     None,
-    /// There is to be none, and that is told, as `nvidia-vm` does.
+    /// No data disk, and that is reported, as `nvidia-vm` does.
     NoneTold,
 }
 
-/// What a guest is told at its first start.
+/// A request for a guest's settings at its first start.
 #[derive(Debug, Clone, Default)]
 pub struct SeedRequest {
     /// Files of SSH public keys that may log in; none: those of the caller.
     pub ssh_key: Vec<PathBuf>,
     /// The caller's home directory.
     pub home: Option<PathBuf>,
-    /// A user that is made.
+    /// A user to create.
     pub user: Option<String>,
-    /// The hash of that user's password, which was checked.
+    /// The hash of that user's password, already validated.
     pub password_hash: Option<Hidden>,
     /// A file of cloud-init's user-data.
     pub user_data: Option<PathBuf>,
@@ -108,20 +108,20 @@ pub struct SeedRequest {
     pub network_config: Option<PathBuf>,
     /// Whether the guest agent is installed.
     pub agent: bool,
-    /// Whether it gets the topology file for NCCL, where it needs one.
+    /// Whether it gets the topology file for NCCL, if it needs one.
     pub nccl: bool,
-    /// Whether there is a seed.
+    /// Whether the guest gets a seed.
     pub wanted: SeedWanted,
 }
 
 /// Whether a guest gets a seed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SeedWanted {
-    /// It does not.
+    /// No seed.
     #[default]
     No,
-    /// It does where it is made of an image, or where something is to be told to it.
+    /// A seed if the guest is created from an image, or if there are settings for it.
     Usual,
-    /// It does.
+    /// A seed in any case.
     Yes,
 }

@@ -1,4 +1,5 @@
-//! What stands in the way of a guest's new disks, before any is made: names that are taken, and too little space.
+//! Obstacles to a guest's new disks, checked before any is created: names in use, and too little
+//! space.
 
 use super::StorageError;
 use crate::apply::{DiskError, Step, space};
@@ -9,7 +10,8 @@ use crate::shell::word;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Refuses steps that would make a volume, file or directory that is there: left over, or somebody else's.
+/// Refuses steps that would create an existing volume, file or directory: left over, or somebody
+/// else's.
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {
@@ -38,12 +40,12 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     Ok(())
 }
 
-/// Whether the steps make a pool themselves.
+/// Whether the steps create a pool themselves.
 fn is_made(steps: &[Step], pool: &str) -> bool {
     steps.iter().any(|step| matches!(step, Step::MakePool { name, .. } if name == pool))
 }
 
-/// Is where new disks lie together.
+/// A place that new disks share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ground<'s> {
     /// In a pool.
@@ -52,7 +54,7 @@ enum Ground<'s> {
     Directory(&'s Path),
 }
 
-/// Says where new disks may outgrow the place where they lie; QEMU stops a guest when that comes.
+/// Warnings that new disks may outgrow their place; QEMU pauses a guest when that happens.
 pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Vec<String>> {
     let mut sizes: BTreeMap<Ground<'_>, BTreeMap<&str, u64>> = BTreeMap::new();
     for step in steps {
@@ -93,7 +95,8 @@ pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Vec<Strin
     Ok(warnings)
 }
 
-/// Bytes that are free in a pool; none where that is not known, as of a pool that is still to be made elsewhere.
+/// Bytes that are free in a pool; none if unknown, such as for a pool yet to be created on another
+/// machine.
 fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Option<u64>> {
     let made = steps.iter().find_map(|step| match step {
         Step::MakePool { name: made, path } if made == name => Some(path),

@@ -1,5 +1,5 @@
-//! The seed: the volume that cloud-init reads a guest's first settings from. Everything that an admin hands over is read
-//! and checked here, before anything is made.
+//! The seed: the volume that cloud-init reads a guest's first settings from. All of the admin's
+//! input is read and checked here, before anything is created.
 
 use super::{Disks, Place, SeedRequest, SeedWanted};
 use crate::apply::{Secret, Step};
@@ -13,7 +13,7 @@ use crate::topology::FabricModel;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Adds the guest's seed where it gets one.
+/// Adds the guest's seed if it gets one.
 pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) -> Result<()> {
     let Some(wanted) = place.seed.filter(|wanted| is_wanted(wanted, is_made_of_image)) else {
         return Ok(());
@@ -28,7 +28,8 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
         name: name.clone(),
         format: DiskFormat::Raw.as_str().to_owned(),
         capacity_bytes: content.len() as u64,
-        // libvirtd 11.3 ends with a double free where a pool is full in the middle of a stream.
+        // libvirtd 11.3 crashes with a double free if a pool becomes full in the middle of a
+        // stream.
         preallocated: true,
         backing: None,
         mode: 0o600,
@@ -38,7 +39,7 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
     let content = Secret(content);
     steps.push(Step::SealVolume { pool: pool.clone(), name: name.clone(), content });
     let disk = Disk {
-        // It is read once, and so on every file system.
+        // It is read only once; this mode works on every file system.
         io: DiskIo::Threads,
         read_only: true,
         ..Disk::new(&path, DiskFormat::Raw, DiskKind::File)
@@ -48,7 +49,8 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
     Ok(())
 }
 
-/// Writes the seed anew into the steps that make it, with what only the guest's definition tells.
+/// Rewrites the seed in the steps that create it, with the data that only the guest's definition
+/// has.
 pub fn complete(steps: &mut [Step], seed: &Seed) -> Result<()> {
     for step in steps {
         if let Step::SealVolume { content, .. } = step {
@@ -74,7 +76,7 @@ fn is_wanted(wanted: &SeedRequest, is_made_of_image: bool) -> bool {
     }
 }
 
-/// Reads what the guest is to be told.
+/// Reads the settings for the guest.
 fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Seed> {
     if let Some(user) = &wanted.user {
         seed::user_name(user)
@@ -118,7 +120,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
     Ok(seed)
 }
 
-/// The keys that may log in: those that are named, else the caller's own.
+/// The keys that may log in: the named ones, otherwise the caller's own.
 fn keys(
     wanted: &SeedRequest,
     place: &Place<'_>,
@@ -148,7 +150,8 @@ fn keys(
     Ok(keys)
 }
 
-/// The public keys of a home directory, by the name of their files. What is no key is left out: nobody has named it.
+/// The public keys of a home directory, sorted by file name. Files that are no keys are skipped,
+/// since nobody named them.
 fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
     let Ok(entries) = std::fs::read_dir(home.join(".ssh")) else { return Vec::new() };
     let is_own = |path: &PathBuf| {
@@ -170,12 +173,12 @@ fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
     keys
 }
 
-/// Reads a file of text that an admin has named.
+/// Reads a text file that the admin named.
 fn text(path: &Path) -> Result<String> {
     Ok(input::text(path, MAX_BYTES as u64)?)
 }
 
-/// The error that a file is not what it is meant to be.
+/// The error that a file is not of the expected form.
 fn wrong(path: &Path, error: &SeedError) -> Error {
     let message = format!("{}: {error}", path.display());
     Error::from(error.clone()).around(Refusal::around(message, ""))

@@ -1,4 +1,5 @@
-//! How QEMU reads and writes the disks of a guest here: what the file system, QEMU and libvirt can do.
+//! How QEMU reads and writes the disks of a guest here: the features of the file system, QEMU and
+//! libvirt.
 
 use crate::discover::silent::Silent;
 use crate::domain::guest::{Abilities, DiskIo};
@@ -12,10 +13,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// The oldest libvirt of which it is measured that its schema has `dma_translation`.
+/// The oldest libvirt whose schema is known, by test, to have `dma_translation`.
 const DMA_TRANSLATION: Version = Version(11, 3, 0);
 
-/// What a hypervisor can do; `ports`: with what root ports can be told.
+/// The features of a hypervisor; `ports`: including those of root ports.
 pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
     let mut abilities = hypervisor.storage().abilities();
     let libvirt = hypervisor.versions().libvirt;
@@ -27,7 +28,7 @@ pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
     abilities
 }
 
-/// How the disk at a path of this machine is read and written best, and what an admin should know of that.
+/// The best I/O settings for the disk at a path of this machine, and a warning for the admin.
 pub fn best_io(path: &str, abilities: Abilities) -> (DiskIo, Option<String>) {
     match direct(Path::new(path)) {
         Direct::Refused(why) => {
@@ -39,28 +40,30 @@ pub fn best_io(path: &str, abilities: Abilities) -> (DiskIo, Option<String>) {
     }
 }
 
-/// How a disk is read and written where its file system takes O_DIRECT.
+/// The I/O settings of a disk if its file system supports O_DIRECT.
 fn past_the_cache(abilities: Abilities, kernel: bool) -> DiskIo {
     if abilities.io_uring && kernel { DiskIo::IoUring } else { DiskIo::Native }
 }
 
-/// Whether the kernel lets QEMU's user have io_uring: 0 lets everyone, 1 the privileged, 2 nobody (kernel 6.6). A kernel
-/// that does not say is not asked by trying: a guest that cannot start is worse than native I/O.
+/// Whether the kernel lets QEMU's user have io_uring: 0 allows everyone, 1 the privileged, 2 nobody
+/// (kernel 6.6). On a kernel without the setting it is not tried out: a guest that cannot start is
+/// worse than native I/O.
 fn kernel_has_io_uring() -> bool {
     let said = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     said.is_ok_and(|text| text.trim() == "0")
 }
 
-/// Is whether a file can be read and written past the page cache.
+/// Whether a file can be read and written past the page cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Direct {
-    /// It can, or nothing speaks against it.
+    /// It can, or there is no evidence against it.
     Works,
     /// It cannot.
     Refused(String),
 }
 
-/// Asks whether a file, or one that will be made at that path, can be opened with O_DIRECT. Nothing is left behind.
+/// Asks whether a file, or one to be created at that path, can be opened with O_DIRECT. Nothing is
+/// left behind.
 fn direct(path: &Path) -> Direct {
     if let Some(why) = Silent::read().why(path) {
         return Direct::Refused(why);
@@ -68,9 +71,9 @@ fn direct(path: &Path) -> Direct {
     let there = path.exists();
     let Some(at) = path.ancestors().find(|at| at.exists()) else { return Direct::Works };
     let is_device = at.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
-    // A device lies nowhere; only its node lies in memory.
+    // A device is on no file system; only its node is in memory.
     let magic = statfs(at).map(|stat| stat.filesystem_type()).ok().filter(|_| !is_device);
-    // It lies in memory: since Linux 6.6 O_DIRECT is taken there, and means nothing.
+    // It is in memory: since Linux 6.6 O_DIRECT is accepted there, and has no effect.
     if magic == Some(TMPFS_MAGIC) {
         return Direct::Refused("it lies in the host's memory (tmpfs)".to_owned());
     }
@@ -88,10 +91,10 @@ fn direct(path: &Path) -> Direct {
     judge(opened.map(drop), magic)
 }
 
-/// What an attempt to open with O_DIRECT says. Where it failed for another reason, such as that we may not, or that the
-/// file system knows no files without a name, its kind decides.
+/// Judges an attempt to open with O_DIRECT. If it failed for another reason, such as permissions or
+/// a file system without unnamed temporary files, the kind of file system decides.
 fn judge(opened: io::Result<()>, magic: Option<FsType>) -> Direct {
-    /// Of file systems by their number in `statfs`: those that have no O_DIRECT whatever they lie on.
+    /// File systems, by their magic number in `statfs`, that never support O_DIRECT.
     const WITHOUT: [(i64, &str); 2] = [(0x8584_58f6, "ramfs"), (0xf15f, "ecryptfs")];
     match opened {
         Ok(()) => Direct::Works,

@@ -1,4 +1,4 @@
-//! What is said of a domain that is tuned.
+//! The report on a tuned domain.
 
 use super::extra::Extra;
 use super::subject::Subject;
@@ -45,7 +45,7 @@ pub struct TunedDomain {
 }
 
 impl TunedDomain {
-    /// What is said of a domain.
+    /// The report on a domain.
     pub fn of(subject: &Subject, tuned: Result<&Tuned, &TuneError>, explain: bool) -> TunedDomain {
         let mut domain = TunedDomain {
             name: subject.name.clone(),
@@ -74,7 +74,7 @@ impl TunedDomain {
         domain
     }
 
-    /// The same with what is changed beside the definition.
+    /// The same with the changes beside the definition.
     pub fn with_extra(self, extra: &Extra) -> TunedDomain {
         if self.refused.is_some() {
             return self;
@@ -107,7 +107,8 @@ impl TunedDomain {
     }
 }
 
-/// The reasons that are told: a running guest holds its own pages, so that too few are free says nothing.
+/// The reasons that are reported: a running guest holds its own pages, so too few free ones are not
+/// relevant.
 fn reasons(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
     let is_told = |reason: &&Reason| {
         (explain || reason.compromise) && !(subject.running && reason.choice == Topic::HugePages)
@@ -115,13 +116,13 @@ fn reasons(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
     tuned.reasons.iter().filter(is_told).cloned().collect()
 }
 
-/// The findings that are told.
+/// The findings that are reported.
 fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     let is_told = |finding: &&Finding| !(subject.running && finding.rule == HUGE_PAGES_SHORT);
     tuned.findings.iter().filter(is_told).cloned().collect()
 }
 
-/// What an admin should know of a tuned domain, one line each.
+/// Warnings to the admin about a tuned domain, one line each.
 pub fn warnings(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<String> {
     let reasons = reasons(subject, tuned, explain).into_iter();
     let reasons = reasons.map(|reason| format!("{}: {}", reason.choice, reason.because));

@@ -1,8 +1,10 @@
-//! `--convert`: which disks are copied into volumes of another format, by which steps, and which are not, with the reason.
+//! `--convert`: which disks are copied into volumes of another format, the steps, and the reasons
+//! for those that are not.
 //!
-//! libvirt makes the copy, beside the old volume and in its pool, so that it is done where the disk is; the old image
-//! stays as it is. Nothing is copied that may be written meanwhile, that others need as it is, or that holds more than
-//! a copy would: snapshots, what lies below or over it.
+//! libvirt makes the copy, beside the old volume and in its pool, so that it happens where the disk
+//! is; the old image is not changed. An image is not copied if it may be written meanwhile, if
+//! others need it as it is, or if a copy would lose something: snapshots, backing files or
+//! overlays.
 
 use super::subject::Subject;
 use crate::apply::Step;
@@ -21,10 +23,10 @@ use gpuvm_core::tune::{ItemName, TuneError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Which disks get which format.
+/// A request to convert disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Convert {
-    /// The disk, by its name in the guest; none: every disk that it writes.
+    /// The disk, by its name in the guest; none: every writable disk.
     pub disk: Option<String>,
     /// The format.
     pub format: DiskFormat,
@@ -32,24 +34,24 @@ pub struct Convert {
 
 /// Kinds of pools whose volumes are files.
 const OF_FILES: [&str; 3] = ["dir", "fs", "netfs"];
-/// Endings of file names that say a format, and give way to the new one's.
+/// File name extensions that name a format, and are replaced by that of the new one.
 const ENDINGS: [&str; 3] = ["qcow2", "raw", "img"];
 
 /// One disk that is converted.
 #[derive(Debug, Clone)]
 pub struct Conversion {
-    /// The file that it is on.
+    /// Its file.
     pub path: String,
-    /// What takes its place.
+    /// Its replacement.
     pub converted: Converted,
-    /// What makes that, and compares it.
+    /// The steps that create and compare the copy.
     pub steps: [Step; 2],
-    /// The volume that the file is.
+    /// The volume of the file.
     old: VolumeRef,
 }
 
 impl Conversion {
-    /// What is said of the old image.
+    /// The notice about the old image.
     pub fn stays(&self) -> String {
         let (path, VolumeRef { pool, name }) = (&self.path, &self.old);
         format!(
@@ -60,19 +62,20 @@ impl Conversion {
     }
 }
 
-/// What disks are converted on: every pool with its volumes, who uses them, and what is left of each pool so far.
+/// The storage on which disks are converted: every pool with its volumes, their users, and the
+/// remaining space of each pool.
 pub struct Ground<'h> {
     /// The hypervisor.
     hypervisor: &'h dyn Hypervisor,
-    /// Its pools that are active.
+    /// Its active pools.
     pools: Vec<Pool>,
     /// Their volumes.
     volumes: Vec<Volume>,
-    /// Who uses them.
+    /// Their users.
     uses: Uses,
-    /// Names that new volumes get, with their pools.
+    /// Names of new volumes, with their pools.
     taken: BTreeSet<(String, String)>,
-    /// Bytes that new volumes take at once, by pool.
+    /// Bytes that new volumes allocate at once, by pool.
     wanted: BTreeMap<String, u64>,
 }
 
@@ -93,7 +96,7 @@ pub fn refuse_files(wanted: &[Convert], files: bool) -> Result<()> {
 }
 
 impl<'h> Ground<'h> {
-    /// Reads it.
+    /// Reads the storage.
     pub fn read(hypervisor: &'h dyn Hypervisor) -> Result<Ground<'h>> {
         let storage = hypervisor.storage();
         let pools = storage.pools()?.into_iter().filter(|pool| pool.active).collect();
@@ -123,7 +126,8 @@ impl<'h> Ground<'h> {
         }
         let mut chosen: Vec<(Element<'_>, &str)> = Vec::new();
         for (disk, name) in disks.iter().zip(&names) {
-            // What is said of one disk goes before what is said of all, and what is said last before all else.
+            // A request for one disk has priority over one for all, and a later request over an
+            // earlier one.
             let of_it = wanted.iter().rfind(|convert| convert.disk.as_ref() == Some(name));
             let of_all = wanted.iter().rfind(|convert| convert.disk.is_none());
             let Some(convert) = of_it.or(of_all) else { continue };
@@ -193,7 +197,7 @@ impl<'h> Ground<'h> {
         Ok(Conversion { path, converted, steps: [make, compare], old })
     }
 
-    /// The volume that a disk's file is.
+    /// The volume of a disk's file.
     fn volume(&self, disk: &str, path: &str) -> Result<&Volume> {
         let Some(volume) = self.volumes.iter().find(|volume| volume.path == Path::new(path)) else {
             let dir = Path::new(path).parent().unwrap_or(Path::new("/")).display();
@@ -220,7 +224,7 @@ impl<'h> Ground<'h> {
         self.pools.iter().find(|pool| pool.name == volume.pool)
     }
 
-    /// Refuses an image that others need as it is, or that is more than a disk.
+    /// Refuses an image that others need as it is, or that contains more than a disk.
     fn refuse_image(
         &self,
         domain: &str,
@@ -276,7 +280,7 @@ impl<'h> Ground<'h> {
         }
     }
 
-    /// A name that no volume of the pool has, like the old one's.
+    /// A free volume name in the pool, similar to the old one's.
     fn free_name(&mut self, old: &Volume, format: &str) -> String {
         let stem = ENDINGS.iter().find_map(|end| old.name.strip_suffix(&format!(".{end}")));
         let stem = stem.filter(|stem| !stem.is_empty()).unwrap_or(&old.name);
@@ -292,7 +296,7 @@ impl<'h> Ground<'h> {
         name
     }
 
-    /// Takes room for a new volume, if there is any.
+    /// Reserves space for a new volume, or refuses it.
     fn take(&mut self, disk: &str, old: &Volume, new: &NewVolume) -> Result<()> {
         let Some(pool) = self.pool(old) else { return Ok(()) };
         let (name, available) = (pool.name.clone(), pool.available_bytes);
@@ -314,7 +318,7 @@ impl<'h> Ground<'h> {
         Ok(())
     }
 
-    /// What should be known of conversions before they are made.
+    /// The warnings before conversions are made.
     pub fn warnings(&self, all: &[Conversion]) -> Result<Vec<String>> {
         let steps: Vec<Step> = all.iter().flat_map(|one| one.steps.clone()).collect();
         let mut warnings = room::warnings(&steps, self.hypervisor)?;
@@ -331,19 +335,19 @@ fn target(disk: Element<'_>) -> String {
     disk.child("target").and_then(|target| target.attr("dev")).unwrap_or_default().into_owned()
 }
 
-/// Whether the guest writes a disk.
+/// Whether a disk is writable for the guest.
 fn is_written(disk: Element<'_>) -> bool {
     let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
     is_disk && disk.child("readonly").is_none()
 }
 
-/// The format that a disk's definition says; raw where it says none, as libvirt takes it.
+/// The format in a disk's definition; raw if it has none, as in libvirt.
 fn format_of(disk: Element<'_>) -> String {
     let driver = disk.child("driver").and_then(|driver| driver.attr("type"));
     driver.unwrap_or_else(|| "raw".into()).into_owned()
 }
 
-/// The file of a disk; an error where it is on none, or on one that must not be copied.
+/// The file of a disk; an error if it has none, or one that must not be copied.
 fn file_of(disk: Element<'_>, name: &str) -> Result<String> {
     if !is_written(disk) {
         return refused(

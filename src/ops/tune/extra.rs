@@ -1,4 +1,5 @@
-//! What is changed beside a tuned definition: huge pages that it is missing, disks that are converted, and what runs.
+//! The changes beside a tuned definition: missing huge pages, converted disks, and the running
+//! guest.
 
 use super::Tune;
 use super::convert::Conversion;
@@ -19,22 +20,23 @@ use crate::world::World;
 use gpuvm_core::nccl::topology;
 use gpuvm_core::tune::{TuneError, Tuned};
 
-/// What is changed beside a definition.
+/// The changes beside a definition.
 #[derive(Debug, Default)]
 pub struct Extra {
-    /// On the host, before the definition is.
+    /// Steps on the host, before the definition changes.
     pub first: Vec<Step>,
-    /// Of what runs, after it.
+    /// Steps on the running guest, after that.
     pub last: Vec<Step>,
-    /// What of the definition waits for the next start; none: nothing was looked at that runs.
+    /// The parts of the definition that wait for the next start; none: no running guest was
+    /// examined.
     pub waits: Option<Vec<String>>,
-    /// What is left of what was before, in words.
+    /// What remains of the previous state, in words.
     pub stays: Vec<String>,
-    /// What was asked for and is not done.
+    /// The part of the request that is not done.
     pub undone: Option<String>,
 }
 
-/// What is changed beside each definition, in the order of the domains.
+/// The changes beside each definition, in the order of the domains.
 pub fn of(
     subjects: &Subjects,
     tuned: &[Result<Tuned, TuneError>],
@@ -76,7 +78,8 @@ pub fn of(
     Ok(extras)
 }
 
-/// That a topology file for NCCL in the guest holds no longer, where the guest has needed one.
+/// The notice that a topology file for NCCL in the guest is no longer valid, if the guest needed
+/// one.
 fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
     let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
@@ -88,7 +91,8 @@ fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
     })
 }
 
-/// The step that notes converted disks as the domain's, so that they are known when its definition is gone.
+/// The step that records converted disks as the domain's, so that they are known after its
+/// definition is removed.
 fn noted(subject: &Subject, conversions: &[Conversion], world: &World) -> Result<Option<Step>> {
     let Some(uuid) = subject.xml.uuid().filter(|_| !conversions.is_empty()) else {
         return Ok(None);
@@ -101,7 +105,7 @@ fn noted(subject: &Subject, conversions: &[Conversion], world: &World) -> Result
     Ok(guest::add_made(world.state(), &uuid, &subject.name, hypervisor.uri(), &made)?)
 }
 
-/// Whether a domain is to be in huge pages.
+/// Whether a domain should use huge pages.
 fn has_pages(tuned: &Tuned) -> bool {
     tuned.after.root().find("memoryBacking/hugepages").is_some()
 }
@@ -112,7 +116,7 @@ pub fn is_changed(subject: &Subject, tuned: &Tuned, extra: &Extra) -> bool {
     !subject.is_file && (!tuned.changes.is_empty() || beside)
 }
 
-/// The steps that reserve the pages that a domain is missing.
+/// The steps that reserve the missing pages of a domain.
 fn missing(tuned: &Tuned, pools: &mut Pools, root: Option<&FsRoot>) -> Result<Vec<Step>> {
     let Some(placement) = &tuned.placement else { return Ok(Vec::new()) };
     let Some(page) = placement.huge_pages.map(PageSize::size) else { return Ok(Vec::new()) };

@@ -1,9 +1,10 @@
-//! What a running guest takes of a new definition at once, as steps; and what waits, in words.
+//! The parts of a new definition that a running guest takes over at once, as steps, and those that
+//! wait, in words.
 
 use crate::apply::Step;
 use crate::domain::live::LiveChanges;
 
-/// The steps that change what runs.
+/// The steps that change the running guest.
 pub fn steps(name: &str, changes: &LiveChanges) -> Vec<Step> {
     let moves = changes.moves.iter().map(|moved| Step::PinThread {
         name: name.to_owned(),

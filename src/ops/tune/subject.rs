@@ -1,13 +1,13 @@
-//! One domain that is tuned, as data.
+//! A domain to be tuned, as data.
 
 use crate::domain::DomainXml;
 
-/// One domain that is tuned.
+/// A domain to be tuned.
 #[derive(Debug, Clone)]
 pub struct Subject {
-    /// Its name; of a file without one the file's.
+    /// Its name; for a file without one, the file's name.
     pub name: String,
-    /// What `check` takes for it: the name, or the file.
+    /// Its argument for `check`: the name, or the file.
     pub(super) called: String,
     /// Its definition.
     pub xml: DomainXml,
@@ -15,12 +15,12 @@ pub struct Subject {
     pub running: bool,
     /// Whether it is a file, which is never changed.
     pub is_file: bool,
-    /// The domain as it runs, where what runs is to be changed.
+    /// The live XML, if the running guest is to be changed.
     pub live: Option<DomainXml>,
 }
 
 impl Subject {
-    /// Its definition as it was read.
+    /// Its definition, as it was read.
     pub fn text(&self) -> &str {
         self.xml.text()
     }

@@ -1,4 +1,5 @@
-//! What is tuned: domains of a hypervisor or files, and what they are tuned by. Changes nothing.
+//! The domains to be tuned, from a hypervisor or files, and the input for their tuning. Changes
+//! nothing.
 
 use super::Tune;
 use super::convert::{self, Conversion, Convert, Ground};
@@ -23,7 +24,7 @@ use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
 
-/// Says why a domain is not tuned.
+/// The reason a domain is not tuned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "tuned-")]
 pub enum TunedError {
@@ -37,29 +38,29 @@ pub enum TunedError {
 
 impl Coded for TunedError {}
 
-/// The domains that are tuned, with the host that they are on.
+/// The domains to be tuned, with their host.
 #[derive(Debug)]
 pub struct Subjects {
     /// The domains.
     pub all: Vec<Subject>,
     /// The host.
     topology: Topology,
-    /// What is taken, their own included.
+    /// What all domains hold, theirs included.
     occupancy: Occupancy,
-    /// How their disks are read and written best.
+    /// The best I/O settings of their disks.
     disks: BTreeMap<String, DiskIo>,
-    /// What the hypervisor can do.
+    /// The features of the hypervisor.
     abilities: Abilities,
-    /// What it is.
+    /// The versions of the hypervisor.
     versions: Versions,
-    /// The disks of each that are converted, or why they are not.
+    /// The converted disks of each, or the reason they are not converted.
     conversions: Vec<Result<Vec<Conversion>, TuneError>>,
-    /// NICs that are asked for, each with whether its network hands out virtual functions.
+    /// The requested NICs, each with whether its network hands out virtual functions.
     networks: Vec<(NicWish, bool)>,
 }
 
 impl Tune {
-    /// Whether files are tuned, which are only printed.
+    /// Whether the domains are files, which are only printed.
     pub fn are_files(&self, world: &World) -> bool {
         let is_file = |source: &Source| matches!(source, Source::File(_));
         let files = !self.sources.is_empty() && self.sources.iter().all(is_file);
@@ -106,7 +107,8 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     Ok(subjects)
 }
 
-/// NICs that are asked for, each with whether its network hands out virtual functions. Refuses what networks cannot do.
+/// The requested NICs, each with whether its network hands out virtual functions. Refuses settings
+/// that their networks do not support.
 fn networks(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<Vec<(NicWish, bool)>> {
     if wishes.is_empty() {
         return Ok(Vec::new());
@@ -126,7 +128,7 @@ fn networks(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<Vec<(NicW
     Ok(wishes.iter().map(|wish| (wish.clone(), is_pool(wish))).collect())
 }
 
-/// The domains of a hypervisor that are named, or all.
+/// The named domains of a hypervisor, or all.
 fn of_hypervisor(
     wanted: &Tune,
     hypervisor: &dyn Hypervisor,
@@ -182,7 +184,8 @@ fn of_hypervisor(
     chosen.into_iter().map(subject).collect()
 }
 
-/// The disks of each domain that are converted, or why they are not; none at all where that is not asked for.
+/// The converted disks of each domain, or the reason they are not converted; empty if that is not
+/// requested.
 fn conversions(
     all: &[Subject],
     wanted: &[Convert],
@@ -234,17 +237,17 @@ fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
 }
 
 impl Subjects {
-    /// The host that they are on.
+    /// The host of the domains.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The disks of a domain, by its place, that are converted.
+    /// The converted disks of a domain, by its index.
     pub fn conversions(&self, at: usize) -> &[Conversion] {
         self.conversions.get(at).and_then(|planned| planned.as_deref().ok()).unwrap_or_default()
     }
 
-    /// Looks how each disk is read and written best.
+    /// Finds the best I/O settings of each disk.
     fn look_at_disks(&mut self, world: &World) {
         for subject in &self.all {
             let devices = subject.xml.root().child("devices");
@@ -259,7 +262,8 @@ impl Subjects {
         }
     }
 
-    /// Tunes them. One that is refused is an error, but with --all-domains, where the others go on.
+    /// Tunes the domains. A refused one is an error, except with --all-domains, where the others go
+    /// on.
     pub fn tune(&self, world: &World, wanted: &Tune) -> Result<Vec<Result<Tuned, TuneError>>> {
         let mut items = wanted.items.clone();
         items.networks = self.networks.clone();
@@ -301,7 +305,7 @@ fn path_of(disk: Element<'_>) -> Option<String> {
     source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
 }
 
-/// The error that a domain cannot be tuned; `floats` says whether it can be without pins.
+/// The error that a domain cannot be tuned; `floats`: whether it can be tuned without pins.
 fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> Error {
     let hint = match error {
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })

@@ -1,4 +1,5 @@
-//! Tuning on a hypervisor in memory, with the processors of a DGX-2: what others do between the question and the lock.
+//! Tuning on a hypervisor in memory, with the processors of a DGX-2: changes by others between the
+//! question and the lock.
 
 use super::*;
 use crate::apply::ApplyError;
@@ -25,7 +26,7 @@ fn floating(name: &str, uuid: &str) -> String {
     )
 }
 
-/// Domain `a` on a DGX-2, before somebody who says yes.
+/// Domain `a` on a DGX-2, with a caller who answers yes.
 fn stage(runs: bool) -> Stage {
     let mut stage = Stage::who_says(Answer::Yes);
     let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
@@ -34,7 +35,7 @@ fn stage(runs: bool) -> Stage {
     stage
 }
 
-/// To pin the vCPUs of these domains.
+/// The request to pin the vCPUs of these domains.
 fn pins(names: &[&str]) -> Tune {
     Tune {
         sources: names.iter().map(|&name| Source::Domain(name.into())).collect(),
@@ -43,7 +44,7 @@ fn pins(names: &[&str]) -> Tune {
     }
 }
 
-/// Tunes; something happens once the question is answered, before the lock is there.
+/// Tunes; something happens once the question is answered, before the lock is taken.
 fn run(stage: &Stage, wanted: &Tune, between: impl Fn(&Fake)) -> Result<Done<Tuning>> {
     let happened = Cell::new(false);
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(|world| {
@@ -54,7 +55,7 @@ fn run(stage: &Stage, wanted: &Tune, between: impl Fn(&Fake)) -> Result<Done<Tun
     })
 }
 
-/// The changes that are kept of a domain.
+/// The number of changes in a domain's history.
 fn kept(stage: &Stage, uuid: &str) -> usize {
     stage.world.history(uuid).unwrap().entries.len()
 }
@@ -64,7 +65,7 @@ fn is_pinned(xml: &str) -> bool {
     xml.contains("<vcpupin ")
 }
 
-/// Asserts that domain `a` is as it was and that nothing is kept of it.
+/// Asserts that domain `a` is unchanged and has no history.
 fn assert_untouched(stage: &Stage) {
     assert_eq!(stage.fake.definition("a"), floating("a", UUID));
     assert_eq!((kept(stage, UUID), stage.journals()), (0, 0));

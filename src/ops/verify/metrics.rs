@@ -1,5 +1,5 @@
-//! Numbers for Prometheus, in its text format, as the node exporter's textfile collector takes them: a file that is
-//! replaced by a rename, so that it is never read half written.
+//! Metrics for Prometheus in its text format, for the node exporter's textfile collector: a file
+//! that is replaced by a rename, so that it is never read half written.
 
 use super::Compared;
 use gpuvm_core::fabric::Verdict;
@@ -17,14 +17,14 @@ pub fn write(path: &Path, found: &Compared, took: Duration) -> std::io::Result<(
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
     file.write_all(text(found, now, took).as_bytes())?;
-    // The exporter runs as a user of its own.
+    // The exporter runs as its own user.
     file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.persist(path).map_err(|error| error.error)?;
     crate::trace::wrote(path);
     Ok(())
 }
 
-/// The numbers of one run that ended at `now`, since 1970.
+/// The metrics of one run that ended at `now`, since 1970.
 fn text(found: &Compared, now: Duration, took: Duration) -> String {
     let Compared { all: answers, partitions } = found;
     let mut text = String::new();
@@ -39,7 +39,7 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
         let domain = label(&answer.domain);
         for rule in rules() {
             let count = answer.findings.iter().filter(|found| found.rule == rule.id).count();
-            // Of a domain that could not be compared, and of no domain, nothing else is known.
+            // For a domain that could not be compared, and for no domain, nothing else is known.
             if count == 0 && (!answer.is_compared() || answer.domain.is_empty()) {
                 continue;
             }
@@ -69,7 +69,7 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
 /// A gauge: its name, its help, labels with values.
 type Gauge = (&'static str, &'static str, Vec<(String, String)>);
 
-/// The gauges of NVLink partitions. How many there are of each verdict only Fabric Manager tells.
+/// The gauges of NVLink partitions. Only Fabric Manager reports how many there are of each verdict.
 fn of_partitions(all: &Partitions) -> Vec<Gauge> {
     let one = |value: usize| vec![(String::new(), value.to_string())];
     let answers = usize::from(all.listed.is_some());
@@ -92,7 +92,7 @@ fn of_partitions(all: &Partitions) -> Vec<Gauge> {
     gauges
 }
 
-/// A value of a label, as the format wants it.
+/// A value of a label, escaped for the format.
 fn label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,4 +1,4 @@
-//! The comparison on a hypervisor in memory: what others do while it goes on.
+//! The comparison on a hypervisor in memory, with changes by others meanwhile.
 
 use super::{verify as compare, *};
 use crate::hypervisor::HypervisorErrorKind;
@@ -27,12 +27,12 @@ fn stage() -> Stage {
     stage
 }
 
-/// What is found, domain by domain.
+/// The results, domain by domain.
 fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
     compare(world, wanted).map(|compared| compared.all)
 }
 
-/// All domains, or the one of this name; agents are asked so long.
+/// A request for all domains, or the one of this name, with a time limit for agents.
 fn wanted(name: Option<&str>, seconds: u64) -> Verify {
     Verify { name: name.map(str::to_owned), agent_wait: Duration::from_secs(seconds) }
 }
@@ -42,7 +42,7 @@ fn compared(all: &[Verified]) -> Vec<&str> {
     all.iter().filter(|one| one.is_compared()).map(|one| one.domain.as_str()).collect()
 }
 
-/// The rules by which something was found of the first domain.
+/// The rules of the findings on the first domain.
 fn rules(all: &[Verified]) -> Vec<&str> {
     all[0].findings.iter().map(|finding| finding.rule).collect()
 }
@@ -54,7 +54,7 @@ fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
     let all = verify(&stage.world, &wanted(None, 0)).unwrap();
     assert_eq!((all.len(), compared(&all)), (2, vec!["b"]));
     assert!(all[0].findings[0].says.message.contains("it does not say why"), "{:?}", all[0]);
-    // Of one that was named there is nothing else to say.
+    // For a named domain there is nothing else to report.
     assert!(verify(&stage.world, &wanted(Some("a"), 0)).is_err());
     assert_eq!(compared(&verify(&stage.world, &wanted(Some("b"), 0)).unwrap()), ["b"]);
 }
@@ -119,7 +119,7 @@ fn an_agent_is_asked_only_where_one_listens_and_there_is_time() {
     stage.fake.put_xml(&with_agent(2), true);
     verify(&stage.world, &wanted(Some("a"), 0)).unwrap();
     assert_eq!(stage.fake.asked.get(), 0);
-    // It does not answer: nothing is said of what the guest sees.
+    // It does not answer: nothing is reported about the guest's view.
     let all = verify(&stage.world, &wanted(Some("a"), 10)).unwrap();
     assert_eq!(stage.fake.asked.get(), 1);
     assert!(all[0].not_checked.iter().any(|what| what.contains("no agent answers")), "{all:?}");

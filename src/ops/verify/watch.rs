@@ -1,4 +1,4 @@
-//! The comparison again and again: what appears and what is gone.
+//! Repeated comparison: new findings and resolved ones.
 
 use super::Verified;
 use gpuvm_core::verify::Finding;
@@ -16,20 +16,20 @@ pub struct Changed {
     pub gone: Vec<Finding>,
 }
 
-/// The rounds of a comparison that is made again and again.
+/// The rounds of a repeated comparison.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// What was found at last, and what was found before of domains that cannot be compared any more.
+    /// The latest findings, including earlier ones of domains that can no longer be compared.
     last: Option<Vec<Verified>>,
 }
 
 impl Rounds {
-    /// Whether none was made yet.
+    /// Whether no round was made yet.
     pub fn is_first(&self) -> bool {
         self.last.is_none()
     }
 
-    /// Takes what was found now; what has changed since the last round, by domain.
+    /// Takes the new findings. Returns the changes since the last round, by domain.
     pub fn next(&mut self, mut now: Vec<Verified>) -> Vec<Changed> {
         let before = self.last.take().unwrap_or_default();
         keep(&before, &mut now);
@@ -38,13 +38,13 @@ impl Rounds {
         changed
     }
 
-    /// What is known of each domain.
+    /// The latest findings of each domain.
     pub fn known(&self) -> &[Verified] {
         self.last.as_deref().unwrap_or_default()
     }
 }
 
-/// Keeps what was found of domains that could not be compared this time: it is not gone.
+/// Keeps the findings of domains that could not be compared this time: they are not resolved.
 fn keep(before: &[Verified], now: &mut [Verified]) {
     for answer in now.iter_mut().filter(|answer| !answer.is_compared()) {
         let old = before.iter().filter(|old| old.domain == answer.domain);
@@ -53,7 +53,7 @@ fn keep(before: &[Verified], now: &mut [Verified]) {
     }
 }
 
-/// What has changed between two rounds, by domain; a domain that is not there any more differs in nothing.
+/// The changes between two rounds, by domain; a deleted domain has none.
 fn changes(before: &[Verified], now: &[Verified]) -> Vec<Changed> {
     let less = |these: &[Finding], those: &[Finding]| -> Vec<Finding> {
         let is_new = |this: &&Finding| !those.iter().any(|that| that.is_same(this));
@@ -68,7 +68,7 @@ fn changes(before: &[Verified], now: &[Verified]) -> Vec<Changed> {
     all.filter(|change| !change.appeared.is_empty() || !change.gone.is_empty()).collect()
 }
 
-/// The findings of a domain; none: it is not there.
+/// The findings of a domain; none: it does not exist.
 fn findings_of<'a>(all: &'a [Verified], domain: &str) -> &'a [Finding] {
     all.iter().find(|one| one.domain == domain).map_or(&[][..], |one| &one.findings)
 }

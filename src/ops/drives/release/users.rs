@@ -1,4 +1,4 @@
-//! Who uses an array, and what of it could not be restored.
+//! Users of an array, and properties that could not be restored.
 
 use super::super::error::ArrayVerbError;
 use crate::discover::arrays::{Array, layout};
@@ -14,20 +14,20 @@ use crate::topology::DriveUse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// An array with what is known of its users.
+/// An array with its known users.
 pub(super) struct Found<'a> {
     /// This machine.
     pub root: &'a FsRoot,
     /// The array.
     pub array: &'a Array,
-    /// What the host uses.
+    /// The host's uses.
     pub uses: &'a Uses,
     /// Where the array is mounted.
     pub mounts: &'a [Mount],
 }
 
 impl Found<'_> {
-    /// Refuses an array without which the host does not come up.
+    /// Refuses an array that the host needs to boot.
     pub fn refuse_system(&self) -> Result<()> {
         let name = &self.array.name;
         let names = std::iter::once(name).chain(&self.array.partitions);
@@ -44,7 +44,7 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// What of the array's shape could not be restored.
+    /// Returns properties of the array that could not be restored.
     pub fn shape(&self) -> Vec<String> {
         let Array { name, level, metadata, members, wanted, action, partitions, .. } = self.array;
         let mut reasons = Vec::new();
@@ -74,7 +74,7 @@ impl Found<'_> {
         reasons
     }
 
-    /// Who of the host uses it.
+    /// Returns its uses by the host.
     pub fn users(&self, unmount: bool) -> Result<Vec<String>> {
         let name = &self.array.name;
         let mut reasons = Vec::new();

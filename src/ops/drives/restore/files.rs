@@ -1,4 +1,4 @@
-//! What a release has changed in text files, put back.
+//! Reverts the changes of a release in text files.
 
 use super::super::FSTAB;
 use crate::apply::array::{ArrayStep, content, unmark};
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::world::World;
 use std::path::Path;
 
-/// Options of a mount, so that neither device files nor set-user-ID programs of the file system count.
+/// Adds mount options that disable device files and set-user-ID programs.
 pub(super) fn guarded(options: &str) -> String {
     let kept = options.split(',').filter(|word| !["dev", "suid", "nodev", "nosuid"].contains(word));
     kept.filter(|word| !word.is_empty()).chain(["nodev", "nosuid"]).collect::<Vec<_>>().join(",")
@@ -20,7 +20,7 @@ fn guarded_line(line: &str) -> String {
     format!("{}{}{}", &line[..at], guarded(options), &line[at + options.len()..])
 }
 
-/// The step that puts the lines of a file back; none where it has no mark of the array.
+/// The step that puts the lines of a file back; none if it has no mark of the array.
 pub(super) fn unmarked(
     path: &Path,
     name: &str,
@@ -46,7 +46,7 @@ pub(super) fn unmarked(
         true => "take out the line that kept the array from being assembled".to_owned(),
         false => format!("put back `{}`", back.lines.join("`, `")),
     };
-    // A file that was made for the mark alone goes with it.
+    // A file created only for the mark is removed with it.
     let after = Some(back.text).filter(|text| !text.is_empty());
     let (path, units) = (path.to_owned(), path == Path::new(FSTAB));
     Ok(Some(ArrayStep::ReplaceText { path, before, after, what, units }))

@@ -1,4 +1,4 @@
-//! The members of a released array: whether they are there and free, and what lies on them by now.
+//! The members of a released array: whether they exist and are free, and their current content.
 
 use super::super::error::ArrayVerbError;
 use super::super::state::{Reason, State};
@@ -14,10 +14,11 @@ use crate::topology::{Content, DriveUse, Signature};
 use crate::world::World;
 use std::path::Path;
 
-/// Seconds that mdadm may take to read superblocks.
+/// Time limit of mdadm for reading superblocks, in seconds.
 const EXAMINE_S: u64 = 60;
 
-/// Refuses while a member is missing or used by another than this array; the array's device where it runs already.
+/// Refuses while a member is missing or used by another than this array; returns the array's device
+/// if it already runs.
 pub(super) fn members_free(record: &Released, world: &World) -> Result<Option<String>> {
     let state = State::read(world, world.occupancy(false)?)?;
     let drives = &state.topology.parts().drives;
@@ -50,7 +51,7 @@ pub(super) fn members_free(record: &Released, world: &World) -> Result<Option<St
                 {
                     running = Some(device.clone());
                 }
-                // What is written there is dealt with where the superblocks are looked for.
+                // Member signatures are handled when superblocks are examined.
                 Reason::Host { used: DriveUse::Member { .. }, .. } => {}
                 used => reasons.push(used.to_string()),
             }
@@ -72,7 +73,7 @@ pub(super) fn uuid_of(how: &str, device: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("MD_UUID=")).map(plain)
 }
 
-/// The members that carry the array's superblocks no more.
+/// Returns the members that lost the array's superblocks.
 pub(super) fn lost(record: &Released) -> Result<Vec<String>> {
     if let Err(error @ CommandError::Unstarted { .. }) = output(&["mdadm", "--version"], EXAMINE_S)
     {
@@ -85,7 +86,7 @@ pub(super) fn lost(record: &Released) -> Result<Vec<String>> {
     Ok(ids.filter(|id| !is_of(id)).cloned().collect())
 }
 
-/// The members that an array which runs does without.
+/// Returns the members missing in a running array.
 pub(super) fn outside(root: &FsRoot, record: &Released, device: &str) -> Result<Vec<String>> {
     let running = kernel_name(Path::new(device)).map(|name| array(root, &name)).transpose()?;
     let inside = running.flatten().map(|array| array.members).unwrap_or_default();
@@ -97,8 +98,8 @@ pub(super) fn outside(root: &FsRoot, record: &Released, device: &str) -> Result<
     Ok(ids.filter(|id| !is_in(id)).cloned().collect())
 }
 
-/// What lies on drives that are to be overwritten, a phrase each; an error where they belong to something else, or data
-/// lies on them and its loss was not accepted.
+/// Returns the content of drives to be overwritten, a phrase each; an error if they belong to
+/// something else, or have data whose loss was not accepted.
 pub(super) fn overwritten<'i>(
     wanted: &RestoreArray,
     record: &Released,

@@ -1,4 +1,4 @@
-//! A drive of a recorded DGX-2 is to be erased; it is not of this machine, so that nothing ever is.
+//! Erasing a drive of a recorded DGX-2, which is not on this machine, so nothing is really erased.
 
 use super::*;
 use crate::apply::{HostLock, Journal};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A data drive of it, by the kernel's name and by its function.
 const DRIVE: (&str, &str) = ("nvme2n1", "2e:00.0");
 
-/// The machine, before somebody who answers so.
+/// The machine, with a user who gives this answer.
 fn stage(answer: Answer) -> Stage {
     let mut stage = Stage::who_says(answer);
     let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/dgx-2.json");
@@ -22,7 +22,7 @@ fn stage(answer: Answer) -> Stage {
     stage
 }
 
-/// Its drives, where a guest holds this function.
+/// Its drives, with a guest holding this function.
 fn state(stage: &Stage, held: Option<&str>) -> State {
     let devices = |bdf: &str| vec![bdf.parse().unwrap()];
     let guest = |bdf| Held { domain: "a".into(), devices: devices(bdf), ..Held::default() };
@@ -30,7 +30,7 @@ fn state(stage: &Stage, held: Option<&str>) -> State {
     State::read(&stage.world, Occupancy { domains, ..Occupancy::default() }).unwrap()
 }
 
-/// Erases it, where a guest has got it before (0), while the question stands (1), or never.
+/// Erases it, with a guest taking it before (0), during the question (1), or never.
 fn run(stage: &Stage, taken_at: usize, manner: Manner) -> Result<bool> {
     let mut session = Session::begin(&stage.world, manner).unwrap();
     let done = session.run(|_| {
@@ -40,7 +40,7 @@ fn run(stage: &Stage, taken_at: usize, manner: Manner) -> Result<bool> {
     done.map(|done| done.made)
 }
 
-/// The code of what was refused.
+/// The code of the refusal.
 fn code<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error:?}")).code
@@ -66,7 +66,7 @@ fn a_drive_is_named_by_the_kernel_or_by_its_function() {
 
 #[test]
 fn a_drive_that_a_guest_has_is_never_erased() {
-    // Before it is asked, and while the question stands.
+    // Before the question, and during it.
     for (taken_at, asked) in [(0, 0), (1, 1)] {
         let stage = stage(Answer::Yes);
         assert_eq!(code(run(&stage, taken_at, manner(Confirm::Ask))), "in-use");
@@ -96,7 +96,7 @@ fn nothing_is_erased_beside_another_change() {
     let error = run(&stage, 9, manner(Confirm::Given)).unwrap_err();
     assert!(matches!(error, Error::Lock(_)), "{error}");
     drop(held);
-    // Nor after one that was killed.
+    // Nor after an interrupted run.
     let dir = stage.dir.path().join("journal");
     let mut journal = Journal::begin_in(&dir, "create", "a", "test:///fake").unwrap();
     let xml = crate::stage::fake::xml("a", crate::stage::UUID);

@@ -1,4 +1,4 @@
-//! An image is added on a hypervisor in memory.
+//! Adding images on a hypervisor in memory.
 
 use super::*;
 use crate::error::Error;
@@ -10,14 +10,14 @@ use crate::stage::{Stage, is_free, kill, manner};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of an image: a disk with a boot record, of two sectors.
+/// Bytes of an image: a disk of two sectors with a boot record.
 fn bytes() -> Vec<u8> {
     let mut bytes = vec![7; 1024];
     bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
     bytes
 }
 
-/// The file of image `a`, and what is wanted of it.
+/// Writes the file of image `a`, and returns the request that adds it.
 fn wanted(stage: &Stage) -> AddImage {
     let file = stage.dir.path().join("a.img");
     fs::write(&file, bytes()).unwrap();
@@ -29,7 +29,7 @@ fn run(stage: &Stage, wanted: &AddImage, manner: Manner) -> Result<Option<Added>
     add(&mut Session::begin(&stage.world, manner).unwrap(), wanted)
 }
 
-/// The same as most do.
+/// Adds an image with the usual manner.
 fn plain(stage: &Stage) -> Result<Option<Added>> {
     run(stage, &wanted(stage), manner(Confirm::Given))
 }
@@ -41,7 +41,7 @@ fn take_away(stage: &Stage, confirm: Confirm) -> Result<()> {
     session.run(|world| remove(world, &wanted)).map(drop)
 }
 
-/// The code of what was refused.
+/// The error code of a refusal.
 fn code<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error:?}")).code
@@ -67,7 +67,7 @@ fn others_wait_until_the_name_is_taken_and_not_for_the_copy() {
     let dir = stage.dir.path().to_owned();
     let summed = dir.clone();
     stage.caller.at(move |text| assert!(!text.starts_with("sum") || is_free(&summed)));
-    // The pool, the mark and the volume are made first; then it is filled and the mark goes.
+    // The pool, the mark and the volume are made first; then it is filled and the mark removed.
     let at = move |call| assert_eq!(is_free(&dir), call > 2, "at call {call}");
     *stage.fake.at.borrow_mut() = Some(Box::new(at));
     plain(&stage).unwrap();
@@ -160,7 +160,7 @@ fn an_image_that_somebody_has_stays() {
     let stage = Stage::who_says(Answer::Yes);
     plain(&stage).unwrap();
     let disk = stage.fake.volume(POOL, "a.raw");
-    // It is given to a guest while the question stands.
+    // A guest gets it while the question is open.
     let wanted = RemoveImage { name: ImageName::new("a").unwrap(), pool: POOL.into() };
     let mut session = Session::begin(&stage.world, manner(Confirm::Ask)).unwrap();
     let removed = session.run(|world| {

@@ -1,4 +1,4 @@
-//! The file in a guest, by an agent in memory.
+//! The file in a guest, through an agent in memory.
 
 use super::*;
 use crate::error::Error;
@@ -28,7 +28,7 @@ fn definition(bus: u32, state: &str) -> String {
     )
 }
 
-/// A stage with such a guest, which runs and has an agent.
+/// A stage with such a guest, running and with an agent.
 fn stage() -> Stage {
     let mut stage = Stage::who_says(Answer::Nobody);
     let host = include_str!("../../../../topologies/dgx-h100.json");
@@ -38,7 +38,7 @@ fn stage() -> Stage {
     stage
 }
 
-/// Does it.
+/// Installs the file.
 fn done(stage: &Stage, manner: Manner) -> Result<Installed> {
     install(&stage.world, &Source::Domain("a".into()), manner)
 }
@@ -80,7 +80,7 @@ fn the_file_is_written_once_and_found_until_the_guest_changes() {
     let before = changes(&stage);
     let second = done(&stage, Manner::Install).unwrap();
     assert_eq!((second.found, second.written, changes(&stage)), (true, false, before));
-    // At other addresses it is another file; the old one is ours and not kept.
+    // Other addresses give another file; the old one is gpuvm's and not kept.
     stage.fake.put_xml(&definition(120, "connected"), true);
     let stale = done(&stage, Manner::Check).unwrap();
     assert_eq!((stale.files[0].state, stale.found), (State::Differs, false));
@@ -94,7 +94,7 @@ fn what_is_not_gpuvms_is_kept_and_named() {
     let stage = stage();
     put(&stage, FILE, "<system version=\"1\"/>\n");
     put(&stage, &format!("{FILE}.before-gpuvm"), "older\n");
-    // NVIDIA's daemon has a file of its own, so NCCL's settings name ours.
+    // NVIDIA's daemon has a file of its own, so NCCL's settings name gpuvm's.
     put(&stage, FOUND_AT, "the daemon's\n");
     put(&stage, CONF, "NCCL_DEBUG=INFO");
     let seen = done(&stage, Manner::Install).unwrap();
@@ -110,7 +110,7 @@ fn what_is_not_gpuvms_is_kept_and_named() {
     assert_eq!(file(&stage, &kept).as_deref(), Some("NCCL_DEBUG=INFO"));
     assert!(seen.found && file(&stage, TMPFILES).is_none());
     assert!(done(&stage, Manner::Check).unwrap().found);
-    // Settings that name another file stay as they are, and are told of.
+    // Settings that name another file stay as they are, and are reported.
     put(&stage, CONF, "NCCL_TOPO_FILE=/mine.xml\n");
     let overruled = done(&stage, Manner::Install).unwrap();
     assert_eq!((overruled.overruled_by.as_deref(), overruled.found), (Some("/mine.xml"), false));
@@ -165,7 +165,7 @@ fn link(stage: &Stage, path: &str, to: &str) {
     stage.fake.guest.borrow().as_ref().unwrap().link(path, to);
 }
 
-/// Where a link of the guest leads to.
+/// The target of a link in the guest.
 fn link_to(stage: &Stage, path: &str) -> Option<String> {
     stage.fake.guest.borrow().as_ref().unwrap().link_to(path)
 }
@@ -220,7 +220,7 @@ fn only_what_is_gpuvms_to_the_byte_is_removed() {
     assert_eq!(undone(&stage)[2], (FILE, Removal::Changed, None));
     assert_eq!(file(&stage, FILE), Some(edited.clone()));
     assert_eq!((file(&stage, TMPFILES), link_to(&stage, FOUND_AT)), (None, None));
-    // What somebody has changed is kept when it is written anew, once however often it happens.
+    // A file that somebody changed is kept when it is rewritten, once however often that happens.
     for _ in 0..2 {
         put(&stage, FILE, &edited);
         let seen = done(&stage, Manner::Install).unwrap();
@@ -232,7 +232,8 @@ fn only_what_is_gpuvms_to_the_byte_is_removed() {
     assert_eq!((told.written, changes(&stage)), (false, before));
     assert_eq!(undone(&stage)[2].1, Removal::Removed);
     assert_eq!(file(&stage, FILE), Some(edited));
-    // Settings that were changed since lose the line only, and a line for somebody's own file stays.
+    // Settings that were changed since lose only the line, and a line for somebody's own file
+    // stays.
     let stage = self::stage();
     put(&stage, "/proc/1/comm", "init\n");
     put(&stage, CONF, "A=1\n");
@@ -309,7 +310,7 @@ fn a_guest_that_needs_no_file_gets_none() {
         }
     }
     assert_eq!((file(&stage, FILE), changes(&stage)), (None, 0));
-    // What is there of gpuvm is kept up to date.
+    // An existing file of gpuvm is kept up to date.
     stage.fake.put_xml(&definition(100, "connected"), true);
     done(&stage, Manner::Install).unwrap();
     stage.fake.put_xml(&one(120, "connected"), true);

@@ -1,4 +1,4 @@
-//! The host's packet filter, by the programs that show it: `nft`, `iptables-save`.
+//! The host's packet filter, from the programs that show it: `nft`, `iptables-save`.
 
 use crate::command;
 use crate::fsroot::FsRoot;
@@ -7,14 +7,15 @@ use crate::network::firewall::{Ruleset, read_iptables, read_nft};
 /// How long a program may take: hosts of many containers have some ten thousand rules.
 const SECONDS: u64 = 20;
 
-/// Reads it. Errors: why neither program tells.
+/// Reads the packet filter. The error says why neither program shows it.
 pub fn read(root: &FsRoot) -> Result<Ruleset, String> {
     let run = |argv: &[&str]| command::output(argv, SECONDS).map_err(|error| error.to_string());
     let saved = run(&["iptables-save", "-t", "filter"]);
     let native = run(&["nft", "-j", "list", "ruleset"]);
     let mut rules = Ruleset::default();
     let mut is_told = false;
-    // What is of nftables and no table of iptables is shown by `nft` alone, and said so.
+    // Tables of nftables that are not iptables' are shown only by `nft`, and `iptables-save` notes
+    // that.
     let is_nft = saved.as_ref().is_ok_and(|text| text.contains("(nf_tables)"))
         && !saved.as_ref().is_ok_and(|text| text.contains("is incompatible"));
     if let Ok(text) = &saved {
@@ -27,7 +28,7 @@ pub fn read(root: &FsRoot) -> Result<Ruleset, String> {
         );
         is_told = true;
     }
-    // The older kind has tables of its own beside them.
+    // iptables-legacy has its own tables in addition.
     let has_legacy = root.read("proc/net/ip_tables_names").ok().flatten();
     if has_legacy.is_some_and(|names| names.lines().any(|name| name == "filter"))
         && let Ok(text) = run(&["iptables-legacy-save", "-t", "filter"])
