@@ -5,7 +5,7 @@ use clap::CommandFactory as _;
 use gpuvm::cli::args::Cli;
 use std::fs;
 
-/// Whether golden files are to be written anew.
+/// Whether golden files are to be renewed.
 fn renew() -> bool {
     std::env::var_os("GPUVM_RENEW").is_some()
 }

@@ -1,4 +1,4 @@
-//! Damaged records: an error or a host, never a panic, never without end.
+//! Damaged records: they give an error or a host, never a panic or an endless run.
 
 use crate::support::project;
 use crate::support::tree::{host_text, scratch, unpack};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longer than any damaged record takes, on a busy machine and without optimization.
 const END: Duration = Duration::from_secs(90);
 
-/// Texts that stand where a number, a list, a size or a name should.
+/// Texts in place of a number, a list, a size or a name.
 const GARBAGE: [&str; 24] = [
     "",
     "\n",
@@ -43,7 +43,7 @@ const GARBAGE: [&str; 24] = [
     "0x0 0xffffffffffffffff 0x200",
 ];
 
-/// Damages a file or link, and gives what puts it back.
+/// Damages a file or link. Returns the data to restore it.
 fn damage(path: &Path, kind: u8, text: &str) {
     let link = fs::read_link(path).ok();
     let old = fs::read(path).unwrap_or_default();
@@ -80,8 +80,8 @@ fn restore(path: &Path, link: Option<&Path>, content: &[u8]) {
     }
 }
 
-/// Files and links of a directory by what they are: their name without digits, so that no kind is drowned by those
-/// that every pcpu has.
+/// Files and links of a directory by kind: their name without digits, so that the many files of
+/// every pcpu do not dominate.
 fn by_kind(root: &Path) -> Vec<Vec<PathBuf>> {
     let mut kinds = BTreeMap::<String, Vec<PathBuf>>::new();
     let mut dirs = vec![root.to_owned()];

@@ -1,4 +1,5 @@
-//! Which functions count as GPUs, what goes along with them, and which odd records load: small hosts built here.
+//! Which functions count as GPUs, what is passed along with them, and which odd records load: small
+//! hosts built here.
 
 use crate::support::tree::{Small, host_text, scratch, unpack};
 use gpuvm::discover::source::load;

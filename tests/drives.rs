@@ -1,5 +1,5 @@
-//! Drives on built hosts: who uses each, and which can be given to a guest and how. On a real kernel with md, LVM and
-//! dm-crypt: `tests/vdgx/tests/drives.sh`.
+//! Drives on built hosts: the users of each, and which can be passed to a guest and how. On a real
+//! kernel with md, LVM and dm-crypt: `tests/vdgx/tests/drives.sh`.
 
 use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{gpuvm, run};
@@ -24,7 +24,7 @@ fn tree() -> tempfile::TempDir {
         let path = root.join("sys/class/block").join(name).canonicalize().unwrap();
         path.strip_prefix(root.canonicalize().unwrap()).unwrap().to_str().unwrap().to_owned()
     };
-    // Of the recorded partitions and array nothing stays.
+    // The recorded partitions and array are removed.
     for name in ["nvme0n1p1", "nvme0n1p2", "nvme1n1p2", "md0"] {
         fs::remove_dir_all(root.join(block(name))).unwrap();
         fs::remove_file(root.join("sys/class/block").join(name)).unwrap();
@@ -177,7 +177,7 @@ fn a_drive_that_no_size_mends_is_refused_before_sizes_are_offered() {
         let is_told = err.contains(args[1]) && !err.contains("would fit now");
         assert!(code == 1 && is_told, "{verb} {args:?}: {err}");
     }
-    // A drive that can be given does not hide what is short.
+    // A usable drive does not hide what is missing.
     let args = ["export", "--name", "a", "--vcpus", "4000", "--drive", "nvme6n1"];
     let (code, _, err) = on(dir.path(), &args);
     assert!(code == 1 && err.contains("would fit now: --vcpus 96"), "{err}");

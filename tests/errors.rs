@@ -9,7 +9,7 @@ use std::path::Path;
 /// A recorded host of the project.
 const DGX: &str = "topologies/dgx-2.json";
 
-/// Runs a command line in the project, with `--json` where asked.
+/// Runs a command line in the project, with `--json` if requested.
 fn answer(line: &str, json: bool) -> (i32, String, String) {
     let words: Vec<&str> = line.split_whitespace().chain(json.then_some("--json")).collect();
     run(gpuvm(&words).current_dir(project()))
@@ -87,7 +87,8 @@ fn every_document_says_its_name_and_version() {
     assert_eq!((&started["name"], &started["already"]), (&"test".into(), &true.into()));
 }
 
-/// An error enum that has no codes, or is not known to `codes`, would be told as an error of the system.
+/// An error enum that has no codes, or is not known to `codes`, would be reported as an error of
+/// the system.
 #[test]
 fn every_error_enum_has_codes() {
     let known = fs::read_to_string(project().join("src/cli/codes.rs")).unwrap();
@@ -140,7 +141,7 @@ fn commands_of_an_error_are_commands() {
     assert!(commands.iter().all(|command| !command.starts_with(['<', '-'])), "{commands:?}");
 }
 
-/// An error of every verb that the command line can provoke, whatever machine this is.
+/// An error of every verb that the command line can provoke, on any machine.
 const PROVOKED: &[&str] = &[
     "plan --gpus 99 --host topologies/dgx-2.json",
     "plan --gpus 1 --template /nonexistent --host topologies/dgx-2.json",
@@ -236,7 +237,7 @@ fn verbs(command: &clap::Command, path: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// A code of last resort says no more than that something failed.
+/// A code of last resort says only that something failed.
 #[test]
 fn no_error_that_can_be_provoked_has_a_code_of_last_resort() {
     let mut missing = BTreeSet::new();
@@ -257,7 +258,7 @@ fn no_error_that_can_be_provoked_has_a_code_of_last_resort() {
 /// Errors of free text have no code of their own: each belongs to an enum with codes, or to a class that says what to do.
 #[test]
 fn no_verb_makes_an_error_of_text_alone() {
-    // They hold the ways that are left: of classes, and around causes.
+    // They contain the remaining constructors: of classes, and around causes.
     let allowed = ["src/cli/error.rs", "src/ops/error.rs"];
     let mut found = Vec::new();
     let mut dirs = vec![project().join("src/cli"), project().join("src/ops")];

@@ -41,14 +41,14 @@ pub fn fakes() -> &'static Path {
     })
 }
 
-/// Is a machine that the program runs on.
+/// A machine that the program runs on.
 struct Machine {
     /// Its files: the recorded host, the settings of the fakes, Fabric Manager's configuration, the admin's file.
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    /// A recorded host; none where namespaces are not to be had.
+    /// A recorded host; none if namespaces are not available.
     fn new(record: &str) -> Option<Machine> {
         if !namespaces() {
             return skip("namespaces need root");
@@ -72,7 +72,7 @@ impl Machine {
         self
     }
 
-    /// Tells the fakes what to be.
+    /// Configures the fakes.
     fn fake(&self, board: &str, gpus: &[(&str, u32)], more: &str) {
         let gpus: String =
             gpus.iter().map(|(bus, id)| format!("gpu 0000:{bus}:00.0 {id}\n")).collect();
@@ -214,7 +214,7 @@ fn an_h100_host_shows_fabric_managers_partitions_by_nvmls_module_ids() {
 #[test]
 fn an_a100_host_is_told_addresses_by_fabric_manager() {
     let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
-    // As shipped the switches go along with the GPUs, and nobody is asked.
+    // As shipped the switches go along with the GPUs, and no question is asked.
     machine.fake("a100", &A100, "");
     let (fabric, _) = machine.fabric(true);
     assert_eq!(
@@ -311,11 +311,11 @@ fn whatever_fails_leaves_the_tables_and_a_note() {
         assert_eq!(sets(&fabric, 2)[0], set(3, &["9d", "c3"]), "{setting}: by NVML");
         assert!(source(&fabric).starts_with("NVLinks and partitions: published table"), "{fabric}");
     }
-    // Connections are closed also where the list is refused.
+    // Connections are closed even if the list is refused.
     machine.fake("h100", &H100, "fail fmGetSupportedFabricPartitions -8");
     machine.fabric(true);
     assert_eq!(machine.journal()[3..], ["fmDisconnect", "fmLibShutdown"]);
-    // Without NVIDIA's libraries all is as on a record.
+    // Without NVIDIA's libraries everything is as on a recorded host.
     let (fabric, notes) = machine.fabric(false);
     assert!(notes.contains("Fabric Manager was not asked: libnvfm.so.1"), "{notes}");
     assert!(notes.contains("NVML has no module ids: libnvidia-ml.so.1"), "{notes}");
@@ -418,7 +418,7 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     let Some(machine) = Machine::new(&record) else { return };
     let gpus: Vec<(&str, u32)> =
         ["06", "07", "0a", "0b", "85", "86", "89", "8a"].map(|bus| (bus, 1)).to_vec();
-    // Bridges lie across: the first GPU is linked to one of the other package.
+    // The NVLink bridges are crossed: the first GPU is linked to one of the other package.
     let bridges = "nvlink 0000:06:00.0 0000:8a:00.0 4\nnvlink 0000:07:00.0 0000:0b:00.0 4";
     machine.fake("none", &gpus, bridges);
     let wanted =
@@ -429,15 +429,15 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     let (_, out, _) = machine.gpuvm(&["host", "matrix", "--tsv"], true);
     let row: Vec<&str> = out.lines().nth(1).unwrap().split('\t').collect();
     assert_eq!(row[8], "NV4", "{out}");
-    // The record has them, and the linked pair is planned.
+    // The captured host has them, and the linked pair is planned.
     let (code, out, err) = machine.gpuvm(&["host", "capture", "-"], true);
     assert_eq!(code, 0, "{err}");
     let captured: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(links(&captured["host"]["fabric"]), wanted);
-    // Drivers that cannot tell a switch from a GPU.
+    // Drivers that cannot distinguish a switch from a GPU.
     machine.fake("none", &gpus, &format!("{bridges}\nfail nvmlDeviceGetNvLinkRemoteDeviceType 13"));
     assert_eq!(links(&machine.fabric(true).0), wanted);
-    // Without NVML nothing is known, and that is said.
+    // Without NVML nothing is known, and that is reported.
     let (fabric, notes) = machine.fabric(false);
     assert_eq!(links(&fabric), []);
     assert!(notes.contains("NVML has not told the NVLinks: libnvidia-ml.so.1"), "{notes}");
@@ -449,11 +449,11 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     assert!(!Path::new(&machine.path("var/gpuvm/nvlinks.json")).exists());
     let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
     assert!(err.contains(&format!("{path}: NVLinks by NVML")), "{code} {err}");
-    // Kept of this boot: NVML is not asked again.
+    // Stored since this boot: NVML is not asked again.
     machine.fake("none", &gpus, "crash nvmlInitWithFlags");
     assert_eq!(links(&machine.fabric(true).0), wanted);
 
-    // All GPUs on vfio-pci: the kept file tells, without NVML.
+    // All GPUs on vfio-pci: the stored file is used, without NVML.
     let vfio = record.replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
     let Some(later) = Machine::new(&vfio) else { return };
     later.fake("none", &gpus, "");
@@ -464,7 +464,7 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     let (fabric, _) = later.fabric(false);
     assert_eq!(links(&fabric), wanted);
     assert_eq!(fabric["source"], format!("NVLinks read from {path}"));
-    // Another card in the place of one: its links are not those of the card before.
+    // Another card at the same address: its links are not those of the previous card.
     let text = std::fs::read_to_string(&kept).unwrap();
     std::fs::write(&kept, text.replacen("7601", "7602", 1).replacen("7605", "7602", 1)).unwrap();
     let (fabric, _) = later.fabric(false);
@@ -477,7 +477,7 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
 
 #[test]
 fn nvml_wins_over_the_table_of_a_board() {
-    // Full passthrough: nobody but NVML tells that a GPU has lost two links.
+    // Full passthrough: only NVML reports that a GPU has lost two links.
     let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
     machine.fake("a100", &A100, "links 3 10");
     let (fabric, _) = machine.fabric(true);
@@ -506,7 +506,7 @@ fn nvml_wins_over_the_table_of_a_board() {
     assert!(notes.contains("NVML shows no NVLink that works"), "{notes}");
 }
 
-/// Runs the program on a recorded tree; the exit code, and both outputs behind each other.
+/// Runs the program on a recorded tree; the exit code, and both outputs concatenated.
 fn on(host: &Path, args: &[&str]) -> (i32, String) {
     let (code, out, err) =
         run(crate::support::gpuvm(args).args(["--host", host.to_str().unwrap()]));
@@ -546,7 +546,7 @@ fn a_gpu_whose_module_is_unknown_is_refused_by_every_verb() {
         .map(|size| (size["gpus"].as_u64().unwrap(), size["empty"].as_u64().unwrap()))
         .collect();
     assert_eq!((code, sizes), (0, vec![(1, 0), (8, 1)]), "{text}");
-    // What was exported where the ids are known is checked where they are not.
+    // A definition exported with known ids is checked without them.
     let (code, out, _) = run(crate::support::gpuvm(&["export", "--gpus", "1", "--name", "a"])
         .args(["--host", named.path().to_str().unwrap()]));
     assert_eq!(code, 0);
@@ -582,7 +582,7 @@ fn a_set_that_was_asked_for_split_is_sound_and_one_of_others_is_not() {
     let create = [&["create", "--accept-shared-fabric"][..], &split, &make].concat();
     let (code, text) = on(dir.path(), &create);
     assert_eq!(code, 0, "{text}");
-    // A definition that nobody asked to be split.
+    // A definition without a requested split.
     std::fs::write(&file, out.replace(r#""split":true"#, r#""split":false"#)).unwrap();
     let (code, text) = on(dir.path(), &check);
     assert!(code == 3 && text.contains("gpus-no-partition"), "{text}");
@@ -606,7 +606,7 @@ fn guest_with(machine: &Machine, buses: &[&str]) -> String {
     format!("test://{}", machine.path("node.xml"))
 }
 
-/// What `fabric show` says of this machine with this guest: the exit code and the document.
+/// Runs `fabric show` on this machine with this guest. Returns the exit code and the document.
 fn shown(machine: &Machine, uri: &str) -> (i32, Value) {
     let (code, out, err) = machine.gpuvm(&["fabric", "show", "--json", "--connect", uri], true);
     (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}")))
@@ -645,7 +645,7 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     let wanted = ["3", "1,3", "0000:9d:00.0,0000:c3:00.0", "18", "of", "18", "train-a", "ok"];
     assert_eq!(cells, wanted);
     assert!(out.starts_with("DGX H100: NVSwitches are shared by Fabric Manager"), "{out}");
-    // No program of Fabric Manager runs here, whatever answers.
+    // No process of Fabric Manager runs here, although the fake answers.
     assert!(
         out.contains("not checked: whether Fabric Manager as it runs (version unknown)"),
         "{out}"
@@ -683,7 +683,7 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     assert!(code == 0 && err.contains("partition 3 is not active; nothing to do"), "{err}");
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "99", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("lists no partition 99, among 15"), "{err}");
-    // Of a guest with virtual functions nothing is known, so nothing is called stale.
+    // The partitions of a guest with virtual functions are unknown, so none is called stale.
     machine.fake("h100", &H100, "active 3");
     let (code, document) = shown(&machine, &uri);
     assert_eq!((code, verdict(&document, 3).as_str()), (3, "stale"), "{document}");
@@ -726,7 +726,7 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("FABRIC_MODE=2"), "{err}");
     assert!(err.contains("hint: `fmpm -d 3`"), "{err}");
-    // Where switches go to guests there is nothing to release.
+    // If switches are passed to guests, there is nothing to release.
     let machine = machine.mode(0);
     let (code, document) = shown(&machine, &uri);
     assert_eq!((code, &document["model"]), (0, &"full-passthrough".into()), "{document}");
@@ -734,8 +734,8 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     assert!(code == 1 && err.contains("NVSwitches of this host are not shared"), "{err}");
 }
 
-/// What `verify` finds about partitions: the exit code, findings as domain, rule and message, what was not checked, and
-/// the metrics about them.
+/// The findings of `verify` on partitions: the exit code, findings as domain, rule and message,
+/// what was not checked, and the metrics about them.
 fn verified(machine: &Machine, uri: &str) -> (i32, Vec<[String; 3]>, String, Vec<String>) {
     let metrics = machine.path("gpuvm.prom");
     let args = ["verify", "--all", "--json", "--metrics", &metrics, "--connect", uri];
@@ -831,7 +831,7 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     assert!(untold.contains("NVLink partitions (Fabric Manager at 127.0.0.1 gave no"), "{untold}");
     let wanted = ["gpuvm_fabric_manager_up 0", "gpuvm_fabric_partitions_pending 1"];
     assert_eq!(metrics, wanted);
-    // Virtual GPUs are not judged, and where switches go to guests there is nothing to judge.
+    // Virtual GPUs are not judged, and if switches are passed to guests, there is nothing to judge.
     let machine = machine.mode(2);
     let (_, found, untold, metrics) = verified(&machine, &uri);
     assert_eq!((found.len(), metrics.len()), (0, 0));
@@ -867,7 +867,7 @@ fn embedded(machine: &Machine) -> Option<String> {
     Some(format!("qemu:///embed?root={}", machine.path("root")))
 }
 
-/// The steps of a guest that is only shown: the exit code, the steps, and what is said beside them.
+/// A dry run of `create`: the exit code, the steps, and the other output.
 fn dry_run(machine: &Machine, uri: &str, gpus: &str) -> (i32, Vec<String>, String) {
     let disks = machine.path("disks");
     let args = [
@@ -944,7 +944,7 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     assert!(code == 1 && err.contains("which is active for no running domain"), "{err}");
     assert!(err.contains(" 0` deactivates it"), "{err}");
 
-    // It is starting, and the step will wait; it is away.
+    // Fabric Manager is starting, and the step will wait; it is not running.
     machine.fake("h100", &H100, "fail fmGetSupportedFabricPartitions -8");
     let (code, steps, err) = dry_run(&machine, &uri, "2");
     let activates = |step: &String| step.starts_with("activate NVLink partition ");
@@ -957,7 +957,7 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     // A guest without GPUs asks nobody.
     let (code, steps, err) = dry_run(&machine, &uri, "0");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
-    // Virtual GPUs get theirs by other means.
+    // Virtual GPUs get their partitions by other means.
     let machine = machine.mode(2);
     let (code, steps, err) = dry_run(&machine, &uri, "2");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
@@ -989,7 +989,7 @@ fn nvswitches_that_go_to_the_guest_are_reset_and_refused_while_fabric_manager_ha
     let resets = |steps: &[String]| -> Vec<String> {
         steps.iter().filter_map(|step| step.strip_prefix("reset ")).map(str::to_owned).collect()
     };
-    // The kernel knows no way to reset one.
+    // The kernel supports no reset of one.
     let (code, steps, err) = dry_run(&machine, &uri, "8");
     assert_eq!((code, resets(&steps).len()), (0, 8), "{steps:#?}{err}");
     let devices = machine.dir.path().join("host/sys/bus/pci/devices");
@@ -1005,7 +1005,7 @@ fn nvswitches_that_go_to_the_guest_are_reset_and_refused_while_fabric_manager_ha
     assert_eq!((code, all.len()), (0, 12), "{steps:#?}{err}");
     let last: std::collections::BTreeSet<_> = all[8..].iter().map(Into::into).collect();
     assert_eq!(last, switches.iter().map(name).collect(), "after the GPUs: {steps:#?}");
-    // Fabric Manager of the host runs: a process of root's, in the place of another one's.
+    // Fabric Manager of the host runs: a process of root, in place of another user's.
     let fm = machine.dir.path().join("fm");
     std::fs::create_dir(&fm).unwrap();
     std::fs::write(fm.join("comm"), "nv-fabricmanage\n").unwrap();
@@ -1114,7 +1114,7 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     fake("");
     let uuid = "11111111-2222-3333-4444-555555555555";
     let ask = |verb: &str, xml: &str| {
-        // Whoever asked libvirt would fail.
+        // A query to libvirt would fail.
         let program = env!("CARGO_BIN_EXE_gpuvm");
         let words = [program, "fabric", verb, "--stdin", "-c", "test:///nosuch"];
         machine.gpuvm_on(&words, true, xml)
@@ -1138,7 +1138,8 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
     let kept = std::fs::read_to_string(machine.path("var/gpuvm/fabric.json")).unwrap();
     assert!(kept.contains(uuid), "{kept}");
-    // It is another's: refused, and what libvirt calls after the refusal takes nothing from its owner.
+    // It is another guest's: refused, and the hook that libvirt calls after the refusal takes
+    // nothing from its owner.
     let other = domain_with("22222222-2222-3333-4444-555555555555", &["9d", "c3"]);
     let (code, _, err) = ask("ensure", &other);
     assert!(
@@ -1186,7 +1187,8 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), printed);
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o755);
     assert!(done("fabric hook --install").contains("nothing to do"));
-    // What libvirt calls for migrations, restores and restarts of its own says nothing and hinders nothing.
+    // The hook calls for migrations, restores and restarts of libvirt print nothing and block
+    // nothing.
     let hook = |operation: &[&str], xml: &str| {
         let words = [&["/etc/libvirt/hooks/qemu.d/50-gpuvm", "foreign"], operation].concat();
         machine.gpuvm_on(&words, true, xml)
@@ -1204,7 +1206,8 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     done("fabric hook --install");
     done("fabric hook --remove");
     assert!(!file.exists());
-    // What it says of itself makes no file ours: somebody's own, an edited one of ours, one that only bears our words.
+    // A file is not gpuvm's because of its header: a foreign one, an edited one of gpuvm's, one
+    // that only contains the header.
     let edited = printed.replace("#!/bin/sh\n", "#!/bin/sh -x\n");
     let marked = format!("#!/bin/sh\n{}\nexit 0\n", printed.lines().nth(1).unwrap());
     let kept = |text: &str| {
@@ -1221,7 +1224,7 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
         kept(text);
     }
     std::fs::remove_file(&file).unwrap();
-    // One of an older version, of which nothing is kept, is ours where it is to the byte what it has to be.
+    // One of an older version without a record is gpuvm's if it is correct to the byte.
     for text in [&edited, &printed] {
         std::fs::write(&file, text).unwrap();
         if text == &edited {
@@ -1274,7 +1277,7 @@ fn a_library_that_ends_in_the_middle_is_told_by_the_list() {
     std::fs::remove_file(machine.path("state")).unwrap();
     let (code, calls, err) = ensure("die_after 3 after");
     assert_eq!((code, calls), (1, 1), "{err}");
-    // It was done: the next start finds it so, and asks for nothing.
+    // It was done: the next start finds it active, and requests nothing.
     assert!(file().contains("11111111"), "{}", file());
     let (code, calls, err) = ensure("");
     assert_eq!((code, calls), (0, 0), "{err}");
@@ -1330,7 +1333,7 @@ fn one_guest_that_cannot_be_restored_keeps_no_other_from_it() {
     let (code, _, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
     assert_eq!(code, 3, "the other is restored, and has lost NVLink: {err}");
     assert!(err.contains("domain `a` ran while its partition was inactive"), "{err}");
-    // It hangs: given up after its limit, and the others are not waited for.
+    // It hangs: abandoned after its limit, without waiting for the others.
     remembering(&machine, "");
     std::fs::remove_file(machine.path("state")).unwrap();
     remembering(&machine, "hang 2");

@@ -29,7 +29,7 @@ fn exclude(tree: &Path, entries: &str) {
     fs::write(tree.join("etc/gpuvm/excluded.json"), text).unwrap();
 }
 
-/// Writes what the NVIDIA driver says of a GPU.
+/// Writes the NVIDIA driver's report on a GPU.
 fn driver_has(tree: &Path, bdf: &str, uuid: &str, excluded: &str) {
     let dir = tree.join("proc/driver/nvidia/gpus").join(bdf);
     fs::create_dir_all(&dir).unwrap();
@@ -37,7 +37,7 @@ fn driver_has(tree: &Path, bdf: &str, uuid: &str, excluded: &str) {
     fs::write(dir.join("information"), text).unwrap();
 }
 
-/// Runs a verb on a tree; the exit code, and both outputs behind each other.
+/// Runs a verb on a tree; the exit code, and both outputs concatenated.
 fn on(tree: &Path, args: &[&str]) -> (i32, String) {
     let (code, out, err) = run(gpuvm(args).args(["--host", tree.to_str().unwrap()]));
     (code, out + &err)
@@ -71,7 +71,8 @@ fn an_excluded_gpu_is_never_placed_and_its_partitions_vanish() {
     let (code, text) = on(tree, &["host", "show", "--json"]);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &value["degraded"]), (0, &serde_json::json!([excluded])));
-    // Two of the first board's switches can be spared by a guest of two GPUs, and none by one of eight.
+    // A guest of two GPUs can do without two of the first board's switches, and one of eight needs
+    // all of them.
     exclude(tree, "{\"bdf\":\"0000:61:00.0\"}");
     holds(on(tree, &["plan", "--gpus", "16"]), 1, &["no partition of 16 GPUs", "NVSwitch"]);
     holds(on(tree, &["plan", "--gpus", "8"]), 0, &["0000:b7:00.0"]);
@@ -90,7 +91,7 @@ fn an_exclusion_by_uuid_follows_the_gpu() {
         let rows: serde_json::Value = serde_json::from_str(&text).unwrap();
         rows[index]["state"].as_str().unwrap().to_owned()
     };
-    // Nobody knows a UUID: the slot counts.
+    // No UUID is known: the slot counts.
     assert_eq!([state(0), state(1)], ["excluded", "free"]);
     driver_has(tree, "0000:36:00.0", UUID, "No");
     assert_eq!([state(0), state(1)], ["free", "excluded"]);
@@ -118,7 +119,7 @@ fn a_damaged_list_is_never_passed_over() {
     ] {
         holds(on(dir.path(), verb), 1, &["etc/gpuvm/excluded.json line 3: "]);
     }
-    // What is recorded is not changed.
+    // A recorded host is not changed.
     holds(on(dir.path(), &["gpu", "exclude", "34:00.0"]), 2, &["does not take --host"]);
 }
 
@@ -156,7 +157,7 @@ fn a_missing_switch_takes_its_partitions_with_it() {
     holds(on(tree, &["plan", "--gpus", "1"]), 0, &[]);
 }
 
-/// What the program does as if this machine were a DGX-2 with an `/etc` of its own; `$1` is the program.
+/// A script that runs the program as if on a DGX-2 with a private `/etc`; `$1` is the program.
 const LIVE: &str = r#"
 mount -t tmpfs tmpfs /etc && mkdir -p /run/gpuvm && mount -t tmpfs -o mode=755 tmpfs /run/gpuvm || exit 90
 mount -t tmpfs tmpfs /proc/driver && mkdir -p /proc/driver/nvidia/gpus/0000:36:00.0 || exit 90
@@ -187,7 +188,7 @@ try gpu include 34:00.0
 cat /etc/gpuvm/excluded.json
 "#;
 
-/// What [`LIVE`] prints.
+/// The output of [`LIVE`].
 const SAID: &str = r#"--- gpu exclude 34:00.0 --reason loud --dry-run
 exclude 0000:34:00.0 in /etc/gpuvm/excluded.json
 = 0

@@ -1,5 +1,5 @@
-//! The help of every verb: as it was agreed, within the terminal, short where it is asked for by `-h`, and the same words
-//! for the same option everywhere.
+//! The help of every verb: as in the golden files, within the terminal's width, short with `-h`,
+//! and with the same words for the same option everywhere.
 
 use crate::support::{gpuvm, project, run};
 use clap::{Arg, Command};
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
 const SHORT_LINES: usize = 60;
-/// Options that mean something else in another verb, and so have other words there.
+/// Options that have another meaning, and so other words, in some verbs.
 const OF_THE_VERB: [&str; 12] = [
     "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print", "user", "wait",
     "nvme",
@@ -116,7 +116,7 @@ fn short_help_is_short() {
     walk(&built(80), "gpuvm", &mut |command, words| {
         let short = help(command, false);
         assert!(short.lines().count() <= SHORT_LINES, "{words}: {} lines", short.lines().count());
-        // Deeper than any option stands what did not fit beside it.
+        // Text that did not fit beside an option is indented deeper than any option.
         let second = short.lines().find(|line| line.starts_with("       "));
         assert_eq!(second, None, "{words} -h: an option takes more than a line");
         let last = short.lines().last().unwrap();
@@ -213,7 +213,7 @@ fn examples_are_command_lines() {
         let text = text.to_string().replace("\\\n", "");
         assert!(text.starts_with("Examples:\n  "), "{words}: {text}");
         let lines = text.lines().filter_map(|line| line.strip_prefix("  gpuvm "));
-        // What a shell fills in is no value.
+        // A shell substitution is not a value.
         for line in lines.filter(|line| !line.contains("$(")) {
             let line = line.split(['>', '|', '<', '&']).next().unwrap().replace('\'', "");
             // A quoted value has blanks, which no other option takes.

@@ -1,4 +1,5 @@
-//! Every command that a hint offers is one of ours, is about the host that was asked about, and does what the hint says.
+//! Every command that a hint suggests exists, applies to the same host, and does what the hint
+//! says.
 
 use crate::support::shared::each_shared_host;
 use crate::support::tree::scratch;
@@ -108,7 +109,7 @@ fn filled(command: &str, sample: &str) -> Vec<String> {
     text.split_whitespace().map(word).collect()
 }
 
-/// Whether our parser takes these words; `...` stands for what a verb takes.
+/// Whether our parser takes these words; `...` stands for a verb's arguments.
 pub fn parses(words: &[String]) -> bool {
     let mut root = Cli::command();
     root.build();
@@ -132,7 +133,7 @@ fn every_command_that_the_sources_offer_is_one_of_ours() {
     let mut wrong = Vec::new();
     let mut seen = 0;
     for (path, text) in all_literals() {
-        // Heads of files that name what made them, and what commands are made of.
+        // Headers of files that name the program, and parts of commands.
         let others = ["boot.rs", "netplan.rs", "output.rs", "offer.rs", "args/help.rs"];
         if others.iter().any(|other| path.ends_with(other)) {
             continue;
@@ -158,7 +159,7 @@ fn options(command: &Clap, out: &mut BTreeSet<String>) {
     command.get_subcommands().for_each(|below| options(below, out));
 }
 
-/// Options of other programs that our sentences speak of.
+/// Options of other programs that our messages mention.
 const OF_OTHERS: [&str; 4] = ["--no-install-recommends", "--no-block", "--config", "--inactive"];
 
 #[test]
@@ -242,7 +243,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
     assert_eq!(readers, 14, "a verb that reads records is marked in its arguments");
 }
 
-/// What cannot be, on any host or on most.
+/// Requests that are impossible on any or most hosts.
 const REFUSED: [&str; 22] = [
     "--gpus 3",
     "--gpus 5 --huge-pages 2M",
@@ -268,7 +269,7 @@ const REFUSED: [&str; 22] = [
     "--gpu 0 --gpu 3 --gpu 5",
 ];
 
-/// Runs each of our reading commands that a text offers; returns how many.
+/// Runs each of our read-only commands that a text suggests. Returns their number.
 fn run_offered(text: &str, context: &str) -> usize {
     let mut ran = 0;
     for command in offered(text) {
@@ -287,7 +288,7 @@ fn run_offered(text: &str, context: &str) -> usize {
     ran
 }
 
-/// The words of a command as a shell takes them apart: quotes are all that ours need.
+/// The words of a command as a shell splits them: our commands need only quotes.
 pub fn shell_words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in command.chars() {
@@ -529,7 +530,7 @@ fn what_the_kernel_names_no_node_of_is_unknown_in_every_verb() {
             assert!(!text.contains(wrong), "{line}: {text}");
         }
     }
-    // Where there is one node, every device is on it.
+    // If there is one node, every device is on it.
     let mut parts = load(&project().join("topologies/h100-guest.json")).unwrap().parts().clone();
     assert_eq!(parts.nodes.len(), 1);
     parts.devices.iter_mut().for_each(|device| device.node = None);
@@ -544,7 +545,7 @@ fn what_the_kernel_names_no_node_of_is_unknown_in_every_verb() {
     }
 }
 
-/// What a host is asked that has not got it: more of each than there is.
+/// Requests that exceed a host: more of each resource than there is.
 fn too_much(topology: &Topology) -> [Request; 4] {
     let gpus = u32::try_from(topology.gpus().count()).unwrap();
     let vcpus = u32::try_from(topology.pcpus().len()).unwrap() + 1;
@@ -558,7 +559,7 @@ fn too_much(topology: &Topology) -> [Request; 4] {
     ]
 }
 
-/// Checks the nearest requests of those that a host cannot have; returns how many there were.
+/// Checks the nearest requests to impossible ones on a host. Returns their number.
 fn check_nearest(name: &str, topology: &Topology) -> usize {
     let empty = Occupancy::default();
     let mut seen = 0;

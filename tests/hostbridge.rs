@@ -1,15 +1,16 @@
-//! Bridges of the host, on a machine that is a test's own: its network with veth pairs for NICs, netplan and
-//! systemd-networkd as on a real host, and a LAN behind the pairs. Only `systemctl` is a stand-in, since systemd itself
-//! does not run here: netplan asks it for nothing that these tests are about. Bonds are on user-mode Linux (`tests/uml/run`)
-//! where this machine's kernel lacks them; `GPUVM_BONDS=here` keeps them on this one's.
+//! Bridges of the host, on a private machine of the test: its network with veth pairs for NICs,
+//! netplan and systemd-networkd as on a real host, and a LAN behind the pairs. Only `systemctl` is
+//! a stand-in, since systemd itself does not run here: netplan asks it for nothing that these tests
+//! are about. Bonds are on user-mode Linux (`tests/uml/run`) where this machine's kernel lacks
+//! them; `GPUVM_BONDS=here` keeps them on this one's.
 
 use crate::support::daemon::namespaces;
 use crate::support::lawful::NO_VLAN;
 use crate::support::{run, skip, uml};
 use std::process::{Command, Stdio};
 
-/// Begins a script: directories of its own, nic0 and nic1 with a LAN behind them where 10.77.0.1 is the gateway, and a
-/// host that netplan configures: 10.77.0.2 on nic0. `$0`: the program.
+/// Begins a script: private directories, nic0 and nic1 with a LAN behind them where 10.77.0.1 is
+/// the gateway, and a host that netplan configures: 10.77.0.2 on nic0. `$0`: the program.
 const BEGIN: &str = r#"
 set -e
 for dir in /run /etc/netplan /etc/systemd/network /var/lib/gpuvm /etc/network; do
@@ -62,10 +63,10 @@ start() {
 }
 "#;
 
-/// Where systemd-networkd is.
+/// The paths of systemd-networkd.
 const NETWORKD: [&str; 2] = ["/usr/lib/systemd/systemd-networkd", "/lib/systemd/systemd-networkd"];
 
-/// What a script says, which has to come to a good end; none where the machine cannot run it.
+/// The output of a script, which must succeed; none if the machine cannot run it.
 pub fn script(text: &str) -> Option<String> {
     if !namespaces() {
         return skip("namespaces need root");
@@ -87,7 +88,7 @@ pub fn script(text: &str) -> Option<String> {
     Some(out + &err)
 }
 
-/// Asserts that these words are said.
+/// Asserts that the output contains these words.
 fn says(said: &str, words: &[&str]) {
     words.iter().for_each(|words| assert!(said.contains(words), "{words}: {said}"));
 }

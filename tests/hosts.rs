@@ -16,13 +16,13 @@ const HOSTS: [&str; 6] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket
 /// Set to renew `topologies` from `tests/hosts`.
 const RENEW: &str = "GPUVM_RENEW";
 
-/// Records that hwloc counts otherwise, and why.
+/// Records that hwloc counts differently, with the reason.
 const OTHER_THAN_HWLOC: [(&str, &str); 2] = [
     ("nvidiagpunumanodes", "hwloc drops the memory of GPUs from its nodes"),
     ("64amd64-4p2n4ca2co", "hwloc takes the two halves of an AMD compute unit for cores"),
 ];
 
-/// Where the facts of a host come from: the comments of its tree, a paragraph.
+/// The sources of a host's facts: the comments of its tree, by paragraph.
 fn sources(name: &str) -> Vec<String> {
     let text = host_text(name);
     let lines = text.lines().map_while(|line| line.strip_prefix("# "));
@@ -202,7 +202,7 @@ fn every_record_of_others_loads_or_is_refused_by_name() {
     assert!(trees >= 30 && texts >= 40, "{trees} trees, {texts} texts");
 }
 
-/// Compares counts with hwloc's, where its tools are installed.
+/// Compares counts with hwloc's, if its tools are installed.
 fn check_against_hwloc(host: &Topology, dir: &Path, name: &str) {
     if OTHER_THAN_HWLOC.iter().any(|(other, _)| name.starts_with(other)) {
         return;
@@ -248,7 +248,7 @@ fn hosts_built_from_facts_show_the_facts() {
     assert!(seen >= 5, "{seen} hosts");
 }
 
-/// Compares a host with what is known of it.
+/// Compares a host with the known facts about it.
 fn check_facts(host: &Topology, facts: &Value, name: &str) {
     assert_eq!(host.pcpus().len() as u64, facts["cpus"], "{name}");
     let nodes: Vec<_> = host

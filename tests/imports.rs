@@ -1,7 +1,8 @@
-//! No circle of files: which file of a room uses which one is read from its paths, and none may lead back to where it
-//! began. What a file takes from another by way of a third that only hands it on (`pub use`) counts as taken from the
-//! file that defines it. A module and the files below it are one thing, so that use between these is left out.
-//! In core and host the modules right below the root are in no circle either, with all that is below them.
+//! No import cycles between files: the imports of each file in a layer are read from its paths, and
+//! none may lead back to itself. An item that a third file only re-exports (`pub use`) counts as
+//! imported from the file that defines it. A module and the files below it count as one, so imports
+//! between these are ignored. In core and host the modules right below the root are in no circle
+//! either, with all that is below them.
 
 use crate::rooms::sources;
 use crate::support::project;
@@ -11,7 +12,7 @@ use std::path::Path;
 /// A module's path from the root of its crate, or a path in it.
 type Names = Vec<String>;
 
-/// A file as far as it is read here.
+/// The parsed parts of a file.
 struct File {
     /// Its code without comments and without its tests.
     code: String,
@@ -129,7 +130,7 @@ impl Room {
             }
             files.insert(parts, File::read(&text));
         }
-        // The crate around a folder of it, which only holds its modules together.
+        // The crate root above a folder, which only declares its modules.
         files.entry(Names::new()).or_insert_with(|| File::read(""));
         Room(files)
     }
@@ -210,7 +211,7 @@ impl Room {
     }
 }
 
-/// Each use that is part of a circle.
+/// Each import that is part of a cycle.
 fn circles(uses: &BTreeMap<Names, BTreeSet<Names>>) -> Vec<String> {
     let mut found = Vec::new();
     for (module, others) in uses {

@@ -1,4 +1,4 @@
-//! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd of the tests' own.
+//! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd for the tests.
 
 mod bad;
 mod boot;
@@ -48,7 +48,7 @@ fn on_host(host: &str, script: &str) -> Command {
     command
 }
 
-/// The files below a directory, by name; empty where it is not there.
+/// The files below a directory, by name; empty if it does not exist.
 pub fn files(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();

@@ -1,4 +1,5 @@
-//! lstopo XML: every recorded one loads or is refused with a reason, and says the same as sysfs of the same machine.
+//! lstopo XML: every recorded one loads or is refused with a reason, and agrees with sysfs of the
+//! same machine.
 
 use crate::support::{host_tree, shared_hosts};
 use gpuvm::discover::lstopo::from_lstopo_xml;
@@ -74,7 +75,8 @@ fn the_real_dgx2_lacks_one_switch() {
     assert_eq!(dgx2.nodes()[0].distances, [10, 21]);
 }
 
-/// What both kinds of record hold of a host's processors. hwloc leaves out dies that are whole packages.
+/// The data on a host's processors that both kinds of record have. hwloc leaves out dies that are
+/// whole packages.
 fn processors(host: &Topology) -> Vec<String> {
     let cores = host.cores().iter().map(|c| {
         format!("core package {} id {} node {} pcpus {}", c.package, c.core_id, c.node, c.pcpus)
@@ -88,7 +90,8 @@ fn processors(host: &Topology) -> Vec<String> {
     cores.chain(nodes).chain(l3).chain([offline]).collect()
 }
 
-/// What both hold of PCI functions, less the programming interface and what hwloc leaves out.
+/// The data on PCI functions that both have, less the programming interface and what hwloc leaves
+/// out.
 fn functions(host: &Topology) -> Vec<String> {
     let wanted = |kind| {
         matches!(
@@ -105,7 +108,7 @@ fn functions(host: &Topology) -> Vec<String> {
         .filter(|d| wanted(d.kind()))
         .map(|d| {
             let net = d.net.clone().unwrap_or_default();
-            // hwloc tells no subsystem of bridges.
+            // hwloc reports no subsystem IDs of bridges.
             let subsystem = (d.kind() != DeviceKind::Bridge)
                 .then_some((d.subsystem_vendor, d.subsystem_device));
             format!(
@@ -133,7 +136,8 @@ fn drives(host: &Topology) -> Vec<String> {
 #[test]
 fn lstopo_and_sysfs_say_the_same_of_a_machine() {
     let Some(hosts) = shared_hosts() else { return };
-    // Unpacking takes long where disks are slow, so only what is not among our own hosts is.
+    // Unpacking takes long where disks are slow, so only hosts that are not among our own are
+    // unpacked.
     let shm = Path::new("/dev/shm");
     let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.unwrap();
     let packed = hosts.join("synthetic/gb300-tray.fsroot.tar.xz");

@@ -1,5 +1,5 @@
-//! The pages of section 7: each is shown without a warning, its commands are ours, its lists are
-//! those of the program.
+//! The pages of section 7: each renders without a warning, its commands exist, its lists are those
+//! of the program.
 
 use crate::hints::{parses, shell_words};
 use crate::support::{gpuvm, project, run, skip};
@@ -67,7 +67,7 @@ fn examples(page: &str) -> Vec<String> {
     ours.map(cut).collect()
 }
 
-/// What stands in bold.
+/// The texts in bold.
 pub fn bold(roff: &str) -> Vec<String> {
     let parts = roff.split("\\fB").skip(1);
     parts.map(|rest| plain(rest.split("\\fR").next().unwrap())).collect()
@@ -79,7 +79,7 @@ fn named(page: &str) -> Vec<String> {
     bold.filter_map(|text| text.strip_prefix("gpuvm ").map(str::to_owned)).collect()
 }
 
-/// What is wrong with a command of a sentence: a verb or an option that is not ours.
+/// The fault of a command in a sentence: a verb or option that does not exist.
 fn stranger(command: &str) -> Option<String> {
     let mut at = &{
         let mut root = Cli::command();
@@ -126,10 +126,10 @@ fn every_command_of_the_pages_is_one_of_ours() {
     assert!(typed > 60 && said > 40, "{typed} examples, {said} commands in sentences");
 }
 
-/// Examples of the pages that are run at least: fewer, and nothing is proven.
+/// The least number of examples that must be run, so that the test proves something.
 const LEAST_RUN: usize = 12;
 
-/// Sections that comments name at least.
+/// The least number of sections that comments name.
 const LEAST_NAMED: usize = 80;
 
 /// The arguments of an example that only reads a recorded host, or asks libvirt's test driver; none
@@ -230,7 +230,7 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Comments say where a fact stands as `gpuvm-hardware(7), BOARDS`.
+/// Comments cite the source of a fact as `gpuvm-hardware(7), BOARDS`.
 #[test]
 fn the_sections_that_comments_name_exist() {
     let all = pages();
@@ -406,7 +406,7 @@ fn gpuvm_man_prints_every_page_of_both_sections() {
     assert_eq!(written, known.len() + gpuvm::cli::pages::all().unwrap().len());
 }
 
-/// The modules that gpuvm-design(7) names below a room, of those that lie right below its root.
+/// The modules that gpuvm-design(7) names in a layer, of those directly below its root.
 fn modules_on_the_page(room: &str) -> BTreeSet<String> {
     let page = fs::read_to_string(project().join("man/gpuvm-design.7")).unwrap();
     let rooms = page.split("\n.SH THE ROOMS\n").nth(1).unwrap().split("\n.SH ").next().unwrap();

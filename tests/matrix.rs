@@ -130,7 +130,7 @@ fn show_keeps_to_the_width() {
     for name in HOSTS {
         let file = file(name);
         let args = ["--host", file.to_str().unwrap(), "host", "show", "--all"];
-        // No columns at all is as if nothing were said.
+        // No columns at all is the same as no setting.
         for width in [1, 20, 40, 80, 200] {
             let (code, out, _) = run(gpuvm(&args).env("COLUMNS", width.to_string()));
             assert_eq!(code, 0, "{name} at {width}");
@@ -171,7 +171,7 @@ fn a_capture_is_whole_or_not_there() {
     assert_eq!((code, out.as_str()), (0, ""));
     assert_eq!(err, format!("{path}: 96 pcpus, 125 PCI functions\n"));
     let kept = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
-    // Where published facts come from is said of the project's own record only.
+    // The source of published facts is given only for the project's own record.
     let mut kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
     assert!(kept.as_object_mut().unwrap().remove("sources").is_some());
     let text = std::fs::read_to_string(&file).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::support::{gpuvm, project, run};
 
-/// What a command line prints about that host, with its exit code.
+/// Runs a command line on that host. Returns its exit code and output.
 fn told(line: &str) -> (i32, String, String) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let host = project().join("topologies/dual-socket.json");

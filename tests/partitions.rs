@@ -1,6 +1,6 @@
-//! Fabric Manager's partitions are listed, activated and deactivated over the fake of its library (tests/fake-nvfm), and
-//! the steps that do so are killed at every moment. Each question is asked by a process of its own, which is this test
-//! binary once more: the loader and the fake are told by its environment.
+//! Fabric Manager's partitions, listed, activated and deactivated through a fake of its library
+//! (tests/fake-nvfm), with the steps killed at every moment. Each query runs in its own process,
+//! which is this test binary again: the loader and the fake are configured by its environment.
 
 use crate::fabric::fakes;
 use crate::support::daemon::namespaces;
@@ -21,17 +21,17 @@ use std::time::{Duration, Instant};
 
 /// Names the file that a process of this binary writes its answers to.
 const ANSWERS: &str = "GPUVM_TEST_FABRIC_ANSWERS";
-/// Has what such a process does, separated by semicolons.
+/// Names the actions of such a process, separated by semicolons.
 const ASKS: &str = "GPUVM_TEST_FABRIC_ASKS";
 
 /// A Fabric Manager of tests.
 struct Fm {
-    /// Its settings and what it remembers; what the program keeps below /var/lib.
+    /// Its settings and state, and the program's files of /var/lib.
     dir: tempfile::TempDir,
 }
 
 impl Fm {
-    /// One for a board, told more.
+    /// A Fabric Manager for a board, with more settings.
     fn new(board: &str, more: &str) -> Fm {
         let fm = Fm { dir: scratch() };
         for dir in ["var", "made"] {
@@ -41,7 +41,7 @@ impl Fm {
         fm
     }
 
-    /// Tells it what to be from now on; what it remembers stays.
+    /// Changes its settings; its state stays.
     fn tell(&self, board: &str, more: &str) {
         let gpus: String = (1..=8).map(|id| format!("gpu 0000:{id:02x}:00.0 {id}\n")).collect();
         let files: String = ["state", "calls", "resets"]
@@ -68,7 +68,8 @@ impl Fm {
         command
     }
 
-    /// Does these things in one process; what each has answered. A process that is killed has answered less.
+    /// Performs these actions in one process. Returns the answer of each; a killed process has
+    /// given fewer.
     fn ask(&self, asks: &str) -> Vec<Value> {
         let answers = self.path("answers");
         let _ = fs::remove_file(&answers);
@@ -90,7 +91,7 @@ impl Fm {
         text.lines().map(short).collect()
     }
 
-    /// Partitions that are active, by what Fabric Manager remembers itself.
+    /// Partitions that are active, by Fabric Manager's own state.
     fn active(&self) -> BTreeSet<u32> {
         let text = fs::read_to_string(self.path("state")).unwrap_or_default();
         let active = text.lines().filter_map(|line| line.strip_prefix("active "));
@@ -103,7 +104,7 @@ impl Fm {
         list.partitions.into_iter().map(|entry| (entry.id, entry.domain)).collect()
     }
 
-    /// GPUs of the bus in the place of this machine's, bound for guests.
+    /// Replaces this machine's PCI bus by one with GPUs bound for guests.
     fn with_gpus(self, modules: &[u32]) -> Fm {
         for module in modules {
             let dir = self.path(&format!("pci/devices/0000:{module:02x}:00.0"));
@@ -164,7 +165,8 @@ impl Observer for Watch {
     }
 }
 
-/// Does steps with a journal: a directory before and after those that are given, as a guest's disk and definition.
+/// Performs steps with a journal: a directory before and after those that are given, as a guest's
+/// disk and definition.
 fn does_steps(words: &str) -> Value {
     let made = std::env::var_os("DIR").map(|dir| Path::new(&dir).join("made")).unwrap();
     let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
@@ -258,7 +260,7 @@ fn does(ask: &str) -> Value {
     answer.unwrap_or_else(|refusal| refusal.to_string().into())
 }
 
-/// What the other tests run in a process of its own; by itself it does nothing.
+/// The entry point that the other tests run in a separate process; by itself it does nothing.
 #[test]
 fn does_as_told() {
     let (Some(asks), Some(answers)) = (std::env::var_os(ASKS), std::env::var_os(ANSWERS)) else {
@@ -271,7 +273,7 @@ fn does_as_told() {
     }
 }
 
-/// Whether such processes can be had.
+/// Whether this machine can run such processes.
 fn can() -> bool {
     namespaces() || skip("namespaces need root")
 }
@@ -347,7 +349,7 @@ fn a_restarted_fabric_manager_is_told_once_what_is_active() {
     // None may run.
     let fm = Fm::new("h100", "restart_mode 600000");
     assert_eq!(fm.ask("set")[0], "done");
-    // Not told in time it ends.
+    // If not given the list in time, it ends.
     let fm = Fm::new("h100", "restart_mode 0");
     fm.ask("list");
     std::thread::sleep(Duration::from_millis(5));
@@ -406,7 +408,7 @@ fn a_library_that_hangs_or_dies_is_given_up() {
         assert_eq!(said[0], "Fabric Manager's library ended without an answer");
         assert_eq!(fm.active(), active, "{when}");
     }
-    // It is tried three times to connect, and no more.
+    // Connecting is tried three times, not more.
     let fm = Fm::new("h100", "");
     let journal = fm.path("journal");
     fm.tell("h100", &format!("address elsewhere\njournal {}", journal.display()));
@@ -473,7 +475,7 @@ fn what_fabric_manager_refuses_leaves_all_as_it_was() {
             "{more}: {left:?}"
         );
     }
-    // -17, or -7 of older ones, although its list said inactive before and says active then.
+    // -17, or -7 of older versions, although its list shows inactive before and active after.
     for code in [-17, -7] {
         let fm = Fm::new("h100", &format!("fail_nth 2 {code} done"));
         let said = fm.ask(&format!("steps activate {}", three("u"))).remove(0);
@@ -489,7 +491,8 @@ fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
     if !can() {
         return;
     }
-    // List, activate, list: what hangs is given up, its process ended, and what was done before undone.
+    // List, activate, list: a hanging call is abandoned, its process ended, and the steps before
+    // undone.
     let fm = Fm::new("h100", "hang 2");
     let begun = Instant::now();
     let said = fm.ask(&format!("hurried-steps activate {}", three("u"))).remove(0);
@@ -560,7 +563,7 @@ fn a_run_that_is_killed_at_any_call_is_recovered() {
         let made = fs::read_dir(fm.path("made")).unwrap().count();
         assert_eq!((made, fm.journals()), (0, 0), "{number} {when}");
     }
-    // A deactivation is finished: what had it is gone.
+    // A deactivation is finished: its guest no longer exists.
     for (number, when) in [(1, "after"), (2, "before"), (2, "after"), (3, "after")] {
         let fm = Fm::new("h100", "");
         fm.ask(&format!("steps activate {}", three("u")));
@@ -571,7 +574,7 @@ fn a_run_that_is_killed_at_any_call_is_recovered() {
         assert_eq!(fm.ask("recover"), [json!(["finish"])], "{number} {when}");
         assert_eq!((fm.active(), fm.remembered()), (BTreeSet::new(), vec![]), "{number} {when}");
     }
-    // Fabric Manager is away when it is recovered: the journal stays until it is there again.
+    // Fabric Manager does not run during the recovery: the journal stays until it runs again.
     let fm = Fm::new("h100", "kill_caller 2 after");
     fm.ask(&format!("steps activate {}", three("u")));
     fm.tell("h100", "address elsewhere");
@@ -595,7 +598,7 @@ fn sixteen_at_once_never_overlap() {
             let (id, modules) = sets[number % sets.len()];
             let asks = format!("steps activate {}", step_word(id, modules, &number.to_string()));
             let answers = fm.path(&format!("answers-{number}"));
-            // A place of its own for each one's directories.
+            // Each process has its own directory.
             let own = fm.path(&format!("own-{number}"));
             fs::create_dir_all(own.join("made")).unwrap();
             symlink(fm.path("var"), own.join("var")).unwrap();

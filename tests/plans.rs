@@ -24,7 +24,8 @@ fn topologies() -> Vec<(String, Topology)> {
     hosts
 }
 
-/// Requests that a host is asked: every GPU count it may have, several vCPU counts, both profiles, pages, no pins.
+/// Requests for a host: every GPU count it may have, several vCPU counts, both profiles, pages, no
+/// pins.
 fn requests(topology: &Topology) -> Vec<Request> {
     let gpus = u32::try_from(topology.gpus().count()).unwrap();
     let mut all = Vec::new();
@@ -102,7 +103,7 @@ fn check(name: &str, topology: &Topology, request: &Request, placement: &Placeme
     }
 }
 
-/// Asks a host everything; returns how many requests were accepted.
+/// Plans all requests on a host. Returns how many were accepted.
 fn ask(name: &str, topology: &Topology) -> usize {
     let mut accepted = 0;
     for request in requests(topology) {
@@ -297,7 +298,7 @@ fn sizes_are_the_replaced_tools_under_its_name() {
     assert_ne!(placed(gpuvm, &own), placed(gpuvm, &vendor));
 }
 
-/// One line of the table of sizes: vCPUs and memory of a guest with so many GPUs by each profile.
+/// One line of the table of sizes: vCPUs and memory of a guest with this many GPUs in each profile.
 fn sizes(host: &Path, gpus: u64) -> String {
     let of = |profile: &str| {
         let number = gpus.to_string();
@@ -341,7 +342,7 @@ fn the_table_of_sizes_is_what_the_program_plans() {
     assert_eq!(was, table, "GPUVM_RENEW=1 renews it");
 }
 
-/// A recorded host with Fabric Manager in a mode, its GPUs of another device and its module ids known.
+/// A recorded host with Fabric Manager in a mode, GPUs of another device ID and known module ids.
 fn board(record: &str, device: &str, mode: u8) -> tempfile::TempDir {
     let dir = crate::support::tree::scratch();
     let text = crate::support::tree::host_text(record);

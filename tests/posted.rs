@@ -1,6 +1,6 @@
-//! Machines of which somebody posted `nvidia-smi topo -m`, a list of nodes, of IOMMU groups or of functions
-//! (tests/posted/README.md): a tree of `/sys` is made from each, its NVLinks come from the posted text, and
-//! `host matrix` answers what was posted.
+//! Machines for which somebody posted `nvidia-smi topo -m`, a list of nodes, of IOMMU groups or of
+//! functions (tests/posted/README.md): a tree of `/sys` is made from each, its NVLinks come from
+//! the posted text, and `host matrix` answers what was posted.
 
 use crate::support::tree::scratch;
 use crate::support::{gpuvm, project, run};
@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Is a posted machine.
+/// A posted machine.
 struct Posted {
     /// The lines above the table, as words.
     lines: Vec<Vec<String>>,
@@ -198,7 +198,7 @@ fn cells(table: &str, named: &BTreeMap<String, String>) -> BTreeMap<(String, Str
     cells
 }
 
-/// A posted machine as a record that was made from its tree and its table; the record's file.
+/// Records a posted machine from its tree and its table. Returns the record's file.
 fn record(name: &str, dir: &Path) -> PathBuf {
     let posted = Posted::read(name);
     posted.make(&dir.join("tree"));
@@ -238,7 +238,7 @@ fn the_matrix_is_what_was_posted() {
         for (at, words) in posted.of("nic").enumerate() {
             named.insert(format!("NIC{at}"), words[0].clone());
         }
-        // Where people name functions, those are the rows.
+        // If functions are named, they are the rows.
         for (at, gpu) in host.gpus().enumerate() {
             named.insert(gpu.bdf.to_string()[5..].to_owned(), format!("GPU{at}"));
         }
@@ -281,7 +281,7 @@ fn the_pair_with_a_bridge_is_chosen_though_others_are_nearer() {
     let file = record("3090-cross-bridges", dir.path());
     let pair = planned(&file, &["--gpus", "2"]);
     assert!(pair == [0, 2] || pair == [1, 3], "{pair:?}");
-    // Without the table the nearest go together.
+    // Without the table, the nearest GPUs are chosen.
     let tree = dir.path().join("tree");
     assert_eq!(planned(&tree, &["--gpus", "2"]), [0, 1]);
 }

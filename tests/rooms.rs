@@ -1,10 +1,10 @@
-//! The rooms of the house: imports point down only, and what is written once stays so.
+//! The layers of the source: imports point down only, and code that exists once is not duplicated.
 
 use crate::support::project;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Source files below a directory, tests of their own left out.
+/// Source files below a directory, without their unit tests.
 pub(crate) fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -22,7 +22,7 @@ pub(crate) fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
     all
 }
 
-/// Lines of code that name one of these, with their place.
+/// Lines of code that contain one of these words, with their location.
 fn naming(room: &str, words: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources(&project().join("src").join(room)) {
@@ -107,8 +107,8 @@ fn no_verb_imports_a_verb() {
     assert_eq!(imports_between_verbs(), [""; 0]);
 }
 
-/// The modules of core, and which of them each may use: imports point left along the pipe. Those that every module may
-/// use stand first.
+/// The modules of core, and which of them each may use: imports point left along the pipeline.
+/// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
 const MODULES: [(&str, &[&str]); 15] = [

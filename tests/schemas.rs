@@ -1,4 +1,5 @@
-//! The JSON Schemas: they are those in `src/cli/schemas`, and what `--json` prints is what they say, without a field more.
+//! The JSON Schemas: they equal those in `src/cli/schemas`, and `--json` prints exactly what they
+//! describe, without further fields.
 
 use crate::rooms::sources;
 use crate::support::{gpuvm, host_tree, project, run};
@@ -67,7 +68,7 @@ fn every_answer_that_is_printed_has_a_schema() {
         }
     }
     let silent: Vec<&str> = names().filter(|name| !printed.contains(*name)).collect();
-    // A recorded host is printed as its file, which has a version of its own.
+    // A recorded host is printed as its file, which has its own version.
     assert_eq!(silent, ["gpuvm-host"], "schemas of what nothing prints");
 }
 
@@ -103,7 +104,7 @@ fn parts(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What a document differs from its schema in, an item a line.
+/// The differences between a document and its schema, one per line.
 fn faults(name: &str, document: &Value) -> String {
     let validator = jsonschema::draft202012::new(&strict(name)).expect("a valid schema");
     let faults = validator.iter_errors(document);

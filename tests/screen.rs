@@ -1,4 +1,4 @@
-//! What is printed fits the terminal, and has colours where they are wanted and nowhere else.
+//! Output fits the terminal, and has colours only where they are wanted.
 
 use crate::support::{gpuvm, project, run};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn columns(line: &str) -> usize {
     line.chars().count()
 }
 
-/// Lines that are wider, but for those that are a command to be pasted.
+/// Lines that are wider, except commands to be pasted.
 fn too_wide(text: &str, width: usize) -> Vec<&str> {
     let is_command =
         |line: &&str| line.trim_start().starts_with('`') && line.matches('`').count() == 2;
@@ -144,7 +144,7 @@ fn what_is_to_be_pasted_is_whole_at_any_width() {
     assert!(!hints("20").is_empty() && hints("20").iter().all(|hint| !hint.contains('\n')));
 }
 
-/// What a command line prints with this environment.
+/// The output of a command line with this environment.
 fn coloured(line: &str, set: &[(&str, &str)]) -> (String, String) {
     let words: Vec<&str> = line.split(' ').collect();
     let mut command = gpuvm(&words);

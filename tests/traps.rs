@@ -1,12 +1,12 @@
 //! The traps in the vendor guide's own text, T1 to T41 of gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE:
-//! each has a test that we do not fall into it.
+//! each has a test that gpuvm avoids it.
 
 use crate::support::{gpuvm, project, run};
 use gpuvm::memsize::MemSize;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The tests of each trap by name, in order; where a virtual host is needed, scripts.
+/// The tests of each trap by name, in order; for virtual hosts, scripts.
 const TRAPS: [&[&str]; 41] = [
     // T1: sysctl.conf is overwritten with a number.
     &[
@@ -27,7 +27,7 @@ const TRAPS: [&[&str]; 41] = [
         "a_shortfall_is_told_with_numbers_and_can_be_undone",
         "pages_that_lack_are_told_reserved_and_given_back",
     ],
-    // T6, T7: a topology for another number of vCPUs, and in the wrong element.
+    // T6, T7: a topology for the wrong number of vCPUs, and in the wrong element.
     &[
         "t6_t7_a_topology_that_does_not_multiply_out_is_mended_where_it_belongs",
         "what_the_guide_gets_wrong_is_refused_with_numbers",
@@ -74,7 +74,7 @@ const TRAPS: [&[&str]; 41] = [
         "a_disk_that_is_there_is_what_its_bytes_say",
         "a_disk_is_converted_compared_and_given_back",
     ],
-    // T21: I/O threads that nobody uses.
+    // T21: I/O threads that no disk uses.
     &[
         "t21_no_more_iothreads_than_disks_use_and_each_is_named",
         "what_the_guide_gets_wrong_is_refused_with_numbers",
@@ -94,8 +94,8 @@ const TRAPS: [&[&str]; 41] = [
         "what_the_host_needs_is_never_taken",
         "functions_of_the_same_slot_come_along_and_bridges_stay",
     ],
-    // T26: a drive that is gone after the guest's next shutdown, and assembled by the host. It stands in the definition, and
-    // udev does not assemble what was released.
+    // T26: a drive that is gone after the guest's next shutdown, and assembled by the host. Here it
+    // is in the definition, and udev does not assemble released drives.
     &[
         "t24_t25_a_drive_has_its_whole_address_and_no_maker",
         "a_gpu_is_reserved_before_it_is_unbound",
@@ -103,7 +103,8 @@ const TRAPS: [&[&str]; 41] = [
     ],
     // T27: an array is stopped under other guests, and fstab still names it.
     &["lines_of_fstab_that_mean_the_array_are_commented", "drives.sh"],
-    // T28: the array is made anew instead of put together, from names that change, and without its old UUID.
+    // T28: the array is created anew instead of assembled, from names that change, and without its
+    // old UUID.
     &[
         "arrays_are_released_restored_and_rebuilt",
         "what_is_marked_is_put_back_byte_for_byte",
@@ -129,10 +130,11 @@ const TRAPS: [&[&str]; 41] = [
         "static_addresses_shrink_what_is_handed_out",
         "networks_of_every_kind_are_made_changed_and_deleted",
     ],
-    // T37: guests lose their links without a word.
+    // T37: guests silently lose their links.
     &["who_loses_a_link_is_named", "networks_of_every_kind_are_made_changed_and_deleted"],
-    // T38: netplan apply over ssh cuts the admin off, and its syntax is old: a bridge that nobody confirms is taken back, also
-    // where the program is killed or the gateway is silent, and the file says `routes:`.
+    // T38: netplan apply over ssh cuts the admin off, and its syntax is old: a bridge that nobody
+    // confirms is reverted, also if the program is killed or the gateway does not answer, and the
+    // file uses `routes:`.
     &[
         "a_silent_gateway_and_a_wait_in_vain_take_it_back",
         "killing_the_tool_during_the_wait_takes_it_back",
@@ -149,7 +151,7 @@ const TRAPS: [&[&str]; 41] = [
         "cores_that_are_not_free_are_refused_with_who_holds_them",
         "what_runs_is_tuned_and_undone_and_what_others_edit_is_kept",
     ],
-    // T41: a start that looks like a hang: it is announced, and may take as long as it takes.
+    // T41: a start that looks like a hang: it is announced, and has no time limit.
     &["t41_a_start_that_takes_long_is_announced_and_not_given_up"],
 ];
 
@@ -251,7 +253,8 @@ fn t24_t25_a_drive_has_its_whole_address_and_no_maker() {
     let xml = on("export --name a --vcpus 4 --nvme 000a:2f:1f.5");
     let source = "<address domain='0x000a' bus='0x2f' slot='0x1f' function='0x5'/>";
     assert!(xml.contains(source), "{xml}");
-    // A number takes a free one, whoever made it; a drive of the same maker that holds the system is none.
+    // A number takes a free drive of any maker; a drive of the same maker with the system on it is
+    // not free.
     let list = on("drive list");
     assert!(list.contains("OTHER_9200") && !list.contains("Micron"), "{list}");
     let plan = on("plan --name a --vcpus 4 --nvme 8 --json");

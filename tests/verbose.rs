@@ -1,4 +1,4 @@
-//! `-v` and `-vv`: what is told of a run, and that nothing else changes by it.
+//! `-v` and `-vv`: the log of a run, which changes nothing else.
 
 use crate::support::{gpuvm, run};
 

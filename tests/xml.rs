@@ -1,4 +1,4 @@
-//! Domain XML: what edits do, and what libvirt says to the result.
+//! Domain XML: the effect of edits, and libvirt's judgement of the result.
 
 mod disks;
 mod export;

@@ -1,5 +1,5 @@
-//! What changes while a question stands, what another hypervisor of the same machine has, and what is in use without a
-//! definition that says so.
+//! Changes while a question is open, devices held by another hypervisor of the same machine, and
+//! resources in use without a definition that shows it.
 
 use super::uses::{Ground, disk};
 use crate::libvirt::files;
@@ -9,7 +9,8 @@ use nix::pty::openpty;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
-/// Runs a verb at a terminal; when it asks, something happens before the answer is typed. Its exit code, and what was shown.
+/// Runs a verb at a terminal; when it asks, something happens before the answer is typed. Returns
+/// its exit code and output.
 fn asked(
     ground: &Ground,
     args: &[&str],
@@ -29,7 +30,7 @@ fn asked(
     }
     meanwhile(ground);
     writeln!(terminal, "{answer}").unwrap();
-    // The terminal ends with the last who has it open.
+    // The terminal closes with the last process that has it open.
     while let Ok(got @ 1..) = terminal.read(&mut buffer) {
         all += &String::from_utf8_lossy(&buffer[..got]);
     }
@@ -40,7 +41,7 @@ fn asked(
 fn what_was_not_asked_for_is_not_done() {
     let Some(ground) = Ground::new() else { return };
     let unasked = "this was not";
-    // Another domain of the name.
+    // Another domain of the same name.
     ground.guest("a");
     let (code, said) = asked(&ground, &["delete", "a"], "a", |g| {
         g.gone("a");
@@ -49,17 +50,17 @@ fn what_was_not_asked_for_is_not_done() {
     assert!(code == 1 && said.contains(unasked) && ground.place.has("a"), "{said}");
     ground.gone("a");
     std::fs::remove_file(ground.at("a.raw")).unwrap();
-    // The same one, which runs by now.
+    // The same one, which runs since.
     ground.guest("a");
     let (code, said) = asked(&ground, &["delete", "a"], "a", |g| g.start("a"));
     assert!(code == 1 && said.contains(unasked), "{said}");
     assert_eq!(ground.place.virsh(&["domstate", "a"]).trim(), "paused");
-    // What was asked for is done, also where less of it is left to do.
+    // The request is carried out even if less of it is left to do.
     let (code, said) = asked(&ground, &["delete", "a"], "a", |g| {
         g.place.virsh(&["destroy", "a"]);
     });
     assert!(code == 0 && !ground.place.has("a") && !ground.at("a.raw").exists(), "{said}");
-    // The last change is another one.
+    // The last change is now another one.
     ground.other("a", "");
     ground.place.done(&["tune", "a", "--yes", "--topology", "1x1x1"]);
     ground.place.done(&["tune", "a", "--yes", "--emulator", "0"]);
@@ -68,7 +69,7 @@ fn what_was_not_asked_for_is_not_done() {
     });
     assert!(code == 1 && said.contains(unasked), "{said}");
     assert!(ground.xml("a").contains("<topology"), "the change before is undone, too: {said}");
-    // An edit, and another domain, while it is asked whether to tune.
+    // An edit, and another domain, while the question whether to tune is open.
     let (code, said) = asked(&ground, &["tune", "a", "--emulator", "0"], "y", |g| {
         g.other("a", "<controller type='scsi' model='virtio-scsi'/>");
     });
@@ -120,7 +121,7 @@ fn a_disk_in_use_without_a_definition_stays() {
              <target dev='vda' bus='virtio'/></disk>",
         );
     });
-    // Nor of one that is not known any more.
+    // Nor of a pool that is no longer known.
     ground.stays("forgotten pool", "domain `b` has it as a disk", |g| {
         let volume = "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' \
                       volume='a.raw'/><target dev='vda' bus='virtio'/></disk>";
@@ -142,7 +143,7 @@ fn a_disk_in_use_without_a_definition_stays() {
     ground.start("a");
     ground.delete("a");
     assert!(!ground.at("a.raw").exists());
-    // What nobody can remove is told before anything is.
+    // A file that cannot be removed is reported before anything is removed.
     ground.guest("a");
     let immutable = |flag: &str| run(Command::new("chattr").arg(flag).arg(&raw)).0 == 0;
     if immutable("+i") {
@@ -162,7 +163,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     ground.other("raw", &on_it("raw", "x.raw"));
     std::os::unix::fs::symlink(&dead, ground.at("link")).unwrap();
     ground.other("link", &disk("raw", &ground.path("link/y.raw")));
-    // A daemon of FUSE that never says a word, seen by the program alone.
+    // A FUSE daemon that never answers, visible only to the program.
     let script = "exec 3<>/dev/fuse && \
                   mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && \
                   exec timeout 120 \"$@\"";
@@ -182,7 +183,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     assert!(code != 124 && said.contains(silent), "{said}");
     let (code, said) = there(&["tune", "raw", "--yes", "--topology", "1x1x1"]);
     assert!(code != 124, "{said}");
-    // What is raw lies over nothing, so that nobody's disk is in doubt.
+    // A raw image has no backing file, so no other disk is in doubt.
     let (code, said) = there(&["delete", "a", "--yes"]);
     assert!(code == 0 && !ground.at("a.raw").exists(), "{said}");
     ground.other("over", &on_it("qcow2", "z.qcow2"));

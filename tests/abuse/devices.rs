@@ -1,8 +1,9 @@
 //! Devices, virtual functions and huge pages of others, also of guests that have come meanwhile.
 //!
-//! The host is a copy of the recorded DGX-2, whose sysfs is files: what would have been written to the kernel stands in
-//! them. Who has a function is a process that has `/dev/full` open, which is the node of the function's VFIO group there.
-//! With a real VFIO the same is tried by tests/vdgx (borrowed, midway, twice, behind).
+//! The host is a copy of the recorded DGX-2, whose sysfs is files: they contain what would have
+//! been written to the kernel. The holder of a function is a process that has `/dev/full` open,
+//! which is the node of the function's VFIO group there. tests/vdgx tests the same with a real VFIO
+//! (borrowed, midway, twice, behind).
 
 use crate::libvirt::place::Place;
 use crate::support::daemon::Daemon;
@@ -18,26 +19,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const GPU: &str = "0000:34:00.0";
 /// Another.
 const OTHER: &str = "0000:36:00.0";
-/// A card with SR-IOV.
+/// A network card with SR-IOV.
 const CARD: &str = "0000:3a:00.0";
 /// Its first virtual function.
 const VF: &str = "0000:3a:00.1";
 
-/// Is the host.
+/// The host.
 struct Host {
-    /// The machine that is as it.
+    /// The machine that imitates it.
     place: Place,
     /// Its files.
     dir: tempfile::TempDir,
-    /// Keeps other hosts from being there: what one test's process has open would be open for all.
+    /// Prevents other hosts at the same time: what one test's process has open would be open for
+    /// all.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Is a process that has a VFIO group open; it ends with this.
+/// A process that has a VFIO group open; it ends when this is dropped.
 struct Holder(Child);
 
 impl Holder {
-    /// Starts it.
+    /// Starts the process.
     fn new() -> Holder {
         let full = fs::File::open("/dev/full").unwrap();
         let mut sleep = Command::new("sleep");
@@ -45,7 +47,7 @@ impl Holder {
         Holder(sleep.spawn().unwrap())
     }
 
-    /// How it is named.
+    /// Its name in messages.
     fn named(&self, group: u32) -> String {
         let pid = self.0.id();
         format!("in use by process {pid} (sleep), which has /dev/vfio/{group} open")
@@ -60,9 +62,9 @@ impl Drop for Holder {
 }
 
 impl Host {
-    /// Makes it; none where this machine cannot have it.
+    /// Sets up the host; none if this machine cannot.
     fn new() -> Option<Host> {
-        /// Whose turn it is.
+        /// The lock of the only host.
         static TURN: Mutex<()> = Mutex::new(());
         let alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
@@ -81,19 +83,19 @@ impl Host {
         Some(host)
     }
 
-    /// Where a file of it lies.
+    /// The path of one of its files.
     fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join(path)
     }
 
-    /// Writes a file of it.
+    /// Writes one of its files.
     fn put(&self, path: &str, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    /// Gives a function to vfio-pci; the number of its VFIO group.
+    /// Binds a function to vfio-pci. Returns the number of its VFIO group.
     fn to_vfio(&self, bdf: &str) -> u32 {
         let at = self.path(&function(bdf));
         let _ = fs::remove_file(at.join("driver"));
@@ -118,7 +120,7 @@ impl Host {
         }
     }
 
-    /// Makes a guest with this GPU that is only defined.
+    /// Defines a guest with this GPU without starting it.
     fn define(&self, name: &str, gpu: &str) {
         let disks = self.place.disks.to_str().unwrap();
         let how = ["create", "--name", name, "--gpu", gpu, "--no-start", "--accept-shared-fabric"];
@@ -131,8 +133,9 @@ fn function(bdf: &str) -> String {
     format!("sys/bus/pci/devices/{bdf}")
 }
 
-/// Runs a command that is halted when its first step is announced, or where it has announced none, after its plan; whatever
-/// happens `meanwhile` is kept until it has ended. Its exit code and what it said.
+/// Runs a command that is halted when it announces its first step, or after its plan if it
+/// announces none; the result of `meanwhile` is kept until it has ended. Returns its exit code and
+/// output.
 fn halted<T>(host: &Host, args: &[&str], meanwhile: impl Fn() -> T) -> (i32, String, T) {
     for n in 2..20 {
         let mut kept = None;
@@ -157,12 +160,12 @@ fn what_somebody_took_meanwhile_is_neither_reset_nor_given_back() {
     let Some(host) = Host::new() else { return };
     host.define("a", GPU);
     let group = host.to_vfio(GPU);
-    // Free when it was planned: the step itself finds out.
+    // Free when it was planned: the step itself detects it.
     let (code, said, holder) = halted(&host, &["start", "a"], Holder::new);
     assert!(code == 1 && said.contains(&holder.named(group)), "{code}: {said}");
     host.untouched(&said);
     assert_eq!(host.place.journal(), "");
-    // The plan does, too.
+    // The plan detects it as well.
     let (code, out, err) = host.place.gpuvm(&["start", "a"]);
     assert!(code == 1 && out.is_empty() && err.contains("is used by process"), "{code}: {err}");
     let (code, _, err) = host.place.gpuvm(&["delete", "a", "--yes"]);
@@ -172,7 +175,7 @@ fn what_somebody_took_meanwhile_is_neither_reset_nor_given_back() {
     host.untouched(&err);
     assert!(!host.place.has("a"));
     assert_eq!(host.place.journal(), "");
-    // Nobody has it any more.
+    // Nobody has it open any longer.
     drop(holder);
     host.define("b", GPU);
     let (code, _, err) = host.place.gpuvm(&["delete", "b", "--yes"]);
@@ -194,7 +197,7 @@ fn recover_leaves_a_gpu_to_whoever_has_it_by_now() {
         is_begun
     });
     assert!(killed.is_some(), "no step is announced");
-    // It was done when the run was killed, and a guest was started since, of which no libvirt knows.
+    // The step was done when the run was killed, and a guest was started since, unknown to libvirt.
     let group = host.to_vfio(OTHER);
     let holder = Holder::new();
     let said = host.place.recover();
@@ -257,7 +260,7 @@ fn virtual_functions_are_not_taken_away_under_a_guest_that_came_meanwhile() {
     assert_eq!(host.place.journal(), "");
 }
 
-/// The function of a drive, and where its controller lies.
+/// The function of a drive, and the path of its controller.
 const NVME: (&str, &str) = (
     "0000:51:00.0",
     "devices/pci0000:4e/0000:4e:00.0/0000:4f:00.0/0000:50:00.0/0000:51:00.0/nvme/nvme4",
@@ -302,7 +305,7 @@ fn a_number_of_nvme_drives_takes_none_with_something_on_it() {
             host.place.gpuvm(&[&wish[..], &disks, &["--nvme", nvme], more].concat());
         (code, out + &err)
     };
-    // Nothing is on it; of the others nothing can be read.
+    // It is empty; the others cannot be read.
     let (code, said) = create("1", &[]);
     assert_eq!(code, 0, "{said}");
     let wish = ["export", "--vcpus", "1", "--memory", "64M", "--pins", "none", "--nvme", "1"];
@@ -325,7 +328,7 @@ fn a_number_of_nvme_drives_takes_none_with_something_on_it() {
         assert!(code == 1, "{what}: {code}: {said}");
         let (code, said) = create("1", &["--accept-data-loss"]);
         assert!(code == 1, "{what}, accepted: {code}: {said}");
-        // By its address it is named, and asked.
+        // Its address is named, and consent asked.
         let (code, said) = create(NVME.0, &[]);
         assert!(said.contains(what), "{what}: {code}: {said}");
         let (code, said) = create(NVME.0, &["--accept-data-loss"]);

@@ -16,7 +16,7 @@ fn drives_with_something_on_them_are_not_given_away_unasked() {
     uml::succeeds(&options, &words, &[], "drives: no failures");
 }
 
-/// Is a loop device over an image; both go with it.
+/// A loop device over an image; both are removed when this is dropped.
 pub(super) struct Loop {
     /// The device.
     pub device: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// Makes one over 16 MiB; none, with the reason told, where the machine cannot.
+    /// Sets up one of 16 MiB; none, with the reason reported, if the machine cannot.
     pub fn new() -> Option<Loop> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(16 << 20).unwrap();
@@ -44,7 +44,8 @@ impl Drop for Loop {
     }
 }
 
-/// What `create --disk` says of a path, as a guest of libvirt's test driver that is only defined; exit code and text.
+/// Runs `create --disk` with a path for a guest that is only defined, on libvirt's test driver.
+/// Returns exit code and output.
 fn given(disk: &Path, options: &[&str]) -> (i32, String) {
     let mut command = gpuvm(&["--connect", "test:///default", "create", "--name", "abuse-drives"]);
     command.args(["--vcpus", "1", "--memory", "64M", "--pins", "none", "--no-start"]);
@@ -57,7 +58,7 @@ fn a_device_with_a_mounted_file_system_is_no_disk_whatever_its_name() {
     let Some(device) = Loop::new() else { return };
     let (code, _, err) = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device.device));
     assert_eq!(code, 0, "{err}");
-    // Nobody has it mounted: what is on it is named, and asked.
+    // It is not mounted: its content is named, and consent asked.
     let (code, said) = given(&device.device, &[]);
     assert!(code == 2 && said.contains("holds ext4"), "{code}: {said}");
     assert!(said.contains("--accept-data-loss"), "{said}");
@@ -101,7 +102,7 @@ impl Observer for Watch {
 
 #[test]
 fn a_drive_that_is_mounted_after_the_plan_goes_into_no_definition_and_no_guest() {
-    // Mounts of its own: whoever makes namespaces meanwhile would keep a copy of what is mounted here.
+    // Private mounts: namespaces created meanwhile would keep a copy of the mounts here.
     const OWN: &str = "GPUVM_TEST_OWN_MOUNTS";
     if std::env::var_os(OWN).is_none() {
         let mut again = Command::new("unshare");

@@ -1,4 +1,5 @@
-//! What happened between the plan and the step, the kill and `recover`, the guest and its end behind our back.
+//! Changes by others between the plan and the step, between the kill and `recover`, and guests that
+//! end unnoticed by gpuvm.
 
 use crate::libvirt::files;
 use crate::libvirt::place::Place;
@@ -89,7 +90,7 @@ fn a_disk_that_another_tool_defines_meanwhile_is_not_taken() {
     assert!(!place.has("a") && disk.exists() && place.journal().is_empty(), "{out}{err}");
     place.virsh(&["undefine", "b"]);
     crate::libvirt::place::same(&before, &place.state(), "something is left");
-    // Two that are off may have one disk; the second is not started while the first runs.
+    // Two stopped guests may have the same disk; the second is not started while the first runs.
     place.done(&[&args[..], &["--no-start"]].concat());
     define(&place, "b", &disk);
     place.virsh(&["start", "--paused", "b"]);
@@ -103,7 +104,7 @@ fn a_disk_that_another_tool_defines_meanwhile_is_not_taken() {
 fn what_is_undone_leaves_a_disk_that_is_taken() {
     let Some(place) = Place::new() else { return };
     let disk = place.disks.join("a.raw");
-    // The note is written, and the domain not yet looked for.
+    // The record is written, and the domain not looked up yet.
     let ended = place.halted(7, &create(&place, "a", &[]), |journal| {
         assert!(disk.exists() && journal.contains("remember"), "{journal}");
         define(&place, "b", &disk);
@@ -149,11 +150,11 @@ fn a_guest_that_restarts_holds_the_lock_while_it_starts() {
     place.done(&["delete", "a", "--yes"]);
 }
 
-/// Is a process that holds the host's lock; it ends with this.
+/// A process that holds the host's lock; it ends when this is dropped.
 struct HoldsLock(Child);
 
 impl HoldsLock {
-    /// Takes it, and waits until it is held.
+    /// Takes the lock, and waits until it is held.
     fn new(place: &Place) -> HoldsLock {
         let held = place.daemon.own_path("held");
         let mut flock = place.daemon.within("flock");
@@ -192,11 +193,11 @@ fn a_guest_that_restarts_is_not_started_without_the_lock() {
     assert_eq!(place.virsh(&["domstate", "a"]).trim(), "running");
 }
 
-/// Is a file system whose files have no time of birth on a directory; it goes with this.
+/// A file system without birth times, mounted on a directory; it is unmounted when this is dropped.
 struct Ramfs<'p>(&'p Path);
 
 impl Ramfs<'_> {
-    /// Mounts it; none, with the reason told, where the machine cannot.
+    /// Mounts it; none, with the reason reported, if the machine cannot.
     fn new(at: &Path) -> Option<Ramfs<'_>> {
         let (code, _, err) =
             run(Command::new("mount").args(["-t", "ramfs", "-o", "mode=755", "ramfs"]).arg(at));
@@ -236,7 +237,7 @@ fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
     assert!(disk.exists() && said.contains("is not proven"), "{said}");
     assert!(said.contains(&format!("`rm {}`", disk.display())), "{said}");
     std::fs::remove_file(&disk).unwrap();
-    // One run knows what it has just looked at; a later one does not.
+    // A run knows what it has just examined; a later one does not.
     place.done(&args);
     place.done(&["delete", "a", "--yes"]);
     assert!(!disk.exists());
@@ -272,11 +273,11 @@ fn a_converted_disk_is_known_as_the_guests() {
     let (code, out, err) = place.gpuvm(&["delete", "a", "--yes"]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(!volumes().contains(&new), "{}: {err}", volumes());
-    // The image of before is no disk of anybody, and stays.
+    // The previous image is nobody's disk, and stays.
     assert!(volumes().contains("a.os"), "{}: {err}", volumes());
     assert!(err.contains("it is not a disk of the domain any more; `virsh vol-delete"), "{err}");
     assert!(xml.contains(&new), "{xml}");
-    // A guest that is gone behind our back.
+    // A guest that was removed without gpuvm.
     place.virsh(&["vol-delete", "--pool", "gpuvm-guests", "a.os"]);
     place.done(&args);
     place.done(&["tune", "a", "--convert", "vda=qcow2", "--yes"]);
@@ -296,7 +297,7 @@ fn a_journal_that_cannot_be_read_is_named_by_every_change() {
     assert_eq!(err.matches("gpuvm recover --discard").count(), 1, "{err}");
     let (code, _, err) = place.gpuvm(&["delete", "a", "--yes"]);
     assert!(code == 0 && err.contains("0-0.jsonl"), "{err}");
-    // By what only looks, too.
+    // Also by verbs that change nothing.
     let (_, _, err) = place.gpuvm(&["verify", "--all"]);
     assert!(err.contains("0-0.jsonl") && err.contains("gpuvm recover --discard"), "{err}");
     place.done(&["recover", "--discard", "--yes"]);

@@ -17,9 +17,10 @@ const NAME: &str = "other-host";
 /// A guest without devices.
 const SHAPE: &str = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-start --no-seed";
 
-/// Is another machine, and what runs here.
+/// Another machine, and the program here.
 struct Other {
-    /// Its libvirtd; the program keeps its lock and its journals beside it, so that no other test sees them.
+    /// Its libvirtd; the program's lock and journals are beside it, so that no other test sees
+    /// them.
     daemon: Daemon,
     /// A directory that is the same path on both.
     dir: PathBuf,
@@ -28,13 +29,14 @@ struct Other {
 }
 
 impl Other {
-    /// Makes it.
+    /// Sets up the machine.
     fn new() -> Option<Other> {
         let daemon = Daemon::elsewhere(NAME)?;
         let dir = daemon.fresh_dir("files");
         let record = dir.join("host.json").to_str().unwrap().to_owned();
         let (code, _, err) = run(daemon.within(GPUVM).args(["host", "capture", &record]));
-        // The machine's own connection is of another machine, and a capture is of this one all the same.
+        // The machine's own connection leads to another machine, and a capture still records this
+        // one.
         assert_eq!(code, 0, "{err}");
         Some(Other { daemon, dir, record })
     }
@@ -59,7 +61,7 @@ impl Other {
         args
     }
 
-    /// A guest that is made on the other machine, with its disk in the directory.
+    /// Creates a guest on the other machine, with its disk in the directory.
     fn made(&self, name: &str) {
         let args =
             self.create(name, &["--os-size", "1M", "--disk-dir", self.dir.to_str().unwrap()]);
@@ -67,7 +69,8 @@ impl Other {
         assert_eq!(code, 0, "{out}{err}");
     }
 
-    /// A `delete` from here that is stopped when it writes its journal for the so manieth time; its number and its child.
+    /// A `delete` from here that is stopped at its `when`-th journal write. Returns its process ID
+    /// and the child.
     fn halted_delete(&self, name: &str, when: u32) -> (Pid, Child) {
         let strace = self.dir.join("strace.log");
         let mut delete = self.daemon.within("strace");
@@ -79,8 +82,9 @@ impl Other {
         (stopped(&strace), child)
     }
 
-    /// A program in the place of ssh that goes into the other machine instead of over a network, and runs there what ssh
-    /// would; with what it writes down of each call, and the environment that it sets there.
+    /// A replacement for ssh that enters the other machine's namespaces instead of using a network,
+    /// and runs the same command there; `logged`: what it logs of each call; `environment`: the
+    /// variables it sets.
     fn fake_ssh(&self, logged: &str, environment: &str) -> (PathBuf, PathBuf) {
         let (fake, log) = (self.dir.join("ssh"), self.dir.join("ssh.log"));
         let first = self.daemon.inside("/");
@@ -94,7 +98,7 @@ impl Other {
         (fake, log)
     }
 
-    /// Whether a domain is there.
+    /// Whether a domain exists there.
     fn has(&self, name: &str) -> bool {
         self.daemon.virsh(&["dominfo", name]).0
     }
@@ -104,7 +108,7 @@ impl Other {
         self.daemon.own_path("/var/lib/gpuvm/journal")
     }
 
-    /// Its libvirtd, by its number outside.
+    /// The process ID of its libvirtd, as seen from outside.
     fn libvirtd(&self) -> Pid {
         self.daemon.libvirtd()
     }
@@ -116,7 +120,7 @@ fn write_program(path: &Path, script: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Holds a libvirtd still; it goes on when this goes.
+/// Stops a libvirtd; it continues when this is dropped.
 pub(super) struct Frozen(Pid);
 
 impl Frozen {
@@ -140,14 +144,14 @@ fn a_change_on_another_machine_leaves_the_files_of_this_one() {
     other.made("train-a");
     let disk = other.dir.join("train-a.raw");
     assert!(disk.exists());
-    // The same path is a file of this machine; for libvirt's machine it is another one's.
+    // The same path is a file of this machine; for libvirt's machine it is another machine's file.
     let (code, out, err) = other.here(&["delete", "train-a", "--yes"]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(!other.has("train-a") && disk.exists(), "{err}");
     for text in [NAME, "train-a.raw stays", "ssh other-host rm -i -- "] {
         assert!(err.contains(text), "no `{text}` in: {err}");
     }
-    // A file there cannot be made from here, and nothing is begun.
+    // A file there cannot be created from here, and nothing begins.
     for more in [&["--disk-dir", dir][..], &["--disk", disk.to_str().unwrap()]] {
         let args = [&["--host", &other.record], &other.create("train-b", more)[..]].concat();
         let (code, out, err) = other.here(&args);
@@ -187,7 +191,7 @@ fn recover_leaves_files_here_to_a_change_elsewhere() {
     let journal = other.journals().join("1-0.jsonl");
     let uri = other.daemon.uri();
     let path = disk.display();
-    // As the version before wrote it, which made its files here; and one of a third machine.
+    // A journal of the previous version, which created its files here; and one of a third machine.
     let third = r#","machine":{"host":"third","uuid":"00000000-0000-0000-0000-000000000001"}"#;
     for (machine, said) in [("", "it is on machine `other-host`"), (third, "machine `third`")] {
         let change = format!(
@@ -217,7 +221,7 @@ fn the_layout_of_another_machine_is_its_own_or_refused() {
         let (code, _, err) = other.here(&[&[verb, "--host", &other.record], wish].concat());
         assert_eq!(code, 0, "{verb}: {err}");
     }
-    // A record that says whose it is has to be of that machine.
+    // A record that names its machine has to be of that machine.
     let text = std::fs::read_to_string(&other.record).unwrap();
     let named = |name: &str| {
         text.replacen(
@@ -264,7 +268,7 @@ fn what_is_offered_leads_to_the_machine_that_it_is_about() {
     let (code, _, err) = other.here(&["show", "nobody"]);
     let led = format!("`gpuvm list --connect '{}'`", other.daemon.uri());
     assert!(code == 1 && err.contains(&led), "no {led} in: {err}");
-    // A record of this machine would be taken for one of the other.
+    // A record of this machine would be mistaken for one of the other.
     let (code, out, err) = other.here(&["host", "capture", "-"]);
     assert!(code == 1 && out.is_empty() && err.contains("ssh other-host gpuvm"), "{code} {err}");
 }
@@ -299,7 +303,7 @@ fn a_frozen_libvirtd_ends_every_verb_and_a_signal_ends_it_sooner() {
         command.args(["--connect", &uri]).args(args).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // Nothing is begun, so a signal ends it as it ends every program.
+    // Nothing has begun, so a signal ends it like any program.
     let signalled = run(&["list"]);
     std::thread::sleep(Duration::from_secs(2));
     kill(Pid::from_raw(signalled.id().cast_signed()), Signal::SIGTERM).unwrap();
@@ -401,7 +405,8 @@ fn what_only_looks_answers_without_libvirt() {
     }
 }
 
-/// Passes connections on to another socket, as ssh does: whoever asks the kernel sees this process at its end.
+/// Passes connections on to another socket, as ssh does: the kernel reports this process as the
+/// peer.
 fn forward(from: &Path, to: PathBuf) {
     let listener = UnixListener::bind(from).unwrap();
     std::thread::spawn(move || {
@@ -439,7 +444,7 @@ fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
         let text = format!("{}\nhost_uuid = \"{uuid}\"\n", before.join("\n"));
         std::fs::write(&theirs, text).unwrap();
         daemon.restart();
-        // This machine says the same of itself.
+        // This machine has the same identity.
         let ours = dir.join("ours.conf");
         std::fs::write(&ours, format!("host_uuid = \"{uuid}\"\n")).unwrap();
         let script = format!("mount --bind {} {configuration} && exec \"$@\"", ours.display());
@@ -464,10 +469,10 @@ fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
 #[test]
 fn no_part_of_a_uri_becomes_a_command() {
     let Some(other) = Other::new() else { return };
-    // It goes into the other machine whatever the name of that is.
+    // It enters the other machine, whatever its name.
     let (fake, log) = other.fake_ssh("$*", "");
     let made = other.dir.join("made");
-    // The caller's own is none that is run.
+    // A program `ssh` in the caller's PATH is not run.
     let evil = other.dir.join("evil");
     std::fs::create_dir(&evil).unwrap();
     let stolen = other.dir.join("stolen");
@@ -491,7 +496,7 @@ fn no_part_of_a_uri_becomes_a_command() {
         let (code, out, err) = run(command.stdin(Stdio::null()));
         assert!(code == 1 && out.is_empty(), "{uri}: {code} {out}{err}");
         assert!(!made.exists(), "{uri}: {err}");
-        // What is offered is safe to paste, too.
+        // The suggested commands are safe to paste as well.
         for offered in err.split('`').skip(1).step_by(2).filter(|text| text.starts_with("ssh ")) {
             let mut bash = Command::new("bash");
             bash.args(["-c", &format!("ssh() {{ :; }}; {offered}")]).current_dir(&other.dir);

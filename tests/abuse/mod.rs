@@ -1,5 +1,6 @@
-//! Attempts to make gpuvm lose what is not its own, work on the wrong machine, hang or say what is not so. Each case was
-//! once seen to succeed. `cargo test --test main abuse::` runs them alone; they need root for a libvirtd of their own.
+//! Attempts to make gpuvm destroy others' data, work on the wrong machine, hang or report
+//! falsehoods. Each of these attacks once succeeded. `cargo test --test main abuse::` runs them
+//! alone; they need root for a libvirtd of their own.
 
 mod attack;
 mod devices;

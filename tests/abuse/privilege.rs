@@ -22,7 +22,7 @@ fn on_dgx2(script: &str) -> Option<String> {
     Some(out)
 }
 
-/// Asserts that these lines are said, in this order, each beginning so.
+/// Asserts that the output has lines that begin so, in this order.
 fn says(said: &str, lines: &[&str]) {
     let mut rest = said.lines();
     for line in lines {
@@ -123,7 +123,8 @@ fn one_function_makes_every_command() {
     assert_eq!(files, [""; 0], "programs are run by `program::command`");
 }
 
-/// The program with a bound of its time and of its memory, so that what reads without end is seen and hurts nobody.
+/// Runs the program with limits on time and memory, so that endless reads are detected and
+/// harmless.
 fn bounded(args: &[&str]) -> (i32, String) {
     let plain = gpuvm(args);
     let mut command = Command::new("timeout");
@@ -133,7 +134,7 @@ fn bounded(args: &[&str]) -> (i32, String) {
     (code, out + &err)
 }
 
-/// Files that are none, by what is said of them.
+/// Paths that are not usable files, with the expected message.
 fn traps(dir: &Path) -> Vec<(PathBuf, &'static str)> {
     let fifo = dir.join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -217,7 +218,7 @@ fn what_a_shell_passes_is_read_and_bounded() {
 
 #[test]
 fn nobody_reads_the_copies_of_netplans_files() {
-    // What lies there while netplan runs is seen by a netplan that is called in its place.
+    // A replacement for netplan inspects the files while netplan would run.
     let said = hostbridge::script(
         r#"start
         real=$(readlink -f /usr/sbin/netplan); cp $real /run/stand/real
@@ -246,7 +247,7 @@ END
     assert_eq!(open, None, "{said}");
 }
 
-/// What a terminal obeys of these bytes that a program has printed, as numbers; empty: nothing.
+/// The control characters in a program's output that a terminal would obey, as code points.
 fn obeyed(said: &str) -> Vec<u32> {
     let is_bad = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -259,7 +260,8 @@ fn obeyed(said: &str) -> Vec<u32> {
 /// The password that definitions hold here.
 const PASSWORD: &str = "hunter2x";
 
-/// A domain whose words turn lines and clear screens, and whose definition holds passwords.
+/// A domain whose texts contain newlines and escape sequences, and whose definition contains
+/// passwords.
 fn domain(name: &str) -> String {
     format!(
         "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\
@@ -275,7 +277,7 @@ fn domain(name: &str) -> String {
     )
 }
 
-/// What every verb that reads or shows the domain says, with its words.
+/// The output of every verb that reads or shows the domain, with its command line.
 fn every_verb(daemon: &Daemon, name: &str, dir: &Path) -> Vec<(String, String)> {
     let file = dir.join("host.json");
     let file = file.to_str().unwrap();
@@ -324,7 +326,7 @@ fn every_verb(daemon: &Daemon, name: &str, dir: &Path) -> Vec<(String, String)> 
     let mut said = Vec::new();
     for line in lines.into_iter().chain(["host show --host F", "plan --gpus 1 --host F"]) {
         for json in [&[][..], &["--json"]] {
-            // What was done once is done.
+            // A change is made only once.
             if !json.is_empty() && line.ends_with("--yes") {
                 continue;
             }
@@ -381,7 +383,7 @@ fn no_verb_shows_a_password_or_lets_words_of_others_rule_the_terminal() {
     holds("undo D --yes", "is undone");
     holds("host show --host F []", "\\u{202e}IA");
     assert_eq!(definition(), before);
-    // What is kept for undo is root's alone.
+    // Only root may read the data kept for undo.
     let kept = daemon.own_path("/var/lib/gpuvm");
     let (_, open, _) =
         run(Command::new("find").arg(&kept).args(["-mindepth", "1", "-perm", "/077"]));

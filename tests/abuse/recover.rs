@@ -1,4 +1,4 @@
-//! What `recover`, undo and a power cut do to what has come since.
+//! Effects of `recover`, undo and a power cut on what was created since.
 
 use crate::libvirt::files;
 use crate::libvirt::place::{Place, same};
@@ -25,7 +25,7 @@ fn journals(place: &Place) -> PathBuf {
     place.daemon.own_path("/var/lib/gpuvm/journal")
 }
 
-/// Defines a guest of a name by virsh, with a file as its disk, and starts it where asked.
+/// Defines a guest of a name by virsh, with a file as its disk, and starts it if asked.
 fn define(place: &Place, name: &str, disk: Option<&str>, starts: bool) -> String {
     let disk = disk.map_or(String::new(), |disk| {
         format!(
@@ -59,7 +59,7 @@ fn a_newer_guest_of_the_name_is_neither_ended_nor_undefined() {
     assert!(out.contains("left as it is: define domain `a`"), "{out}{err}");
     assert_eq!(place.virsh(&["domuuid", "a"]).trim(), uuid);
     assert_eq!(place.virsh(&["domstate", "a"]).trim(), "running");
-    // What was made and nobody needs goes.
+    // What was created and is not needed is removed.
     assert_eq!((files(&place.disks), place.journal()), (vec![], String::new()), "{out}{err}");
 }
 
@@ -162,7 +162,7 @@ fn a_change_whose_journal_comes_back_is_not_undone() {
     let Some(place) = Place::new() else { return };
     let dir = journals(&place);
     let kept = place.daemon.own_path("kept");
-    // The last record says that it is over; the removal after it is lost by a power cut.
+    // The last record marks the end; the removal of the journal is lost in a power cut.
     let args = [&create(&place, "a")[..], &["--no-start"]].concat();
     let ended = place.halted(10, &args, |journal| {
         assert!(journal.contains("\"over\""), "{journal}");
@@ -172,7 +172,7 @@ fn a_change_whose_journal_comes_back_is_not_undone() {
     let back = || std::fs::copy(&kept, dir.join("1-0.jsonl")).unwrap();
     let before = place.state();
     back();
-    // It hinders nobody.
+    // It does not block others.
     place.done(&[&create(&place, "b")[..], &["--no-start"]].concat());
     place.done(&["delete", "b", "--yes"]);
     place.recover();
@@ -311,7 +311,8 @@ fn what_is_left_of_a_guest_that_is_gone_is_named_and_given_back() {
         assert_eq!(files(&dir), all, "{args:?} changed something");
     }
     place.done(&["recover", "--gone"]);
-    // Whose guests are there, or are another hypervisor's, keeps its own; and no disk goes by what a file says.
+    // Data of existing guests, or of another hypervisor's, is kept; and no disk is removed because
+    // of a file's content.
     assert_eq!(files(&dir).len(), 2);
     assert!(!dir.join(format!("{gone}.json")).exists() && disk.exists());
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
     <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><devices>DEVICES</devices></domain>";
 
-/// Is a machine with guests on it.
+/// A machine with guests on it.
 pub(super) struct Ground {
     pub place: Place,
 }
@@ -59,10 +59,10 @@ impl Ground {
         self.place.virsh(&["start", "--paused", name]);
     }
 
-    /// Takes somebody else's guest away.
+    /// Removes somebody else's guest.
     pub fn gone(&self, name: &str) {
         self.place.daemon.virsh(&["destroy", name]);
-        // A transient one is gone with its end.
+        // A transient one no longer exists after its end.
         self.place.daemon.virsh(&["undefine", name, "--nvram", "--snapshots-metadata"]);
         assert!(!self.place.has(name));
     }
@@ -72,7 +72,7 @@ impl Ground {
         self.place.virsh(&["dumpxml", "--inactive", name])
     }
 
-    /// Deletes a guest, which has to come to a good end; what is said.
+    /// Deletes a guest, which must succeed. Returns the output.
     pub fn delete(&self, name: &str) -> String {
         let (code, out, err) = self.place.gpuvm(&["delete", name, "--yes"]);
         assert_eq!(code, 0, "{out}{err}");
@@ -80,8 +80,8 @@ impl Ground {
         out + &err
     }
 
-    /// Makes guest `a` and somebody else's `b` that needs its disk; deletes `a` and expects that the disk stays, and what
-    /// is said of it. Everything goes in the end.
+    /// Makes guest `a` and somebody else's `b` that needs its disk; deletes `a` and expects that
+    /// the disk stays, with this message. Everything is removed at the end.
     pub fn stays(&self, what: &str, said: &str, make: impl FnOnce(&Ground)) {
         self.guest("a");
         make(self);
@@ -161,7 +161,8 @@ fn a_disk_that_another_guest_needs_stays() {
 #[test]
 fn a_snapshot_and_unreadable_images_keep_what_may_lie_below() {
     let Some(ground) = Ground::new() else { return };
-    // The guest's own disk is below its snapshot by now, and only that is its disk.
+    // The guest's old disk is now the backing file of its snapshot, and only the snapshot is its
+    // disk.
     ground.stays("own snapshot", "it is not a disk of the domain any more", |g| {
         g.start("a");
         let spec = format!("vda,file={}", g.path("snap.qcow2"));
@@ -175,7 +176,7 @@ fn a_snapshot_and_unreadable_images_keep_what_may_lie_below() {
         image(&["-f", "qcow2", "-F", "raw", "-u", "-b", "blkdebug::/x", &over, "8M"]);
         g.other("b", &disk("qcow2", &over));
     });
-    // What a guest writes on its own raw disk is not believed.
+    // A backing file that a guest writes into its own raw disk is not trusted.
     ground.guest("a");
     image(&["-f", "qcow2", "-F", "raw", "-b", &ground.path("a.raw"), &ground.path("evil.raw")]);
     ground.other("b", &disk("raw", &ground.path("evil.raw")));
@@ -236,7 +237,7 @@ fn a_copy_takes_nothing_of_its_original_with_it() {
         [(&raw, "it was made for the domain of UUID"), (&clone, "it is not recorded as made")]
     {
         assert!(err.contains(&format!("disk {path} stays: {why}")), "{err}");
-        // What the original has is not offered to be removed.
+        // No command is suggested that removes a disk of the original.
         let offered = err.contains(&format!("`rm {path}` removes it"));
         assert_eq!(offered, path == &clone, "{err}");
     }
@@ -286,7 +287,7 @@ fn metadata_that_lies_removes_nothing() {
         err.contains("it was made by an earlier version") && err.contains(&format!("`rm {raw}`")),
         "{err}"
     );
-    // Words that are used in the host's files, and pages that the guest never had.
+    // Text injected into the host's files, and pages that the guest never had.
     for (lie, said) in [
         (
             "<gpuvm:bound><gpuvm:device bdf='0000:00:1f.0' driver='../../x'/></gpuvm:bound>",
@@ -332,7 +333,7 @@ fn a_guest_that_comes_while_another_is_deleted_keeps_its_disk() {
     assert!(met >= 2, "the disk stayed {met} times");
 }
 
-/// Tries to make guest `n` with this disk, which has to be refused with these words.
+/// Tries to create guest `n` with this disk, which must be refused with these words.
 fn refused(ground: &Ground, disk: &str, said: &str) {
     let more = ["--no-start", "--template", &ground.path("template.xml"), "--disk", disk];
     let (code, out, err) = ground.place.gpuvm(&ground.place.create("n", &more));
@@ -346,7 +347,7 @@ fn create_takes_no_file_of_others() {
     let template = ground.at("template.xml");
     std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
     let sectors = |name: &str| std::fs::write(ground.at(name), vec![0; 1 << 20]).unwrap();
-    // Disks of a guest that runs and of one that is off, and what its images lie over.
+    // Disks of a guest that runs and of one that is off, and the backing files of its images.
     for name in ["base.raw", "b.raw", "off.raw", "free.raw", "open.raw"] {
         sectors(name);
     }
@@ -366,7 +367,7 @@ fn create_takes_no_file_of_others() {
     ] {
         refused(&ground, &ground.path(file), said);
     }
-    // What is no disk, and the host's own files.
+    // Files that are no disks, and the host's own files.
     run(Command::new("mkfifo").arg(ground.at("fifo")));
     std::os::unix::fs::symlink("/etc/shadow", ground.at("link.raw")).unwrap();
     std::fs::write(ground.at("odd.raw"), "no disk").unwrap();
@@ -393,7 +394,7 @@ fn create_takes_no_file_of_others() {
     let stolen = PLAIN.replace("NAME", "t").replace("DEVICES", &disk("raw", &ground.path("b.raw")));
     std::fs::write(&template, stolen).unwrap();
     refused(&ground, &ground.path("free.raw"), "domain `b` has it as a disk");
-    // What nobody has is taken, and what a process has written.
+    // An unused file is accepted, and one that a process has written before.
     std::fs::write(&template, PLAIN.replace("NAME", "t").replace("DEVICES", "")).unwrap();
     for name in ["free.raw", "open.raw"] {
         let more = ["--no-start", "--template", template.to_str().unwrap(), "--disk"];
@@ -430,7 +431,7 @@ fn check_names_disks_of_others_and_of_the_host() {
         ground.other("b", &with(mark));
         assert_eq!(rules(&with(mark)), [""; 0], "{mark}");
     }
-    // A domain's own disk is no other's.
+    // A domain's own disk does not count as another's.
     ground.other("b", &plain);
     let (_, out, err) = ground.place.gpuvm(&["check", "b"]);
     assert!(!out.contains("disk-held"), "{out}{err}");

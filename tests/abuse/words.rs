@@ -1,4 +1,4 @@
-//! What is said of isolation, nodes and memory, and changes that come back.
+//! Statements on isolation, nodes and memory, and changes that `tune` would repeat.
 
 use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{gpuvm, project, run, skip};
@@ -16,7 +16,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A setting by its words, and what it makes of the items.
+/// A setting by its words, with its effect on the items.
 type Named = (&'static str, fn(&mut Items));
 
 /// Settings of `tune --all` that are named beside it: each alone and each pair is tried.
@@ -53,11 +53,11 @@ const NAMED: [Named; 30] = [
     ("balloon off", |items| items.balloon = Item::Off),
 ];
 
-/// Of so many pairs of a document and named settings one is tried, so that the whole suite stays short, unless
-/// `GPUVM_CASES` says of how many.
+/// One in this many pairs of a document and named settings is tried, so that the whole suite stays
+/// short; `GPUVM_CASES` sets another number.
 const ONE_OF: u32 = 397;
 
-/// Combinations that were seen to come back, which are tried with every document.
+/// Combinations that once caused repeated changes, tried with every document.
 const SEEN: [&str; 3] =
     ["--all pins off, cells off", "--all cells 2, cells 2", " topology off, cells off"];
 
@@ -139,27 +139,27 @@ fn put(tree: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Writes behind the kernel's command line.
+/// Appends to the kernel's command line.
 fn argument(tree: &Path, argument: &str) {
     let path = tree.join("proc/cmdline");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(path, format!("{} {argument}\n", text.trim_end())).unwrap();
 }
 
-/// Takes every function's IOMMU group away.
+/// Removes every function's IOMMU group.
 fn no_groups(tree: &Path) {
     for function in fs::read_dir(tree.join("sys/bus/pci/devices")).unwrap() {
         let _ = fs::remove_file(function.unwrap().path().join("iommu_group"));
     }
 }
 
-/// Where VFIO says whether it does without interrupt remapping.
+/// The file with VFIO's setting for unsafe interrupts.
 const UNSAFE: &str = "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
 
 /// "The IOMMU keeps guests apart" was said with `pcie_acs_override=`, with unsafe interrupts and without any IOMMU.
 #[test]
 fn isolation_is_claimed_only_where_it_was_looked_at() {
-    /// How a host is changed, what is said then, and the rule that finds it.
+    /// A change of the host, the expected statement, and the rule of the finding.
     type Case = (fn(&Path), &'static str, Option<&'static str>);
     let cases: [Case; 8] = [
         (|_| {}, "the IOMMU keeps these devices to the guest's own memory", None),
@@ -290,7 +290,7 @@ fn a_device_without_a_node_stays_without_on_several_nodes() {
     assert!(row.split_whitespace().eq(row.split_whitespace().filter(|cell| *cell != "0-23,48-71")));
 }
 
-/// Memory that the nodes do not show was left out without a word.
+/// Memory that the nodes do not show was left out silently.
 #[test]
 fn nodes_with_much_less_memory_than_the_machine_are_warned_of() {
     let dir = tree("dual-socket");
@@ -438,7 +438,7 @@ fn verbs_that_read_take_the_guests_of_a_record_from_files() {
     assert!(out.contains("--host is given without --domain-xml"), "{out}");
     let (code, out, err) = on(&check, true);
     assert!(code == 3 && out.contains("`mine`"), "{code} {out}{err}");
-    // None of them says that it changes something, and without a record files are of no host.
+    // None of them changes anything, and without a record files belong to no host.
     for verb in ["list", "host files", "verify mine", "network doctor mine"] {
         let (code, out, err) = on(verb, false);
         assert!(code == 2 && out.is_empty(), "{verb}: {code} {out}{err}");
@@ -454,7 +454,8 @@ fn verbs_that_read_take_the_guests_of_a_record_from_files() {
 /// A name that is a command of its own where a shell reads it without quotes.
 const ODD: &str = "a b;touch $PWD/made;'`touch made`$(touch made)";
 
-/// The words that a shell takes of commands which are offered: each command prints its own instead of being run.
+/// The words that a shell parses from suggested commands: each command prints its words instead of
+/// running.
 fn pasted(dir: &Path, commands: &[String]) -> Vec<String> {
     let names = ["gpuvm", "virsh", "rm", "ssh", "qemu-img", "mdadm", "df", "ls", "lsblk", "sudo"];
     let stubs = names.map(|name| format!("{name}() {{ printf '%s\\n' \"$@\" >>said; }}"));
@@ -487,7 +488,8 @@ fn offered(text: &str) -> Vec<String> {
     commands
 }
 
-/// Every command that a verb offers about a domain, or about its file, is one command of whole words where it is pasted.
+/// Every command that a verb suggests for a domain, or for its file, is a single command of whole
+/// words when pasted.
 #[test]
 fn what_is_offered_can_be_pasted_whatever_the_name() {
     let Some(place) = crate::libvirt::place::Place::new() else { return };
@@ -595,7 +597,7 @@ fn sources(dir: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// A name goes into a command that is offered by `shell::word` alone.
+/// A name is put into a suggested command only by `shell::word`.
 #[test]
 fn names_are_quoted_in_every_command_of_the_sources() {
     let mut files = Vec::new();
@@ -612,13 +614,13 @@ fn names_are_quoted_in_every_command_of_the_sources() {
             let Some(command) = text[at + 1..].split('`').next().filter(|c| c.len() < 200) else {
                 continue;
             };
-            // In the arguments that follow, or where the name was taken above.
+            // In the arguments that follow, or at the assignment of the name above.
             let after: String = text[at..].chars().take(500).collect();
             let quoted = ["word(", "pasted("].iter().any(|call| after.contains(call));
             let begin = text[..at].rfind("fn ").unwrap_or_default();
             let quoted = quoted
                 || text[begin..at].contains("let name = ") && text[begin..at].contains("word(");
-            // What stands in a comment of a file that is written is pasted by nobody.
+            // Nobody pastes from the comments of written files.
             let is_head = file.ends_with("hostnet/netplan.rs");
             if names.iter().any(|name| command.contains(name)) && !quoted && !is_head {
                 wrong.push(format!("{}: {command}", file.display()));

@@ -4,14 +4,14 @@ use crate::measure::{Subject, Verdict, rotate};
 use crate::support;
 use std::process::Command;
 
-/// The most of virt-install's time that `host show` and `export` may take.
+/// The largest share of virt-install's time that `host show` and `export` may take.
 const OF_VIRT_INSTALL: f64 = 0.05;
 /// The share of lstopo's time to reach on a live host (gpuvm-placement(7), METRICS). On a recorded
 /// one lstopo has no config space to read, which is two thirds of its work elsewhere.
 const OF_LSTOPO: f64 = 0.35;
-/// The most that `nccl` may take for 8 GPUs and 8 NICs, in ms.
+/// Limit of `nccl` for 8 GPUs and 8 NICs, in ms.
 const NCCL_MS: f64 = 20.0;
-/// The most memory that they may take, in MiB.
+/// Limit of their memory, in MiB.
 const PEAK_MIB: f64 = 30.0;
 
 /// Measures and compares.
@@ -125,7 +125,7 @@ fn virt_install() -> Subject {
     Subject::new("virt-install --print-xml", &args)
 }
 
-/// Whether a program is there and starts.
+/// Whether a program is installed and starts.
 fn works(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
     if !there {

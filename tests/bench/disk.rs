@@ -1,8 +1,10 @@
-//! Disks: what a guest's disk is made of and how QEMU reads and writes it, against the replaced tool's default.
+//! Disks: the format of a guest's disk and its QEMU I/O settings, against the default of
+//! `nvidia-vm`.
 //!
-//! On the host by `qemu-img bench`, which is QEMU's block layer without a guest; each write goes to a disk that was just
-//! made, its `fsync` counted; each read to a disk whose pages are dropped from the host's cache. And from inside an
-//! emulated guest that has the default and the tuned disk side by side. Shares of a busy machine's time: ratios count.
+//! On the host by `qemu-img bench`, which is QEMU's block layer without a guest; each write test
+//! uses a new disk and includes `fsync`; each read to a disk whose pages are dropped from the
+//! host's cache. And from inside an emulated guest that has the default and the tuned disk side by
+//! side. On a busy machine only ratios count.
 
 mod guest;
 
@@ -13,10 +15,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Size of the disks on the host, in MiB; each is made anew for each run.
+/// Size of the disks on the host, in MiB; each is created anew for each run.
 const DISK_MIB: u64 = 256;
 
-/// A way to have a disk.
+/// A variant of a disk.
 pub struct Variant {
     /// Its name in the table.
     name: &'static str,
@@ -30,7 +32,7 @@ pub struct Variant {
     zeros: bool,
 }
 
-/// A way.
+/// Builds a variant.
 const fn way(
     name: &'static str,
     made: &'static [&'static str],
@@ -45,8 +47,8 @@ const RESERVED_QCOW2: &[&str] = &["qcow2", "-o", "preallocation=falloc"];
 /// raw with its blocks reserved, which is gpuvm's default.
 const RESERVED: &[&str] = &["raw", "-o", "preallocation=falloc"];
 
-/// The replaced tool's default first, then six others that may be the best, gpuvm's among them; and gpuvm's other
-/// `--preallocate`.
+/// The default of `nvidia-vm` first, then six others that may be the best, gpuvm's among them; and
+/// gpuvm's other `--preallocate`.
 const VARIANTS: [Variant; 9] = [
     way("qcow2 that grows, writeback, threads", &["qcow2"], "writeback", "threads"),
     way("qcow2 reserved, writeback, threads", RESERVED_QCOW2, "writeback", "threads"),
@@ -61,7 +63,7 @@ const VARIANTS: [Variant; 9] = [
         ..way("raw full of zeros, none, io_uring", RESERVED, "none", "io_uring")
     },
 ];
-/// gpuvm's default among them.
+/// The index of gpuvm's default.
 const OURS: usize = 5;
 
 /// A kind of load.
@@ -189,7 +191,7 @@ fn once(variant: &Variant, load: &Load, image: &Path) -> f64 {
     seconds + if load.writes { begun.elapsed().as_secs_f64() } else { 0.0 }
 }
 
-/// Makes a disk of so many MiB.
+/// Creates a disk of this many MiB.
 pub fn create(variant: &Variant, image: &Path, mib: u64) {
     let (image, size) = (image.display().to_string(), format!("{mib}M"));
     let mut args = vec!["create", "-q", "-f"];
@@ -198,7 +200,7 @@ pub fn create(variant: &Variant, image: &Path, mib: u64) {
     tool("qemu-img", &args);
 }
 
-/// Runs a tool that has to succeed; what it said.
+/// Runs a tool, which must succeed. Returns its output.
 fn tool(name: &str, args: &[&str]) -> String {
     let output = Command::new(name).args(args).output().expect("it is there");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

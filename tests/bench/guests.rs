@@ -1,6 +1,7 @@
-//! `list` against `virsh list --all` with 50 guests, `create` of a guest whose volumes are there against `virsh define` and
-//! `virsh start` with the same XML, and `delete` of it against `virsh destroy` and `virsh undefine`, on a libvirtd of the
-//! benchmark's own. `GPUVM_BEFORE=PROGRAM` measures another gpuvm, an older one, in the same rotation.
+//! `list` against `virsh list --all` with 50 guests, `create` of a guest whose volumes exist
+//! against `virsh define` and `virsh start` with the same XML, and `delete` of it against `virsh
+//! destroy` and `virsh undefine`, on a libvirtd of the benchmark's own. `GPUVM_BEFORE=PROGRAM`
+//! measures another gpuvm, an older one, in the same rotation.
 
 use crate::measure::{Subject, Verdict, median, rotate};
 use crate::support::daemon::Daemon;
@@ -9,13 +10,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// The most of `virsh list --all` that `list` of 50 guests may take.
+/// Limit as a multiple of `virsh list --all` that `list` of 50 guests may take.
 const OF_VIRSH_LIST: f64 = 2.0;
-/// The most of `virsh define` and `virsh start` that `create` may take.
+/// Limit as a multiple of `virsh define` and `virsh start` that `create` may take.
 const OF_VIRSH_START: f64 = 1.10;
-/// The most of `virsh destroy` and `virsh undefine` that `delete` may take.
+/// Limit as a multiple of `virsh destroy` and `virsh undefine` that `delete` may take.
 const OF_VIRSH_UNDEFINE: f64 = 2.5;
-/// The most of the time of the gpuvm of `GPUVM_BEFORE`.
+/// Limit as a multiple of the time of the gpuvm in `GPUVM_BEFORE`.
 const OF_BEFORE: f64 = 1.10;
 /// Guests that are listed.
 const GUESTS: usize = 50;
@@ -57,25 +58,25 @@ pub fn list(quick: bool) -> Vec<Verdict> {
     [peer].into_iter().chain(before).collect()
 }
 
-/// Runs a command that has to come to a good end.
+/// Runs a command, which must succeed.
 fn done(command: &mut Command) -> String {
     let (code, out, err) = run(command);
     assert_eq!(code, 0, "{command:?}: {out}{err}");
     out
 }
 
-/// The program of before, where one is named.
+/// The earlier program, if one is named.
 fn before() -> Option<String> {
     std::env::var("GPUVM_BEFORE").ok().filter(|program| !program.is_empty())
 }
 
-/// The figure against the program of before.
+/// The comparison with the earlier program.
 fn against(what: &str, ours: f64, before: f64) -> Verdict {
     let what = format!("gpuvm {what} / the same of before");
     Verdict { what, value: ours / before, limit: OF_BEFORE, unit: "x", gate: true }
 }
 
-/// Is a guest with a disk of its own, which every way of making and ending it takes.
+/// A guest with its own disk, for every way of creating and ending it.
 struct Rig {
     /// The libvirtd.
     daemon: Daemon,
@@ -88,7 +89,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Makes it; none where this machine cannot.
+    /// Sets up the guest; none if this machine cannot.
     fn new() -> Option<Rig> {
         let daemon = Daemon::own(None)?;
         let (uri, dir) = (daemon.uri(), daemon.fresh_dir("disks"));

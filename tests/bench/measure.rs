@@ -8,13 +8,13 @@ use std::time::Instant;
 pub struct Verdict {
     /// What was measured.
     pub what: String,
-    /// The value.
+    /// The measured value.
     pub value: f64,
-    /// The largest value that is good.
+    /// The largest acceptable value.
     pub limit: f64,
     /// Unit, after the number.
     pub unit: &'static str,
-    /// Whether a miss fails the run; else it is a goal that is still ahead.
+    /// Whether a miss fails the run; otherwise it is a goal still to be reached.
     pub gate: bool,
 }
 
@@ -35,7 +35,7 @@ impl Verdict {
     }
 }
 
-/// A command with what its runs took.
+/// A command with the measurements of its runs.
 pub struct Subject {
     /// Name in the table.
     pub name: &'static str,
@@ -60,12 +60,12 @@ impl Subject {
     }
 }
 
-/// The middle value; NaN for none.
+/// The middle value; NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The value below which the share `q` of the values lies; NaN for none.
+/// The `q`-quantile of the values; NaN without values.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

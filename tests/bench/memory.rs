@@ -7,16 +7,17 @@ use std::time::Instant;
 
 /// The program that is measured.
 const QEMU: &str = "qemu-system-x86_64";
-/// Where the kernel's pool of 2M pages is sized.
+/// The kernel's file with the number of 2M pages.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
-/// Sizes, in GiB; those that leave less than as much again free are left out.
+/// Sizes, in GiB; those larger than half of the free memory are left out.
 const SIZES: [u64; 4] = [1, 2, 4, 8];
 
-/// The kernel's pool, put back to its size at the end.
+/// The kernel's pool, restored to its size at the end.
 struct Pool(String);
 
 impl Pool {
-    /// Makes the pool large enough for so many GiB; none, with the reason told, where it cannot be had.
+    /// Makes the pool large enough for this many GiB; none, with the reason reported, if that is
+    /// not possible.
     fn grow(gib: u64) -> Option<Pool> {
         let before = std::fs::read_to_string(POOL).ok()?.trim().to_owned();
         let pages = gib * 512 + before.parse::<u64>().ok()?;
@@ -40,7 +41,7 @@ impl Drop for Pool {
     }
 }
 
-/// Measures; there is no peer, so no verdict.
+/// Measures; without a peer there is no verdict.
 pub fn bench(quick: bool) -> Vec<Verdict> {
     if !Command::new(QEMU).arg("--version").output().is_ok_and(|out| out.status.success()) {
         println!("skipped: no {QEMU}");
@@ -65,7 +66,8 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
         for round in 0..=if quick { 1 } else { 3 } {
             for ((_, huge, threads), times) in kinds.iter().zip(&mut times) {
                 let seconds = start(gib, *huge, *threads);
-                // The first round wakes memory that the machine's own hypervisor may not have backed yet.
+                // The first round touches memory that the machine's own hypervisor may not have
+                // backed yet.
                 if round > 0 {
                     times.push(seconds);
                 }
@@ -81,7 +83,8 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     Vec::new()
 }
 
-/// Starts QEMU with so much memory and ends it as soon as it answers; seconds. No threads: nothing is filled.
+/// Starts QEMU with this much memory and ends it as soon as it answers. Returns the time in
+/// seconds. Zero threads: nothing is filled.
 fn start(gib: u64, huge: bool, threads: usize) -> f64 {
     let mut memory = format!("memory-backend-memfd,id=m,size={gib}G,share=off");
     if huge {

@@ -11,11 +11,12 @@ use std::time::Instant;
 
 /// The p99 to stay below with 96 pcpus and 16 GPUs, in µs (gpuvm-placement(7), METRICS).
 const P99_US: f64 = 100.0;
-/// The p99 that no DGX-2 may miss, in µs.
+/// The p99 limit that a DGX-2 must meet, in µs.
 const GATE_US: f64 = 1_000.0;
-/// The p99 to stay below with 4096 pcpus and 200 guests, in µs, and the one that none may miss.
+/// The p99 to stay below with 4096 pcpus and 200 guests, in µs, and the limit that every host must
+/// meet.
 const LARGE_US: (f64, f64) = (1_000.0, 50_000.0);
-/// The memory that a process may take that plans on the largest host, in MiB.
+/// The memory limit of a process that plans on the largest host, in MiB.
 const PEAK_MIB: f64 = 100.0;
 /// Sizes of the growth table: pcpus; nodes, GPUs and guests in proportion to the largest.
 const GROWTH: [u32; 5] = [256, 512, 1024, 2048, 4096];
@@ -81,8 +82,8 @@ fn stream(topology: &Topology, plans: usize) -> Vec<f64> {
     times
 }
 
-/// Times that each plan is made; the least counts. It is the same work, and on a busy machine another process has the
-/// CPU for milliseconds in between.
+/// Times that each plan is made; the minimum counts, because the work is the same and on a busy
+/// machine another process may take the CPU for milliseconds.
 const REPEATS: usize = 3;
 
 /// One plan with its time in µs.
@@ -101,7 +102,8 @@ fn plain() -> Request {
     Request { vcpus: Some(8), ..Request::for_gpus(0) }
 }
 
-/// A host with so many guests: GPUs of a half in guests of one to eight, the rest of the guests without.
+/// A host with this many guests: half of its GPUs in guests of one to eight, the other guests
+/// without GPUs.
 fn filled(topology: &Topology, guests: usize) -> Occupancy {
     let mut occupancy = Occupancy::default();
     let all = topology.gpus().count();
@@ -117,8 +119,8 @@ fn filled(topology: &Topology, guests: usize) -> Occupancy {
     occupancy
 }
 
-/// Times of plans on a host with so many guests, in µs: guests of all sizes, half of them with a NIC for each GPU;
-/// those that are let in take the place of the oldest.
+/// Times of plans on a host with this many guests, in µs: guests of all sizes, half of them with a
+/// NIC for each GPU; admitted ones replace the oldest.
 fn crowded(topology: &Topology, guests: usize, plans: usize) -> Vec<f64> {
     let mut occupancy = filled(topology, guests);
     let mut random = Random(2);

@@ -1,4 +1,5 @@
-//! The planners' shoot-out with a clock: the table, the picture, and whether ours keeps its promises.
+//! The planners' shoot-out with a clock: the table, the picture, and whether ours meets its
+//! targets.
 
 use crate::measure::Verdict;
 use gpuvm::request::Allow;
@@ -28,7 +29,7 @@ fn option(name: &str) -> Option<PathBuf> {
     args.nth(1).map(PathBuf::from)
 }
 
-/// Where the picture goes unless `--svg` says otherwise: beside the benchmark's own build.
+/// The default path of the picture, without `--svg`: beside the benchmark's own build.
 fn default_picture() -> PathBuf {
     let me = std::env::current_exe().unwrap_or_default();
     me.parent().and_then(|dir| dir.parent()).unwrap_or(&me).join("placement.svg")
@@ -43,8 +44,9 @@ fn planners() -> Vec<Box<dyn Policy>> {
     all
 }
 
-/// The limits that stand beside the planners: the acceptance if guests could be moved at will, and on boards whose
-/// partitions halve them that of the best online policy, solved exactly. Both know GPUs alone.
+/// The limits listed beside the planners: the acceptance if guests could be moved at will, and on
+/// boards whose partitions halve them that of the best online policy, solved exactly. Both know
+/// GPUs alone.
 fn limits(host: &Host, load: f64) -> Vec<(String, Vec<(u32, f64)>)> {
     let gpus = host.topology.gpus().count();
     let by_size = |acceptance: [f64; 5]| {
@@ -123,7 +125,7 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     verdicts(&all, &against)
 }
 
-/// Writes a file, or says why not.
+/// Writes a file, or reports the error.
 fn write(path: &std::path::Path, text: &str) {
     match std::fs::write(path, text) {
         Ok(()) => println!("\nwritten: {}", path.display()),
@@ -131,7 +133,7 @@ fn write(path: &std::path::Path, text: &str) {
     }
 }
 
-/// Prints how guests of ours stand against each peer's on the same states.
+/// Prints the comparison of our guests with each peer's on the same states.
 fn print_tallies(against: &BTreeMap<String, Tally>) {
     println!("\nOurs against each on the same states:");
     println!(
@@ -150,7 +152,7 @@ fn print_tallies(against: &BTreeMap<String, Tally>) {
     }
 }
 
-/// What is promised, with what came of it.
+/// The targets with the results.
 #[allow(clippy::cast_precision_loss)]
 fn verdicts(sheets: &[Sheet], against: &BTreeMap<String, Tally>) -> Vec<Verdict> {
     let count = |what: &str, value: usize, gate: bool| Verdict {

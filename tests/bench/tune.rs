@@ -9,11 +9,11 @@ use gpuvm_bench::hosts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The most of virt-xml's time that `tune --dry-run` may take.
+/// The largest share of virt-xml's time that `tune --dry-run` may take.
 const OF_VIRT_XML: f64 = 0.1;
 /// Domains that are tuned.
 const DOMAINS: usize = 50;
-/// What virt-xml does to each file of the directory `$0`.
+/// The virt-xml edit of each file of the directory `$0`.
 const VIRT_XML: &str = "for file in \"$0\"/*.xml; do virt-xml --connect test:///default --edit \
                         --cputune vcpupin0.vcpu=0,vcpupin0.cpuset=0 --print-diff <\"$file\" || exit; done";
 

@@ -1,4 +1,4 @@
-//! What libvirt itself says to the defects, on the recorded DGX-2: it accepts most of them.
+//! libvirt's own judgement of the defects, on the recorded DGX-2: it accepts most of them.
 
 use super::defects::{DEFECTS, Defect};
 use super::{edited, good};

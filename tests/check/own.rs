@@ -1,5 +1,5 @@
-//! Nothing is found in what this program writes itself: every slot of every recorded host, and host after host filled
-//! with guests that are each checked against those before them.
+//! `check` finds nothing in definitions that this program wrote: every slot of every recorded host,
+//! and host after host filled with guests that are each checked against those before them.
 
 use crate::support;
 use clap::Parser;
@@ -36,7 +36,7 @@ fn arguments(words: &str) -> GuestArgs {
     }
 }
 
-/// The domain for these words; none where the planner refuses.
+/// The domain for these words; none if the planner refuses.
 fn export(topology: &Topology, occupancy: &Occupancy, words: &str) -> Option<DomainXml> {
     let args = arguments(words);
     let request = request(&args.gpus, &args.shape).unwrap();
@@ -57,17 +57,17 @@ fn slots(topology: &Topology) -> Vec<String> {
         .collect()
 }
 
-/// The host with so many free huge pages that every guest finds its own.
+/// The host with enough free huge pages that every guest finds its own.
 fn with_pages(topology: &Topology) -> Topology {
     let mut parts = topology.parts().clone();
     let pools = parts.nodes.iter_mut().flat_map(|node| node.huge_pages.iter_mut());
     pools.for_each(|pool| (pool.total, pool.free) = (1 << 30, 1 << 30));
-    // What is mounted there is not known.
+    // Its mounts are not known.
     parts.machine.hugetlbfs = None;
     Topology::new(parts).unwrap()
 }
 
-/// What is found; that a recorded host's kernel is old is no fault of a domain's.
+/// The findings, without those about a recorded host's old kernel, which is no fault of a domain.
 fn found(domain: &DomainXml, topology: &Topology, others: &Occupancy) -> Vec<Finding> {
     let mut findings = check::check(domain, topology, others, &Versions::default());
     findings.retain(|finding| finding.rule != "slow-large-bars");

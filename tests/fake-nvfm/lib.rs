@@ -1,9 +1,10 @@
-//! A fake of Fabric Manager's client library, `libnvfm.so.1`, and of Fabric Manager behind it: partitions are listed,
-//! activated and deactivated, with the published layouts (gpuvm-hardware(7), FABRIC MANAGER). Compiled by the tests with
-//! rustc; see setting.rs for what it can be told, state.rs for what it remembers.
+//! A fake of Fabric Manager's client library, `libnvfm.so.1`, and of Fabric Manager behind it:
+//! partitions are listed, activated and deactivated, with the published layouts (gpuvm-hardware(7),
+//! FABRIC MANAGER). Compiled by the tests with rustc; see setting.rs for its settings, state.rs for
+//! its state.
 //!
-//! The lists and the answers are written down a second time here, from the publication, so that the program's tables are
-//! checked by others than themselves.
+//! The lists and the answers are repeated here from the publication, so that the program's tables
+//! are checked independently.
 
 mod setting;
 mod state;
@@ -80,7 +81,7 @@ pub struct PciDevice {
     function: u32,
 }
 
-/// The list of partitions that are to count as active.
+/// The list of partitions to be marked as active.
 #[repr(C)]
 pub struct ActivatedList {
     version: u32,
@@ -108,7 +109,7 @@ pub struct FailedDevices {
     switches: [FailedDeviceInfo; 12],
 }
 
-/// A partition that cannot be had.
+/// A partition that is not available.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UnsupportedInfo {
@@ -237,7 +238,7 @@ pub extern "C" fn fmDisconnect(handle: usize) -> c_int {
     if handle == 0xfab && open.is_ok() { 0 } else { -1 }
 }
 
-/// Whether an operation may be asked for: the library is connected.
+/// Whether an operation is allowed: the library is connected.
 fn is_connected(handle: usize) -> bool {
     handle == 0xfab && STATE.load(Ordering::SeqCst) == 2
 }
@@ -274,7 +275,7 @@ pub extern "C" fn fmActivateFabricPartition(handle: usize, id: u32) -> c_int {
 }
 
 /// # Safety
-/// There are as many functions as are told.
+/// `functions` points to `count` functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fmActivateFabricPartitionWithVFs(
     handle: usize,

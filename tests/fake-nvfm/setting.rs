@@ -33,7 +33,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the dynamic loader knows of an address.
+/// The dynamic loader's data about an address.
 #[repr(C)]
 struct DlInfo {
     file: *const c_char,
@@ -64,7 +64,7 @@ fn beside() -> OsString {
     file.with_file_name("fake").into_os_string()
 }
 
-/// Is the file's settings, as words.
+/// The file's settings, as words.
 pub struct Setting(Vec<Vec<String>>);
 
 impl Setting {

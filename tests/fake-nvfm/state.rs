@@ -1,5 +1,6 @@
-//! What the fake Fabric Manager remembers from one call to the next, and from one process to the next, where the test names
-//! a file for it. Every operation holds the lock of that file, as Fabric Manager does one thing at a time.
+//! The state of the fake Fabric Manager between calls, and between processes if the test names a
+//! file for it. Every operation holds the lock of that file, as Fabric Manager handles one request
+//! at a time.
 
 use crate::setting::Setting;
 use std::ffi::c_int;
@@ -19,14 +20,14 @@ unsafe extern "C" {
     fn kill(process: c_int, signal: c_int) -> c_int;
 }
 
-/// What is remembered.
+/// The state.
 #[derive(Default)]
 pub struct State {
     /// Operations so far.
     calls: u64,
     /// When the first one came, in milliseconds since 1970.
     since_ms: u64,
-    /// Whether it was told what is active, after a restart.
+    /// Whether it got the list of active partitions after a restart.
     pub is_told: bool,
     /// Active partitions, each with how many resets there were when it was activated.
     active: Vec<(u32, usize)>,
@@ -72,7 +73,7 @@ pub fn operation(
     failed.map_or(code, |words| words[0].parse().expect("a code"))
 }
 
-/// Ends this process, or the one that waits for it, where that is told of an operation.
+/// Ends this process, or the one that waits for it, if the settings say so for an operation.
 fn ends(setting: &Setting, number: &str, when: &str) {
     let is_meant = |name: &str| setting.of(name, number).is_some_and(|words| words[0] == when);
     if is_meant("die_after") {
@@ -86,7 +87,7 @@ fn ends(setting: &Setting, number: &str, when: &str) {
 }
 
 impl State {
-    /// Reads what is remembered, under its lock; in the beginning what the test calls active is.
+    /// Reads the state under its lock; initially the partitions of the setting `active` are active.
     fn open(setting: &Setting) -> (Locked, State) {
         let active = setting.all("active").map(|words| (words[0].parse().unwrap(), 0));
         let fresh = || State { since_ms: now_ms(), active: active.collect(), ..State::default() };
@@ -115,7 +116,7 @@ impl State {
         (Locked(Some(file)), state)
     }
 
-    /// Writes it down.
+    /// Saves the state.
     fn save(&self, file: &mut Locked) {
         let Some(file) = &mut file.0 else { return };
         let mut text = format!("calls {}\nsince {}\n", self.calls, self.since_ms);
@@ -130,7 +131,7 @@ impl State {
         file.write_all(text.as_bytes()).expect("the state can be written");
     }
 
-    /// Why an operation is refused whatever it is about.
+    /// The code with which any operation is refused now.
     fn refusal(&self, name: &str, setting: &Setting) -> Option<c_int> {
         let since = now_ms() - self.since_ms;
         if setting.number("starting_for_ms").is_some_and(|ms| since < ms) {
@@ -141,7 +142,7 @@ impl State {
         }
         let waits = setting.number("restart_mode").filter(|_| !self.is_told)?;
         match name {
-            // Not told in time it has ended.
+            // Without the list in time it has ended.
             _ if since > waits => Some(CONNECTION_NOT_VALID),
             "fmSetActivatedFabricPartitions" => None,
             _ => Some(NOT_SUPPORTED),
@@ -158,14 +159,14 @@ impl State {
         self.active.push((id, resets(setting).len()));
     }
 
-    /// Deactivates one; whether it was active.
+    /// Deactivates one. Returns whether it was active.
     pub fn deactivate(&mut self, id: u32) -> bool {
         let before = self.active.len();
         self.active.retain(|(active, _)| *active != id);
         self.active.len() < before
     }
 
-    /// Is told after a restart which are active.
+    /// Receives the list of active partitions after a restart.
     pub fn tell(&mut self, ids: &[u32]) {
         self.is_told = true;
         self.active = ids.iter().map(|id| (*id, 0)).collect();

@@ -1,5 +1,6 @@
-//! A fake of NVML, `libnvidia-ml.so.1`: the functions that tell module ids and NVLinks. Compiled by the tests with rustc; told what
-//! to be by the file of the fake Fabric Manager (fake-nvfm/setting.rs).
+//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids and NVLinks. Compiled
+//! by the tests with rustc; configured by the file of the fake Fabric Manager
+//! (fake-nvfm/setting.rs).
 
 #[path = "../fake-nvfm/setting.rs"]
 mod setting;
@@ -67,7 +68,7 @@ enum End {
     Down,
 }
 
-/// The links of the GPU of a handle; none where the handle is not one of ours.
+/// The links of the GPU of a handle; none if the handle is unknown.
 fn links(setting: &Setting, handle: usize) -> Option<Vec<End>> {
     let gpu = setting.all("gpu").nth(handle.checked_sub(1)?)?;
     let mut ends = Vec::new();

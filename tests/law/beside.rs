@@ -1,5 +1,5 @@
-//! The law among guests: those that were planned one after another are sound beside each other, and `tune` leaves each where
-//! it was planned.
+//! Consistency among guests: those planned one after another are valid together, and `tune` leaves
+//! each where it was planned.
 
 use super::clauses::{checked, tuned};
 use super::own_hosts;
@@ -25,7 +25,8 @@ fn sizes(topology: &Topology) -> Vec<String> {
     all
 }
 
-/// Fills a host with guests of a size; returns how many there are, and adds what is wrong with one of them.
+/// Fills a host with guests of a size. Returns their number, and adds the faults of one of them to
+/// `wrong`.
 fn fill(name: &str, topology: &Topology, size: &str, wrong: &mut Vec<String>) -> usize {
     let (mut there, mut guests) = (Occupancy::default(), Vec::new());
     while guests.len() < MOST {

@@ -1,4 +1,4 @@
-//! The clauses of the law, each asked of one host and size.
+//! The clauses of the consistency law, each checked for one host and size.
 
 use super::fake;
 use super::pairs::Asked;
@@ -17,32 +17,32 @@ use std::fmt;
 /// A clause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Clause {
-    /// `export` writes what is planned.
+    /// `export` writes the plan.
     Export,
-    /// libvirt's schema takes it.
+    /// libvirt's schema accepts it.
     Valid,
-    /// What is written is what the plan says.
+    /// The XML equals the plan.
     Same,
-    /// `create` says yes, or names what the plan has named.
+    /// `create` accepts, or refuses for a reason that the plan named.
     Create,
     /// `check` finds nothing.
     Check,
-    /// `tune --check` has nothing to do.
+    /// `tune --check` finds nothing to change.
     Tune,
-    /// `capacity` counts as `plan` answers.
+    /// `capacity` agrees with `plan`.
     Capacity,
-    /// `verify` of what then runs is clean.
+    /// `verify` of the running guest finds nothing.
     Verify,
-    /// The program from outside says what the library says.
+    /// The program reports the same as the library.
     Program,
 }
 
 /// A broken clause.
 #[derive(Debug)]
 pub struct Broken {
-    /// Which.
+    /// The clause.
     pub clause: Clause,
-    /// How.
+    /// The difference.
     pub how: String,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Display for Broken {
     }
 }
 
-/// What came of a pair.
+/// The result for a pair of host and size.
 #[derive(Default)]
 pub struct Outcome {
-    /// Clauses that were asked.
+    /// Clauses that were checked.
     pub asked: Vec<Clause>,
     /// Those that are broken.
     pub broken: Vec<Broken>,
@@ -78,7 +78,7 @@ pub fn judge(asked: &Asked<'_>) -> Outcome {
     let Ok(placement) = &asked.answer else { return outcome };
     let xml = match asked.export(placement) {
         Ok(xml) => xml,
-        // One missing option may be named, if the plan has named it, too.
+        // One missing option may be named, if the plan named it as well.
         Err(error) => {
             let named =
                 placement.reasons.iter().any(|r| r.choice == Topic::Template && r.compromise);
@@ -97,7 +97,7 @@ pub fn judge(asked: &Asked<'_>) -> Outcome {
     outcome
 }
 
-/// Whether `capacity` counts guests of this size exactly where `plan` has a place for one.
+/// Whether `capacity` counts guests of this size exactly if `plan` can place one.
 fn counted(asked: &Asked<'_>) -> Option<String> {
     let GpuWish::Count(gpus @ 1..) = asked.request.gpus else { return None };
     let like = Request { gpus: GpuWish::Count(1), ..asked.request.clone() };
@@ -115,7 +115,7 @@ fn counted(asked: &Asked<'_>) -> Option<String> {
     }
 }
 
-/// What of a guest is not as planned.
+/// The differences between a guest and its plan.
 fn same(placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let claims = Claims::read(xml);
     let mut wrong = Vec::new();
@@ -169,20 +169,20 @@ fn buses(xml: &DomainXml) -> Vec<String> {
     nodes.map(|node| format!("{:?}", cell(node))).collect()
 }
 
-/// What `create` refuses although the plan has named nothing of it.
+/// The refusals of `create` that the plan did not name.
 fn created(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let errors = found(asked, placement, xml).filter(|f| f.severity == Severity::Error);
     errors.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
-/// What `check` finds.
+/// The findings of `check`.
 pub fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let findings = found(asked, placement, xml);
     findings.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
-/// What our checker finds but for what the host lacks before a start and the plan has named, with the command that mends
-/// it: huge pages that are not reserved, a page size that is not mounted.
+/// The findings of our checker, except what the host lacks before a start and the plan named with
+/// the command that fixes it: huge pages that are not reserved, a page size that is not mounted.
 fn found(
     asked: &Asked<'_>,
     placement: &Placement,
@@ -200,7 +200,7 @@ fn found(
     found.into_iter().filter(move |finding| !named.contains(&finding.rule))
 }
 
-/// What `tune --check` would do.
+/// The changes that `tune --check` would make.
 pub fn tuned(asked: &Asked<'_>, xml: &DomainXml) -> Vec<String> {
     let (items, disks) = (Items::all(), BTreeMap::new());
     let given = Given {

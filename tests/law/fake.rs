@@ -1,5 +1,5 @@
-//! A guest as it would run by its definition, and what `verify` says of it. It is made of the plan, not of the XML, so that
-//! the two are compared once more.
+//! A simulated running guest, and the findings of `verify`. It is built from the plan, not from the
+//! XML, so that the two are compared once more.
 
 use super::pairs::Asked;
 use gpuvm::cpuset::CpuSet;
@@ -15,7 +15,7 @@ use gpuvm::verify::tuning::Tuning;
 use gpuvm::verify::{Host, Subject, verify};
 use gpuvm::versions::Versions;
 
-/// What `verify` finds in the guest of a plan as it runs.
+/// The findings of `verify` in the running guest of a plan.
 pub fn verified(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let topology = bound(asked.topology, placement);
     let live = DomainXml::parse(
@@ -82,7 +82,7 @@ fn process(topology: &Topology, placement: &Placement) -> Process {
     Process { pid: 100, threads, vhosts, memory, opened: Some(opened), file_limit: None }
 }
 
-/// What the guest sees.
+/// The guest's view.
 fn view(topology: &Topology, placement: &Placement) -> View {
     let set = |vcpus: std::ops::Range<u32>| vcpus.map(VcpuId).collect::<VcpuSet>();
     let cells = (0..).zip(&placement.cells).map(|(id, cell)| (id, set(cell.vcpus.clone())));

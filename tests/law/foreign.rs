@@ -1,5 +1,5 @@
-//! The law where somebody else had a hand in a guest: foreign domains that float over the cores that a plan takes, and
-//! guests of ours that have lost their cells or what gpuvm remembers of them.
+//! Consistency with foreign changes: other domains that float over the cores of a plan, and gpuvm's
+//! guests that have lost their cells or gpuvm's metadata.
 
 use super::clauses::{checked, tuned};
 use super::pairs::Asked;
@@ -26,7 +26,7 @@ fn guest<'t>(topology: &'t Topology, size: &str) -> (Asked<'t>, DomainXml) {
     (asked, xml)
 }
 
-/// A document without the parts that begin and end so.
+/// A document without the parts that have these beginnings and ends.
 fn without(xml: &DomainXml, parts: &[(&str, &str)]) -> DomainXml {
     let mut text = xml.text().to_owned();
     for (from, to) in parts {
@@ -85,7 +85,7 @@ fn a_domain_that_floats_over_cores_holds_none_of_them_for_the_plan_and_for_check
         let of = |rule: &str| notes.iter().any(|note| note.rule == rule);
         assert!(of("pcpu-held") || of("helper-on-held-core"), "{pins}: {notes:?}");
     }
-    // A pin to one core holds it, and who floats over it is the one to move.
+    // A pin to one core holds it; a domain that floats over it has to move.
     let (asked, xml) = guest(&topology, "--gpus 1");
     let mut there = Occupancy::default();
     there.domains.push(xml.held(false).unwrap());
@@ -121,7 +121,7 @@ fn a_guest_that_nobody_remembers_is_checked_as_it_was_tuned() {
         let now = tune_all(&bare, &topology).unwrap();
         assert_eq!(checked(&asked, asked.answer.as_ref().unwrap(), &now), [""; 0], "{size}");
     }
-    // Siblings of all cores are no thread that is left: a core of its own is free.
+    // The siblings of all cores do not count as left over: a whole core is free.
     let (asked, xml) = guest(&topology, "--gpus 1 --vcpus 4");
     let mut text = without(&xml, &[("<metadata>", "</metadata>")]).text().to_owned();
     for (vcpu, pcpu) in [(0, 0), (1, 1), (2, 2), (3, 3)] {

@@ -1,4 +1,4 @@
-//! The contradictions that were found once, each by itself.
+//! Contradictions between verbs that were once found, one by one.
 
 use super::pairs::Asked;
 use crate::support::{gpuvm, host_tree, project, run};
@@ -48,7 +48,8 @@ fn more_vcpus_than_a_guest_can_have_are_refused_by_all_with_the_largest_that_wor
         let (code, _, said) = on("dgx-a100", verb, &line(255));
         assert_eq!(code, 0, "{verb}: {said}");
     }
-    // The one number that is offered, by the reason and by the nearest request alike, is planned, and no larger one is.
+    // The one number that is suggested, in the reason and in the nearest request alike, can be
+    // planned, and no larger one can.
     for (host, line, most) in [
         ("dgx-a100", "--pins none", 255),
         ("dgx-h100", "--pins none", 255),

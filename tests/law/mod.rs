@@ -1,7 +1,8 @@
-//! The law: on every machine and for every size, what `plan` says is what every other verb says. If it says yes, then
-//! `export` gives XML that libvirt's schema takes, the XML is the plan, `create` says yes or names what the plan has named
-//! too, `check` finds nothing, `tune --check` has nothing to do, `capacity` has counted it, and `verify` of the guest as
-//! it then runs is clean. If it says no, all say no, with the same reason.
+//! The consistency law: on every machine and for every size, all verbs agree with `plan`. If it
+//! accepts, then `export` writes XML that libvirt's schema accepts, the XML equals the plan,
+//! `create` accepts or refuses for a reason that the plan named, `check` finds nothing, `tune
+//! --check` has nothing to change, `capacity` has counted it, and `verify` of the running guest
+//! finds nothing. If it refuses, all refuse, with the same reason.
 //!
 //! `make test` takes a fixed part of the pairs of host and size; GPUVM_LAW=all takes them all, and GPUVM_LAW=TEXT those whose host or
 //! size contains it, each broken one named.
@@ -25,27 +26,27 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Of so many pairs `make test` judges one.
+/// `make test` judges one in this many pairs.
 const STRIDE: usize = 17;
-/// Of so many judged pairs one is asked of the program, too.
+/// One in this many judged pairs is also checked with the program.
 const OUTSIDE: usize = 150;
 
-/// What was judged so far.
+/// The results so far.
 #[derive(Default)]
 struct Judged {
     /// Pairs seen, judged or not.
     seen: usize,
-    /// Pairs that each clause was asked of.
+    /// Number of pairs checked, by clause.
     asked: BTreeMap<Clause, usize>,
     /// What is broken.
     broken: Vec<(String, Broken)>,
-    /// Pairs that have a place.
+    /// Pairs that were accepted.
     yes: usize,
-    /// Pairs that have none.
+    /// Pairs that were refused.
     no: usize,
     /// Hosts.
     hosts: usize,
-    /// Exports to be looked at by libvirt's schema, one of each shape.
+    /// Exports to be checked against libvirt's schema, one of each shape.
     shapes: outside::Shapes,
 }
 
@@ -112,7 +113,7 @@ enum Which {
 }
 
 impl Which {
-    /// What the environment says.
+    /// The selection in the environment.
     fn asked_for() -> Which {
         match std::env::var("GPUVM_LAW") {
             Err(_) => Which::Part,
@@ -121,7 +122,7 @@ impl Which {
         }
     }
 
-    /// Whether it takes a pair, the so manieth.
+    /// Whether it includes a pair, which is number `at`.
     fn takes(&self, host: &str, size: &str, at: usize) -> bool {
         match self {
             Which::Part => at.is_multiple_of(STRIDE),

@@ -1,4 +1,5 @@
-//! The law from outside: libvirt's schema on one export of each shape, and the program for a few pairs.
+//! The consistency law from outside: libvirt's schema for one export of each shape, and the program
+//! for a few pairs.
 
 use super::clauses::{Broken, Clause};
 use super::pairs::Asked;
@@ -38,7 +39,7 @@ impl Shapes {
         self.0.len()
     }
 
-    /// Those that libvirt's schema does not take; none where it is not installed.
+    /// Those that libvirt's schema refuses; none if it is not installed.
     pub fn invalid(&self) -> Vec<(String, Broken)> {
         if !crate::xml::tools::has("virt-xml-validate") {
             return Vec::new();
@@ -55,13 +56,13 @@ impl Shapes {
     }
 }
 
-/// What the program says otherwise than the library.
+/// The differences between the program and the library.
 pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
     let say = |verb: &str, more: &[&str]| {
         let mut command: Command = gpuvm(&[verb]);
         command.arg("--host").arg(path).args(size.split_whitespace()).args(more);
         let (code, out, err) = run(&mut command);
-        // What is offered is the verb's own command with another size.
+        // The suggested command is the verb's own with another size.
         let own = format!("hint: `gpuvm {verb} ");
         let lines = err.lines().filter(|line| !line.starts_with(&own));
         (code, out, lines.map(|line| format!("{line}\n")).collect::<String>())

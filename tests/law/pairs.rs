@@ -1,4 +1,4 @@
-//! What each host is asked: every number of GPUs, several sizes of each.
+//! The requests for each host: every number of GPUs, several sizes of each.
 
 use clap::Parser;
 use gpuvm::cli::args::request;
@@ -12,7 +12,7 @@ use gpuvm_ops::guest::{Extra, Planned, render};
 use gpuvm_ops::plan::with_disks;
 use std::collections::BTreeSet;
 
-/// The sizes that a host is asked for, as options.
+/// The sizes requested of a host, as options.
 pub fn sizes(topology: &Topology) -> Vec<String> {
     let gpus = topology.gpus().count();
     let cores = topology.cores().len();
@@ -58,17 +58,17 @@ pub fn sizes(topology: &Topology) -> Vec<String> {
     all
 }
 
-/// A host and a size, and what `plan` says.
+/// A host and a size, with the answer of `plan`.
 pub struct Asked<'a> {
     /// The host.
     pub topology: &'a Topology,
     /// The arguments.
     pub args: GuestArgs,
-    /// What they ask for.
+    /// The request in them.
     pub request: Request,
-    /// Guests that are there.
+    /// Existing guests.
     pub others: Occupancy,
-    /// What `plan` says.
+    /// The answer of `plan`.
     pub answer: Result<Placement, PlanError>,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Asked<'a> {
         Asked { topology, args, request, others, answer }
     }
 
-    /// What `export` gives for the place.
+    /// The XML of `export` for the placement.
     pub fn export(&self, placement: &Placement) -> Result<DomainXml, String> {
         let planned = Planned {
             topology: self.topology.clone(),

@@ -1,4 +1,4 @@
-//! What cannot be done, and what is broken off: an error that says what helps, and nothing left.
+//! Impossible and interrupted requests: they give an error with a hint, and leave nothing behind.
 
 use super::files;
 use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
@@ -149,7 +149,7 @@ fn a_create_that_is_ended_by_a_signal_leaves_nothing() {
     let Some(tiny) = Tiny::new(&dir) else { return };
     let disks = daemon.fresh_dir("killed-disks");
     let template = tiny.template.to_str().unwrap();
-    // Without a NIC that gets an address it would wait for ever; the signal comes while it waits.
+    // Without a NIC that gets an address it would wait forever; the signal comes while it waits.
     let more = ["--template", template, "--network", "private-net", "--wait", "3000"];
     let mut command = daemon.gpuvm(&create("killed", &disks, &more));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

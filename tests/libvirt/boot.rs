@@ -1,5 +1,5 @@
-//! A cloud image on a real libvirtd, from its adding to the deletion of its guest: what everyone does first. The guest is
-//! emulated, so it takes its time.
+//! A cloud image on a real libvirtd, from adding it to deleting its guest: the typical first use.
+//! The guest is emulated, so it takes its time.
 
 use super::files;
 use crate::support::daemon::{Daemon, daemon};
@@ -19,8 +19,8 @@ const NET: &str = "<network><name>boot-net</name><bridge name='virbr7'/>\
      <ip address='192.168.77.1' netmask='255.255.255.0'>\
      <dhcp><range start='192.168.77.2' end='192.168.77.254'/></dhcp></ip></network>";
 
-/// The directory of a small Debian with cloud-init, which is built unless it was built before; none, with the reason
-/// told, where the machine cannot build it.
+/// The directory of a small Debian with cloud-init, which is built once; none, with the reason
+/// reported, if the machine cannot build it.
 fn image() -> Option<&'static Path> {
     /// Where it is.
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -35,7 +35,7 @@ fn image() -> Option<&'static Path> {
     }
 }
 
-/// Is a guest that somebody logs in to.
+/// A guest that somebody logs in to.
 struct Guest {
     /// Where it runs.
     daemon: &'static Daemon,
@@ -66,12 +66,12 @@ impl Guest {
         for option in ["BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10"] {
             ssh.args(["-o", option]);
         }
-        // A guest that is gone must not hold the test up.
+        // A guest that no longer runs must not delay the test.
         ssh.args(["-o", "ServerAliveInterval=20", "-o", "ServerAliveCountMax=6"]);
         run(ssh.arg(format!("lab@{}", self.ip)).arg(script).stdin(Stdio::null()))
     }
 
-    /// What a script in the guest prints; it has to succeed.
+    /// The output of a script in the guest, which must succeed.
     fn says(&self, script: &str) -> String {
         let (code, out, err) = self.ssh(script);
         assert_eq!(code, 0, "`{script}` in the guest: {out}{err}");
@@ -103,8 +103,9 @@ impl Guest {
         times.filter_map(|(_, ns)| ns.trim().parse::<u64>().ok()).sum()
     }
 
-    /// Waits for its boot by `work`. Now and then two emulated vCPUs come to a stand: a timer interrupt of one is in service
-    /// and never ended, which is QEMU's, so both idle for ever. Who boots runs more than a twentieth of the time.
+    /// Waits for its boot with `work`. Occasionally two emulated vCPUs stall: a timer interrupt of
+    /// one stays in service because of a bug in QEMU, so both idle forever. A booting guest runs
+    /// more than a twentieth of the time.
     fn kept_alive<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let work = scope.spawn(work);
@@ -134,7 +135,7 @@ impl Guest {
     }
 }
 
-/// Waits until something is so, and fails after this time.
+/// Waits until a condition holds, and fails after this many seconds.
 fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(seconds);
     while !is_so() {
@@ -195,7 +196,7 @@ fn two_networks(guest: &Guest) {
     assert!(all.contains(&format!("{} 192.168.77.", second[2])), "{all}");
 }
 
-/// What a guest has to be after its first start.
+/// The required state of a guest after its first start.
 fn first_start(guest: &Guest) {
     guest.wait_for_login();
     let status = guest.says("sudo cloud-init status --wait --long || true");
@@ -243,7 +244,8 @@ fn first_start(guest: &Guest) {
     console(guest);
 }
 
-/// The guest's own view, by its agent, is what the running domain says: cells, vCPUs, interfaces, disks.
+/// The guest's own view, by its agent, agrees with the running domain: cells, vCPUs, interfaces,
+/// disks.
 fn seen_from_inside(guest: &Guest) {
     let mut verify = guest.daemon.gpuvm(&["verify", NAME, "--json", "--agent-wait", "60"]);
     let (_, out, err) = run(&mut verify);
@@ -254,7 +256,7 @@ fn seen_from_inside(guest: &Guest) {
     assert!(!untold.contains("guest's"), "the guest does not tell all: {untold}");
 }
 
-/// The console shows a login prompt, to whoever presses the return key.
+/// The console shows a login prompt, to anyone who presses the return key.
 fn console(guest: &Guest) {
     let mut console = guest.daemon.gpuvm(&["console", NAME]);
     console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -279,7 +281,7 @@ fn console(guest: &Guest) {
     assert_eq!(console.wait().unwrap().code(), Some(0));
 }
 
-/// What has to be so after a further start.
+/// The required state after a further start.
 fn second_start(guest: &Guest) {
     let (ip, _) = guest.kept_alive(|| guest.gpuvm(&["ip", NAME, "--wait", "1200"]));
     assert_eq!(ip.trim(), guest.ip, "another address after a further start");
@@ -289,7 +291,7 @@ fn second_start(guest: &Guest) {
     guest.wait_for_agent();
 }
 
-/// An agent that is connected and says nothing holds nobody up for ever, and the power button is left.
+/// An agent that is connected but silent blocks nothing forever, and the power button remains.
 fn hung_agent(guest: &Guest) {
     guest.says("sudo systemctl kill --signal=STOP qemu-guest-agent");
     let (ip, _) = guest.gpuvm(&["ip", NAME]);
@@ -330,7 +332,7 @@ fn an_image_becomes_a_guest_that_one_logs_in_to_and_deletion_leaves_nothing() {
     data_is_kept(&guest);
 }
 
-/// A guest over its image goes, and its data disk stays where that is asked for.
+/// A guest with an overlay on its image is deleted, and its data disk stays if requested.
 fn data_is_kept(guest: &Guest) {
     let args = guest.wanted();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -346,7 +348,7 @@ fn data_is_kept(guest: &Guest) {
     assert_eq!((files(&guests), files(&data)), (vec![], vec!["vol-boot-a".to_owned()]));
 }
 
-/// What a deletion must not leave.
+/// The leftovers that a deletion must not leave.
 fn nothing_is_left(guest: &Guest) {
     let daemon = guest.daemon;
     assert!(!daemon.virsh(&["dominfo", NAME]).0, "the domain is left");

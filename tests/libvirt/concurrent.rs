@@ -1,5 +1,5 @@
-//! Changes at the same time, on a libvirtd of the test's own that is as if on the DGX-2: nothing is given twice, and
-//! whoever gets nothing is told who has it.
+//! Concurrent changes, on a private libvirtd as if on the DGX-2: nothing is assigned twice, and a
+//! refused caller learns who holds it.
 
 use super::files;
 use super::place::{Place, until};
@@ -16,7 +16,7 @@ fn dgx2() -> Option<Place> {
     Some(Place { daemon, disks, key: None, net: false })
 }
 
-/// Starts a run that waits for its turn as long as it takes.
+/// Starts a run that waits for the lock without limit.
 fn begin(place: &Place, line: &str) -> Child {
     let mut command = place.command(&line.split(' ').collect::<Vec<_>>());
     command.args(["--lock-wait", "550"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +36,8 @@ fn create(place: &Place, name: &str) -> String {
     format!("create --gpus 2 --name {name} --no-start --accept-shared-fabric --disk-dir {disks}")
 }
 
-/// Reads every domain back: expects that no device and no pcpu is in two of them; the domains' names.
+/// Reads every domain back, and expects that no device and no pcpu is in two of them. Returns the
+/// domains' names.
 fn sound(place: &Place) -> Vec<String> {
     let (mut devices, mut pcpus) = (BTreeSet::new(), BTreeSet::new());
     let names = place.virsh(&["list", "--all", "--name"]);
@@ -80,7 +81,7 @@ fn of_sixteen_creates_at_once_eight_get_their_gpus() {
     let listed = place.done(&["list"]);
     assert_eq!(listed.lines().filter(|line| line.contains("gpuvm")).count(), 8, "{listed}");
 
-    // Half of them go while others come. Who comes before one has gone is told so.
+    // Half of them are deleted while others are created. A create that comes too early reports it.
     let mut runs = Vec::new();
     for (n, name) in there[..4].iter().enumerate() {
         runs.push(begin(&place, &format!("delete {name} --yes")));
@@ -138,13 +139,13 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
             err.contains("/run/gpuvm/lock is held by process") && err.contains("--lock-wait"),
             "{err}"
         );
-        // Neither is a change that is being made taken for one that was killed.
+        // A change in progress is not mistaken for an interrupted one either.
         let (code, out, err) = place.gpuvm(&["recover", "--lock-wait", "0"]);
         assert!(code == 1 && err.contains("is held by process"), "{out}{err}");
     });
     assert_eq!(ended.unwrap().0, 0);
     place.done(&["delete", "slow", "--yes"]);
-    // The lock is held until the guest has started: nobody takes away meanwhile what it starts with.
+    // The lock is held until the guest has started: nobody removes meanwhile what it starts with.
     let create = place.create("slow", &["--disk-dir", &disks]);
     let ended = place.halted(10, &create, |journal| {
         assert!(journal.contains("start-domain"), "{journal}");
@@ -191,7 +192,8 @@ fn fifty_guests_are_listed() {
     }
     let json: serde_json::Value = serde_json::from_str(&place.done(&["list", "--json"])).unwrap();
     assert!(json.as_array().unwrap().iter().all(|row| row["persistent"] == true), "{json}");
-    // One call for each definition, and few for all the rest: 50 guests are not 200 calls.
+    // One call for each definition, and a few for everything else: 50 guests must not cost 200
+    // calls.
     let log = place.daemon.own_path("calls");
     let mut strace = place.daemon.within("strace");
     strace.args(["-f", "-qq", "-e", "trace=write,sendmsg,sendto", "-o", log.to_str().unwrap()]);

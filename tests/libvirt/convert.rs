@@ -1,5 +1,6 @@
-//! `tune --convert` on a real libvirtd: a disk gets another format and the domain the new image, what would lose something
-//! is refused, `undo` gives the old image back, and a run that is killed at any record leaves the domain on its old disk.
+//! `tune --convert` on a real libvirtd: a disk gets another format and the domain the new image, a
+//! conversion that would lose something is refused, `undo` restores the old image, and a run killed
+//! at any record leaves the domain on its old disk.
 
 use super::files;
 use super::place::{MOST, Place};
@@ -11,7 +12,7 @@ use std::process::Command;
 /// The pool of the images here.
 const POOL: &str = "convert";
 
-/// Is a machine with a pool of images.
+/// A machine with a pool of images.
 struct Images {
     /// The machine.
     place: Place,
@@ -25,14 +26,14 @@ fn content() -> Vec<u8> {
     (0..1 << 20).map(number).chain(std::iter::repeat_n(0, 1 << 20)).collect()
 }
 
-/// `qemu-img`, which has to come to a good end.
+/// Runs `qemu-img`, which must succeed.
 fn qemu_img(args: &[&str]) {
     let (code, out, err) = run(Command::new("qemu-img").args(args));
     assert_eq!(code, 0, "{args:?}: {out}{err}");
 }
 
 impl Images {
-    /// Makes it, with a qcow2 image `a.qcow2`; none where this machine cannot have it.
+    /// Sets up the machine with a qcow2 image `a.qcow2`; none if this machine cannot have it.
     fn new() -> Option<Images> {
         if !has("qemu-img") {
             return None;
@@ -70,7 +71,7 @@ impl Images {
         self.place.virsh(&["dumpxml", "--inactive", "--security-info", name])
     }
 
-    /// Converts what has to be refused, with these words, so that nothing is changed.
+    /// Tries a conversion that must be refused with these words and change nothing.
     fn refused(&self, name: &str, convert: &str, words: &[&str]) {
         let before = (self.definition(name), files(&self.dir));
         let args = ["tune", name, "--convert", convert];
@@ -117,7 +118,7 @@ fn a_disk_is_converted_compared_and_given_back() {
     let moved = before.replace("type='qcow2'", "type='raw'").replace("/a.qcow2", "/a.raw");
     assert_eq!(after, moved);
     assert_eq!(place.done(&with(&["--yes"])), "conv: nothing to do\n");
-    // What the guest writes is not lost unasked.
+    // The guest's writes are not lost without consent.
     let mut written = content();
     written[5] = 0;
     std::fs::write(images.path("a.raw"), &written).unwrap();
@@ -131,7 +132,7 @@ fn a_disk_is_converted_compared_and_given_back() {
         (images.definition("conv"), files(&images.dir)),
         (before.clone(), vec!["a.qcow2".into()])
     );
-    // By force it stays beside the old image, and is in nobody's way.
+    // With force it stays beside the old image, and blocks nothing.
     place.done(&with(&["--yes"]));
     std::fs::write(images.path("a.raw"), &written).unwrap();
     let (code, _, err) = place.gpuvm(&["undo", "conv", "--yes", "--force"]);
@@ -156,7 +157,7 @@ fn what_would_lose_something_is_not_converted() {
     images.define("other", "qcow2", &a, "");
     images.refused("conv", "raw", &["also a disk of domain `other`"]);
     place.virsh(&["undefine", "other"]);
-    // With many, one that is refused does not keep the others.
+    // With many, one that is refused does not prevent the others.
     images.define("plain", "qcow2", &images.path("b.qcow2"), "");
     qemu_img(&["create", "-q", "-f", "qcow2", &images.path("b.qcow2"), "1M"]);
     qemu_img(&["snapshot", "-c", "s", &a]);
@@ -196,7 +197,7 @@ fn what_would_lose_something_is_not_converted() {
     no_room(&images);
 }
 
-/// A copy that the pool has no room for.
+/// A copy that does not fit into the pool.
 fn no_room(images: &Images) {
     let place = &images.place;
     let dir = place.daemon.fresh_dir("small");
@@ -243,8 +244,8 @@ fn a_conversion_killed_at_any_record_leaves_the_domain_on_a_whole_disk() {
     panic!("it never comes to its end");
 }
 
-/// Kills the undoing of the conversion at one record after the other until it comes to its end; at none of them the domain
-/// is on a disk that is not there.
+/// Kills the undo of the conversion at each record until it completes; at none of them does the
+/// domain have a missing disk.
 fn undo_killed(
     place: &Place,
     state: &dyn Fn() -> (String, Vec<String>),

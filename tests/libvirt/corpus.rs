@@ -1,5 +1,5 @@
-//! The domain documents of libvirt's own tests that a real libvirtd defines here: tuned and undone there, what it
-//! writes is what it wrote before, to the byte.
+//! The domain documents of libvirt's own tests that a real libvirtd defines here: after a tune and
+//! an undo it writes the same definition, byte for byte.
 
 use crate::support::daemon::Daemon;
 use crate::support::run;
@@ -15,11 +15,13 @@ use gpuvm::placement::Occupancy;
 use gpuvm::topology::Topology;
 use gpuvm::tune::Items;
 
-/// What libvirt defines once and never again, and a bus so full that libvirt has no room for another device.
+/// Documents that libvirt defines once and never again, and a bus so full that libvirt has no room
+/// for another device.
 const NOT_AGAIN: [&str; 2] = ["chardev.xml", "pci-many.xml"];
-/// Of so many documents one is tried, so that the whole suite stays short, unless `GPUVM_CASES` says of how many.
+/// One in this many documents is tried, so that the whole suite stays short; `GPUVM_CASES` sets
+/// another number.
 const ONE_OF: u32 = 32;
-/// Of so many that are tuned one goes through the program itself too.
+/// One in this many tuned ones also goes through the program itself.
 const BY_PROGRAM: usize = 12;
 
 /// Sees nothing.
@@ -45,7 +47,7 @@ fn renamed(text: &str, name: &str) -> Option<String> {
     Some(format!("{start}{}", rest.split_once("</uuid>")?.1))
 }
 
-/// Tunes a domain and undoes that by what is kept of it; whether there was something to tune.
+/// Tunes a domain and undoes it from its history. Returns whether there was something to tune.
 fn is_undone(libvirt: &Libvirt, name: &str, before: &str, dgx2: &Topology) -> bool {
     let xml = DomainXml::parse(before).unwrap();
     let tuned = tuned(&xml, dgx2, &Occupancy::default(), &Items::all());

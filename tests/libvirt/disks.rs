@@ -1,4 +1,5 @@
-//! A guest's disks on a real libvirtd: how they are read and written, how much of them is there, who serves them.
+//! A guest's disks on a real libvirtd: their I/O settings, their allocation, and the I/O threads
+//! that serve them.
 
 use super::{files, on_dgx2};
 use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
@@ -40,9 +41,9 @@ fn what_a_disk_lies_on_decides_how_it_is_written() {
     assert!(data_driver.contains("cache='none' io='"), "{data_driver}");
     assert!(!data_driver.contains("io='threads'") && !err.contains("vol-io is"), "{err}");
     assert!(xml.contains("<serial>gpuvm-data</serial>"), "{xml}");
-    // What was reserved stays reserved when the guest makes a file system in it.
+    // Preallocated space stays allocated when the guest creates a file system in it.
     assert!(os.contains("discard='unmap'") && data_driver.contains("discard='ignore'"), "{xml}");
-    // All of it is there, for its owner alone; what was not asked for is sparse.
+    // It is fully allocated and only accessible to its owner; the other disk is sparse.
     let meta = data.join("vol-io").metadata().unwrap();
     assert!(meta.blocks() * 512 >= 8 << 20 && meta.mode() & 0o777 == 0o600, "{meta:?}");
     assert!(memory.path().join("io.raw").metadata().unwrap().blocks() < 64);
@@ -119,7 +120,8 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
     let Some(tiny) = Tiny::new(&dir) else { return };
     let libvirt = Libvirt::open(&daemon.uri()).unwrap();
     let abilities = libvirt.storage().abilities();
-    // What is asked of libvirt is what its versions promise: 10.0 with QEMU 9.0, and io_uring long before.
+    // The features used of libvirt follow from its versions: 10.0 with QEMU 9.0, and io_uring long
+    // before.
     let (_, versions) = daemon.virsh(&["version"]);
     let of = |what: &str| {
         let line = versions.lines().find(|line| line.contains(what)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What libvirt's test driver is enough for: it runs in this process, has domains of a file, and stands for a machine
-//! that is not this one.
+//! Tests for which libvirt's test driver is enough: it runs in this process, reads its domains from
+//! a file, and acts as another machine.
 
 use crate::support::{gpuvm, run};
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn domain(name: &str, metadata: &str) -> String {
 #[test]
 fn one_domain_that_cannot_be_read_does_not_keep_the_others_from_being_verified() {
     let dir = tempfile::tempdir().unwrap();
-    // Deeper than we read, and well within what libvirt keeps.
+    // Nested deeper than gpuvm reads, and well within what libvirt keeps.
     let deep = format!("<x:a xmlns:x='http://x/'>{}{}</x:a>", "<b>".repeat(80), "</b>".repeat(80));
     let uri = host(dir.path(), &[domain("a", ""), domain("deep", &deep), domain("z", "")]);
     let prom = dir.path().join("x.prom");

@@ -1,6 +1,6 @@
-//! Every step of a create and of a delete that fails, or is broken off, in turn, by what really happens: signals, a full
-//! disk, a libvirtd that is killed, pools, images and networks that go away meanwhile. Afterwards, or after `recover`,
-//! all is as it was.
+//! Every step of a create and of a delete fails or is interrupted in turn, by real causes: signals,
+//! a full disk, a killed libvirtd, pools, images and networks that disappear meanwhile. Afterwards,
+//! or after `recover`, everything is as before.
 
 use super::place::{MOST, POOL_DIR, Place, same, until};
 
@@ -69,7 +69,7 @@ fn a_delete_that_is_broken_off_at_any_record_leaves_a_guest_whole_or_nothing() {
             assert_eq!(place.journal(), "", "{said}");
             if place.has("guest") {
                 assert_eq!(code, 1, "{said}");
-                // That it ran is what cannot come back.
+                // Only the running guest cannot be restored.
                 let _ = place.daemon.virsh(&["destroy", "guest"]);
                 same(&before, &place.state(), &said);
                 whole += 1;
@@ -83,7 +83,7 @@ fn a_delete_that_is_broken_off_at_any_record_leaves_a_guest_whole_or_nothing() {
     }
 }
 
-/// What happens while a create is halted before one of its steps, and what takes that back.
+/// An event while a create is halted before one of its steps, and its reversal.
 type Cause<'p> = (&'p str, &'p str, Box<dyn Fn() + 'p>, Box<dyn Fn() + 'p>);
 
 /// The number of the record that says that a step of this kind begins, by a dry run.
@@ -212,7 +212,7 @@ fn a_pool_that_is_full_fails_the_create_and_leaves_nothing() {
     );
     assert!(err.contains("No space left"), "{err}");
     same(&before, &place.state(), &err);
-    // A volume that nobody knows is not taken for the guest's, and told before anything is made.
+    // An unknown volume is not mistaken for the guest's, and reported before anything is created.
     place.virsh(&["vol-create-as", "small", "guest.os", "1M"]);
     let before = place.state();
     let (code, _, err) = place.gpuvm(&args);

@@ -8,7 +8,7 @@ fn gpuvm(daemon: &Daemon, line: &str) -> (i32, String, String) {
     run(&mut daemon.gpuvm(&line.split_whitespace().collect::<Vec<_>>()))
 }
 
-/// What the program says that succeeds.
+/// The output of the program, which must succeed.
 fn done(daemon: &Daemon, line: &str) -> String {
     let (code, out, err) = gpuvm(daemon, line);
     assert_eq!(code, 0, "{line}: {out}{err}");

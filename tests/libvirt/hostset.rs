@@ -1,10 +1,12 @@
-//! `host files`, `host tuning` and `host undo` on a machine that is a test's own: its /etc, its settings of the kernel.
+//! `host files`, `host tuning` and `host undo` on a private machine of the test, with its own /etc
+//! and kernel settings.
 
 use super::place::Place;
 use crate::support::lawful::NO_THP;
 use crate::support::{run, skip};
 
-/// Begins a script: directories of /etc that are its own, a configuration that an admin has edited, `$0` the program.
+/// Begins a script: private directories of /etc, a configuration that an admin has edited, `$0` the
+/// program.
 const BEGIN: &str = r#"
 set -e
 for dir in /etc/libvirt /etc/sysctl.d /etc/tmpfiles.d; do mkdir -p $dir; mount -t tmpfs tmpfs $dir || exit 9; done
@@ -14,7 +16,7 @@ chmod 640 $conf; cp -p $conf $before
 fails() { if "$@" 2>&1; then echo "it was done: $*"; exit 8; fi; }
 "#;
 
-/// What a script says, which has to come to a good end.
+/// The output of a script, which must succeed.
 fn script(place: &Place, text: &str) -> String {
     let mut shell = place.daemon.within("bash");
     shell.args(["-c", &format!("{BEGIN}{text}"), env!("CARGO_BIN_EXE_gpuvm")]);

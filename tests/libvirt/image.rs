@@ -1,4 +1,5 @@
-//! Images on a real libvirtd: added, listed, used, removed; and every way in which they are not taken.
+//! Images on a real libvirtd: added, listed, used, removed; and every way in which they are
+//! refused.
 
 use super::files;
 use crate::support::daemon::{Daemon, daemon};
@@ -11,7 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Is a pool for one test, and a directory for its files.
+/// A pool for one test, and a directory for its files.
 pub(super) struct Place {
     /// The daemon.
     pub(super) daemon: &'static Daemon,
@@ -19,12 +20,12 @@ pub(super) struct Place {
     pub(super) pool: &'static str,
     /// The pool's directory.
     pub(super) volumes: PathBuf,
-    /// Where the files are that become images.
+    /// The directory of the files that become images.
     pub(super) files: PathBuf,
 }
 
 impl Place {
-    /// Makes the place; none where the machine cannot have it.
+    /// Sets up the place; none if the machine cannot have it.
     pub(super) fn new(pool: &'static str) -> Option<Place> {
         let daemon = daemon()?;
         if !Command::new("qemu-img").arg("--version").output().is_ok_and(|o| o.status.success()) {
@@ -53,7 +54,7 @@ impl Place {
         run(&mut self.command(args))
     }
 
-    /// Expects that a verb is done, and returns what it says: answer and the rest.
+    /// Runs a verb, which must succeed. Returns both outputs.
     pub(super) fn done(&self, args: &[&str]) -> (String, String) {
         let (code, out, err) = self.image(args);
         assert_eq!(code, 0, "{args:?}: {out}{err}");
@@ -272,7 +273,7 @@ fn an_image_that_is_not_the_published_one_is_refused() {
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
     place.refused(&["add", &raw], 1, &["SHA256SUMS cannot be used", "not a regular file"]);
-    // Who says the sum needs no list.
+    // With a given checksum no list is needed.
     place.done(&["add", &raw, "--name", "b", "--sha256", &good.to_uppercase()]);
     std::fs::remove_dir(&list).unwrap();
     write(&format!("{wrong}  another.img\n"));

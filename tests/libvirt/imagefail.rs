@@ -1,4 +1,4 @@
-//! Images whose copy fails or is broken off: told, and nothing left.
+//! Images whose copy fails or is interrupted: an error, and nothing left.
 
 use super::files;
 use super::image::{Place, disk, sum};
@@ -39,7 +39,7 @@ fn volume(bytes: u64) -> NewVolume {
 #[test]
 fn a_copy_that_is_not_what_was_planned_is_undone() {
     let Some(place) = Place::new("image-odd") else { return };
-    // The file changes between the sum and the copy, or while it is copied.
+    // The file changes between the checksum and the copy, or while it is copied.
     let raw = place.file("a.img", &disk(1 << 20));
     let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();
     let copy = |bytes: u64, sha256: Sha256| {
@@ -62,7 +62,7 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
     let other = sum(&place.file("b.img", b"b"));
     let text = copy(1 << 20, other);
     assert!(text.contains("changed while it was copied") && text.contains("SHA-256"), "{text}");
-    // What lies in the pool is not what was sent.
+    // The volume's content is not what was sent.
     let check = Step::CheckVolume {
         pool: place.pool.to_owned(),
         name: "a.raw".into(),
@@ -104,7 +104,8 @@ fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
     assert!(place.daemon.mount_tmpfs(&place.volumes, "3m"), "no tmpfs");
     virsh(&["pool-refresh", place.pool]);
     place.refused(&["add", &raw], 1, &["has 3 MiB left", "takes 4 MiB", "--pool"]);
-    // It fills between the look at it and the copy: the volume is not made, and no stream runs into its end.
+    // The pool becomes full between the check and the copy: the volume is not made, and no stream
+    // runs into its end.
     let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();
     let volume = NewVolume { preallocated: true, ..volume(4 << 20) };
     let steps = [Step::MakeVolume { pool: place.pool.to_owned(), volume, from: None }];
@@ -122,7 +123,8 @@ fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
     }
 }
 
-/// Waits until a run says that it does something, and ends it with a signal; its exit code and what it said after that.
+/// Waits until a run reports an action, and ends it with a signal. Returns its exit code and the
+/// output after that.
 pub fn stopped_at(command: &mut Command, doing: &str, signal: Signal) -> (Option<i32>, String) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -140,7 +142,7 @@ pub fn stopped_at(command: &mut Command, doing: &str, signal: Signal) -> (Option
     (child.wait().unwrap().code(), rest)
 }
 
-/// A raw image that is long enough to be broken off on its way, as a file in a directory.
+/// A raw image that is long enough to be interrupted during the copy, as a file in a directory.
 pub fn long_image(dir: &Path) -> String {
     let path = dir.join("long.img");
     let file = std::fs::File::create(&path).unwrap();
@@ -152,7 +154,7 @@ pub fn long_image(dir: &Path) -> String {
 fn a_copy_that_is_broken_off_leaves_nothing() {
     let Some(place) = Place::new("image-stop") else { return };
     let image = long_image(&place.files);
-    // Before anything is begun a signal ends the program as it ends every other.
+    // Before anything has begun, a signal ends the program like any other.
     for (doing, ended, said) in [
         ("sum ", None, ""),
         ("fill volume", Some(1), "interrupted by SIGINT; what was done before is undone"),

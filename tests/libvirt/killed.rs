@@ -1,5 +1,6 @@
-//! A change that is killed at every record of its journal, one run for each, and what `recover` makes of it. The kill
-//! comes from outside: strace ends the process when it makes the n-th `fdatasync`, which only the journal does.
+//! A change killed at every record of its journal, one run for each, and the result of `recover`.
+//! The kill comes from outside: strace ends the process when it makes the n-th `fdatasync`, which
+//! only the journal does.
 
 use super::files;
 use super::imagefail::{long_image, stopped_at};
@@ -8,7 +9,8 @@ use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm_ops::images::resolve;
 use nix::sys::signal::Signal;
 
-/// Kills the create of a guest at every record of its journal; the least number of records that have to be undone.
+/// Kills the create of a guest at every record of its journal; `least`: the least number of records
+/// that have to be undone.
 fn create_killed(place: &Place, how: &[&str], least: usize) {
     let before = place.state();
     let args = place.create("killc", how);
@@ -168,7 +170,7 @@ fn an_image_add_killed_at_any_record_is_undone() {
         let (code, _, err) = place.gpuvm(&["image", "remove", "a", "--yes"]);
         assert_eq!((code, state()), (0, (true, true, Vec::new())), "{err}");
         if !ended {
-            // Killed when only its marker was left. The next run makes the pool anew.
+            // Killed when only its marker was left. The next run creates the pool again.
             for verb in ["pool-destroy", "pool-delete", "pool-undefine"] {
                 assert!(place.daemon.virsh(&[verb, "gpuvm-images"]).0, "{verb}");
             }

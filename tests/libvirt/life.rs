@@ -130,7 +130,7 @@ fn a_crashed_guest_that_keeps_its_process_counts_as_active() {
 
     done(daemon, &["restart", "crashed"]);
     assert_ne!(crash(), first, "it was not ended");
-    // Nobody is asked to shut down, so nobody is waited for.
+    // No guest is asked to shut down, so there is nothing to wait for.
     let begun = Instant::now();
     done(daemon, &["stop", "crashed", "--wait", "600"]);
     assert!(begun.elapsed() < Duration::from_secs(300));
@@ -146,7 +146,8 @@ fn a_crashed_guest_that_keeps_its_process_counts_as_active() {
 #[test]
 fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
     let Some(daemon) = Daemon::own(None) else { return };
-    // Longer than a daemon that does not answer is waited for: this one answers, and starts the guest meanwhile.
+    // Longer than the time limit for a daemon that does not answer: this one answers, and starts
+    // the guest meanwhile.
     let hooks = daemon.inside("/etc/libvirt/hooks");
     fs::create_dir_all(&hooks).unwrap();
     let hook = hooks.join("qemu");

@@ -1,4 +1,5 @@
-//! Networks on a libvirtd in a network of its own: veth pairs for NICs, a bridge, a default route. No guest is started.
+//! Networks on a libvirtd in a private network namespace: veth pairs for NICs, a bridge, a default
+//! route. No guest is started.
 
 use super::place::{MOST, Place};
 use crate::support::run;
@@ -20,7 +21,7 @@ const GUEST: &str = "<domain type='qemu'><name>train-a</name><memory>65536</memo
     <type arch='x86_64'>hvm</type></os><devices><interface type='network'><mac address='52:54:00:aa:00:07'/>\
     <source network='lab'/></interface></devices></domain>";
 
-/// The place with its host; none where the machine cannot have it.
+/// The place with its host; none if the machine cannot have it.
 fn place() -> Option<Place> {
     let mut place = Place::new()?;
     place.net = true;
@@ -34,14 +35,14 @@ fn gpuvm(place: &Place, line: &str) -> (i32, String, String) {
     place.gpuvm(&line.split_whitespace().collect::<Vec<_>>())
 }
 
-/// What the program says that succeeds.
+/// The output of the program, which must succeed.
 fn done(place: &Place, line: &str) -> String {
     let (code, out, err) = gpuvm(place, line);
     assert_eq!(code, 0, "{line}: {out}{err}");
     out
 }
 
-/// What virsh says that succeeds.
+/// The output of virsh, which must succeed.
 fn virsh(place: &Place, line: &str) -> String {
     let (done, text) = place.daemon.virsh(&line.split_whitespace().collect::<Vec<_>>());
     assert!(done, "{line}: {text}");
@@ -100,7 +101,7 @@ fn made(place: &Place) {
     done(place, "network create lan --kind bridge --bridge br7");
 }
 
-/// What cannot be is refused with its numbers, all of it at once, and nothing is made.
+/// Impossible requests are refused with numbers, all reasons at once, and nothing is created.
 fn refused(place: &Place) {
     let before = virsh(place, "net-list --all");
     for (line, said) in [
@@ -138,7 +139,7 @@ fn refused(place: &Place) {
     assert_eq!(virsh(place, "net-list --all"), before);
 }
 
-/// A network is made anew: what is not named of its place stays; and guests on it are named.
+/// A network is replaced: addresses that are not given stay; and guests on it are named.
 fn changed(place: &Place) {
     let uuid = virsh(place, "net-uuid lab");
     let file = place.daemon.fresh_dir("guest").join("guest.xml");
@@ -165,7 +166,7 @@ fn changed(place: &Place) {
     assert!(err.contains(said) && err.contains("will stop network `lab`"), "{err}");
 }
 
-/// A change, and a deletion, are taken back, unless somebody has edited the network since.
+/// A change, and a deletion, are reverted, unless somebody has edited the network since.
 fn undone(place: &Place, lab: &str) {
     let diff = done(place, "network undo lab --diff");
     assert!(diff.contains("+  <mtu size='1400'/>"), "{diff}");
@@ -203,7 +204,7 @@ fn undone(place: &Place, lab: &str) {
     assert!(virsh(place, "net-list --name --autostart").contains("lab"));
 }
 
-/// What is there is listed and shown.
+/// Existing networks are listed and shown.
 fn listed(place: &Place) {
     let rows: serde_json::Value =
         serde_json::from_str(&done(place, "network list --json")).unwrap();
@@ -230,7 +231,7 @@ fn listed(place: &Place) {
     assert!(code == 1 && err.contains("no network `none`"), "{err}");
 }
 
-/// A network of the replaced tool's that a guest is asked to be on is made with it.
+/// A network of `nvidia-vm` that a request names is created with the guest.
 fn demanded(place: &Place) {
     let dir = place.disks.to_str().unwrap();
     let create = place.create("g", &["--disk-dir", dir, "--privateIP", "--dry-run"]);
@@ -245,8 +246,8 @@ fn demanded(place: &Place) {
     virsh(place, &format!("net-create {}", file.display()));
 }
 
-/// A change that is killed at any record is undone, or finished where guests may have lost their links. That of making and
-/// of deleting one is seen on a fake (`apply::tests::network`).
+/// A change that is killed at any record is undone, or finished where guests may have lost their
+/// links. Creating and deleting one is tested on a fake (`apply::tests::network`).
 fn killed(place: &Place) {
     let create =
         ["network", "create", "kill", "--kind", "macvtap", "--nic", "nic1", "--mode", "vepa"];

@@ -1,12 +1,12 @@
-//! Huge pages that are reserved for a guest, on the kernel of this machine: killed, signalled or denied the journal at
-//! every record, their number is what it was.
+//! Huge pages that are reserved for a guest, on the kernel of this machine: if the run is killed,
+//! signalled or denied the journal at any record, their number is as before.
 
 use super::place::{MOST, Place, same};
 use crate::support::lawful::NO_HUGE_PAGES;
 use crate::support::pool::{self, number, set};
 use crate::support::{run, skip};
 
-/// Is the machine's pool while a test has it, with so many pages in it that somebody else wants.
+/// The machine's pool while a test has it, with some pages that belong to somebody else.
 struct Pool {
     /// The pool.
     pool: pool::Pool,
@@ -17,7 +17,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Takes it; none where this machine has none.
+    /// Takes the pool; none if this machine has none.
     fn take() -> Option<Pool> {
         let pool = pool::Pool::take()?;
         let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(0, |dir| {
@@ -45,7 +45,7 @@ fn total() -> u64 {
     number("nr_hugepages").unwrap()
 }
 
-/// A machine and its pool; none, with the reason told, where there is none.
+/// A machine and its pool; none, with the reason reported, if there is none.
 fn place() -> Option<(Place, Pool)> {
     let place = Place::new()?;
     match Pool::take() {
@@ -108,7 +108,8 @@ fn a_guest_of_another_boot_gives_nothing_back() {
     assert_eq!(total(), reserved);
 }
 
-/// Makes the guest one of another boot: its pages are gone, and so is what would give them back.
+/// Makes the guest look as if from another boot: its pages no longer exist, nor does the record
+/// that would release them.
 fn reboot(place: &Place, pool: &Pool) {
     let xml = place.virsh(&["dumpxml", "--inactive", "guest"]);
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -162,7 +163,7 @@ fn a_start_after_a_reboot_says_which_pages_are_missing_and_reserves_them() {
     assert_eq!((total(), place.journal()), (pool.total(), String::new()));
 }
 
-/// The rules by which a guest is not what was asked for.
+/// The rules by which a guest differs from its request.
 fn not_as_asked(place: &Place) -> Vec<String> {
     let (_, out, err) = place.gpuvm(&["verify", "guest", "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&out).expect(&err);
@@ -186,7 +187,7 @@ fn what_a_guest_is_tuned_to_is_what_was_asked_for() {
     place.done(&["undo", "guest", "--yes"]);
     assert_eq!(definition(), before);
     assert_eq!(not_as_asked(&place), [""; 0]);
-    // What somebody else changes was not asked for.
+    // A change by somebody else was not requested.
     let file = place.daemon.own_path("edited.xml");
     let from = before.find("<memoryBacking>").unwrap()..before.find("</memoryBacking>").unwrap();
     let edited =

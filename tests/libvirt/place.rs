@@ -1,5 +1,5 @@
-//! A machine for one test alone, on which runs are killed, signalled, halted or denied their journal at any record, and
-//! on which everything that a change may leave is compared byte by byte.
+//! A machine for a single test, on which runs are killed, signalled, halted or denied their journal
+//! at any record, and everything that a change may leave is compared byte by byte.
 
 use super::files;
 use crate::support::daemon::Daemon;
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the pool is made that holds guests' boot disks.
+/// The directory of the pool for guests' boot disks.
 pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
-/// Records that the longest change here writes, with room to spare.
+/// An upper limit of the records of the longest change here.
 pub const MOST: usize = 60;
 
-/// Is the machine.
+/// The machine.
 pub struct Place {
     /// Its libvirtd.
     pub daemon: Daemon,
-    /// Where disks go that are files.
+    /// The directory for disks that are files.
     pub disks: PathBuf,
     /// The key of a guest that is made from an image.
     pub key: Option<String>,
@@ -31,7 +31,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes it; none where this machine cannot have it.
+    /// Sets up the machine; none if this machine cannot have it.
     pub fn new() -> Option<Place> {
         if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
             return skip("strace is not installed");
@@ -41,7 +41,7 @@ impl Place {
         Some(Place { daemon, disks, key: None, net: false })
     }
 
-    /// Makes it with an image `tiny` of 1 MiB, none of them zero.
+    /// Sets it up with an image `tiny` of 1 MiB without zero bytes.
     pub fn with_image() -> Option<Place> {
         let mut place = Place::new()?;
         let dir = place.daemon.fresh_dir("files");
@@ -71,22 +71,22 @@ impl Place {
         run(&mut self.command(args))
     }
 
-    /// The program, which has to come to a good end; its standard output.
+    /// Runs the program, which must succeed. Returns its standard output.
     pub fn done(&self, args: &[&str]) -> String {
         let (code, out, err) = self.gpuvm(args);
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         out
     }
 
-    /// virsh, which has to come to a good end.
+    /// Runs virsh, which must succeed.
     pub fn virsh(&self, args: &[&str]) -> String {
         let (done, text) = self.daemon.virsh(args);
         assert!(done, "{args:?}: {text}");
         text
     }
 
-    /// The program under strace, which tampers with the records that it writes into its journal: only these are brought
-    /// to the disk by `fdatasync`.
+    /// The program under strace, which tampers with the records that it writes into its journal:
+    /// only these are synced with `fdatasync`.
     fn tampered(&self, tamper: &str, log: &str, args: &[&str]) -> Command {
         let mut strace = self.within("strace");
         strace.args(["-f", "-qq", "-o", log, "-e", "trace=fdatasync", "-e"]);
@@ -101,15 +101,15 @@ impl Place {
         run(&mut self.tampered(tamper, "/dev/null", args))
     }
 
-    /// The program, killed at the n-th record; whether it came to its end before.
+    /// Runs the program, killed at the n-th record. Returns whether it completed before.
     pub fn killed(&self, n: usize, args: &[&str]) -> bool {
         let (code, out, err) = self.injected(&format!("signal=KILL:when={n}"), args);
         assert!(code == 0 || code == 137 || code == -1, "record {n}: {code}: {out}{err}");
         code == 0
     }
 
-    /// The program, halted at the n-th record while something else happens; its exit code, standard output and standard
-    /// error, or none where it came to its end before.
+    /// Runs the program, halted at the n-th record while something else happens. Returns its exit
+    /// code, standard output and standard error, or none if it completed before.
     pub fn halted(
         &self,
         n: usize,
@@ -167,7 +167,8 @@ impl Place {
     /// Everything that a change may leave: domains, networks, pools with their volumes, journals; and of every file of
     /// libvirt's and of the disks' its owner, mode, size and a sum of its content.
     pub fn state(&self) -> String {
-        // virsh takes longer to load than to answer: all names are asked for at once, then all else.
+        // virsh takes longer to load than to answer: all names are queried at once, then everything
+        // else.
         let lists =
             "list --all --name; echo '#'; net-list --all --name; echo '#'; pool-list --name";
         let lists = self.virsh(&[lists]);
@@ -190,14 +191,15 @@ impl Place {
         text
     }
 
-    /// Takes away the pool of guests that the first guest made, which has to be empty.
+    /// Removes the guests' pool, which the first guest created and which must be empty.
     pub fn forget_pool(&self) {
         for verb in ["pool-destroy", "pool-delete", "pool-undefine"] {
             self.virsh(&[verb, "gpuvm-guests"]);
         }
     }
 
-    /// Recovers what was killed, if anything was; what it says. A guest that runs is ended where that is asked.
+    /// Recovers interrupted changes, if any. Returns the output. A running guest is ended if the
+    /// question comes.
     pub fn recover(&self) -> String {
         let (mut code, mut out, mut err) = self.gpuvm(&["recover"]);
         let asked =
@@ -217,12 +219,12 @@ fn tree(dir: &Path, text: &mut String) {
     for name in files(dir) {
         let path = dir.join(&name);
         let meta = path.symlink_metadata().unwrap();
-        // Who has which address is dnsmasq's to know, and when it was started.
+        // Leases and start time are dnsmasq's own state.
         if name == "dnsmasq" {
             continue;
         }
         write!(text, "{} {:o}", path.display(), meta.mode()).unwrap();
-        // libvirt gives what a running guest lies over to QEMU's user, and does not take it back.
+        // libvirt gives a running guest's backing files to QEMU's user, and does not revert that.
         if !path.parent().is_some_and(|dir| dir.ends_with("gpuvm-images")) {
             write!(text, " {}:{}", meta.uid(), meta.gid()).unwrap();
         }

@@ -1,4 +1,5 @@
-//! The seed of a guest on a real libvirtd: who may read it, where its content shows, and how it goes.
+//! The seed of a guest on a real libvirtd: who may read it, where its content appears, and how it
+//! is removed.
 
 use super::files;
 use crate::support::daemon::{Daemon, Tiny, daemon};
@@ -7,10 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Words that stand in what a guest is told and may be seen nowhere else.
+/// Words in a guest's seed that may not appear anywhere else.
 const SECRETS: [&str; 3] = ["hunter2-in-user-data", "AAAAKEYBODY", "QVZlcnlTZWNyZXRIYXNo"];
 
-/// Is a place for guests with seeds.
+/// A place for guests with seeds.
 struct Place {
     /// The daemon.
     daemon: &'static Daemon,
@@ -23,7 +24,7 @@ struct Place {
 }
 
 impl Place {
-    /// Makes the place; none where the machine cannot have it.
+    /// Sets up the place; none if the machine cannot have it.
     fn new(pool: &'static str) -> Option<Place> {
         let daemon = daemon()?;
         let (volumes, files) = (daemon.fresh_dir(pool), daemon.fresh_dir(&format!("{pool}-files")));
@@ -104,7 +105,7 @@ fn a_seed_is_readable_by_root_and_qemu_alone_and_its_content_shows_nowhere() {
     let (code, out, err) =
         place.gpuvm(&[&create[..], &["--no-start".into(), "-vv".into()]].concat());
     assert_eq!(code, 0, "{err}");
-    // All that is done is told, and the seed is named only.
+    // All steps are reported, and the seed only by name.
     for told in ["libvirt: upload volume `sealed.seed`", "libvirt: define a domain", "wrote /"] {
         assert!(err.contains(told), "{told}: {err}");
     }
@@ -133,7 +134,7 @@ fn a_seed_is_readable_by_root_and_qemu_alone_and_its_content_shows_nowhere() {
         assert_silent(verb, &(out + &err));
     }
     assert_eq!(place.gpuvm(&["stop".into(), "sealed".into(), "--force".into()]).0, 0);
-    // libvirt gives no disk back that a guest only reads, since another may read it too.
+    // libvirt does not restore the owner of a read-only disk, since another guest may use it.
     assert_eq!(rights(&seed), (uid, 0o600), "after the end");
     let (code, _, err) = place.gpuvm(&["delete".into(), "sealed".into(), "--yes".into()]);
     assert_eq!((code, files(&place.volumes)), (0, vec![]), "{err}");
@@ -192,7 +193,8 @@ fn names_and_files_from_outside_stay_in_their_places() {
     let odd = place.files.join("a b;$(touch x)'\"<evil>&.pub");
     std::fs::copy(place.file("key.pub"), &odd).unwrap();
     let key = ["--ssh-key", odd.to_str().unwrap()];
-    // No file is taken that is none, too large, or not what it is said to be; and nothing is made before that is known.
+    // A path is refused if it is no regular file, too large, or of the wrong kind; and nothing is
+    // created before that check.
     let fifo = place.files.join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     for (flag, file) in [
@@ -242,7 +244,7 @@ fn a_seed_is_dropped_from_a_guest_that_lets_go_of_it() {
     assert_eq!(code, 0, "{err}");
     let seen = tiny.wait_for("seen: all");
     assert!(seen.contains("seen: disk vdb sectors 8192"), "the guest has no seed:\n{seen}");
-    // It has no agent that could tell.
+    // It has no agent to ask.
     let (code, _, err) = place.gpuvm(&words("seed drop dropped --wait 1"));
     assert!(code == 1 && err.contains("cloud-init of `dropped` is not done after 1 s"), "{err}");
     let (_, dry, _) = place.gpuvm(&words("seed drop dropped --dry-run"));

@@ -90,7 +90,7 @@ fn volumes_are_made_filled_read_and_deleted() {
     assert_eq!(files(&dir), ["another's"], "forgetting a pool removed what is in it");
 }
 
-/// Watches nothing, and stops everything once so many bytes of a volume are through.
+/// A watch that stops everything after this many bytes of a volume.
 #[derive(Default)]
 struct Watch {
     /// Bytes of the filling so far.
@@ -157,7 +157,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     let again = apply(&steps[1..2], &libvirt, &mut Watch::default(), None).unwrap_err();
     assert!(format!("{:?}", again).contains("has a volume of this name"), "{again:?}");
 
-    // A killed run: what it had begun to delete is deleted, what it had begun to make is unmade.
+    // An interrupted run: begun deletions are completed, begun creations are undone.
     let gone = |name: &str| Step::DeleteVolume { pool: pool(), name: name.into(), file: None };
     let gone = ["os", "seed"].map(gone);
     let mut journal = begin();

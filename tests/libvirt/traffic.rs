@@ -1,7 +1,8 @@
-//! Traffic of a guest on networks of every kind, and `network doctor` on each way that it can be broken, on a libvirtd in a
-//! network of its own: veth pairs for NICs, and behind them a LAN in another network namespace, with a DHCP server. The guest
-//! is emulated and boots once; each of its NICs is alone in a network namespace of the guest, so that two NICs on one network
-//! are two guests for it.
+//! Traffic of a guest on networks of every kind, and `network doctor` for each way to break it, on
+//! a libvirtd in a network of its own: veth pairs for NICs, and behind them a LAN in another
+//! network namespace, with a DHCP server. The guest is emulated and boots once; each of its NICs is
+//! alone in a network namespace of the guest, so that two NICs on one network are two guests for
+//! it.
 //!
 //! Bonds and bandwidth limits have a guest of their own. Where this machine's kernel lacks either, the whole of that test, its
 //! libvirtd and its guest too, runs on user-mode Linux (`tests/uml/run`), whose kernel has both. `GPUVM_TRAFFIC=here` keeps it
@@ -22,7 +23,7 @@ fn mib() -> u64 {
     std::env::var("GPUVM_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// Is a network with two NICs of the guest on it.
+/// A network with two NICs of the guest on it.
 pub struct Net {
     /// Its name.
     pub name: &'static str,
@@ -32,7 +33,7 @@ pub struct Net {
     pub nics: [&'static str; 2],
     /// Address of the host there.
     pub host: &'static str,
-    /// Address of the LAN's own machine there; for a private one, one that others reach.
+    /// Address of the LAN's machine there; for a private network, an address that others reach.
     pub lan: &'static str,
 }
 
@@ -141,7 +142,8 @@ fn bonds_carry_what_they_should_and_limits_hold() {
     told("limits hold");
 }
 
-/// Every NIC gets an address, and the program knows it: by lease, by ARP, or by what the guest says on the wire.
+/// Every NIC gets an address, and the program finds it: by lease, by ARP, or from the guest's
+/// packets.
 fn addresses(lan: &mut Lan) {
     for (net, nic) in lan.nics() {
         let until = Instant::now() + Duration::from_secs(300);
@@ -150,7 +152,7 @@ fn addresses(lan: &mut Lan) {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
-    // What the guest says to its neighbours while the program waits is all that is known of a macvtap.
+    // For a macvtap only the guest's packets to its neighbours reveal its address.
     let speak = std::thread::scope(|scope| {
         let waits = scope
             .spawn(|| lan.gpuvm_command(&["ip", lan::GUEST, "--all", "--wait", "60"]).output());
@@ -193,7 +195,7 @@ fn healthy(lan: &Lan) {
     assert!(!out.contains("error:") && !out.contains("warning:"), "{out}");
 }
 
-/// Who reaches whom is what `network show` says.
+/// Reachability is as `network show` reports.
 fn reach(lan: &mut Lan, net: &'static Net) {
     let (_, out, err) = lan.gpuvm(&["network", "show", net.name, "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&out).expect(&err);
@@ -250,7 +252,7 @@ fn transfers(lan: &mut Lan, net: &'static Net) {
     eprintln!("traffic: {}: {ways} transfers of {} MiB, {each:.0} MiB/s", net.name, mib());
 }
 
-/// The guest sees as many queues as its domain has.
+/// The guest sees the number of queues in its domain.
 fn queues(lan: &mut Lan) {
     let seen = lan.guest("on 05 ls /sys/class/net/nic/queues").1;
     assert_eq!(seen.split_whitespace().collect::<Vec<_>>(), ["rx-0", "rx-1", "tx-0", "tx-1"]);
@@ -268,7 +270,7 @@ fn limits(lan: &mut Lan) {
             lan.gpuvm(&["tune", lan::GUEST, "--inbound", to, "--outbound", to, "--live", "--yes"]);
         assert_eq!(code, 0, "{out}{err}");
     };
-    // With less of a burst the kernel does not catch up where it was not on a CPU for a while.
+    // With a smaller burst the kernel does not catch up after it was off the CPU for a while.
     tune(lan, "512kB/s,1MB/s,512K");
     for (inbound, way) in [(true, "inbound"), (false, "outbound")] {
         // A busy machine is slower at times; without a limit all are far above.

@@ -1,11 +1,12 @@
-//! `host trust`: guests that are not isolated on NVLink need no option on each line where the admin has said that they trust
-//! each other, and none is made where he has said that they do not. One sentence in every verb.
+//! `host trust`: guests that are not isolated on NVLink need no option on each command line if the
+//! admin has stated that they trust each other, and none is created if the admin has stated that
+//! they do not. Every verb uses the same sentence.
 
 use super::on_dgx2;
 use crate::support::daemon::namespaces;
 use crate::support::{host_tree, run, skip};
 
-/// Begins a script: /etc/gpuvm and what the program keeps are its own.
+/// Begins a script: /etc/gpuvm and the program's state are private.
 const BEGIN: &str = "for dir in /etc/gpuvm /var/lib/gpuvm; do mkdir -p $dir; mount -t tmpfs tmpfs $dir; done
 export LIBVIRT_DEFAULT_URI=test:///default
 fails() { if \"$@\" 2>&1; then echo \"it was done: $*\"; exit 8; fi; }

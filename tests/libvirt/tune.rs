@@ -15,14 +15,14 @@ const NAME: &str = "made-by-others";
 /// Pages of a guest of 128 MiB.
 const PAGES: u64 = 64;
 
-/// The program, which has to end with this code; its standard output.
+/// Runs the program, which must end with this code. Returns its standard output.
 fn gpuvm(daemon: &Daemon, code: i32, args: &[&str]) -> String {
     let (found, out, err) = run(daemon.within(env!("CARGO_BIN_EXE_gpuvm")).args(args));
     assert_eq!(found, code, "{args:?}: {out}{err}");
     out
 }
 
-/// virsh, which has to come to a good end.
+/// Runs virsh, which must succeed.
 fn virsh(daemon: &Daemon, args: &[&str]) -> String {
     let (done, text) = daemon.virsh(args);
     assert!(done, "{args:?}: {text}");
@@ -35,7 +35,7 @@ fn defined(daemon: &Daemon) -> DomainXml {
     DomainXml::parse(&virsh(daemon, &args)).unwrap()
 }
 
-/// Makes the domain as an admin does who gives little thought to it.
+/// Creates the domain with the defaults of `virt-install`.
 fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
     let disk = dir.join("disk.qcow2");
     let mut make = Command::new("qemu-img");
@@ -59,7 +59,7 @@ fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
     virsh(daemon, &["define", file.to_str().unwrap()]);
 }
 
-/// Sees to it that the daemon finds pages of 2 MiB; or says why not.
+/// Ensures that the daemon finds pages of 2 MiB, or returns the reason.
 fn mounted(daemon: &Daemon) -> Result<(), String> {
     let script = "mkdir -p /dev/hugepages; mountpoint -q /dev/hugepages || \
                   mount -t hugetlbfs -o pagesize=2M hugetlbfs /dev/hugepages";
@@ -101,7 +101,8 @@ fn boots(daemon: &Daemon, tiny: &Tiny) {
     panic!("{NAME} ended by itself or hung three times");
 }
 
-/// The pages that the guest is missing are reserved with its tuning, suffice for it, and go back with `undo`.
+/// The guest's missing pages are reserved by its tuning, are enough for it, and are released by
+/// `undo`.
 fn pages_come_and_go(daemon: &Daemon, tiny: &Tiny, all: &[&str]) {
     let reserve = [all, &["--reserve-pages"]].concat();
     let pool = match (mounted(daemon), Pool::take()) {
@@ -134,7 +135,7 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
     let Some(tiny) = Tiny::new(&dir) else { return };
     virt_install(&daemon, &dir, &tiny);
     let before = defined(&daemon);
-    // Nothing is changed before it is asked to.
+    // Nothing is changed without a request.
     let diff = gpuvm(&daemon, 0, &["tune", NAME, "--diff"]);
     assert!(diff.contains("+    <vcpupin vcpu='1'"), "{diff}");
     gpuvm(&daemon, 3, &["tune", NAME, "--check"]);
@@ -176,7 +177,7 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
     gpuvm(&daemon, 0, &["tune", NAME, "--yes", "--huge-pages", "off"]);
     boots(&daemon, &tiny);
     assert_eq!(differences(&defined(&daemon), &tuned).len(), 0, "only the pages went");
-    // What runs stays as it is, and that is said.
+    // The running guest is not changed, and that is reported.
     virsh(&daemon, &["start", NAME]);
     let said = gpuvm(&daemon, 0, &["tune", NAME, "--yes", "--disk-queues", "off"]);
     assert!(said.contains("at its next start"), "{said}");

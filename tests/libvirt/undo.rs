@@ -1,5 +1,6 @@
-//! `tune`, `history` and `undo` on a real libvirtd: what runs is changed and changed back, what somebody else edited is
-//! kept, and a tune that is killed at any record leaves the domain as it was.
+//! `tune`, `history` and `undo` on a real libvirtd: the running guest is changed and changed back,
+//! edits by somebody else are kept, and a tune that is killed at any record leaves the domain as it
+//! was.
 
 use super::place::{MOST, Place};
 use crate::support::daemon::{Daemon, Tiny, daemon};
@@ -11,14 +12,14 @@ use std::process::Command;
 /// The NIC of the guests here.
 const MAC: &str = "52:54:00:0b:a0:01";
 
-/// The program, which has to end with this code; its standard output and error.
+/// Runs the program, which must end with this code. Returns its standard output and error.
 fn gpuvm(daemon: &Daemon, code: i32, args: &[&str]) -> (String, String) {
     let (found, out, err) = run(daemon.within(env!("CARGO_BIN_EXE_gpuvm")).args(args));
     assert_eq!(found, code, "{args:?}: {out}{err}");
     (out, err)
 }
 
-/// virsh, which has to come to a good end.
+/// Runs virsh, which must succeed.
 fn virsh(daemon: &Daemon, args: &[&str]) -> String {
     let (done, text) = daemon.virsh(args);
     assert!(done, "{args:?}: {text}");
@@ -61,8 +62,9 @@ fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
     virsh(daemon, &["define", file.to_str().unwrap()]);
 }
 
-/// What the daemon's `tc` is where the kernel has classes with rates, and neither `sfq`, the queue of those who share a
-/// rate, nor `fw`, which sorts marked packets into the class where all the others go by default.
+/// The daemon's replacement for `tc` if the kernel has classes with rates, and neither `sfq`, the
+/// queue of those who share a rate, nor `fw`, which sorts marked packets into the class where all
+/// the others go by default.
 const PLAIN_TC: &str = r#"case " $* " in *" filter "*) exit 0 ;; esac
 exec $real $(echo "$*" | sed 's/ sfq perturb 10/ pfifo/')
 "#;
@@ -143,7 +145,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
 
     a_rate_comes_and_goes(daemon, name);
 
-    // An edit of somebody else is not lost unasked.
+    // An edit by somebody else is not lost without consent.
     let edited = tuned.replacen("</name>", "</name>\n  <title>theirs</title>", 1);
     let file = dir.join("edited.xml");
     std::fs::write(&file, &edited).unwrap();
@@ -160,7 +162,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     assert!(gpuvm(daemon, 0, &["history", name]).1.contains("nothing was changed"));
     virsh(daemon, &["destroy", name]);
 
-    // Two changes are taken back one by one, and go with the domain.
+    // Two changes are reverted one by one, and their history is removed with the domain.
     gpuvm(daemon, 0, &["tune", name, "--pins", "on", "--yes"]);
     let once = definition(daemon, name);
     gpuvm(daemon, 0, &["tune", name, "--emulator", "0", "--yes"]);

@@ -1,12 +1,12 @@
-//! The command lines of the replaced tool (gpuvm-nvidia-vm(7), COMMAND LINES), unchanged, through a
-//! link of its name: on libvirt's test driver, as if on a DGX-2.
+//! The command lines of `nvidia-vm` (gpuvm-nvidia-vm(7), COMMAND LINES), unchanged, through a link
+//! of its name: on libvirt's test driver, as if on a DGX-2.
 
 use super::on_dgx2;
 use crate::support::daemon::namespaces;
 use crate::support::{run, skip};
 use std::path::Path;
 
-/// A described host with the network that every libvirt has, and these domains.
+/// A test host with libvirt's default network, and these domains.
 fn host(dir: &Path, domains: &str) -> String {
     let file = dir.join("host.xml");
     let xml = format!(
@@ -32,7 +32,8 @@ fn vendor(line: &str, domains: &str) -> (i32, String, String) {
     run(&mut command)
 }
 
-/// Whether a text is a MAC address of QEMU's and an address of the network, in the replaced tool's sentence.
+/// Whether a text is a MAC address of QEMU's and an address of the network, in the sentence of
+/// `nvidia-vm`.
 fn is_answer(line: &str, name: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     let [head, "create", "start", "mac:", mac, "ip:", ip] = words[..] else { return false };
@@ -51,7 +52,7 @@ fn creates_with_the_replaced_tools_command_lines() {
         return skip("namespaces need root");
     }
     let warning = "WARNING: Host Data volume not setup, no VM data volume will be created";
-    // There is no data array here, so each of them is warned of.
+    // There is no data array here, so each of them gives a warning.
     for (line, name) in [
         ("nvidia-vm create --domain testme --gpu-count 8 --gpu-index 8", "testme-8g8-15"),
         (

@@ -14,7 +14,7 @@ fn on(daemon: &Daemon, args: &[&str]) -> (i32, String, String) {
     run(&mut daemon.gpuvm(args))
 }
 
-/// Makes a template's console one that can be attached to; what is written goes to the file as before.
+/// Makes a template's console attachable; its output still goes to the file.
 fn attachable(tiny: &Tiny) {
     let xml = std::fs::read_to_string(&tiny.template).unwrap();
     let log = tiny.console.display();
@@ -54,7 +54,7 @@ fn ended(child: &mut Child) -> Option<i32> {
     panic!("it does not end");
 }
 
-/// A guest by pipes: what it writes comes out, what is typed goes in, and nobody else gets in without force.
+/// A console over pipes: output and input pass, and nobody else can attach without force.
 fn by_pipes(daemon: &Daemon, dir: &Path) {
     let out = dir.join("pipe.out");
     let mut console = daemon.gpuvm(&["console", "verbs"]);
@@ -77,7 +77,7 @@ fn by_pipes(daemon: &Daemon, dir: &Path) {
     assert!(all.contains("hello\r\n"), "the terminal of the guest does not echo: {all}");
 }
 
-/// A guest at a terminal, which is raw meanwhile and as it was afterwards.
+/// A console at a terminal, which is in raw mode meanwhile and restored afterwards.
 fn at_a_terminal(daemon: &Daemon, leave: impl FnOnce(&mut Child, &mut std::fs::File)) {
     let pty = openpty(None, None).unwrap();
     let cooked = |on: bool| {
@@ -211,13 +211,14 @@ fn a_guest_that_has_no_address_in_time_is_made_and_told_of() {
     assert!(err.contains("`gpuvm ip silent --wait`"), "{err}");
     assert_eq!(daemon.virsh(&["domstate", "silent"]).1.trim(), "running");
     assert_eq!(on(daemon, &["delete", "silent", "--yes"]).0, 0);
-    // Whoever does not wait has asked for no address.
+    // Without waiting no address is requested.
     let (code, out, err) = on(daemon, &[&create[..], &["--no-wait"]].concat());
     assert_eq!(code, 0, "{out}{err}");
     assert_eq!(on(daemon, &["delete", "silent", "--yes"]).0, 0);
 }
 
-/// Stops `gone`, which does not hear, at a terminal where this is answered: exit code, and what was shown.
+/// Stops `gone`, which does not react, at a terminal with this answer. Returns exit code and
+/// output.
 fn stopped_at_a_terminal(daemon: &Daemon, answer: &[u8]) -> (Option<i32>, String) {
     let pty = openpty(None, None).unwrap();
     let mut stop = daemon.gpuvm(&["stop", "gone", "--wait", "0"]);

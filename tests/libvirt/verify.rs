@@ -16,9 +16,9 @@ const PAGES: u64 = 32;
 /// The guest.
 const NAME: &str = "verified";
 
-/// Is the guest on a libvirtd of its own.
+/// The guest on its own libvirtd.
 struct Guest {
-    /// The libvirtd, which ends before the pages are given back.
+    /// The libvirtd, which ends before the pages are released.
     daemon: Daemon,
     /// Its pages.
     pool: Pool,
@@ -27,7 +27,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Makes it; none, with the reason told, where this machine cannot have it.
+    /// Sets up the guest; none, with the reason reported, if this machine cannot have it.
     fn new() -> Option<Guest> {
         let pool = Pool::take()?;
         pool::set(pool.before + PAGES);
@@ -63,7 +63,7 @@ impl Guest {
         run(&mut self.command(args))
     }
 
-    /// virsh, which has to come to a good end.
+    /// Runs virsh, which must succeed.
     fn virsh(&self, line: &str) -> String {
         let args: Vec<&str> = line.split(' ').collect();
         let (done, text) = self.daemon.virsh(&args);
@@ -71,7 +71,7 @@ impl Guest {
         text.trim().to_owned()
     }
 
-    /// What is found: rule and how bad it is, sorted; the exit code has to fit.
+    /// The findings: rule and severity, sorted; the exit code must match.
     fn found(&self, name: &str) -> (Vec<(String, String)>, Value) {
         let (code, out, err) = self.gpuvm(&["verify", name, "--json"]);
         let answer: Value =
@@ -85,9 +85,10 @@ impl Guest {
         (found, answer)
     }
 
-    /// Expects that just these rules find something, and that the text says this. While the firmware reads a disk, a vCPU's
-    /// thread may start one of QEMU's workers, which then runs where the vCPU does and ends ten seconds after its last work:
-    /// that is found too, rightly, and waited for.
+    /// Expects findings of exactly these rules, and this text in the output. While the firmware
+    /// reads a disk, a vCPU's thread may start one of QEMU's workers, which then runs where the
+    /// vCPU does and ends ten seconds after its last work: that is found too, rightly, and waited
+    /// for.
     fn expect(&self, after: &str, rules: &[&str], says: &str) {
         let until = Instant::now() + Duration::from_secs(120);
         loop {
@@ -105,7 +106,7 @@ impl Guest {
         }
     }
 
-    /// Breaks something by virsh, expects that it is found, repairs it, and expects that nothing is left.
+    /// Breaks something with virsh, expects the finding, repairs it, and expects no more findings.
     fn breaks(&self, harm: &str, rules: &[&str], says: &str, repair: &str) {
         self.virsh(harm);
         self.expect(harm, rules, says);
@@ -164,7 +165,7 @@ fn each_break_of_a_running_guest_is_found_and_named() {
     guest.expect("taskset", &["vcpu-affinity"], "vcpu 0 may run on pcpus: expected 0, found 0-1");
     guest.move_vcpu("0");
     guest.expect("taskset", &[], "as it should be");
-    // Pages in use go with the guest, and none is free.
+    // Pages in use are released with the guest, and none is free.
     pool::set(0);
     let says = "pages of 2 MiB for its next start on node 0: expected 32, found 0";
     guest.expect("pages went", &["huge-pages-next-start"], says);

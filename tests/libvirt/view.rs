@@ -1,7 +1,8 @@
-//! What the guest's own kernel sees of the PCIe tree that is written for it: the domain of the real command line, on a
-//! real libvirtd, started under emulation. Only what cannot be here stands in: for each passed-through function an
-//! endpoint of QEMU at the same guest address, with the function's own link; no pins, no host nodes, no disk. Expander
-//! buses, root ports, links, addresses, cells and vCPUs are as they were written.
+//! What the guest's own kernel sees of the PCIe tree that is written for it: the domain of the real
+//! command line, on a real libvirtd, started under emulation. Only what this machine lacks is
+//! replaced: each passed-through function by an endpoint of QEMU at the same guest address, with
+//! the function's own link; no pins, no host nodes, no disk. Expander buses, root ports, links,
+//! addresses, cells and vCPUs are as they were written.
 
 use super::on_host;
 use crate::support::daemon::{Daemon, Tiny, daemon, namespaces};
@@ -18,15 +19,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Is a guest that is looked at.
+/// A guest under test.
 struct Case {
     /// Its name.
     name: &'static str,
     /// The recorded host.
     host: &'static str,
-    /// What is wanted of devices and vCPUs; memory is made small for all.
+    /// The options for devices and vCPUs; memory is small for all.
     words: &'static str,
-    /// Whether only `GPUVM_VIEW=all` looks at it: what is of its size is seen in another one, too.
+    /// Whether it is tested only with `GPUVM_VIEW=all`, because another case covers its size.
     nightly: bool,
 }
 
@@ -46,7 +47,7 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// Is what is known of a guest before it starts.
+/// The expectations of a guest before it starts.
 struct Written {
     /// The plan.
     plan: Placement,
@@ -56,7 +57,7 @@ struct Written {
     xml: String,
 }
 
-/// The kernel's command line: what an emulated machine on a busy one is late with is not held against it.
+/// The kernel's command line: delays of an emulated machine on a busy one are no errors.
 const CMDLINE: &str =
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr no_timer_check tsc=reliable nowatchdog";
 
@@ -115,13 +116,13 @@ pub fn number(element: Element<'_>, name: &str) -> u64 {
     }
 }
 
-/// A number that a stand-in is known by: the function's address without its punctuation.
+/// The serial number of a stand-in: the function's address without its punctuation.
 fn serial(bdf: Bdf) -> u64 {
     u64::from_str_radix(&bdf.to_string().replace([':', '.'], ""), 16).unwrap()
 }
 
 impl Written {
-    /// The domain with everything that cannot be here taken out or replaced.
+    /// The domain with everything that this machine lacks removed or replaced.
     fn with_stand_ins(&self) -> String {
         with_stand_ins(&self.xml, |hostdev, port| self.stand_in(hostdev, port).into())
     }
@@ -165,8 +166,8 @@ impl Written {
     }
 }
 
-/// A domain with everything that cannot be here taken out, and QEMU's arguments for each passed-through function, made
-/// of its element and of the name of its port.
+/// A domain with everything that this machine lacks removed, and QEMU's arguments for each
+/// passed-through function, made of its element and of the name of its port.
 pub fn with_stand_ins(xml: &str, stand_in: impl Fn(Element<'_>, &str) -> Vec<String>) -> String {
     let document = DomainXml::parse(xml).unwrap();
     let (root, mut text) = (document.root(), xml.to_owned());
@@ -205,7 +206,7 @@ pub fn with_stand_ins(xml: &str, stand_in: impl Fn(Element<'_>, &str) -> Vec<Str
     )
 }
 
-/// Is a PCI function as the guest's kernel shows it.
+/// A PCI function as the guest's kernel shows it.
 #[derive(Debug)]
 struct Function {
     /// The root and the functions above it, and itself.
@@ -289,7 +290,7 @@ fn compare_tree(written: &Written, functions: &[Function]) {
     }
 }
 
-/// Compares the addresses that NCCL is told of with those that the guest's kernel has.
+/// Compares the addresses in NCCL's topology file with those in the guest's kernel.
 fn compare_busids(written: &Written, functions: &[Function]) {
     let domain = DomainXml::parse(&written.xml).unwrap();
     let told = topology(&domain, &written.topology).unwrap();
@@ -350,9 +351,10 @@ fn compare_cells(written: &Written, shown: &str) {
     }
 }
 
-/// All that a guest's console shows, once the guest has shown its tree. QEMU 10.0 ends some of them while they set up their
-/// functions, with `iotlb_to_section: Assertion ... failed`, if its vCPUs are emulated by threads of their own on a busy
-/// machine, and others wait for ever for a timer before they have said anything: such a guest is started again, a few times.
+/// All that a guest's console shows, once the guest has shown its tree. QEMU 10.0 ends some of them
+/// while they set up their functions, with `iotlb_to_section: Assertion ... failed`, if its vCPUs
+/// are emulated by threads of their own on a busy machine, and others wait forever for a timer
+/// before any output: such a guest is started again, a few times.
 fn seen(daemon: &Daemon, dir: &Path, name: &str) -> String {
     let [console, file] = ["log", "xml"].map(|end| dir.join(format!("{name}.{end}")));
     let (until, mut starts) = (Instant::now() + Duration::from_secs(1200), 1);
@@ -382,8 +384,9 @@ fn seen(daemon: &Daemon, dir: &Path, name: &str) -> String {
     }
 }
 
-/// What QEMU is told for a guest that libvirt takes for one of KVM: no machine is needed for it that has KVM, since libvirt
-/// writes the same for its largest emulated CPU. What the guest makes of it only KVM can show.
+/// QEMU's command line for a guest that libvirt treats as a KVM guest: no machine with KVM is
+/// needed, since libvirt writes the same for its largest emulated CPU. Only KVM can show the effect
+/// in the guest.
 #[test]
 fn qemu_is_told_of_pinned_vcpus_of_the_hosts_caches_and_of_the_clock() {
     if !namespaces() {
@@ -447,7 +450,7 @@ fn the_guests_kernel_sees_the_tree_that_was_planned() {
         assert!(started, "{}: {text}", case.name);
         (case, written)
     };
-    // Two at a time: the next starts before the one before it is looked at.
+    // Two at a time: the next starts before the previous one is examined.
     let all = std::env::var("GPUVM_VIEW").is_ok_and(|value| value == "all");
     let mut next = CASES.iter().filter(|case| all || !case.nightly);
     let mut running: Vec<_> = next.by_ref().take(1).map(start).collect();

@@ -1,5 +1,6 @@
-//! The window for 64-bit BARs, with this machine's own OVMF: a host with so few address bits that the firmware's own
-//! window is too small for two GPUs, whose BARs test devices of QEMU stand in for.
+//! The window for 64-bit BARs, with this machine's own OVMF: a host with so few address bits that
+//! the firmware's own window is too small for two GPUs, whose BARs are provided by test devices of
+//! QEMU.
 
 use super::view::{number, template, with_stand_ins};
 use crate::support::daemon::{Daemon, Tiny, daemon};
@@ -33,7 +34,7 @@ fn host(dir: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// The domain of a guest with two GPUs and an NVSwitch, as it is written for KVM.
+/// The domain of a guest with two GPUs and an NVSwitch, as written for KVM.
 fn written(dir: &Path, name: &str) -> String {
     let file = dir.join(format!("{name}.template.xml"));
     std::fs::write(&file, template(name, dir, true)).unwrap();

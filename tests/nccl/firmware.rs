@@ -1,6 +1,6 @@
-//! The guest's bus numbers as its firmware gives them: SeaBIOS and OVMF under emulation, without a guest behind them, and what
-//! QEMU shows when they have run. Root ports, switches, expander buses and what libvirt adds are those of a definition; test devices
-//! stand in for what is passed through.
+//! The guest's bus numbers as its firmware gives them: SeaBIOS and OVMF under emulation, without an
+//! operating system, and QEMU's view after they have run. Root ports, switches, expander buses and
+//! libvirt's additions are those of a definition; test devices replace passed-through functions.
 
 use super::{exported, nccl};
 use crate::support::{skip, watch};
@@ -28,9 +28,9 @@ const LIMIT: Duration = Duration::from_secs(240);
 struct Machine {
     /// Its process, which ends with the test.
     child: Child,
-    /// Where commands go.
+    /// The stream for commands.
     commands: ChildStdin,
-    /// Where answers come from.
+    /// The stream of answers.
     answers: BufReader<ChildStdout>,
 }
 
@@ -66,7 +66,7 @@ impl Machine {
         machine
     }
 
-    /// Gives a command and returns what it returns.
+    /// Runs a command. Returns its result.
     fn ask(&mut self, command: &str) -> Value {
         writeln!(self.commands, "{}", json!({ "execute": command })).unwrap();
         loop {
@@ -89,7 +89,7 @@ impl Machine {
             for bus in self.ask("query-pci").as_array().unwrap() {
                 collect(&bus["devices"], &mut found, &mut all_numbered);
             }
-            // Twice the same, since it is numbered while it is looked at.
+            // Read until two results agree, since numbering goes on meanwhile.
             if all_numbered && before.as_ref() == Some(&found) {
                 return found;
             }
@@ -274,7 +274,8 @@ impl Tree {
         }
     }
 
-    /// Adds what takes so many bus numbers at most: what is too large is made anew.
+    /// Adds a random part that takes at most this many bus numbers; a larger one is generated
+    /// again.
     fn at_most(&mut self, buses: u32, add: impl Fn(&mut Tree)) {
         let (length, first) = (self.text.len(), self.next);
         loop {
@@ -313,8 +314,8 @@ impl Tree {
         });
     }
 
-    /// What libvirt adds by itself, where it puts it: a root port for each PCI Express device, a bridge for others, companions
-    /// of a USB controller and a display on the root bus.
+    /// Devices that libvirt adds itself, at its addresses: a root port for each PCI Express device,
+    /// a bridge for others, companions of a USB controller and a display on the root bus.
     fn of_libvirt(&mut self) {
         let port =
             |tree: &mut Tree, function| tree.controller("pcie-root-port", (0, 1, function), "");
@@ -328,7 +329,7 @@ impl Tree {
         self.end("controller type='usb' index='1' model='ich9-uhci1'", (0, 0x1d, 0));
         self.end("controller type='usb' index='1' model='ich9-ehci1'", (0, 0x1d, 7));
         self.end("video", (0, 0x1e, 0));
-        // A spare one for what is plugged in later.
+        // A spare port for hotplug.
         port(self, 3);
         let last = port(self, 4);
         self.end("crypto", (last, 0, 0));
@@ -369,8 +370,8 @@ fn told(answer: &Value) -> BTreeMap<Bdf, Bdf> {
     told
 }
 
-/// Compares what is computed for all devices of a definition, and what its file says, with what firmware gives; `variables`:
-/// those of OVMF, none for SeaBIOS.
+/// Compares the addresses computed for all devices of a definition, and those in its file, with
+/// those from firmware; `variables`: those of OVMF, none for SeaBIOS.
 fn compare(dir: &Path, variables: Option<&Path>) {
     let (domain, answer) = definition(dir);
     let guest = Guest::read(&domain);
@@ -400,7 +401,7 @@ fn host_address(hostdev: Element<'_>) -> Bdf {
     format!("{domain}:{bus}:{slot}.{function}").parse().unwrap()
 }
 
-/// Whether the emulator is there; says that a test was skipped where it is not.
+/// Whether these programs exist; otherwise reports that a test was skipped.
 fn has(files: &[&str]) -> bool {
     match files.iter().find(|file| !Path::new(file).exists()) {
         Some(missing) => skip(format!("{missing} is not installed")),

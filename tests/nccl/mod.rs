@@ -1,4 +1,4 @@
-//! `nccl`: the files that it prints, read back as NCCL reads them, and those that clouds ship.
+//! `nccl`: the files that it prints, parsed as NCCL parses them, and those shipped by clouds.
 
 mod firmware;
 mod reader;
@@ -11,7 +11,7 @@ use gpuvm::topology::Link;
 use reader::{Node, Placed, Refused, read};
 use std::path::{Path, PathBuf};
 
-/// A recorded host, what is asked for on it, and how many elements NCCL reads.
+/// A recorded host, a request on it, and the number of elements that NCCL reads.
 const GUESTS: [(&str, &str, usize); 6] = [
     ("dgx-a100", "--gpus 2 --nic 2 --nic-near switch", 8),
     ("dgx-h100", "--gpus 8 --nic 8", 27),

@@ -1,6 +1,7 @@
-//! NCCL's reader of topology files, written a second time: from what NCCL 2.28 accepted and refused on a machine with a GPU, and
-//! from its documented limits, not from our writer. It takes less than XML: only space, line feed and carriage return are
-//! blank, no prolog, attributes behind one space each.
+//! A reimplementation of NCCL's reader of topology files: from what NCCL 2.28 accepted and refused
+//! on a machine with a GPU, and from its documented limits, not from our writer. It accepts less
+//! than XML: only space, line feed and carriage return are blank, no prolog, attributes behind one
+//! space each.
 
 /// Elements that are kept at most.
 const MOST_NODES: usize = 256;
@@ -11,7 +12,7 @@ const MOST_ATTRIBUTES: usize = 16;
 /// Bytes of a name or value at most.
 const LONGEST: usize = 254;
 
-/// Which elements are known in which; others are passed over with all in them.
+/// Which elements are known in which; others are skipped with their content.
 const KNOWN: [(&str, &[&str]); 7] = [
     ("", &["system"]),
     ("system", &["cpu"]),
@@ -22,7 +23,7 @@ const KNOWN: [(&str, &[&str]); 7] = [
     ("net", &[]),
 ];
 
-/// Rates of a lane in 100 Mbit/s by the beginning of `link_speed`; any other is taken for 60.
+/// Rates of a lane in 100 Mbit/s by the beginning of `link_speed`; any other counts as 60.
 const RATES: [(&str, u32); 11] = [
     ("2.5 GT/s", 15),
     ("5 GT/s", 30),
@@ -68,7 +69,7 @@ pub struct Placed {
     pub above: Vec<String>,
     /// Prefix of its class that counts: `0x03`, `0x0604`.
     pub class: String,
-    /// Rate of the link above it in MB/s; none where NCCL asks the guest.
+    /// Rate of the link above it in MB/s; none if NCCL asks the guest.
     pub rate: Option<u32>,
 }
 
@@ -164,7 +165,7 @@ impl Reader<'_> {
         byte.map(char::from).ok_or_else(|| Refused::Internal("unexpected end".into()))
     }
 
-    /// Reads elements into one until it ends; `is_known`: whether they are kept where they are known.
+    /// Reads elements into one until it ends; `is_known`: whether known ones are kept.
     fn inside(&mut self, head: &mut Node, is_known: bool) -> Result<(), Refused> {
         let known = KNOWN.iter().find(|(name, _)| *name == head.name).map(|(_, below)| *below);
         let known = known.filter(|_| is_known).unwrap_or_default();
@@ -196,7 +197,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the next tag; comments are passed over.
+    /// Reads the next tag; comments are skipped.
     fn tag(&mut self) -> Result<Tag, Refused> {
         while matches!(self.bytes.get(self.at), Some(b' ' | b'\n' | b'\r')) {
             self.at += 1;

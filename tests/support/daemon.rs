@@ -1,5 +1,6 @@
-//! A libvirtd of the tests' own, apart from the machine's: private mounts, network and processes, gone with the test
-//! run however that ends. And a small Linux guest that says on its console what it sees.
+//! A libvirtd for the tests, separate from the machine's: private mounts, network and processes,
+//! which end with the test run however that ends. And a small Linux guest that prints on its
+//! console what it sees.
 
 use super::{gpuvm, known, project, run, skip};
 use std::io::Write as _;
@@ -9,10 +10,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Runs as the first process of its namespaces: sets up a private libvirt, waits until its standard input ends, and
-/// ends; all other processes of the namespace, guests too, end with it. With a second argument it is one test's own: a
-/// libvirtd that ends is started again, lock and journals are private, and where the argument is a recorded host's
-/// directory the machine is as that host.
+/// Runs as the first process of its namespaces: sets up a private libvirt, waits until its standard
+/// input ends, and ends; all other processes of the namespace, guests too, end with it. With a
+/// second argument it belongs to one test: a libvirtd that ends is started again, lock and journals
+/// are private, and if the argument is a recorded host's directory, the machine imitates that host.
 const INIT: &str = r#"
 dir=$1 host=$2 name=$3
 if [ -n "$name" ]; then echo "$name" >/proc/sys/kernel/hostname; fi
@@ -46,8 +47,8 @@ grep -sl "socket=$dir/" /var/lib/gpuvm/reserved/*.json | xargs -r rm -f
 rm -rf "$dir"
 "#;
 
-/// Makes a machine that is a test's own: its directories stand where those of the machine do, and where `$host` is a
-/// recorded host's directory, that is what the kernel shows.
+/// Sets up a machine for one test: its directories are mounted over the machine's, and if `$host`
+/// is a recorded host's directory, its `/sys` and `/proc` are shown.
 const OWN: &str = r#"
 for place in run/gpuvm var/lib/gpuvm var/lib/libvirt; do
   mkdir -p "$dir/own/$place" /$place && mount --bind "$dir/own/$place" /$place || exit 1
@@ -58,7 +59,8 @@ if [ -d "$host" ]; then
 fi
 "#;
 
-/// The networks of the private libvirt: one with DHCP and NAT as on every host, one without the host.
+/// The networks of the private libvirt: one with DHCP and NAT as on every host, one isolated from
+/// the host.
 const NETWORKS: [&str; 2] = [
     "<network><name>default</name><forward mode='nat'/><bridge name='virbr0'/>\
      <ip address='192.168.122.1' netmask='255.255.255.0'><dhcp><range start='192.168.122.2' \
@@ -66,26 +68,27 @@ const NETWORKS: [&str; 2] = [
     "<network><name>private-net</name><bridge name='virbr1'/></network>",
 ];
 
-/// Is a libvirtd of the tests' own.
+/// A libvirtd for the tests.
 pub struct Daemon {
     /// Sockets, disks and consoles.
     dir: PathBuf,
-    /// The recorded host that it is on, if it is on one.
+    /// The recorded host that it imitates, if any.
     host: Option<PathBuf>,
-    /// The holder of its namespaces.
+    /// The process that holds its namespaces.
     holder: Child,
-    /// What keeps it alive: its end is the daemon's end, also where the test run is killed.
+    /// Keeps the daemon alive: it ends when this closes, also if the test run is killed.
     _alive: ChildStdin,
 }
 
-/// Whether the machine lets the tests make namespaces.
+/// Whether the tests may create namespaces on this machine.
 pub fn namespaces() -> bool {
     Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|out| out.status.success())
 }
 
-/// The one daemon of this test run; none, with the reason told, where the machine cannot have it.
+/// The shared daemon of this test run; none, with the reason reported, if the machine cannot have
+/// it.
 pub fn daemon() -> Option<&'static Daemon> {
-    /// It, once it was asked for.
+    /// The daemon, after its first use.
     static DAEMON: OnceLock<Result<Daemon, String>> = OnceLock::new();
     match DAEMON.get_or_init(|| Daemon::start(None, None)) {
         Ok(daemon) => Some(daemon),
@@ -94,22 +97,23 @@ pub fn daemon() -> Option<&'static Daemon> {
 }
 
 impl Daemon {
-    /// A daemon of one test's own, with lock and journals of its own, on this machine or as if on a recorded host,
-    /// where networks are only defined; none, with the reason told, where the machine cannot have it.
+    /// A daemon for one test, with its own lock and journals, on this machine or as if on a
+    /// recorded host, on which networks are only defined; none, with the reason reported, if the
+    /// machine cannot have it.
     pub fn own(host: Option<&Path>) -> Option<Daemon> {
         let host = host.unwrap_or(Path::new("this machine"));
         Daemon::start(Some(host), None).map_or_else(skip, Some)
     }
 
-    /// A daemon of one test's own on a machine of another name and UUID; none, with the reason told, where the machine
-    /// cannot have it.
+    /// A daemon for one test on a machine of another name and UUID; none, with the reason reported,
+    /// if the machine cannot have it.
     pub fn elsewhere(name: &str) -> Option<Daemon> {
         let here = Path::new("this machine");
         Daemon::start(Some(here), Some(name)).map_or_else(skip, Some)
     }
 
-    /// Starts it and waits until it answers; `own`: for one test, on the host recorded in this directory if it is one;
-    /// `name`: on a machine of this name.
+    /// Starts a daemon and waits until it answers; `own`: for one test, on the host recorded in
+    /// this directory, if any; `name`: on a machine of this name.
     fn start(own: Option<&Path>, name: Option<&str>) -> Result<Daemon, String> {
         for program in ["libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "ip", "dnsmasq"] {
             let known = Command::new("which").arg(program).output();
@@ -166,8 +170,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Keeps what this libvirtd knows of its QEMU for those that start later, once in a test run: asking takes seconds, and
-    /// libvirt itself sees whether it still holds.
+    /// Keeps this libvirtd's QEMU capabilities for those that start later, once in a test run:
+    /// probing takes seconds, and libvirt itself detects outdated ones.
     fn keep_capabilities(&self) {
         static KEPT: OnceLock<()> = OnceLock::new();
         KEPT.get_or_init(|| {
@@ -177,7 +181,7 @@ impl Daemon {
         });
     }
 
-    /// How to reach it.
+    /// Its connection URI.
     pub fn uri(&self) -> String {
         format!("qemu+unix:///system?socket={}/libvirt-sock", self.dir.display())
     }
@@ -190,14 +194,14 @@ impl Daemon {
         dir
     }
 
-    /// The program under test, on it.
+    /// The program under test, connected to it.
     pub fn gpuvm(&self, args: &[&str]) -> Command {
         let mut command = gpuvm(args);
         command.env("LIBVIRT_DEFAULT_URI", self.uri());
         command
     }
 
-    /// Where a path of the daemon's own mounts is seen from outside.
+    /// A path in the daemon's private mounts, as seen from outside.
     pub fn inside(&self, path: &str) -> PathBuf {
         let holder = self.holder.id();
         let children = format!("/proc/{holder}/task/{holder}/children");
@@ -206,7 +210,7 @@ impl Daemon {
         Path::new("/proc").join(first).join("root").join(path.trim_start_matches('/'))
     }
 
-    /// The user that runs the process inside whose command line has this text.
+    /// The user of the process inside whose command line contains this text.
     pub fn uid_of(&self, text: &str) -> u32 {
         use std::os::unix::fs::MetadataExt as _;
         let entries = std::fs::read_dir(self.inside("/proc")).unwrap();
@@ -219,7 +223,7 @@ impl Daemon {
         found.metadata().unwrap().uid()
     }
 
-    /// A program on the machine of a daemon that is a test's own.
+    /// A program on the machine of a test's own daemon.
     pub fn within(&self, program: &str) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "bash", "-c"]);
@@ -236,7 +240,7 @@ impl Daemon {
         command
     }
 
-    /// Its libvirtd, by its number outside.
+    /// The process ID of its libvirtd, as seen from outside.
     pub fn libvirtd(&self) -> nix::unistd::Pid {
         let ours = self.dir.join("libvirtd.pid").display().to_string();
         let found = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
@@ -248,12 +252,12 @@ impl Daemon {
         nix::unistd::Pid::from_raw(found.expect("libvirtd runs"))
     }
 
-    /// Where a path of a machine that is a test's own lies.
+    /// The path of a file of a test's own machine, as seen from outside.
     pub fn own_path(&self, path: &str) -> PathBuf {
         self.dir.join("own").join(path.trim_start_matches('/'))
     }
 
-    /// Ends libvirtd as a kill does, and waits until the next one answers; guests run on.
+    /// Kills libvirtd, and waits until the next one answers; guests continue to run.
     pub fn restart(&self) {
         let pid = std::fs::read_to_string(self.dir.join("libvirtd.pid")).unwrap();
         let mut kill = Command::new("nsenter");
@@ -261,14 +265,14 @@ impl Daemon {
         let (code, _, err) = run(&mut kill);
         assert_eq!(code, 0, "{err}");
         let until = Instant::now() + Duration::from_secs(300);
-        // The socket of the killed one takes nobody any more.
+        // The socket of the killed one no longer accepts connections.
         while !self.virsh(&["version"]).0 {
             assert!(Instant::now() < until, "libvirtd does not come back");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// The first process of its namespaces, by its number outside.
+    /// The process ID of the first process of its namespaces, as seen from outside.
     fn first(&self) -> String {
         let first = self.inside("/");
         first.parent().and_then(Path::file_name).unwrap().to_str().unwrap().to_owned()
@@ -281,7 +285,8 @@ impl Daemon {
         command
     }
 
-    /// Mounts a small file system on a directory, for it and for nobody else; whether that was done.
+    /// Mounts a small file system on a directory, visible only to the daemon. Returns whether that
+    /// succeeded.
     pub fn mount_tmpfs(&self, dir: &Path, size: &str) -> bool {
         let pid = self.first();
         let mut mount = Command::new("nsenter");
@@ -290,7 +295,8 @@ impl Daemon {
         run(&mut mount).0 == 0
     }
 
-    /// A command inside its mounts, where it is the machine's own libvirtd, as a user without any right.
+    /// A command inside its mounts, where it is the machine's own libvirtd, as an unprivileged
+    /// user.
     pub fn as_nobody(&self, program: &Path) -> Command {
         let pid = self.first();
         let mut command = Command::new("nsenter");
@@ -305,7 +311,7 @@ impl Daemon {
         command
     }
 
-    /// Another client on it: whether it succeeded, and what it said.
+    /// Runs virsh on it. Returns whether it succeeded, and its output.
     pub fn virsh(&self, args: &[&str]) -> (bool, String) {
         let mut command = Command::new("virsh");
         command.args(["-q", "-c", &self.uri()]).args(args).env("LC_ALL", "C");
@@ -314,13 +320,14 @@ impl Daemon {
     }
 }
 
-/// Copies the files of a directory that may be there into one that is made; each is there whole or not at all.
+/// Copies the files of a directory, if it exists, into one that is created; each file appears
+/// atomically.
 pub fn copy_files(from: &Path, to: &Path) {
     let Ok(entries) = std::fs::read_dir(from) else { return };
     std::fs::create_dir_all(to).unwrap();
     for entry in entries {
         let entry = entry.unwrap();
-        // Another that is being copied there.
+        // A file that another test is copying.
         if entry.file_name().to_string_lossy().starts_with('.') {
             continue;
         }
@@ -335,19 +342,19 @@ fn open_to_all(dir: &Path) {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Is a small Linux guest, ready to be made.
+/// A small Linux guest, ready to be created.
 pub struct Tiny {
-    /// The template that it is made from.
+    /// The template that it is created from.
     pub template: PathBuf,
-    /// Where its console writes.
+    /// The file of its console output.
     pub console: PathBuf,
 }
 
 impl Tiny {
-    /// Puts kernel, initial file system and template into a directory; none, with the reason told, where the machine
-    /// cannot have them.
+    /// Puts kernel, initial file system and template into a directory; none, with the reason
+    /// reported, if the machine cannot have them.
     pub fn new(dir: &Path) -> Option<Tiny> {
-        /// Where kernel and initial file system stay for later runs.
+        /// The directory in which kernel and initial file system are kept for later runs.
         static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let made = match MADE.get_or_init(make) {
             Ok(made) => made,
@@ -362,13 +369,13 @@ impl Tiny {
         Some(Tiny { template, console: dir.join("console.log") })
     }
 
-    /// Whether the guest has said this.
+    /// Whether the console shows a text.
     pub fn shows(&self, text: &str) -> bool {
         let shown = std::fs::read(&self.console).unwrap_or_default();
         String::from_utf8_lossy(&shown).contains(text)
     }
 
-    /// Waits until the console shows a text, and returns all that it shows.
+    /// Waits until the console shows a text, and returns all of its output.
     pub fn wait_for(&self, text: &str) -> String {
         let until = Instant::now() + Duration::from_secs(1200);
         loop {

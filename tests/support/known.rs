@@ -1,22 +1,24 @@
-//! What libvirt knows of this machine's QEMU. Asking takes a libvirt seconds of the processor, and every one that starts with
-//! directories of its own asks anew; so what the first one has learned is kept for the others of the test run. libvirt itself
-//! sees whether that still holds: by the program's times, and by the processor's signature and microcode, as /proc/cpuinfo
-//! tells them. Where a recorded host's stands there, these two are that host's.
+//! A cache of the capabilities that libvirt finds in this machine's QEMU. Probing takes seconds of
+//! CPU time, and every libvirt that starts with its own directories probes again; so the results of
+//! the first are kept for the others of the test run. libvirt itself detects outdated ones: by the
+//! program's times, and by the processor's signature and microcode in /proc/cpuinfo. If that file
+//! is a recorded host's, these two are replaced by that host's.
 
 use super::daemon::copy_files;
 use std::path::{Path, PathBuf};
 
-/// Where an embedded driver has it, below its root.
+/// The directory of an embedded driver's cache, below its root.
 pub const EMBEDDED: &str = "cache/qemu/capabilities";
-/// The elements that tell of the processor.
+/// The elements that describe the processor.
 const OF_HOST: [&str; 2] = ["microcodeVersion", "hostCPUSignature"];
 
-/// Where it is kept.
+/// The directory of the cache.
 fn kept() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu-capabilities")
 }
 
-/// Gives what is kept to a libvirt whose /proc/cpuinfo is that below `host`: a recorded host's directory, or `/`.
+/// Copies the cache to a libvirt whose /proc/cpuinfo is that below `host`: a recorded host's
+/// directory, or `/`.
 pub fn give(into: &Path, host: &Path) {
     copy_files(&kept(), into);
     let cpuinfo = std::fs::read_to_string(host.join("proc/cpuinfo")).unwrap_or_default();
@@ -26,7 +28,7 @@ pub fn give(into: &Path, host: &Path) {
     }
 }
 
-/// Keeps what a libvirt has learned, unless it is known.
+/// Stores the cache of a libvirt, unless there is one already.
 pub fn keep(from: &Path) {
     let plain = |path: &Path| std::fs::read_to_string(path).ok().map(|text| of_host(&text, ""));
     let is_known = |path: &PathBuf| {
@@ -38,14 +40,14 @@ pub fn keep(from: &Path) {
     }
 }
 
-/// The files of a directory that may be there.
+/// The files of a directory, which need not exist.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-/// What libvirt keeps, as it keeps it on the processor of a /proc/cpuinfo: libvirt's `virHostCPUGetSignature` and
-/// `virHostCPUGetMicrocodeVersion`.
+/// A cache file of libvirt, adapted to the processor of a /proc/cpuinfo: libvirt's
+/// `virHostCPUGetSignature` and `virHostCPUGetMicrocodeVersion`.
 fn of_host(text: &str, cpuinfo: &str) -> String {
     let first = |key: &str| {
         let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -1,4 +1,5 @@
-//! What also CI may lack: a kernel, a container or a stranger's machine decides it, and no package brings it.
+//! Reasons for skipped tests that CI accepts as well: they depend on the kernel, a container or
+//! another person's machine, and no package helps.
 
 use super::skip::Lawful;
 
@@ -12,13 +13,14 @@ pub const NO_FUSE: Lawful = Lawful("FUSE cannot be mounted");
 pub const NO_LOOP: Lawful = Lawful("no loop devices");
 /// Memory may be too small or too fragmented, and nodes may be several.
 pub const NO_HUGE_PAGES: Lawful = Lawful("no huge pages of 2 MiB can be reserved");
-/// A kernel may be built without.
+/// A kernel may be built without them.
 pub const NO_THP: Lawful = Lawful("the kernel has no transparent huge pages");
-/// A kernel may be built without.
+/// A kernel may be built without them.
 pub const NO_VETH: Lawful = Lawful("the kernel has no veth pairs");
-/// A kernel may be built without.
+/// A kernel may be built without them.
 pub const NO_VLAN: Lawful = Lawful("the kernel has no VLANs");
-/// A kernel may be built without its traffic shapers; user-mode Linux runs the test of them that carries traffic.
+/// A kernel may be built without its traffic shapers; their test with traffic runs on user-mode
+/// Linux.
 pub const NO_LIMITS: Lawful = Lawful("the kernel does not limit rates");
 /// Since Linux 6.13 or so a ramfs may record them.
 pub const RAMFS_WITH_BIRTHS: Lawful = Lawful("a ramfs that records times of birth");

@@ -1,4 +1,5 @@
-//! What the integration tests share: the program, the recorded hosts, the machine's means.
+//! Shared support of the integration tests: the program, the recorded hosts, the machine's
+//! facilities.
 
 pub mod daemon;
 pub mod known;
@@ -16,7 +17,7 @@ pub use tree::host_tree;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program under test, with an environment that no caller's setting reaches.
+/// The program under test, with an environment free of the caller's settings.
 pub fn gpuvm(args: &[&str]) -> Command {
     watch::begin();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
@@ -37,7 +38,8 @@ pub fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The recorded hosts beside the project, where they are there; tests that need them say that they were skipped.
+/// The recorded hosts beside the project, if they exist; tests that need them are otherwise
+/// reported as skipped.
 pub fn shared_hosts() -> Option<PathBuf> {
     let dir = project().join("../shared/hosts");
     if dir.is_dir() {

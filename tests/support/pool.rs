@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 /// The pool of node 0.
 pub const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
 
-/// Is the pool while a test has it; it gets its number back.
+/// The pool while a test has it; its page count is restored on drop.
 pub struct Pool {
-    /// Its number before.
+    /// The page count before.
     pub before: u64,
-    /// What keeps other tests off it.
+    /// The lock that excludes other tests.
     _lock: Flock<File>,
 }
 
 impl Pool {
-    /// Takes it, once no other test has it; none, with the reason told, where this machine has none.
+    /// Takes the pool once no other test has it; none, with the reason reported, if this machine
+    /// has none.
     pub fn take() -> Option<Pool> {
         let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
         let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
@@ -30,7 +31,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         set(self.before);
-        // A guest that ends gives its pages back when it has ended.
+        // A guest's pages are free only after it has ended.
         let end = Instant::now() + Duration::from_secs(30);
         while number("nr_hugepages") != Some(self.before) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(50));
@@ -38,12 +39,12 @@ impl Drop for Pool {
     }
 }
 
-/// Sets the number.
+/// Sets the page count.
 pub fn set(number: u64) {
     let _ = std::fs::write(format!("{POOL}/nr_hugepages"), number.to_string());
 }
 
-/// A number of the pool.
+/// Reads a counter of the pool.
 pub fn number(name: &str) -> Option<u64> {
     std::fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
 }

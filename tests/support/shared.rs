@@ -9,19 +9,19 @@ use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Is a host that others recorded, unpacked for as long as it is looked at.
+/// A host that others recorded, unpacked while it is in use.
 pub struct Recorded<'a> {
     /// Its file's name.
     pub name: &'a str,
-    /// Its lstopo XML, or the directory that holds its `sys`.
+    /// Its lstopo XML, or the directory with its `sys`.
     pub path: &'a Path,
-    /// What was read of it.
+    /// Its topology, as read.
     pub topology: &'a Topology,
-    /// What it is unpacked in, which stays as long as this is kept.
+    /// The directory that it is unpacked in, which exists as long as this is kept.
     pub unpacked: &'a Arc<TempDir>,
 }
 
-/// Calls `look` with every host that loads; returns how many, or none where the hosts are not there.
+/// Calls `look` with every host that loads; returns their number, or none if the hosts are missing.
 pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
     let shared = shared_hosts()?;
     let mut loaded = 0;
@@ -51,7 +51,7 @@ pub fn each_shared_host(mut look: impl FnMut(&Recorded<'_>)) -> Option<usize> {
     Some(loaded)
 }
 
-/// Every directory that holds a `sys`, at most so many levels down.
+/// Every directory that contains a `sys`, down to this depth.
 fn roots(dir: &Path, depth: usize) -> Vec<PathBuf> {
     if dir.join("sys").is_dir() {
         return vec![dir.to_owned()];

@@ -1,18 +1,19 @@
-//! Tests that this machine cannot run: each says so, is listed at the end of the run, and fails where GPUVM_NO_SKIP is set,
-//! unless its reason is one of [`lawful`](super::lawful). Unit tests of the crates take this file, too.
+//! Tests that this machine cannot run: each reports it, is listed at the end of the run, and fails
+//! if GPUVM_NO_SKIP is set, unless its reason is one of [`lawful`](super::lawful). Unit tests of
+//! the crates use this file as well.
 
 use std::io::Write as _;
 
-/// Set to 1 where a skipped test is a failed one: `.ci/run`.
+/// Set to 1 if a skipped test counts as failed: in `.ci/run`.
 const STRICT: &str = "GPUVM_NO_SKIP";
-/// The file that lists skipped tests, one a line; `tests/with-root` shows it.
+/// The file that lists skipped tests, one per line; `tests/with-root` shows it.
 const LIST: &str = "GPUVM_SKIPPED";
 
-/// A reason that also CI accepts: no package brings what is missing.
+/// A reason that CI accepts as well: no package provides the missing part.
 #[derive(Clone, Copy)]
 pub struct Lawful(pub &'static str);
 
-/// Why a test is skipped.
+/// The reason a test is skipped.
 pub struct Why {
     /// What is missing.
     text: String,
@@ -48,7 +49,7 @@ impl From<Lawful> for Why {
 ///
 /// # Panics
 ///
-/// Where GPUVM_NO_SKIP is 1 and the reason is not lawful.
+/// If GPUVM_NO_SKIP is 1 and the reason is not lawful.
 pub fn skip<T: Default>(why: impl Into<Why>) -> T {
     let why = why.into();
     let test = std::thread::current().name().unwrap_or("?").to_owned();
@@ -56,7 +57,7 @@ pub fn skip<T: Default>(why: impl Into<Why>) -> T {
     eprintln!("skipped: {line}");
     if let Some(list) = std::env::var_os(LIST) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(list);
-        // One write, so that lines of tests beside this one stay apart.
+        // One write, so that lines of concurrent tests do not mix.
         let _ = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     }
     judge(&why, std::env::var(STRICT).is_ok_and(|value| value == "1"));
@@ -70,7 +71,7 @@ fn line(test: &str, why: &Why) -> String {
     format!("{test}: {text}{note}")
 }
 
-/// Fails where that is asked for.
+/// Fails if skips are not allowed.
 fn judge(why: &Why, is_strict: bool) {
     assert!(!is_strict || why.is_lawful, "skipped, and {STRICT}=1 is set: {}", why.text);
 }

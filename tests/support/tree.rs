@@ -1,5 +1,5 @@
-//! Recorded hosts of `tests/hosts`: one text file per host, unpacked into a directory when a test asks for it. The
-//! form is described in `tests/pack-host`.
+//! Recorded hosts of `tests/hosts`: one text file per host, unpacked into a directory on first use.
+//! The format is described in `tests/pack-host`.
 
 use super::project;
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ pub fn host_text(name: &str) -> String {
     fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
 }
 
-/// The directory of a recorded host, with `sys` and `proc` in it. It is shared by all tests: nothing may be changed in
-/// it.
+/// The directory of a recorded host, with `sys` and `proc` in it. All tests share it, so nothing in
+/// it may be changed.
 pub fn host_tree(name: &str) -> PathBuf {
     let mut unpacked = UNPACKED.lock().unwrap();
     let unpacked = unpacked.get_or_insert_default();
@@ -32,7 +32,8 @@ pub fn host_tree(name: &str) -> PathBuf {
         unpacked.insert(name.to_owned(), dir.clone());
         return dir;
     }
-    // Another test program may unpack the same host now: each works on its own, and renaming decides.
+    // Another test program may unpack the same host at the same time: each uses its own directory,
+    // and the rename decides.
     let scratch = tempfile::tempdir_in(&hosts).unwrap();
     unpack(&text, &scratch.path().join("new")).unwrap();
     if dir.is_dir() {
@@ -44,7 +45,7 @@ pub fn host_tree(name: &str) -> PathBuf {
     dir
 }
 
-/// Makes the directory that a recorded host's text describes.
+/// Creates the directory that a recorded host's text describes.
 pub fn unpack(text: &str, root: &Path) -> std::io::Result<()> {
     let mut dir = root.to_owned();
     let mut lines = text.lines().peekable();
@@ -75,22 +76,22 @@ pub fn unpack(text: &str, root: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A directory that goes with its value: in memory where the system offers that, since a host has ten thousand files.
+/// A temporary directory: in memory if possible, since a host has ten thousand files.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let in_memory = if memory.is_dir() { tempfile::tempdir_in(memory).ok() } else { None };
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// Is a small host's tree that a test builds.
+/// The tree of a small host that a test builds.
 pub struct Small {
-    /// Where it is.
+    /// Its directory.
     pub dir: tempfile::TempDir,
 }
 
 impl Small {
-    /// A host with these nodes, each with so many cores of two threads, 16 GiB of memory, and no functions. The kernel
-    /// numbers the first threads of all cores first.
+    /// A host with these nodes, each with this many cores of two threads, 16 GiB of memory, and no
+    /// functions. The kernel numbers the first threads of all cores first.
     pub fn new(nodes: usize, cores: usize) -> Small {
         let small = Small { dir: scratch() };
         let all = nodes * cores;
@@ -165,7 +166,7 @@ impl Small {
         super::run(super::gpuvm(args).args(["--host", self.path().to_str().unwrap()]))
     }
 
-    /// The JSON that a verb prints; an error where it fails.
+    /// The JSON that a verb prints; an error if it fails.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let (code, out, err) = self.run(&[args, &["--json"]].concat());

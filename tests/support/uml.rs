@@ -1,10 +1,12 @@
-//! A test run again on user-mode Linux (`tests/uml/run`), where this machine's kernel lacks what the test is about.
+//! Runs a test again on user-mode Linux (`tests/uml/run`) if this machine's kernel lacks the tested
+//! feature.
 
 use super::{project, run, skip};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-/// Makes a bond, and limits that are made as libvirt makes them, on network devices that end with the shell.
+/// Creates a bond, and rate limits in the way libvirt does, on network devices that end with the
+/// shell.
 const PROBE: &str = "
 ip link add probe0 type veth peer name probe1
 ip link add probe2 type bond
@@ -15,31 +17,34 @@ tc qdisc add dev probe0 ingress
 tc filter add dev probe0 parent ffff: protocol all u32 match u32 0 0 police rate 1000kbps burst 64kb mtu 64kb drop flowid :1
 ";
 
-/// The first command for bonds and bandwidth limits that this machine's kernel refuses; none: it has them.
+/// The first command for bonds and bandwidth limits that this machine's kernel refuses; none: it
+/// supports them.
 pub fn refused() -> Option<String> {
     let (code, _, err) = run(Command::new("unshare").args(["--net", "bash", "-exc", PROBE]));
-    // Each command stands before what it says.
+    // Each command precedes its output.
     let last = err.lines().rev().find_map(|line| line.strip_prefix("+ "));
     (code != 0).then(|| last.unwrap_or(&err).to_owned())
 }
 
-/// Runs a test of this binary, by its module and name, on user-mode Linux with one more environment variable, shows what it
-/// says, and fails if it fails; where this machine cannot have user-mode Linux, it says so.
+/// Runs a test of this binary, by its module and name, on user-mode Linux with one more environment
+/// variable, shows its output, and fails if it fails; reports if this machine cannot run user-mode
+/// Linux.
 pub fn passes(module: &str, test: &str, variable: (&str, &str)) {
     let path = module.split_once("::").map_or(test.to_owned(), |(_, m)| format!("{m}::{test}"));
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let words = [program, "--exact", &path, "--include-ignored", "--nocapture", "--test-threads=1"];
-    // A name of no test passes too.
+    // A run without a matching test would pass as well.
     succeeds(&[], &words, &[variable], "test result: ok. 1 passed");
 }
 
-/// Runs a command on user-mode Linux, after options of `tests/uml/run` and with more environment variables, shows what it
-/// says, and fails if it fails or says no line that begins so; where this machine cannot have user-mode Linux, it says so.
+/// Runs a command on user-mode Linux, after options of `tests/uml/run` and with more environment
+/// variables, shows its output, and fails if it fails or prints no line that begins with `last`;
+/// reports if this machine cannot run user-mode Linux.
 pub fn succeeds(options: &[&str], words: &[&str], variables: &[(&str, &str)], last: &str) {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(project().join("tests/uml/run")).args(options);
-    // In one stream, so that it is read as it comes.
+    // Both outputs in one stream, so that their order is kept.
     command.args(["sh", "-c", "exec \"$@\" 2>&1", "sh"]).args(words);
     command.envs(variables.iter().copied()).current_dir(project());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! Ends what a test waits for in vain: a program that runs for too long is shown with all that runs beside it, and killed, so
-//! that its test fails with a reason and the others go on.
+//! A watchdog for hanging tests: a program that runs for too long is shown with all other processes
+//! and killed, so that its test fails with a reason and the others go on.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 /// How long a program that a test has started may run; the longest takes two minutes on two busy cores.
 const LIMIT: Duration = Duration::from_secs(900);
-/// How often that time all tests together may take, those that wait for themselves too.
+/// The limit of the whole test run, as a multiple of that time.
 const WHOLE: u32 = 3;
-/// How often it is looked.
+/// The interval of the checks.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How much is told of a process that runs for too long, and of all processes together, in bytes.
+/// The limits of the report on one process and on all together, in bytes.
 const TOLD: (usize, usize) = (300, 6000);
 
-/// What tests have failed of so far.
+/// The failure messages of tests so far.
 static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Starts to look after this test run, once.
+/// Starts the watchdog of this test run, once.
 pub fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -36,7 +36,8 @@ pub fn begin() {
                 }
                 let late = late();
                 if !late.is_empty() {
-                    // Not of the test that began to look: the run says it itself.
+                    // Written directly, since captured output would belong to the test that started
+                    // the watchdog.
                     let _ = std::io::stderr().write_all(shown(&late).as_bytes());
                     late.iter().for_each(|pid| end(*pid));
                 }
@@ -45,7 +46,7 @@ pub fn begin() {
     });
 }
 
-/// Keeps why tests fail, since a run that has to be ended never comes to tell it.
+/// Records why tests fail, since a run that has to be killed does not report it.
 fn remember_failures() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -70,8 +71,8 @@ fn limit() -> Duration {
     given.map_or(LIMIT, Duration::from_secs)
 }
 
-/// Programs that tests have started and that run for too long. What holds the namespaces of a libvirtd lives as long as the
-/// run.
+/// Programs that tests started and that run for too long. The holder of a libvirtd's namespaces is
+/// exempt, since it lives as long as the run.
 fn late() -> Vec<u32> {
     let is_late = |pid: &u32| {
         let command = command_of(*pid);
@@ -80,7 +81,7 @@ fn late() -> Vec<u32> {
     children(std::process::id()).into_iter().filter(is_late).collect()
 }
 
-/// The processes that a process has started.
+/// The child processes of a process.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |task: std::fs::DirEntry| {
@@ -96,21 +97,22 @@ fn command_of(pid: u32) -> String {
     String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
 }
 
-/// How long a process has run; none where it has ended, also where nobody has asked for its end.
+/// How long a process has run; none if it has ended, also as a zombie.
 fn age(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = stat.rsplit_once(") ")?.1;
     if fields.starts_with('Z') {
         return None;
     }
-    // Field 22, the 20th behind the name, which may hold blanks: its start in ticks of 10 ms since boot.
+    // Field 22, the 20th after the name, which may contain blanks: its start in ticks of 10 ms
+    // since boot.
     let ticks: u64 = fields.split(' ').nth(19)?.parse().ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
     let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
     Duration::from_secs_f64(uptime).checked_sub(Duration::from_millis(ticks * 10))
 }
 
-/// What runs, for whoever reads the failure.
+/// The running processes, for the reader of the failure.
 fn shown(late: &[u32]) -> String {
     let mut text =
         format!("== {late:?} run for more than {} s; all that runs:\n", limit().as_secs());
@@ -118,10 +120,10 @@ fn shown(late: &[u32]) -> String {
     cut(&text, TOLD.1) + "\n"
 }
 
-/// Adds a process, where the kernel holds each of its threads, and all that it has started.
+/// Adds a process, the kernel functions that its threads wait in, and its descendants.
 fn show(pid: u32, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
-    // One that has ended and that nobody has asked for its end has no age.
+    // A zombie has no age.
     let Some(age) = age(pid) else { return };
     let command = cut(&command_of(pid).replace('\n', " "), TOLD.0);
     *text += &format!("{indent}{pid} ({} s) {command}\n", age.as_secs());
@@ -132,12 +134,12 @@ fn show(pid: u32, depth: usize, text: &mut String) {
     children(pid).into_iter().for_each(|child| show(child, depth + 1, text));
 }
 
-/// What a file of /proc says.
+/// The content of a file of /proc.
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Kills a process and all that it has started.
+/// Kills a process and its descendants.
 fn end(pid: u32) {
     let below = children(pid);
     let _ = nix::sys::signal::kill(

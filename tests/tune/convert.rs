@@ -1,4 +1,4 @@
-//! Disks that are on another file: the definition, and what is remembered of a guest of ours.
+//! Disks that move to another file: the definition, and the metadata of gpuvm's guests.
 
 use super::domains::{Wanted, tuned};
 use crate::xml::guests::host;

@@ -1,5 +1,6 @@
-//! Every domain document of libvirt's own tests: read and written back the same bytes, tuned without a panic, not tuned
-//! twice, and undone to the byte by what is kept of the change. `libvirt::corpus` does the same on a real libvirtd.
+//! Every domain document of libvirt's own tests: read and written back byte for byte, tuned without
+//! a panic, not changed by a second tune, and undone byte for byte from the history.
+//! `libvirt::corpus` does the same on a real libvirtd.
 
 use super::domains::tuned;
 use crate::support::{project, run, skip};
@@ -19,7 +20,7 @@ use std::time::Instant;
 /// Fewer domain documents than any release of libvirt has carried since 2015.
 const FEWEST: usize = 500;
 
-/// The directory of libvirt's documents; none, with the reason told, where they cannot be had.
+/// The directory of libvirt's documents; none, with the reason reported, if they are not available.
 pub fn documents() -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-source");
     let (code, _, err) = run(Command::new(project().join("tests/fetch-libvirt")).arg(&dir));
@@ -83,7 +84,7 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
         let name = file.display();
         let xml = match DomainXml::parse(text) {
             Ok(xml) => xml,
-            // What libvirt's tests have wrong on purpose.
+            // Errors that libvirt's tests contain on purpose.
             Err(error) => {
                 eprintln!("not read: {name}: {error}");
                 continue;
@@ -107,7 +108,7 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
     assert!(wrong.is_empty(), "{} not the same twice:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What `tune` is told, and the items that it means: alone and with the options that shape most.
+/// Option sets of `tune` with their items: alone and with the options that change most.
 fn tellings() -> Vec<(&'static str, Items)> {
     let all = Items::all;
     let cells = Item::On;
@@ -125,7 +126,8 @@ fn tellings() -> Vec<(&'static str, Items)> {
     ]
 }
 
-/// Of so many triples of document, host and telling `make test` takes one; GPUVM_LAW=all takes all.
+/// `make test` takes one in this many triples of document, host and option set; GPUVM_LAW=all takes
+/// all.
 const STRIDE: usize = 41;
 
 #[test]

@@ -10,7 +10,7 @@ use gpuvm::versions::Versions;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Is what is in a domain as the replaced tool and an admin after it would have written it.
+/// The content of a domain as `nvidia-vm` and then an admin would have written it.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A guest of the replaced tool on a DGX-2 (gpuvm-nvidia-vm(7), SIZES and PINS).
+    /// A guest of `nvidia-vm` on a DGX-2 (gpuvm-nvidia-vm(7), SIZES and PINS).
     pub fn vendor(first: usize, count: usize) -> Wanted {
         let names = [(1, "one"), (2, "two"), (4, "four"), (8, "eight"), (16, "sixteen")];
         let name = names.iter().find(|(number, _)| *number == count).unwrap().1;

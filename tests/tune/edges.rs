@@ -1,4 +1,5 @@
-//! Where a rule of `tune` begins and ends: the value at the edge, and the guest for which it does not hold.
+//! The limits of the rules of `tune`: the values at the edges, and guests to which a rule does not
+//! apply.
 
 use super::domains::{Wanted, tuned};
 use crate::support::{gpuvm, project, run};
@@ -69,7 +70,7 @@ fn emulated_guests_need_no_topoext() {
 
 #[test]
 fn cells_that_are_there_are_renewed_and_what_they_lack_is_added() {
-    // Without devices, pins and bindings, one cell is only made where one is there.
+    // Without devices, pins and bindings, one cell is only made if there is one already.
     let bare = Wanted { gpus: 0..0, pins: Vec::new(), memory_kib: 8 << 20, ..Wanted::vendor(0, 2) };
     let cells = "<cpu><numa><cell id='0' cpus='0-4' memory='4' unit='GiB'/>\
                  <cell id='1' cpus='5-9' memory='4' unit='GiB'/></numa></cpu>";
@@ -102,7 +103,7 @@ fn a_nic_has_eight_queues_unless_it_has_more() {
         nic.split('\'').next().unwrap().parse::<u32>().unwrap()
     };
     assert_eq!(after(&eight, Item::On), 8);
-    // Of 46 vCPUs: what is usual or more stays; what cannot be used does not.
+    // With 46 vCPUs: the usual number or more stays; an unusable number does not.
     for (had, has) in [(1, 8), (7, 8), (8, 8), (9, 9), (46, 46), (47, 8), (300, 8)] {
         assert_eq!(after(&with_queues(had), Item::On), has, "{had}");
         assert_eq!(after(&with_queues(had), Item::To(8)), 8, "{had}");
@@ -156,7 +157,7 @@ fn disks_are_tuned_where_they_are_written_and_as_their_files_can_take_it() {
         versions: &Versions::default(),
     };
     let after = tune(&xml, &given).unwrap().after.text().to_owned();
-    // The file system of the second one does not take direct writes: what says so is mended.
+    // The file system of the second one does not support direct writes: its settings are corrected.
     let (cache, io) = DiskIo::Threads.words();
     assert!(after.contains(&format!("cache='{cache}' io='{io}'")), "{after}");
     assert_eq!(after.matches("queues='32'").count(), 1, "the first is only read:\n{after}");
@@ -259,7 +260,7 @@ fn what_runs_keeps_its_place_until_its_next_start() {
 
 #[test]
 fn what_was_wrong_before_and_is_not_ours_does_not_refuse_the_rest() {
-    // Two domains' worth of one GPU: wrong, but no matter of the disks.
+    // Two domains' worth of one GPU: wrong, but not because of the disks.
     let twice = guest(&Wanted::vendor(0, 1), &[]);
     let hostdev = twice.split("    <hostdev").nth(1).unwrap().split("</hostdev>").next().unwrap();
     let again = format!("    <hostdev{hostdev}</hostdev>\n    <memballoon");
@@ -335,7 +336,7 @@ fn an_old_guest_gets_dies_only_when_they_are_asked_for() {
     };
     let (found, note) = seen(plain.after.text());
     assert!(!found && note.unwrap().message.contains(&way[1..way.len() - 1]));
-    // What says something of caches says it wrongly.
+    // A definition that describes caches describes them wrongly.
     let said = old.replace("<maxphysaddr", "<cache level='3' mode='emulate'/><maxphysaddr");
     assert!(matches!(seen(&said), (true, None)), "{said}");
     // As the note says.
@@ -347,7 +348,7 @@ fn an_old_guest_gets_dies_only_when_they_are_asked_for() {
     };
     assert_eq!(part(asked.after.text()), part(&new), "{:?}", asked.changes);
     assert!(matches!(seen(asked.after.text()), (false, None)));
-    // A guest that was made with them keeps them.
+    // A guest that was created with them keeps them.
     let again = given(&new, &Items::all());
     assert_eq!(part(again.after.text()), part(&new), "{:?}", again.changes);
     // One that has another shape gets the planned one, dies and all.

@@ -7,7 +7,8 @@ use crate::support::{gpuvm, project, run};
 use crate::xml::guests::host;
 use std::fs;
 
-/// What is done to which guest, by the name of the golden file: the item of the checklist comes first.
+/// The tunings by guest, with the name of the golden file, which begins with the item of the
+/// checklist.
 fn examples() -> Vec<(&'static str, Wanted, &'static [&'static str])> {
     let vendor = Wanted::vendor;
     let bare = |wanted: Wanted| Wanted { pins: Vec::new(), ..wanted };
@@ -72,7 +73,7 @@ fn tune(file: &std::path::Path, args: &[&str]) -> (i32, String, String) {
     run(&mut gpuvm(&[&words[..], args].concat()))
 }
 
-/// Compares a text with the one that is kept, or keeps it; the difference in words.
+/// Compares a text with the golden copy, or renews it. Returns the difference in words.
 fn kept(name: &str, text: &str) -> Option<String> {
     let golden = project().join("tests/golden/tune").join(name);
     if std::env::var_os("GPUVM_RENEW").is_some() {
@@ -127,7 +128,7 @@ fn each_item_of_the_checklist_has_a_golden_file_or_is_the_hosts() {
     let rules: Vec<&str> = gpuvm::verify::rules().map(|rule| rule.id).collect();
     for item in 17..=30 {
         match item {
-            // What the host's kernel does is no part of a domain; `verify` judges it.
+            // Kernel settings of the host are not part of a domain; `verify` judges them.
             21 => assert!(rules.contains(&"transparent-huge-pages-off")),
             25 => assert!(rules.contains(&"numa-balancing-off")),
             item => {

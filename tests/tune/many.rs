@@ -49,7 +49,7 @@ fn no_two_of_several_guests_get_the_same_core() {
 
 #[test]
 fn the_one_after_sees_the_place_of_the_one_before() {
-    // Both stand on the same pcpus.
+    // Both are pinned to the same pcpus.
     let one = Wanted::vendor(0, 1);
     let two = Wanted { name: "other", gpus: 1..2, ..one.clone() };
     let dir = files(&[one, two]);

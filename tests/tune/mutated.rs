@@ -1,4 +1,5 @@
-//! Documents that somebody has damaged: nothing panics on any, and one that can be tuned is tuned once, and undone.
+//! Damaged documents: none causes a panic, and one that can be tuned is stable after one tune and
+//! can be undone.
 
 use super::corpus::{documents, domains, undone};
 use super::domains::{Wanted, tuned};
@@ -20,7 +21,8 @@ impl Numbers {
     }
 }
 
-/// What is damaged: guests of the vendor's kind that were tuned, and the documents of libvirt's tests where they are there.
+/// The documents to damage: tuned guests of the vendor's kind, and those of libvirt's tests if
+/// available.
 fn corpus() -> [Vec<String>; 2] {
     let ours = [(0, 1), (8, 8), (0, 16)].into_iter().map(|(first, count)| {
         let mut wanted = Wanted::vendor(first, count);
@@ -55,7 +57,7 @@ fn damaged(text: &str, numbers: &mut Numbers) -> String {
     pieces.concat()
 }
 
-/// What is done to one.
+/// The settings for one document.
 fn items(numbers: &mut Numbers) -> Items {
     let huge_pages = match numbers.below(4) {
         0 => Item::To(PageSize::TwoMib),

@@ -1,4 +1,4 @@
-//! What holds for every domain: tuned twice is tuned once, and what is not ours stays.
+//! Properties of every domain: a second tune changes nothing, and foreign parts stay.
 
 use super::domains::{Wanted, tuned};
 use crate::xml::guests::host;
@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 /// The host of these tests.
 pub(super) static DGX2: LazyLock<Topology> = LazyLock::new(|| host("dgx-2"));
 
-/// Things of others, each in a line of its own, that have to be there afterwards.
+/// Elements of others, each on its own line, which must remain.
 const OTHERS: [&str; 4] = [
     "  <title>a  \"b\" &lt;c&gt;</title>",
     "  <!-- pins: see <wiki> -->",
@@ -22,7 +22,7 @@ const OTHERS: [&str; 4] = [
     "  <unknown  of = \"nobody\"><deep/></unknown>",
 ];
 
-/// What a domain may have already.
+/// Elements that a domain may have already.
 pub(super) const THERE: [&str; 8] = [
     "\n  <iothreads>46</iothreads>",
     "\n  <memoryBacking>\n    <hugepages/>\n    <locked/>\n  </memoryBacking>",
@@ -67,7 +67,7 @@ fn domain() -> impl Strategy<Value = String> {
     )
 }
 
-/// What each bit of a number switches; of two that switch the same thing the later one holds.
+/// What each bit of a number switches; of two that switch the same setting, the later one wins.
 const SWITCHES: [fn(&mut Items); 16] = [
     |items| items.topology = Item::On,
     |items| items.emulator = Item::On,
@@ -87,7 +87,7 @@ const SWITCHES: [fn(&mut Items); 16] = [
     |items| items.pcie = Item::Off,
 ];
 
-/// What is done to it.
+/// The settings for it.
 fn items() -> impl Strategy<Value = Items> {
     let pages = prop_oneof![
         3 => Just(Item::Keep),

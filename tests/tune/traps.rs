@@ -1,5 +1,5 @@
 //! The traps in the vendor guide's own text (gpuvm-nvidia-vm(7), TRAPS OF THE GUIDE) that `tune`
-//! and `check` could fall into: the guide's example is the input, and what comes out is right.
+//! and `check` could fall into: the guide's example is the input, and the result must be right.
 //! Which trap is tested where stands in `tests/traps.rs`.
 
 use super::domains::{Wanted, tuned};
@@ -98,7 +98,7 @@ fn t8_a_pin_for_a_vcpu_that_is_not_there_goes_and_no_core_is_split() {
 #[test]
 fn t10_each_cells_vcpus_are_pinned_to_the_node_of_its_memory() {
     let dgx2 = host("dgx-2");
-    // As the guide has it: the replaced tool's pins, and its two cells over them.
+    // As the guide has it: the pins of `nvidia-vm`, and its two cells over them.
     let cells = "<cpu mode='host-passthrough' check='none'><numa>\
                  <cell id='0' cpus='0-45' memory='758456320' unit='KiB'/>\
                  <cell id='1' cpus='46-91' memory='758456320' unit='KiB'/></numa></cpu>";

@@ -1,5 +1,5 @@
-//! What tuning takes away is taken away wherever the document names it: a name of what is no more would be refused by
-//! libvirt.
+//! Parts that tuning removes are removed wherever the document refers to them: libvirt would refuse
+//! a dangling reference.
 
 use super::domains::{Wanted, tuned};
 use crate::xml::guests::host;

@@ -1,5 +1,5 @@
-//! Guests of the hosts that others recorded: nothing wrong for our checker, valid by libvirt's schema, and taken by its
-//! QEMU driver as if this machine were that host.
+//! Guests of the hosts that others recorded: without findings of our checker, valid by libvirt's
+//! schema, and accepted by its QEMU driver as if this machine were that host.
 
 use super::tools::{as_host, guests_of, has, invalid};
 use crate::support::shared::{Recorded, each_shared_host};
@@ -22,7 +22,7 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// What our checker says is wrong with a guest of a host on which nothing is taken.
+/// The findings of our checker in a guest on an otherwise empty host.
 fn wrong(host: &Recorded<'_>, xml: &DomainXml) -> Vec<String> {
     check(xml, host.topology, &Occupancy::default(), &Versions::default())
         .into_iter()
@@ -59,7 +59,7 @@ fn guests_of_every_shared_host_are_sound_and_valid() {
 /// A record whose node 0 is missing: libvirt finds no node for its pcpus and says so, whatever the guest.
 const WITHOUT_NODE: &str = "offline-cpu0-node0.tar.bz2";
 
-/// Whether libvirt can be shown this host: x86 with the files that it reads.
+/// Whether this host can be presented to libvirt: x86 with the files that it reads.
 fn can_be_shown(host: &Recorded<'_>) -> bool {
     let x86 = host.topology.machine().architecture.as_deref() == Some("x86_64");
     x86 && host.name != WITHOUT_NODE && host.path.join("proc/cpuinfo").is_file()
@@ -82,7 +82,7 @@ fn commands(host: &Recorded<'_>, dir: &Path) -> Vec<String> {
     commands
 }
 
-/// What a thread has answered; its failure is the test's.
+/// The result of a thread; its panic fails the test.
 fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
 }

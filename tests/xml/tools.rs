@@ -1,4 +1,4 @@
-//! What libvirt says: its schema, and its QEMU driver as if this machine were the recorded host.
+//! libvirt's judgement: its schema, and its QEMU driver as if this machine were the recorded host.
 
 use super::guests::{TEMPLATES, guest, hosts, render, requests};
 use crate::support::{host_tree, known, project, run, skip};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether a program is installed; says that a test was skipped where it is not.
+/// Whether a program is installed; otherwise reports that a test was skipped.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -21,7 +21,7 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// What `virt-xml-validate` says against a file; none where it is valid.
+/// The complaint of `virt-xml-validate` about a file; none if it is valid.
 pub fn invalid(file: &Path) -> Option<String> {
     let (code, out, err) = run(Command::new("virt-xml-validate").arg(file));
     (code != 0).then(|| format!("{}: {out}{err}", file.display()))
@@ -90,7 +90,7 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     known::give(&known, host);
     let (_, out, err) = run(&mut command);
     known::keep(&known);
-    // Each command stands behind its prompt, and its answer in the lines below.
+    // Each command follows its prompt, and its answer is in the lines below.
     let answer = |text: &str| text.split_once('\n').unwrap_or_default().1.trim().to_owned();
     let said: Vec<String> = out.split("virsh # ").skip(1).map(answer).collect();
     let said = said[..commands.len().min(said.len())].to_vec();
@@ -98,7 +98,7 @@ pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     said
 }
 
-/// libvirt takes every guest of a recorded host on that host, and keeps it as it was planned.
+/// libvirt accepts every guest of a recorded host on that host, and keeps it as planned.
 fn taken(host: &str, topology: &Topology) {
     let dir = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -140,7 +140,7 @@ fn libvirt_takes_every_guest_on_its_host_and_keeps_it_as_planned() {
     if !has("virsh") || !has("qemu-system-x86_64") {
         return;
     }
-    // Each waits for seconds until QEMU has told its libvirt what it can.
+    // Each libvirt takes seconds to probe QEMU's capabilities.
     std::thread::scope(|scope| {
         for (host, topology) in hosts() {
             scope.spawn(move || taken(&host, &topology));

@@ -33,7 +33,7 @@ impl Agreed {
         let Some(agreed) = &self.0 else { return Ok(()) };
         let steps = steps.into_iter().map(|step| (meant(step), step.to_string()));
         let lines = lines.iter().map(|line| (line.clone(), line.clone()));
-        // Steps without a lasting effect need no consent.
+        // A DHCP lease expires by itself, so its release needs no consent.
         let new =
             steps.chain(lines).find(|(meant, _)| !meant.is_empty() && !agreed.contains(meant));
         let Some((_, words)) = new else { return Ok(()) };

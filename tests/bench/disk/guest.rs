@@ -1,6 +1,6 @@
-//! From inside an emulated guest: the replaced tool's default disk and gpuvm's, written and read in turns past the
-//! guest's page cache by two `dd` each. The emulated CPU costs more than it would on hardware, so what differs here
-//! differs more there.
+//! From inside an emulated guest: the default disk of `nvidia-vm` and gpuvm's, written and read in
+//! turns past the guest's page cache by two `dd` each. The emulated CPU costs more than it would on
+//! hardware, so what differs here differs more there.
 
 use super::{OURS, VARIANTS, create};
 use crate::measure::{Verdict, median};
@@ -82,8 +82,8 @@ fn drop_pages(image: &Path) {
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("it is a file");
 }
 
-/// The test guest's initial file system with the benchmark as its first program; none, with the reason told, where the
-/// machine cannot have it.
+/// The test guest's initial file system with the benchmark as its first program; none, with the
+/// reason reported, if the machine cannot have it.
 fn initramfs(dir: &Path) -> Option<std::path::PathBuf> {
     let tiny = Tiny::new(dir);
     if tiny.is_none() || !Path::new("/usr/bin/qemu-system-x86_64").exists() {

@@ -1,7 +1,7 @@
-//! Makes hosts from a few numbers: nodes, L3 groups, PCIe switches with their devices, NVLink.
+//! Builds hosts from a few numbers: nodes, L3 groups, PCIe switches with their devices, NVLink.
 //!
-//! Every device stands behind a switch of its own ports and in an IOMMU group of its own, bound to vfio-pci; two
-//! successive switches of a node share a root complex.
+//! Every device is below its own port of a switch and in its own IOMMU group, bound to vfio-pci;
+//! two successive switches of a node share a root complex.
 
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
@@ -11,7 +11,7 @@ use gpuvm_core::topology::{
     Topology,
 };
 
-/// Is a PCIe switch by the numbers of devices below it.
+/// A PCIe switch by the numbers of devices below it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SwitchSpec {
     /// GPUs.
@@ -22,7 +22,7 @@ pub struct SwitchSpec {
     pub nvmes: u8,
 }
 
-/// Is one NUMA node.
+/// One NUMA node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeSpec {
     /// Its package.
@@ -35,7 +35,7 @@ pub struct NodeSpec {
     pub switches: Vec<SwitchSpec>,
 }
 
-/// Is a host in a few numbers.
+/// A host in a few numbers.
 #[derive(Debug, Clone, Default)]
 pub struct HostSpec {
     /// Its nodes.
@@ -44,7 +44,7 @@ pub struct HostSpec {
     pub threads: u32,
     /// Cores of an L3 group; 0: all of a node.
     pub l3_cores: u32,
-    /// Whether the devices' node reads -1.
+    /// Whether the kernel reports node -1 for the devices.
     pub node_unknown: bool,
     /// NVLink partitions: the whole, halves, and so on, in index order; the switches stay with Fabric Manager.
     pub partitions: bool,
@@ -109,7 +109,7 @@ impl HostSpec {
         });
     }
 
-    /// Adds a node's switches with what hangs below them; each node is a PCI segment of its own.
+    /// Adds a node's switches with the devices below them; each node is a PCI segment of its own.
     fn add_devices(&self, parts: &mut Parts, at: u32, node: &NodeSpec) {
         let bdf = |bus: u8, device: u8| {
             Bdf::new(at, bus, device, 0).expect("buses and devices of a small tree")
@@ -175,7 +175,7 @@ impl HostSpec {
     }
 }
 
-/// A function that answers; `ids` are vendor, device and class.
+/// A function that responds; `ids` are vendor, device and class.
 fn function(
     bdf: Bdf,
     parent: Option<Bdf>,
@@ -194,7 +194,8 @@ fn function(
         subsystem_vendor: 0,
         subsystem_device: 0,
         node,
-        // A drive on vfio-pci may hold data that nobody can see, so a number does not take it.
+        // A drive on vfio-pci may hold data that cannot be seen, so a request by number does not
+        // take it.
         driver: Some(
             match ids {
                 PORT => "pcieport",

@@ -7,26 +7,26 @@ use super::run::State;
 use super::stream::Arrival;
 use std::collections::BTreeMap;
 
-/// Rank of each metric: 0 is what our planner never gives up unasked (local vCPUs and memory, whole cores) and NVLink,
-/// then its order. NICs and drives count as one there.
+/// Rank of each metric: 0 is what our planner never gives up without consent (local vCPUs and
+/// memory, whole cores) and NVLink, then its order. NICs and drives count as one there.
 const RANKS: [usize; METRICS.len()] = [0, 0, 1, 2, 2, 0, 0];
 
-/// Is how guests of ours stand against those of one peer.
+/// The comparison of our guests with those of one peer.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// Guests that both let in.
+    /// Guests that both admit.
     pub both: usize,
-    /// Guests of these that ours gave more in some metric and less in none.
+    /// Those of them to which ours gave more in some metric and less in none.
     pub better: usize,
-    /// Metrics in which ours gave less and nothing for it.
+    /// Metrics in which ours gave less without compensation.
     pub worse: usize,
     /// Metrics in which ours gave less for more in another that does not rank lower.
     pub traded: usize,
-    /// Guests that only ours let in.
+    /// Guests that only ours admits.
     pub only_ours: usize,
-    /// Guests that only the peer let in.
+    /// Guests that only the peer admits.
     pub only_theirs: usize,
-    /// The first cases of `worse`, told so that they can be built again.
+    /// The first cases of `worse`, described so that they can be reproduced.
     pub cases: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ fn more(a: Option<f64>, b: Option<f64>) -> bool {
 }
 
 impl Tally {
-    /// Adds a guest that both let in.
+    /// Adds a guest that both admit.
     fn add(&mut self, ours: &Quality, theirs: &Quality, case: impl Fn(&str) -> String) {
         self.both += 1;
         let less: Vec<usize> =
@@ -62,7 +62,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another stream gave.
+    /// Adds the tally of another stream.
     pub fn merge(&mut self, other: Tally) {
         self.both += other.both;
         self.better += other.better;
@@ -75,12 +75,12 @@ impl Tally {
     }
 }
 
-/// Is whose guests the host fills with.
+/// The planner whose guests fill the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// Ours.
     Ours,
-    /// Each planner's in turn: states that ours alone would not come to.
+    /// Each planner's in turn: states that ours alone would not reach.
     Mixed,
 }
 

@@ -1,9 +1,9 @@
 //! The limits: what the best online policy can do on a board whose partitions halve it, solved exactly as a Markov
 //! decision process, and what free repacking would do (gpuvm-placement(7), METRICS).
 //!
-//! Guests of 1, 2, 4, 8 and 16 GPUs arrive at random (Poisson) in the shares of a mix, those above the board's size left
-//! out, and stay for exponential times of mean 1; who finds no place leaves. The load is the GPUs that arrive during one
-//! stay, over the GPUs of the board.
+//! Guests of 1, 2, 4, 8 and 16 GPUs arrive at random (Poisson) in the shares of a mix, those above
+//! the board's size left out, and stay for exponential times of mean 1; a guest without a place
+//! leaves. The load is the GPUs that arrive during one stay, over the GPUs of the board.
 
 /// Sizes of guests, by class.
 pub const SIZES: [usize; 5] = [1, 2, 4, 8, 16];

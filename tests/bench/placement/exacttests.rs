@@ -28,7 +28,8 @@ fn the_exact_limits_are_the_published_ones() {
     let board = Board::new(16);
     let (worst, best) = (board.worst_fit(), board.best_fit());
     for (at, load) in LOADS.into_iter().enumerate() {
-        // How the published buddies choose among blocks of one size is not said; it moves them by up to 0.01.
+        // How the published buddy allocators choose among blocks of the same size is not stated; it
+        // changes the figures by up to 0.01.
         for (name, got, wanted, within) in [
             ("worst fit", board.acceptance(load, &worst), [0.412, 0.263, 0.169, 0.089], 0.003),
             ("best fit", board.acceptance(load, &best), [0.683, 0.519, 0.380, 0.227], 0.003),
@@ -149,7 +150,8 @@ fn the_planner_accepts_nearly_as_many_as_the_best_policy() {
     let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let board = Board::new(gpus.len());
     let after = |at: usize, class: usize| -> Option<usize> {
-        // Refusals are slow, since they are explained; one in sixteen shows that nobody is taken who does not fit.
+        // Refusals are slow, since they are explained; testing one in sixteen shows that no guest
+        // is admitted that does not fit.
         if !at.is_multiple_of(16) && board.after(at, class).next().is_none() {
             return None;
         }
@@ -163,7 +165,8 @@ fn the_planner_accepts_nearly_as_many_as_the_best_policy() {
         there.push(placed.devices[..SIZES[class]].to_vec());
         Some(state(&there, &gpus))
     };
-    // Every state, so that the planner refuses nobody who fits; two threads, for plans are slow without optimisation.
+    // Every state, to show that the planner refuses no guest that fits; two threads, because plans
+    // are slow without optimisation.
     let of = |states: std::ops::Range<usize>| -> Policy {
         states.map(|at| std::array::from_fn(|class| after(at, class))).collect()
     };

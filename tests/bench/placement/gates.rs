@@ -1,4 +1,4 @@
-//! What must hold of our planner on every host, load and variant; no clock.
+//! Requirements on our planner for every host, load and variant; without a clock.
 
 use super::baselines;
 use super::compare::{Fill, compare};
@@ -11,7 +11,7 @@ use super::stream::{LOADS, Variant};
 
 /// Arrivals of each stream: enough to fill every host and to turn its guests over once.
 const ARRIVALS: usize = 15;
-/// The variants whose guests our planner takes.
+/// The variants that our planner is run with.
 const VARIANTS: [Variant; 4] = Variant::ALL;
 
 /// Runs our planner over every load and variant of these hosts.

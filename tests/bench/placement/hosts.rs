@@ -5,7 +5,7 @@ use super::build::{HostSpec, NodeSpec, SwitchSpec};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, PciDevice, Sriov, Topology, file};
 
-/// Is a host with its name.
+/// A host with its name.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// Its name in the tables.
@@ -40,7 +40,7 @@ pub fn recorded() -> Vec<Host> {
     paths.iter().map(host).collect()
 }
 
-/// A PCIe switch with so many GPUs, NICs and drives.
+/// A PCIe switch with this many GPUs, NICs and drives.
 fn switch(gpus: u8, nics: u8, nvmes: u8) -> SwitchSpec {
     SwitchSpec { gpus, nics, nvmes }
 }
@@ -106,8 +106,8 @@ pub fn generated() -> Vec<Host> {
     specs.into_iter().map(host).collect()
 }
 
-/// A host of so many pcpus and GPUs on `nodes` nodes: two threads a core, L3 groups of 8 cores, PCIe switches of up to
-/// 4 GPUs with as many NICs.
+/// A host with this many pcpus and GPUs on `nodes` nodes: two threads a core, L3 groups of 8 cores,
+/// PCIe switches of up to 4 GPUs with as many NICs.
 pub fn large(nodes: u32, pcpus: u32, gpus: u32) -> Host {
     let each = u8::try_from(gpus / nodes).expect("a node has few GPUs");
     let whole = usize::from(each / 4);
@@ -155,12 +155,14 @@ pub fn small() -> Vec<Host> {
     specs.into_iter().map(host).collect()
 }
 
-/// Whether a function can be given to a guest by itself: nothing but bridges shares its IOMMU group, either.
+/// Whether a function can be passed to a guest by itself: also, nothing but bridges shares its
+/// IOMMU group.
 pub fn usable(topology: &Topology, device: &PciDevice) -> bool {
     unused(topology, device) && parted(topology, device, &[])
 }
 
-/// Whether a function answers, the host does not use it, and it has no virtual functions in use and is none.
+/// Whether a function responds, the host does not use it, and it has no virtual functions in use
+/// and is none.
 pub fn unused(topology: &Topology, device: &PciDevice) -> bool {
     let answers = [device.vendor, device.device].iter().all(|id| !matches!(id, 0 | 0xffff));
     let used = device.net.as_ref().is_some_and(|net| !net.used_by.is_empty());

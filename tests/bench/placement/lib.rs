@@ -1,8 +1,8 @@
 //! Planners against each other on the same hosts and the same streams of guests.
 //!
-//! `cargo bench -- placement` prints the table and writes the picture; what needs no clock is tested here. Peers are models written from their documentation
-//! (gpuvm-placement(7), OTHER PLANNERS); each is checked by vectors of the kind that its project
-//! publishes.
+//! `cargo bench -- placement` prints the table and writes the picture; the parts that need no clock
+//! are tested here. Peers are models written from their documentation (gpuvm-placement(7), OTHER
+//! PLANNERS); each is checked by vectors of the kind that its project publishes.
 
 #![allow(clippy::unwrap_used, clippy::missing_docs_in_private_items)]
 

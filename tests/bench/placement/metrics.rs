@@ -1,5 +1,5 @@
-//! The judge: how good a guest's place is, and how whole the host stays. It looks at the host and at the places alone
-//! and asks no planner.
+//! The judge: how good a guest's placement is, and how unfragmented the host stays. It uses only
+//! the host and the placements, and no planner.
 
 use super::hosts::{parted, unused};
 use super::model::{Ask, Place};
@@ -21,7 +21,7 @@ pub const WHOLE: usize = 5;
 /// Place of the share of local memory.
 pub const MEMORY: usize = 6;
 
-/// Is what a guest's place is worth; none: the metric does not apply to it.
+/// The metrics of a guest's placement; none: the metric does not apply to it.
 pub type Quality = [Option<f64>; METRICS.len()];
 
 /// Differences below this are rounding.
@@ -34,11 +34,11 @@ const MOST_LINKED: usize = 16;
 pub struct Judge<'a> {
     /// The host.
     topology: &'a Topology,
-    /// What guests of this host ask for.
+    /// The sizes of guests on this host.
     pub sizes: Sizes,
-    /// Node of each GPU; those whose node nobody knows are missing.
+    /// Node of each GPU; those with an unknown node are missing.
     homes: BTreeMap<Bdf, NodeId>,
-    /// Most links inside any set of so many GPUs of the empty host.
+    /// The most links inside any set of GPUs of the empty host, by the set's size.
     most_links: Vec<u64>,
 }
 
@@ -49,7 +49,7 @@ fn float(count: usize) -> f64 {
 }
 
 impl<'a> Judge<'a> {
-    /// Looks at a host.
+    /// Builds the judge of a host.
     pub fn new(topology: &'a Topology) -> Judge<'a> {
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
         let homes = gpus.iter().filter_map(|&gpu| Some((gpu, home(topology, gpu)?))).collect();
@@ -65,7 +65,7 @@ impl<'a> Judge<'a> {
         Judge { topology, sizes: Sizes::of(topology), homes, most_links }
     }
 
-    /// What a guest's place is worth beside the other guests.
+    /// The metrics of a guest's placement beside the other guests.
     pub fn quality(&self, others: &[Place], ask: &Ask, place: &Place) -> Quality {
         let near = |devices: &[Bdf]| self.near(&place.gpus, devices);
         [
@@ -126,7 +126,7 @@ impl<'a> Judge<'a> {
         float(threads) / float(place.pins.len().max(1))
     }
 
-    /// The share of the vCPUs that stand on the nodes of the GPUs, in proportion to these but for whole cores.
+    /// The share of the vCPUs on the nodes of the GPUs, in proportion to these up to whole cores.
     fn local(&self, place: &Place) -> Option<f64> {
         let parts = self.parts(place)?;
         let vcpus = self.vcpus(place);
@@ -138,7 +138,7 @@ impl<'a> Judge<'a> {
         (all > 0.0).then(|| vcpus.iter().map(share).sum::<f64>().min(1.0))
     }
 
-    /// The share of the memory that stands on the nodes of the GPUs, likewise; what is bound nowhere counts by the
+    /// The share of the memory on the nodes of the GPUs, likewise; unbound memory counts by the
     /// nodes' sizes.
     fn memory(&self, ask: &Ask, place: &Place) -> Option<f64> {
         let has = |node: &&NumaNode| !node.memory_kib.is_zero();
@@ -247,7 +247,7 @@ impl<'a> Judge<'a> {
         classes.iter().rev().map(|(size, _)| *size).find(|size| room(*size)).unwrap_or(0)
     }
 
-    /// What is wrong with a place as such: anything used twice, not there, or not as asked.
+    /// The faults of a placement as such: resources used twice, missing, or not as requested.
     pub fn faults(&self, others: &[Place], ask: &Ask, place: &Place) -> Vec<String> {
         let mut faults = Vec::new();
         let devices = |of: &Place| [&of.gpus[..], &of.along, &of.nics, &of.nvmes].concat();

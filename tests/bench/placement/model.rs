@@ -1,11 +1,12 @@
-//! What every planner of the shoot-out gets and gives: a host, what is taken, a wish; and a place or none.
+//! The interface of every planner of the shoot-out: a host, its guests and a request; and a
+//! placement or none.
 
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::Topology;
 
-/// What one guest asks for. Every planner gets the same numbers.
+/// The request for one guest. Every planner gets the same numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
     /// GPUs.
@@ -20,12 +21,12 @@ pub struct Ask {
     pub nvmes: u32,
 }
 
-/// Where a guest stands; nothing in it is checked: that is the judge's work (metrics).
+/// The placement of a guest; it is not checked here but by the judge (metrics).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
     /// GPUs.
     pub gpus: Vec<Bdf>,
-    /// NVSwitches and whatever else has to come along.
+    /// NVSwitches and other devices that have to be passed along.
     pub along: Vec<Bdf>,
     /// NICs.
     pub nics: Vec<Bdf>,
@@ -39,12 +40,12 @@ pub struct Place {
     pub memory: Vec<(NodeId, MemSize)>,
 }
 
-/// Is one planner.
+/// One planner.
 pub trait Policy {
     /// Its name in the table.
     fn name(&self) -> String;
     /// Inputs that it does not have, in a few words each: `PCIe switches`, `NVLink partitions`.
     fn lacks(&self) -> &'static [&'static str];
-    /// Finds a place on a host where these guests already stand; none: it refuses.
+    /// Finds a placement on a host with these guests; none: it refuses.
     fn place(&self, host: &Topology, guests: &[Place], ask: &Ask) -> Option<Place>;
 }

@@ -9,19 +9,19 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::topology::{DeviceKind, FabricModel, PciDevice, Proximity, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Is what a set costs, field by field in the order in which they count; the smaller, the better.
+/// The cost of a set, compared field by field in this order; smaller is better.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Minus the NVLinks inside, where GPUs are linked directly.
+    /// Minus the NVLinks inside, if GPUs are linked directly.
     pub nvlink: i64,
-    /// Nodes that its GPUs stand on.
+    /// Number of nodes of its GPUs.
     pub nodes: usize,
     /// How far the wanted NICs and drives are, summed: 0 with no host bridge between, 1 on a node of the set, else 2.
     pub far: usize,
-    /// Packages, root complexes and PCIe switches that its GPUs hang below.
+    /// Packages, root complexes and PCIe switches above its GPUs.
     pub span: [usize; 3],
-    /// Free GPUs that the next guest cannot use, expected, times 100; on an aligned board what the best policy carries
-    /// less from the state that the set leaves, in 4096ths of a GPU.
+    /// Free GPUs that the next guest cannot use, expected, times 100; on an aligned board the loss
+    /// of the best policy from the state that the set leaves, in 4096ths of a GPU.
     pub future: i64,
     /// NVLinks between the set and GPUs that stay free.
     pub cut: u64,
@@ -37,7 +37,7 @@ fn whole(value: f64) -> i64 {
     value.round() as i64
 }
 
-/// Is a host with what is taken, for guests of default size.
+/// A host with what is taken, for guests of default size.
 pub struct Board<'a> {
     /// The host.
     topology: &'a Topology,
@@ -45,11 +45,11 @@ pub struct Board<'a> {
     pub gpus: Vec<Bdf>,
     /// Home of each.
     homes: Vec<NodeId>,
-    /// Places of the GPUs that nobody has.
+    /// Indexes of the free GPUs.
     pub free: Vec<usize>,
     /// Whole free cores of each node.
     cores: BTreeMap<NodeId, usize>,
-    /// Places of each guest's GPUs.
+    /// Indexes of each guest's GPUs.
     guests: Vec<Vec<usize>>,
     /// Free NICs and free drives, with how many of them are wanted.
     wishes: [(Vec<Bdf>, usize); 2],
@@ -57,12 +57,13 @@ pub struct Board<'a> {
     values: &'a [f64],
 }
 
-/// What is wanted: GPUs, NICs, drives.
+/// The request: GPUs, NICs, drives.
 pub type Want = [usize; 3];
 
 impl<'a> Board<'a> {
-    /// Looks at a host where these guests stand, for one that wants so many NICs and drives, too; `values` are those of
-    /// the states of its board, where its partitions are halves of halves.
+    /// Builds the board of a host with these guests, for a guest that also wants this many NICs and
+    /// drives; `values` are those of the states of its board, if its partitions are halves of
+    /// halves.
     pub fn new(
         topology: &'a Topology,
         guests: &[Place],
@@ -172,7 +173,7 @@ impl<'a> Board<'a> {
         links.map(|link| u64::from(link.links)).sum()
     }
 
-    /// The bridges above a GPU that are its PCIe switch; itself where it hangs below none.
+    /// The bridges above a GPU that are its PCIe switch; itself if there is none.
     fn switch(&self, gpu: usize) -> Bdf {
         match self.topology.path_to_root(self.gpus[gpu])[..] {
             [_, _, upstream, _, ..] => upstream,
@@ -200,7 +201,8 @@ impl<'a> Board<'a> {
             }
             return left.len() - usable.len();
         }
-        // Where each GPU's guests of this size go: 0 and its switch, 1 and its node, 2 for the host.
+        // The unit that guests of this size on each GPU fit below: 0 and its switch, 1 and its
+        // node, 2 for the host.
         let all = 0..self.gpus.len();
         let room = |gpu: usize| {
             let switch = self.switch(gpu);
@@ -221,7 +223,7 @@ impl<'a> Board<'a> {
         left.len() - rooms.values().map(|free| free / size * size).sum::<usize>()
     }
 
-    /// What a set costs.
+    /// The cost of a set.
     pub fn key(&self, set: &[usize]) -> Key {
         let pairs = |a: &[usize], b: &[usize]| -> u64 {
             a.iter().map(|x| b.iter().map(|y| self.links(*x, *y)).sum::<u64>()).sum()

@@ -13,8 +13,8 @@ use gpuvm_core::topology::{DeviceKind, Topology};
 pub struct Ours {
     /// Rules that may be broken.
     pub allow: Allow,
-    /// Whether GPUs have a share of nodes without, as they have by default. No peer knows such a share, and what counts
-    /// here is what stands beside the GPUs; so without it unless said.
+    /// Whether GPUs also get a share of nodes without GPUs, as by default. No peer has such a
+    /// share, and the comparison is about the nodes of the GPUs; so it is off unless set.
     pub wide: bool,
 }
 
@@ -56,8 +56,8 @@ pub fn request(ask: &Ask, allow: Allow) -> Request {
     request
 }
 
-/// What a guest holds. Each core of its emulator is said as an I/O thread's, too, since a pin over several cores alone
-/// would hold none of them.
+/// What a guest holds. Each core of its emulator is also listed as an I/O thread's, since a pin
+/// over several cores alone would hold none of them.
 pub fn held(host: &Topology, at: usize, guest: &Place) -> Held {
     let some = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
     let cores = host.cores().iter().map(|core| core.pcpus.and(&guest.emulator));
@@ -73,7 +73,7 @@ pub fn held(host: &Topology, at: usize, guest: &Place) -> Held {
     }
 }
 
-/// A placement in the shoot-out's terms. What comes along for the sake of an IOMMU group stands last in it.
+/// A placement in the shoot-out's terms. Devices passed along because of an IOMMU group come last.
 fn placed(host: &Topology, placement: &Placement, ask: &Ask) -> Place {
     let of = |kind: DeviceKind, number: u32| -> Vec<Bdf> {
         let is = |bdf: &&Bdf| host.device(**bdf).is_some_and(|device| device.kind() == kind);

@@ -1,5 +1,5 @@
-//! The picture of the shoot-out: for each host the share of the asked GPUs that each planner lets in, over the load.
-//! Plain SVG, written by hand: no library is worth its weight for lines and words.
+//! The picture of the shoot-out: for each host the share of the requested GPUs that each planner
+//! admits, over the load. Plain SVG, written by hand: lines and words need no library.
 
 use super::stream::Variant;
 use super::table::Sheet;
@@ -18,7 +18,7 @@ const LINE: f64 = 18.0;
 /// Lines of the legend's entries side by side.
 const LEGEND_COLUMNS: usize = 4;
 
-/// Is one planner's curve on one host: load and share.
+/// One planner's curve on one host: load and share.
 struct Curve {
     /// The planner.
     name: String,
@@ -47,7 +47,7 @@ fn curves(host: &str, sheets: &[Sheet]) -> Vec<Curve> {
     curves
 }
 
-/// A colour for the planner of this place: hues far apart, ours black.
+/// A colour for the planner of this index: hues far apart, ours black.
 fn colour(place: usize) -> String {
     match place {
         0 => "#000000".into(),
@@ -183,7 +183,7 @@ mod tests {
     use super::super::run::Outcome;
     use super::*;
 
-    /// A sheet of two planners that let in so much.
+    /// A sheet of two planners that admitted this many.
     fn sheet(load: f64, gpus: u64) -> Sheet {
         let row = |name: &str, gpus| Outcome {
             name: name.into(),

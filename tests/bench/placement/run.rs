@@ -6,20 +6,20 @@ use super::model::{Place, Policy};
 use super::stream::Arrival;
 use std::collections::BTreeMap;
 
-/// Is what a stream of guests came to with one planner.
+/// The result of a stream of guests with one planner.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// The planner's name.
     pub name: String,
     /// Inputs that it does not have.
     pub lacks: Vec<&'static str>,
-    /// Guests that were let in.
+    /// Guests that were admitted.
     pub guests: usize,
     /// Their GPUs.
     pub gpus: u64,
     /// GPUs of all guests that came.
     pub asked: u64,
-    /// Guests that came and that were let in, by GPUs.
+    /// Guests that arrived and that were admitted, by GPUs.
     pub classes: BTreeMap<u32, (usize, usize)>,
     /// GPUs in use over the GPUs of the host, on average over time.
     pub utilisation: f64,
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub split: f64,
     /// The most of them at an arrival.
     pub most_split: usize,
-    /// What was wrong with places, the first few, and how often.
+    /// The faults of placements: the first few, and their number.
     pub faults: (Vec<String>, usize),
     /// Time of each plan, in µs, by the caller's clock.
     pub times_us: Vec<f64>,
@@ -44,8 +44,8 @@ impl Outcome {
         (weight > 0.0).then_some(sum / weight)
     }
 
-    /// Whether every guest had all that the rules ask for: NVLink, local vCPUs and memory, whole cores; and nothing
-    /// that it cannot have.
+    /// Whether every guest got all that the rules require: NVLink, local vCPUs and memory, whole
+    /// cores; and nothing that it cannot have.
     pub fn full_quality(&self) -> bool {
         let full = |metric| self.mean(metric).is_none_or(|mean| mean > 1.0 - EPSILON);
         use super::metrics::{LOCAL, MEMORY, NVLINK};
@@ -54,13 +54,13 @@ impl Outcome {
             && self.faults.1 == 0
     }
 
-    /// The share of the asked GPUs that were let in.
+    /// The share of the requested GPUs that were admitted.
     #[allow(clippy::cast_precision_loss)]
     pub fn admitted(&self) -> f64 {
         self.gpus as f64 / self.asked.max(1) as f64
     }
 
-    /// The share of the guests of a size that were let in.
+    /// The share of the guests of a size that were admitted.
     #[allow(clippy::cast_precision_loss)]
     pub fn acceptance(&self, gpus: u32) -> Option<f64> {
         let (came, entered) = self.classes.get(&gpus)?;
@@ -80,10 +80,10 @@ impl Outcome {
     }
 }
 
-/// Is the guests of a host over time.
+/// The guests of a host over time.
 #[derive(Debug, Clone, Default)]
 pub struct State {
-    /// Where they stand.
+    /// Their placements.
     pub guests: Vec<Place>,
     /// When each leaves.
     leaves: Vec<f64>,
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Lets a guest in.
+    /// Admits a guest.
     pub fn enter(&mut self, place: Place, leaves: f64) {
         self.guests.push(place);
         self.leaves.push(leaves);
@@ -111,7 +111,7 @@ impl State {
 /// Faults that are kept as text.
 const FAULTS_KEPT: usize = 5;
 
-/// Runs a stream; `clock` gives a time in µs, or always 0 where time does not matter.
+/// Runs a stream; `clock` gives a time in µs, or always 0 if time does not matter.
 #[allow(clippy::cast_precision_loss)]
 pub fn run(
     host: &Host,

@@ -1,5 +1,5 @@
-//! Streams of guests: who comes when, what it wants, when it leaves. The same stream for every planner; numbers come
-//! from a seed, so a run can be repeated.
+//! Streams of guests: arrival times, requests and departure times. The same stream for every
+//! planner; numbers come from a seed, so a run can be repeated.
 
 use super::hosts::usable;
 use super::model::Ask;
@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 /// Sizes of guests in GPUs with their share of the arrivals (gpuvm-placement(7), METRICS).
 pub const CLASSES: [(u32, f64); 5] = [(1, 0.40), (2, 0.25), (4, 0.20), (8, 0.10), (16, 0.05)];
 
-/// Loads: GPUs that the arrivals ask for at a time, over the GPUs of the host.
+/// Loads: GPUs requested at any time, over the GPUs of the host.
 pub const LOADS: [f64; 3] = [0.60, 0.80, 0.95];
 
-/// Is what guests want beside GPUs.
+/// What guests request beside GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
     /// Their GPUs' share of the cores.
     Plain,
-    /// NICs and NVMe drives, too: one for each GPU where the host has so many, else as many for each as there are on
-    /// average.
+    /// Also NICs and NVMe drives: one for each GPU if the host has enough, otherwise the average
+    /// number per GPU.
     Devices,
     /// One thread more, for guests whose cores have two: an odd number of vCPUs.
     Odd,
@@ -33,7 +33,7 @@ impl Variant {
     /// All of them.
     pub const ALL: [Variant; 4] = [Variant::Plain, Variant::Devices, Variant::Odd, Variant::Hungry];
 
-    /// In a word.
+    /// The variant in a word.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
@@ -44,20 +44,20 @@ impl Variant {
     }
 }
 
-/// Is one guest of a stream.
+/// One guest of a stream.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     /// When it comes; a guest lives for 1 on average.
     pub at: f64,
-    /// When it leaves, if it was let in.
+    /// When it leaves, if it was admitted.
     pub leaves: f64,
     /// Its place in the host's classes.
     pub class: usize,
-    /// What it asks for.
+    /// Its request.
     pub ask: Ask,
 }
 
-/// Is a generator of random numbers from a seed: splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// A generator of random numbers from a seed: splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
@@ -82,13 +82,13 @@ impl Random {
         usize::try_from(self.bits() % end as u64).unwrap_or(0)
     }
 
-    /// A time that passes until something happens that happens `rate` times in 1.
+    /// The time until the next event of a process with `rate` events per unit of time.
     pub fn exponential(&mut self, rate: f64) -> f64 {
         -(1.0 - self.unit()).ln() / rate
     }
 }
 
-/// Is how guests of a host are sized: by the share of its GPUs in cores, memory and devices.
+/// The sizes of guests on a host: the share of its GPUs in cores, memory and devices.
 #[derive(Debug, Clone)]
 pub struct Sizes {
     /// GPUs of each node, the largest number first.
@@ -130,7 +130,8 @@ fn small(number: usize) -> u32 {
 }
 
 impl Sizes {
-    /// Looks at a host. A GPU's part of a node is the smallest that any node gives, so that sizes fit everywhere.
+    /// Derives the sizes of a host. A GPU's share of a node is the smallest of all nodes, so that
+    /// sizes fit everywhere.
     pub fn of(topology: &Topology) -> Sizes {
         let largest = topology.nodes().iter().max_by_key(|n| n.pcpus.len()).map(|n| n.os_index);
         let mut by_node: BTreeMap<NodeId, u32> = BTreeMap::new();
@@ -161,7 +162,7 @@ impl Sizes {
         Sizes { by_node, ..sizes }
     }
 
-    /// Nodes that so many GPUs stand on at least.
+    /// The fewest nodes that this many GPUs are on.
     pub fn nodes(&self, gpus: u32) -> u32 {
         let mut left = gpus;
         let needed = self.by_node.iter().take_while(|there| {
@@ -172,7 +173,8 @@ impl Sizes {
         small(needed.count()).max(1)
     }
 
-    /// What a guest of so many GPUs asks for: its share, less one core of each node for its emulator.
+    /// The request of a guest with this many GPUs: its share, less one core of each node for its
+    /// emulator.
     pub fn ask(&self, gpus: u32) -> Ask {
         let cores = (self.cores * gpus).saturating_sub(self.nodes(gpus)).max(1);
         Ask {
@@ -192,7 +194,7 @@ impl Sizes {
         fit.into_iter().map(|(size, share)| (size, share / sum)).collect()
     }
 
-    /// An ask changed as a variant says.
+    /// A request changed for a variant.
     fn vary(&self, mut ask: Ask, variant: Variant, random: &mut Random) -> Ask {
         let dice = random.unit();
         match variant {
@@ -210,7 +212,7 @@ impl Sizes {
         ask
     }
 
-    /// A stream of so many arrivals.
+    /// A stream of this many arrivals.
     pub fn stream(&self, load: f64, variant: Variant, arrivals: usize, seed: u64) -> Vec<Arrival> {
         let classes = self.classes();
         let mean: f64 = classes.iter().map(|(size, share)| f64::from(*size) * share).sum();

@@ -6,14 +6,14 @@ use super::stream::Variant;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Is what all planners came to with one stream.
+/// The results of all planners with one stream.
 #[derive(Debug, Clone)]
 pub struct Sheet {
     /// The host's name.
     pub host: String,
     /// Load of the stream.
     pub load: f64,
-    /// What its guests want.
+    /// The variant of its guests.
     pub variant: Variant,
     /// One for each planner, ours first.
     pub rows: Vec<Outcome>,
@@ -21,7 +21,7 @@ pub struct Sheet {
     pub limits: Vec<(String, Vec<(u32, f64)>)>,
 }
 
-/// The sizes that stand in the table.
+/// The sizes in the table.
 const SIZES: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// A share with three digits; a dash for none.
@@ -118,7 +118,7 @@ pub fn lacks(sheets: &[Sheet]) -> String {
 mod tests {
     use super::*;
 
-    /// A sheet with one planner that let in one of two guests.
+    /// A sheet with one planner that admitted one of two guests.
     fn sheet() -> Sheet {
         let row = Outcome {
             name: "a, b".into(),

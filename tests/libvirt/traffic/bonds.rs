@@ -1,5 +1,5 @@
-//! A bond of two of the host's NICs below a bridge, in each mode that the program makes; behind it what a switch is for that
-//! mode.
+//! A bond of two of the host's NICs below a bridge, in each mode that the program makes; behind it
+//! the switch configuration of that mode.
 
 use super::lan::{GUEST, Lan, Side};
 use super::{BONDED, LARGE, mib};
@@ -39,7 +39,7 @@ far link set switch up
 /// The modes.
 const MODES: [BondMode; 4] =
     [BondMode::RoundRobin, BondMode::Xor, BondMode::Lacp, BondMode::ActiveBackup];
-/// The NIC of the guest that is looked at.
+/// The guest's NIC under test.
 const NIC: &str = "0b";
 
 impl Lan {
@@ -73,7 +73,8 @@ impl Lan {
     }
 }
 
-/// In each mode packets of every size pass both ways, also when one NIC of two is out, and the doctor knows which.
+/// In each mode packets of every size pass both ways, also when one of two NICs is down, and the
+/// doctor reports which.
 pub fn each(lan: &mut Lan) {
     let address = lan.address(NIC).unwrap();
     assert_eq!(lan.guest(&format!("on {NIC} ip link set nic mtu 9000")).0, 0);
@@ -115,7 +116,7 @@ pub fn each(lan: &mut Lan) {
     sound(lan, "at last");
 }
 
-/// The doctor finds nothing, and has looked at the bond and both its NICs.
+/// The doctor finds nothing, and has checked the bond and both its NICs.
 fn sound(lan: &Lan, when: &str) {
     let (code, out, err) = lan.gpuvm(&["network", "doctor", GUEST]);
     assert!(code == 0 && !out.contains("warning:"), "{when}: {out}{err}");

@@ -1,9 +1,10 @@
-//! Every break that can be made here, by the command that makes it and the one that mends it, and where the doctor has to
-//! see it.
+//! Every break that can be made here, with the command that causes it, the one that repairs it, and
+//! the place where the doctor must find it.
 
 use super::lan::{GUEST, Lan};
 
-/// One break: what makes it, what mends it, the NIC, the hop, the rule. `TAP` stands for the device of that NIC.
+/// One break: its cause, its repair, the NIC, the hop, the rule. `TAP` stands for the device of
+/// that NIC.
 type Break = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 /// The breaks.
@@ -81,7 +82,7 @@ const BREAKS: &[Break] = &[
     ),
 ];
 
-/// Makes and mends each break.
+/// Causes and repairs each break.
 pub fn each(lan: &mut Lan) {
     for (make, mend, nic, hop, rule) in BREAKS {
         let (tap, address) = (lan.tap(nic), lan.address(nic).unwrap());
@@ -106,7 +107,7 @@ pub fn each(lan: &mut Lan) {
     let alone = ["05", "bridge br1", "bridge-without-nic"].map(str::to_owned).into();
     assert!(code == 0 && found.contains(&alone), "{code}: {found:?}");
     lan.host("ip link set nic1 master br1");
-    // These cannot be mended without a new start.
+    // These cannot be repaired without a restart.
     lan.host("kill $(cat /run/libvirt/network/alone.pid)");
     lan.finds("03", "DHCP server", "dnsmasq-missing");
     let (done, said) = lan.virsh(&["net-destroy", "lab"]);

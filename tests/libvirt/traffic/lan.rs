@@ -1,4 +1,4 @@
-//! The place: the host's NICs, the LAN behind them, the guest, and what each of them is told to do.
+//! The test network: the host's NICs, the LAN behind them, the guest, and commands for each.
 
 use super::{BONDED, Net};
 use crate::support::daemon::{Daemon, Tiny};
@@ -34,7 +34,7 @@ ip address add 10.50.2.2/24 dev nic2
 ip address add 10.50.3.2/24 dev nic3
 sysctl -qw net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=0
 ";
-/// Is somebody who is no guest.
+/// A peer that is not a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The host.
@@ -43,7 +43,7 @@ pub enum Side {
     Lan,
 }
 
-/// Is the place.
+/// The test network.
 pub struct Lan {
     /// The libvirtd.
     daemon: Daemon,
@@ -69,12 +69,13 @@ impl Drop for Lan {
 }
 
 impl Lan {
-    /// Makes it, for a guest on these networks; none, with the reason told, where the machine cannot have it.
+    /// Sets it up for a guest on these networks; none, with the reason reported, if the machine
+    /// cannot have it.
     pub fn new(nets: &[&'static Net]) -> Option<Lan> {
         let daemon = Daemon::own(None)?;
         let dir = daemon.fresh_dir("traffic");
         Tiny::new(&dir)?;
-        // It ends with the tests, however these end.
+        // It ends with the test run, however that ends.
         let mut holder = Command::new("setpriv");
         holder.args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "100000"]);
         let holder = holder.stdin(Stdio::null()).spawn().unwrap();
@@ -207,13 +208,14 @@ impl Lan {
         }
     }
 
-    /// Tells the guest to do something; its exit code and what it printed, or none where it does not answer in time.
+    /// Runs a command in the guest. Returns its exit code and output, or none if it does not answer
+    /// in time.
     fn answer(&mut self, line: &str, seconds: u64) -> Option<(i32, String)> {
-        /// Numbers the questions, so that no late answer is taken for another's.
+        /// Numbers the commands, so that a late answer is not mistaken for another's.
         static ASKED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = ASKED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let console = self.console.as_mut().expect("the guest was started");
-        // In two pieces, so that an echo of the line is not taken for its end.
+        // Split in two, so that an echo of the line is not mistaken for its end.
         writeln!(console, "echo be''gun {number}; {line}; echo en''ded {number} $?").unwrap();
         let (begun, ended) = (format!("begun {number}"), format!("ended {number} "));
         let until = Instant::now() + Duration::from_secs(seconds);
@@ -231,13 +233,13 @@ impl Lan {
         None
     }
 
-    /// The same, which has to be answered.
+    /// Runs a command in the guest, which must answer.
     pub fn guest(&mut self, line: &str) -> (i32, String) {
         let answer = self.answer(line, 300);
         answer.unwrap_or_else(|| panic!("the guest does not answer `{line}`"))
     }
 
-    /// Tells the guest to do something in the background, and does not look at what comes of it.
+    /// Runs a command in the guest in the background, and ignores its result.
     pub fn quietly(&self, line: &str) {
         let mut console = self.console.as_ref().expect("the guest was started");
         writeln!(console, "{line} >/dev/null 2>&1 &").unwrap();
@@ -299,7 +301,7 @@ impl Lan {
         }
     }
 
-    /// Whether the guest's NIC reaches an address as it should: where it should it may take its time.
+    /// Whether the guest's NIC reaches an address as expected; if it should, retries are allowed.
     pub fn ping(&mut self, nic: &str, to: &str, size: u32, should: bool) -> bool {
         let seconds = if should { 20 } else { 1 };
         self.guest(&format!("on {nic} ping -c 1 -W {seconds} -q -s {size} {to} >/dev/null 2>&1")).0
@@ -321,7 +323,8 @@ impl Lan {
         row.unwrap_or_else(|| panic!("{nic}: {said}")).split_whitespace().next().unwrap().to_owned()
     }
 
-    /// What the doctor finds: for each finding the NIC's last byte, the hop and the rule; and its exit code.
+    /// The doctor's findings, each with the NIC's last byte, the hop and the rule; and its exit
+    /// code.
     pub fn doctor(&self) -> (i32, Vec<(String, String, String)>, String) {
         let (code, out, err) = self.gpuvm(&["network", "doctor", GUEST, "--json"]);
         let answer: serde_json::Value =

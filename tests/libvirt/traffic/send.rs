@@ -1,4 +1,4 @@
-//! Data from one to the other, counted where it arrives.
+//! Data transfers, counted at the receiver.
 
 use super::NETS;
 use super::lan::{Lan, Side};
@@ -23,8 +23,9 @@ for more in $3 $4; do
 done
 "#;
 
-/// A command that connects to an address and sends so many bytes; it tries again while nobody listens there. `nc` itself
-/// moves 1 KiB at a time, which takes an emulated guest ten times as long.
+/// A command that connects to an address and sends this many bytes; it tries again while nobody
+/// listens there. `nc` itself moves 1 KiB at a time, which takes an emulated guest ten times as
+/// long.
 fn send(on: &str, ip: &str, bytes: u64) -> String {
     let send = format!("dd if=/dev/zero bs=65536 count={} 2>/dev/null", bytes >> 16);
     let send = format!("{on} busybox nc {ip} 5000 -e sh -c '{send}'");
@@ -42,7 +43,7 @@ impl Lan {
         self.guest(&format!("{{ {} & }}", count(&format!("on {nic}"), "/got")));
     }
 
-    /// What it has counted, once nothing more comes.
+    /// Its count, after no more data arrives.
     fn heard(&mut self) -> u64 {
         self.guest("wait $!; cat /got").1.parse().unwrap()
     }
@@ -112,8 +113,8 @@ impl Lan {
         (after - before) / 1000.0 / (ended - begun)
     }
 
-    /// How fast they pass at least, with all that a transfer needs: without a limit all of it may pass between two looks of
-    /// the meter.
+    /// A lower bound of the speed, which includes the transfer's overhead: without a limit all data
+    /// may pass between two readings of the meter.
     pub fn speed_at_least(&mut self, inbound: bool) -> f64 {
         let begun = std::time::Instant::now();
         self.transfer(inbound) as f64 / 1000.0 / begun.elapsed().as_secs_f64()

@@ -1,7 +1,8 @@
-//! What a baseline sees of a host: the same cores, memory and devices for each, less what guests hold.
+//! The host as a baseline sees it: the same cores, memory and devices for each, less what guests
+//! hold.
 //!
-//! Built once for each decision. Fields are places in lists, not the kernel's numbers, so that a baseline can count
-//! without looking anything up.
+//! Built once for each decision. Fields are indexes into lists, not the kernel's numbers, so that a
+//! baseline can count without looking anything up.
 
 use super::super::model::{Ask, Place};
 use gpuvm_core::bdf::Bdf;
@@ -11,7 +12,7 @@ use gpuvm_core::topology::{DeviceKind, NumaNode, PciDevice, Sriov, Topology};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Is one pcpu.
+/// One pcpu.
 #[derive(Debug, Clone, Copy)]
 pub struct Thread {
     /// The kernel's number.
@@ -22,7 +23,7 @@ pub struct Thread {
     pub free: bool,
 }
 
-/// Is one core.
+/// One core.
 #[derive(Debug, Clone)]
 pub struct Core {
     /// Its node.
@@ -35,7 +36,7 @@ pub struct Core {
     pub threads: Range<usize>,
 }
 
-/// Is one node.
+/// One node.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The kernel's number.
@@ -44,28 +45,28 @@ pub struct Node {
     pub cores: Vec<usize>,
     /// Memory that guests may have.
     pub memory: MemSize,
-    /// What no guest holds of it.
+    /// The part that no guest holds.
     pub free: MemSize,
     /// Nodes by distance, itself first.
     pub near: Vec<usize>,
 }
 
-/// Is one function that a guest may ask for.
+/// A function that a guest may request.
 #[derive(Debug, Clone, Copy)]
 pub struct Device {
     /// Its address.
     pub bdf: Bdf,
-    /// Its node, where the kernel names one.
+    /// Its node, if the kernel reports one.
     pub node: Option<usize>,
     /// Vendor and device id.
     pub product: (u16, u16),
-    /// Whether it answers and the host does not use it.
+    /// Whether it responds and the host does not use it.
     pub usable: bool,
     /// Whether it is usable and no guest holds it.
     pub free: bool,
 }
 
-/// Is a host with what its guests hold.
+/// A host with what its guests hold.
 #[derive(Debug)]
 pub struct Host<'a> {
     /// The host itself.
@@ -74,7 +75,7 @@ pub struct Host<'a> {
     pub nodes: Vec<Node>,
     /// Packages.
     pub packages: usize,
-    /// Level-3 caches, the one that stands for unknown ones included.
+    /// Level-3 caches, including the placeholder for unknown ones.
     pub l3: usize,
     /// Cores, by lowest pcpu.
     pub cores: Vec<Core>,
@@ -99,7 +100,7 @@ fn usable_memory(node: &NumaNode) -> MemSize {
 }
 
 impl<'a> Host<'a> {
-    /// Looks at a host and its guests.
+    /// Builds the view of a host with its guests.
     pub fn new(topology: &'a Topology, guests: &[Place]) -> Host<'a> {
         let held = |guest: &Place| -> Vec<Bdf> {
             [&guest.gpus[..], &guest.along, &guest.nics, &guest.nvmes].concat()
@@ -224,7 +225,7 @@ impl<'a> Host<'a> {
         free.get(..partition.nvswitches as usize).map(<[Bdf]>::to_vec)
     }
 
-    /// Memory that is bound nowhere: the kernel takes it where the vCPUs run, and what does not fit there from the
+    /// Memory without a binding: the kernel allocates it where the vCPUs run, and the rest from the
     /// nearest other nodes with cores. None: it does not fit at all.
     pub fn first_touch(&self, size: MemSize, threads: &[usize]) -> Option<Vec<(NodeId, MemSize)>> {
         let mut weights = vec![0u64; self.nodes.len()];
@@ -331,7 +332,8 @@ fn taken(guests: &[Place]) -> CpuSet {
     taken
 }
 
-/// The pcpus of a small set, taken from its end: on a host of thousands going through all numbers below is what costs.
+/// The pcpus of a small set, taken from its end: on a host with thousands of pcpus, iterating over
+/// all lower numbers is expensive.
 fn ascending(set: &CpuSet) -> Vec<PcpuId> {
     let (mut left, mut list) = (set.clone(), Vec::new());
     while let Some(last) = left.last() {
@@ -365,13 +367,13 @@ fn host_drives(topology: &Topology) -> BTreeSet<Bdf> {
     used.filter_map(|drive| drive.bdf).collect()
 }
 
-/// Whether a function's ids are those of something that answers.
+/// Whether a function's IDs show that it responds.
 fn answers(device: &PciDevice) -> bool {
     [device.vendor, device.device].iter().all(|&id| id != 0 && id != 0xffff)
 }
 
-/// Whether a function may be passed through: it answers, is no physical function with virtual ones, and neither it nor
-/// its IOMMU group is in the host's use.
+/// Whether a function may be passed through: it responds, is no physical function with virtual
+/// ones, and neither it nor its IOMMU group is used by the host.
 fn usable(topology: &Topology, drives: &BTreeSet<Bdf>, device: &PciDevice) -> bool {
     let used = |device: &PciDevice| {
         drives.contains(&device.bdf)

@@ -1,5 +1,5 @@
-//! Kata Containers: a sandbox is right-sized to one node where everything fits it, else spread over all
-//! (gpuvm-placement(7), OTHER PLANNERS).
+//! Kata Containers: a sandbox is right-sized to one node if everything fits there, otherwise spread
+//! over all (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Kata pins one vCPU to one pcpu but books nothing between sandboxes, so two of them would run on the same pcpus
 //! (issue 13539, quoted there); here it takes free pcpus, as if it did. Devices are the caller's: the lowest free.
@@ -66,8 +66,8 @@ fn on(host: &Host<'_>, node: usize, number: usize) -> Option<Vec<usize>> {
     (threads.len() == number).then_some(threads)
 }
 
-/// vCPUs and memory over all nodes with cores, in proportion to their numbers of pcpus; none: some node has not its
-/// part.
+/// vCPUs and memory over all nodes with cores, in proportion to their numbers of pcpus; none: some
+/// node lacks its part.
 #[allow(clippy::type_complexity)] // threads, and memory by node
 fn everywhere(host: &Host<'_>, ask: &Ask) -> Option<(Vec<usize>, Vec<(usize, MemSize)>)> {
     let all = host.threads.len();
@@ -134,7 +134,8 @@ mod tests {
         assert_eq!(join(&place.pins), "0-3,8-9,12-13");
         let gib: Vec<u64> = place.memory.iter().map(|(_, size)| size.kib() >> 20).collect();
         assert_eq!(gib, [4, 2, 2]);
-        // One GPU left would be on node 2, and nothing holds the others: refused for want of GPUs only.
+        // One GPU left would be on node 2, and nothing holds the others: refused only because of
+        // missing GPUs.
         assert!(Kata.place(&topology, &[place], &ask(1, 1)).is_none());
     }
 }

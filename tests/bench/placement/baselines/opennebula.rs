@@ -63,7 +63,7 @@ impl Policy for OpenNebula {
 /// vCPUs and memory of a guest node.
 type Wish = (usize, MemSize);
 
-/// Is where a guest node goes.
+/// The host nodes of a guest node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seat {
     /// Node of its pcpus.
@@ -97,7 +97,7 @@ fn schedule(host: &Host<'_>, wanted: &[Wish], near: &[bool]) -> Option<(Vec<Seat
     })
 }
 
-/// Is what is left while a guest is scheduled.
+/// The remaining resources while a guest is scheduled.
 struct State {
     /// Free groups of threads of one core, by node.
     groups: Vec<usize>,
@@ -161,8 +161,8 @@ mod tests {
     use super::super::testhost::{GPU, add, ask, even, join, only_free, rows};
     use super::*;
 
-    /// Is a case: free pcpus, vCPUs of each guest node, nodes that carry devices, seats' nodes (empty: refused) and
-    /// threads to a core.
+    /// A case: free pcpus, vCPUs of each guest node, nodes that carry devices, seats' nodes (empty:
+    /// refused) and threads to a core.
     type Case = (&'static str, &'static [usize], &'static [usize], &'static [usize], usize);
 
     /// Two nodes of four cores with two threads, siblings eight apart: node 0 has 0-3,8-11. By the rules of

@@ -10,7 +10,7 @@ use super::host::{Host, lowest};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::Topology;
 
-/// Is the slots, lowest index first.
+/// The slots, lowest index first.
 #[derive(Debug, Clone, Copy)]
 pub struct Slots;
 
@@ -33,8 +33,8 @@ impl Policy for Slots {
                 return None;
             }
             let threads = owned.threads(&host, index, count, ask.vcpus as usize)?;
-            // The tool knows no guests but its own; where another planner's guest holds a slot's pcpus, the slot is
-            // as good as taken.
+            // The tool knows only its own guests; if another planner's guest holds a slot's pcpus,
+            // the slot counts as in use.
             if !threads.iter().all(|&thread| host.threads[thread].free) {
                 return None;
             }
@@ -52,7 +52,7 @@ impl Policy for Slots {
     }
 }
 
-/// Is which cores belong to which GPU.
+/// The cores that belong to each GPU.
 struct Owned {
     /// Package and place among the package's GPUs, by GPU index.
     seats: Vec<(usize, usize)>,
@@ -163,7 +163,7 @@ mod tests {
         (16, 0, "0-22,24-46,48-70,72-94"),
     ];
 
-    /// vCPUs that the tool gave to so many GPUs (gpuvm-nvidia-vm(7), SIZES).
+    /// The number of vCPUs that the tool gave to this many GPUs (gpuvm-nvidia-vm(7), SIZES).
     fn vcpus(gpus: u32) -> u32 {
         match gpus {
             1 => 5,
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// A slot with a GPU that does not answer is never given, and its neighbours are.
+    /// A slot with a GPU that does not respond is never used, and its neighbours are.
     #[test]
     fn passes_over_a_dead_gpu() {
         let mut parts = dgx2().parts().clone();

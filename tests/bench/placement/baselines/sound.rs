@@ -1,4 +1,5 @@
-//! What holds for every baseline on every host: a place is what was asked for, and takes nothing that is taken.
+//! What holds for every baseline on every host: a placement is what was requested, and uses nothing
+//! that is in use.
 
 use super::super::model::{Ask, Place};
 use super::all;
@@ -85,7 +86,7 @@ fn places_are_sound_on_a_large_host() {
     }
 }
 
-/// Names are the rows of the table, so no two are alike; and every baseline lacks something.
+/// Names are the rows of the table, so they are unique; and every baseline lacks something.
 #[test]
 fn names_differ() {
     let names: BTreeSet<String> = all().iter().map(|policy| policy.name()).collect();

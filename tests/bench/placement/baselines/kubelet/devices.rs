@@ -113,8 +113,8 @@ fn choices(n: usize, k: usize) -> usize {
     all
 }
 
-/// How good the plugin holds a link to be (NVIDIA go-gpuallocator: 10 for other sockets to 50 for one switch, and 100
-/// for each NVLink).
+/// The plugin's score of a link (NVIDIA go-gpuallocator: 10 for other sockets to 50 for one switch,
+/// and 100 for each NVLink).
 fn link_score(near: Proximity) -> u32 {
     match near {
         Proximity::Same => 0,

@@ -1,13 +1,14 @@
-//! The CPU manager's distributed taker (KEP 2902): equal shares from the fewest nodes that can give them, the rest where
-//! it leaves the nodes most alike (gpuvm-placement(7), OTHER PLANNERS).
+//! The CPU manager's distributed taker (KEP 2902): equal shares from the fewest nodes that can
+//! provide them, the rest so that the nodes stay most balanced (gpuvm-placement(7), OTHER
+//! PLANNERS).
 //!
-//! The kubelet keeps a set of nodes whose memory its own search may write over when four or more nodes are tried
-//! (5.2, "caution"); this model keeps the set that was meant.
+//! The kubelet keeps a set of nodes whose memory its own search may overwrite when four or more
+//! nodes are tried (5.2, "caution"); this model keeps the set that was meant.
 
 use super::super::host::Host;
 use super::packed::{self, Level, Options, Taker};
 
-/// Is a way to spread a request over nodes.
+/// A way to spread a request over nodes.
 struct Spread {
     /// Nodes that give equal shares.
     nodes: Vec<usize>,
@@ -17,7 +18,7 @@ struct Spread {
     balance: f64,
 }
 
-/// Is a request for threads in groups.
+/// A request for threads in groups.
 #[derive(Clone, Copy)]
 struct Wish {
     /// Threads.
@@ -27,7 +28,7 @@ struct Wish {
 }
 
 impl Wish {
-    /// What each of so many nodes gives.
+    /// The share of each of this many nodes.
     fn share(self, nodes: usize) -> usize {
         self.need / nodes / self.group * self.group
     }
@@ -114,7 +115,8 @@ fn best(order: &[usize], free: &[usize], number: usize, wish: Wish) -> Option<Sp
     best
 }
 
-/// Which of the nodes give the rest, and how alike the nodes are afterwards. Larger sets are tried first.
+/// Which nodes provide the rest, and how balanced the nodes are afterwards. Larger sets are tried
+/// first.
 fn remainder(
     order: &[usize],
     nodes: &[usize],

@@ -1,25 +1,25 @@
-//! The topology manager: hints of each provider, their merge, and who is admitted
+//! The topology manager: hints of each provider, their merge, and which pods are admitted
 //! (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Masks are sets of nodes, bit by place. The kubelet goes through the cross product of all providers' hints; here the
 //! same masks are found by counting supersets, which gives the same answer for eight nodes in microseconds.
 
-/// Nodes that the topology manager takes by default (KEP 4622).
+/// The most nodes that the topology manager accepts by default (KEP 4622).
 pub const MOST_NODES: usize = 8;
 
-/// Is where one provider could give what is asked for.
+/// Nodes from which a provider could satisfy the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hint {
-    /// Nodes; none: wherever.
+    /// Nodes; none: any.
     pub mask: Option<u32>,
     /// Whether it needs no more nodes than the provider would at best.
     pub preferred: bool,
 }
 
-/// Is one provider's hints; none: it has no opinion. An empty list: it cannot give it.
+/// The hints of a provider; none: no preference. An empty list: it cannot satisfy the request.
 pub type Hints = Option<Vec<Hint>>;
 
-/// Is which pods are admitted.
+/// Which pods are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// All, and no hint counts.
@@ -85,7 +85,7 @@ fn best(nodes: usize, every: u32, lists: &[Vec<Hint>]) -> Hint {
     let masks = || 1..=every;
     let narrow = |mask: &u32| (mask.count_ones(), *mask);
     if let Some(mask) = masks().filter(|&mask| preferred(mask)).min_by_key(narrow) {
-        // Where no provider names a node, all masks qualify and the answer is the whole host.
+        // If no provider names a node, all masks qualify and the answer is the whole host.
         let free = lists
             .iter()
             .all(|hints| hints.iter().any(|hint| hint.preferred && hint.mask.is_none()));

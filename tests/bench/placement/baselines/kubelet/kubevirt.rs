@@ -60,7 +60,8 @@ mod tests {
     use super::*;
     use gpuvm_core::topology::Topology;
 
-    /// Is a case: pod's pcpus, vCPUs, guest threads, NUMA passthrough, and the pcpu of each vCPU (none: refused).
+    /// A case: pod's pcpus, vCPUs, guest threads, NUMA passthrough, and the pcpu of each vCPU
+    /// (none: refused).
     type Case = (&'static str, usize, usize, bool, Option<&'static [u32]>);
 
     /// On two cells of four cores: cell 0 has 0,8 1,9 2,10 3,11. By the rules of

@@ -1,11 +1,12 @@
 //! The kubelet: CPU manager with the static policy, device manager, topology manager; with KubeVirt's mapping of vCPUs
 //! on top (gpuvm-placement(7), OTHER PLANNERS).
 //!
-//! What is left open is decided for the peer: no CPUs are kept for the system, devices without an order are taken by
-//! address, odd vCPU counts fall back to guest cores of one thread, and the memory manager is off, as it is by default:
-//! with it, a guest whose memory would fit on fewer nodes than its GPUs need is preferred nowhere. NUMA passthrough is
-//! on: memory is cut into equal parts over the nodes of the vCPUs, and a node that has not its part refuses. The
-//! emulator floats over the vCPUs' pcpus.
+//! Open choices are made in favour of the peer: no CPUs are reserved for the system, devices
+//! without an order are taken by address, odd vCPU counts fall back to guest cores of one thread,
+//! and the memory manager is off, as it is by default: with it, a guest whose memory would fit on
+//! fewer nodes than its GPUs need is preferred nowhere. NUMA passthrough is on: memory is cut into
+//! equal parts over the nodes of the vCPUs, and a node that has not its part refuses. The emulator
+//! floats over the vCPUs' pcpus.
 
 mod devices;
 mod distributed;
@@ -22,7 +23,7 @@ use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::Topology;
 use hints::{Admission, Hint, Hints, MOST_NODES};
 
-/// Is how CPUs are taken.
+/// How CPUs are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cpus {
     /// Packed.
@@ -33,7 +34,7 @@ enum Cpus {
     ByL3,
 }
 
-/// Is a kubelet with its options.
+/// A kubelet with its options.
 #[derive(Debug, Clone, Copy)]
 struct Kubelet {
     /// How CPUs are taken.

@@ -3,7 +3,7 @@
 
 use super::super::host::Host;
 
-/// Is what a host is made of, in the taker's eyes.
+/// A level of a host's hierarchy, as the taker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// NUMA nodes.
@@ -16,7 +16,7 @@ pub enum Level {
     Core,
 }
 
-/// Is what an operator can switch on.
+/// The options that an operator can enable.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// `prefer-align-cpus-by-uncorecache`.
@@ -25,7 +25,7 @@ pub struct Options {
     pub across_cores: bool,
 }
 
-/// Is a set of free threads that is being taken from.
+/// A set of free threads that is being taken from.
 pub struct Taker<'h> {
     /// The host.
     host: &'h Host<'h>,

@@ -15,7 +15,7 @@ use pack::{Packed, ThreadPolicy, pack};
 use pci::{Affinity, Got};
 use std::collections::BTreeSet;
 
-/// Is a Nova with its options.
+/// A Nova with its options.
 #[derive(Debug, Clone, Copy)]
 struct Nova {
     /// `packing_host_numa_cells_allocation_strategy`; false, the default, spreads.
@@ -75,7 +75,7 @@ impl Policy for Nova {
     }
 }
 
-/// Is one guest cell of a flavour.
+/// One guest cell of a flavour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     /// vCPUs.
@@ -84,7 +84,7 @@ struct Cell {
     memory: MemSize,
 }
 
-/// Is a guest that fits.
+/// A guest that fits.
 struct Fitted {
     /// Node and pins of each guest cell.
     cells: Vec<(usize, Packed)>,
@@ -92,7 +92,7 @@ struct Fitted {
     devices: Got,
 }
 
-/// Is the search for the first permutation of host cells that fits.
+/// The search for the first permutation of host cells that fits.
 struct Search<'s> {
     /// The host.
     host: &'s Host<'s>,
@@ -151,7 +151,7 @@ impl Nova {
 }
 
 impl Search<'_> {
-    /// Goes on from these places in the order, one for each guest cell so far.
+    /// Continues from these indexes in the order, one for each guest cell so far.
     fn next(&mut self, chosen: &mut Vec<usize>) -> Option<(Vec<usize>, Got)> {
         if chosen.len() == self.wanted.len() {
             let mut cells: Vec<usize> = chosen.iter().map(|&place| self.order[place]).collect();

@@ -4,7 +4,7 @@
 /// Is `hw:cpu_thread_policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadPolicy {
-    /// Siblings where they can be had; also what unsaid means.
+    /// Siblings if available; also the default.
     Prefer,
     /// Siblings or nothing.
     Require,
@@ -12,7 +12,7 @@ pub enum ThreadPolicy {
     Isolate,
 }
 
-/// Is a packed guest cell.
+/// A packed guest cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     /// The thread of each vCPU.
@@ -51,7 +51,7 @@ pub fn pack(free: &[Vec<usize>], smt: usize, vcpus: usize, policy: ThreadPolicy)
     (threads.len() == vcpus).then_some(Packed { threads, shown: 1 })
 }
 
-/// The greatest common divisor; of a number and nothing, the number.
+/// The greatest common divisor; of a number and zero, the number.
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -61,8 +61,8 @@ mod tests {
     use super::ThreadPolicy::{Isolate, Prefer, Require};
     use super::*;
 
-    /// Is a case: threads by core, threads taken, vCPUs, policy; the thread of each vCPU where Nova's test says it
-    /// (empty: it does not), and threads of a core shown (0: refused).
+    /// A case: threads by core, threads taken, vCPUs, policy; the thread of each vCPU where Nova's
+    /// test says it (empty: it does not), and threads of a core shown (0: refused).
     type Case = (
         &'static [&'static [usize]],
         &'static [usize],

@@ -10,13 +10,13 @@ use gpuvm_core::bdf::Bdf;
 pub enum Affinity {
     /// Devices of the chosen cells.
     Required,
-    /// Those, else also devices that name no node; also what unsaid means.
+    /// Those, otherwise also devices without a node; also the default.
     Legacy,
-    /// Those, else any.
+    /// Those, otherwise any.
     Preferred,
 }
 
-/// Is a pool.
+/// A pool.
 #[derive(Debug, Clone)]
 struct Pool {
     /// Vendor and device id.
@@ -27,7 +27,7 @@ struct Pool {
     devices: Vec<Bdf>,
 }
 
-/// Is what a guest gets.
+/// The devices that a guest gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Got {
     /// GPUs.
@@ -103,7 +103,7 @@ mod tests {
         (0..).zip(nodes).map(device).collect()
     }
 
-    /// Is a case: chosen cells, policy, devices asked for, buses of those taken (none: refused).
+    /// A case: chosen cells, policy, devices asked for, buses of those taken (none: refused).
     type Case = (&'static [usize], Affinity, usize, Option<&'static [u8]>);
 
     /// One device on node 0, one on node 1, one without a node (`_test_consume_requests_numa_policy` in Nova's

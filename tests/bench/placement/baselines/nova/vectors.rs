@@ -8,8 +8,8 @@ const SPREAD: Nova = Nova { packing: false, affinity: Affinity::Legacy };
 /// Packing.
 const PACK: Nova = Nova { packing: true, affinity: Affinity::Legacy };
 
-/// Is a case: cores of each host cell, pcpus that are free, vCPUs of each guest cell, host cells chosen in any order
-/// (empty: refused).
+/// A case: cores of each host cell, pcpus that are free, vCPUs of each guest cell, host cells
+/// chosen in any order (empty: refused).
 type Case = (&'static [&'static str], &'static str, &'static [u64], &'static [usize]);
 
 /// The cases of CPUPinningTestCase in Nova's `test_hardware.py`: single cell, with usage, fail; fit, barely fit, fail
@@ -44,8 +44,8 @@ fn guest_cells_find_host_cells() {
     }
 }
 
-/// Is a case of sorting: free memory in GiB, free pcpus and free devices of each cell; whether devices are wanted; the
-/// order when spreading and when packing.
+/// A case of sorting: free memory in GiB, free pcpus and free devices of each cell; whether devices
+/// are wanted; the order when spreading and when packing.
 type SortCase = ([u64; 3], [usize; 3], [usize; 3], bool, [usize; 3], [usize; 3]);
 
 /// The sorts of gpuvm-placement(7), OTHER PLANNERS; spreading uses cells with more free CPU, memory

@@ -1,8 +1,9 @@
 //! Vectors of the kubelet's takers and of its topology manager.
 //!
-//! Hosts and results are the facts of the kubelet's own tests (`cpu_assignment_test.go` with the topologies of
-//! `policy_test.go`; `policy_test.go` of the topology manager; `topology_hints_test.go` of the CPU and device
-//! managers), as lists of pcpus. A case of ours says so.
+//! Hosts and results are the facts of the kubelet's own tests (`cpu_assignment_test.go` with the
+//! topologies of `policy_test.go`; `policy_test.go` of the topology manager;
+//! `topology_hints_test.go` of the CPU and device managers), as lists of pcpus. Cases of our own
+//! are marked.
 
 mod takers;
 mod topology_manager;

@@ -6,7 +6,7 @@ use super::super::packed::{Level, Options, Taker};
 use super::super::{distributed, packed};
 use super::*;
 
-/// Is a host by name.
+/// A host by name.
 type Build = fn() -> Topology;
 
 /// A host with these pcpus free, and which of its threads they are.

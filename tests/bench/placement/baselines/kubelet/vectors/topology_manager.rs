@@ -21,7 +21,7 @@ const fn any(preferred: bool) -> Hint {
     Hint { mask: None, preferred }
 }
 
-/// Is a case: providers (none: no opinion), and the merged hint.
+/// A case: providers (none: no opinion), and the merged hint.
 type Case<'a> = (&'a [Option<&'a [Hint]>], Hint);
 
 /// Merged alike by best-effort, restricted and single-numa-node, on two nodes (commonPolicyMergeTestCases).
@@ -152,7 +152,7 @@ fn preferred_is_judged_by_the_empty_host() {
     }
 }
 
-/// Is a case of devices: the node of each with whether it is free, asked for, hints.
+/// A case of devices: the node of each with whether it is free, asked for, hints.
 type DeviceCase<'a> = (&'a [(Option<usize>, bool)], u64, Option<&'a [Hint]>);
 
 /// Devices on two nodes: asked for and hinted at, by the rules of gpuvm-placement(7), OTHER
