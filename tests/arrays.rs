@@ -1,9 +1,10 @@
-//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`): one level here, where no run is
-//! killed; every level, and kills at every command, with `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor.
+//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`), nightly: every level, and kills
+//! at every command, with `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor; else one level, in one.
 
 use crate::support::uml;
 
 #[test]
+#[ignore = "nightly: a minute of a processor on user-mode Linux"]
 fn arrays_are_released_restored_and_rebuilt() {
     let set = std::env::var("GPUVM_ARRAYS").unwrap_or_else(|_| "short".into());
     let words = ["tests/uml/arrays.sh", env!("CARGO_BIN_EXE_gpuvm"), &set];
