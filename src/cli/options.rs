@@ -137,7 +137,7 @@ fn word_of(near: Near) -> String {
 mod tests {
     use super::*;
 
-    /// The changes as they are told.
+    /// The changes, as they are reported.
     fn said(from: &Request, to: &Request) -> String {
         told(&changes(from, to))
     }

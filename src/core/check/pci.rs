@@ -94,7 +94,7 @@ fn is_expander(controller: &Controller<'_>) -> bool {
     matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
 }
 
-/// The expander bus above a controller; none: it hangs below the root, or libvirt chooses.
+/// The expander bus above a controller; none: it is below the root, or libvirt chooses.
 fn expander_above(guest: &Guest<'_>, controller: &Controller<'_>) -> Option<u32> {
     let mut next = controller;
     for _ in 0..=LAST_BUS {

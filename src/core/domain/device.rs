@@ -114,7 +114,7 @@ pub(super) fn is_on_virtio_serial(device: Element<'_>) -> bool {
     matches!(device.name(), "channel" | "console") && target.is_some_and(|kind| kind == "virtio")
 }
 
-/// Whether a device hangs on USB.
+/// Whether a device is on USB.
 pub(super) fn is_on_usb(device: Element<'_>) -> bool {
     let target = device.child("target").and_then(|target| target.attr("bus"));
     device.name() != "controller"

@@ -46,7 +46,7 @@ pub struct Move {
 pub struct Bandwidth {
     /// Its MAC address.
     pub mac: String,
-    /// The interface as it is to be.
+    /// The wanted interface.
     pub to: String,
     /// The interface as it is.
     pub from: String,

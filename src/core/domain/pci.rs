@@ -172,7 +172,7 @@ impl Buses {
         Ok(buses)
     }
 
-    /// Whether a PCI controller is an expander bus or hangs below one; returns that bus's index.
+    /// Whether a PCI controller is an expander bus or is below one; returns that bus's index.
     pub fn expander_above(&self, index: u8) -> Option<u8> {
         let mut next = index;
         for _ in 0..=self.bridges.len() {

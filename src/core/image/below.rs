@@ -18,7 +18,7 @@ const DATA_FILE: u32 = 0x4441_5441;
 pub struct Below {
     /// Its name as the image has it: a path, relative to the image, or `json:` and QEMU's own words.
     pub name: String,
-    /// Whether the image says that it is raw, so that nothing lies below it.
+    /// Whether the image is declared raw, so that it has no backing file.
     pub raw: bool,
 }
 

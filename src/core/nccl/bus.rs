@@ -143,7 +143,7 @@ fn number(
     bridges.try_fold(own, |last, bridge| number(bridge.index, last + 1, of, numbers))
 }
 
-/// Refuses controllers that are below themselves, and another one in the place of the root bus.
+/// Refuses controllers that are below themselves, and another controller in place of the root bus.
 fn refuse_misplaced(guest: &Guest<'_>) -> Result<(), NcclError> {
     if let Some(root) = guest.controller(0)
         && (is_expander(root) || !(is_root(root) || root.model.is_empty()))

@@ -16,7 +16,8 @@ pub struct Cells<'h> {
 }
 
 impl<'h> Cells<'h> {
-    /// Reads the cells: the nodes that the vCPUs of each are pinned to, else those that its memory is bound to.
+    /// Reads the cells: the nodes that the vCPUs of each are pinned to, otherwise those that its
+    /// memory is bound to.
     pub fn new(guest: &Guest<'_>, host: &'h Topology) -> Cells<'h> {
         let nodes = |id: u32| {
             let bound = guest.binding(Some(id)).map(|binding| binding.nodes.value.clone());

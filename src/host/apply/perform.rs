@@ -328,7 +328,8 @@ pub(super) fn perform_again(
     }
 }
 
-/// Removes the NVRAM of a domain that is undefined, unless somebody has defined another of its name by now.
+/// Removes the NVRAM of a domain that is undefined, unless another of the same name is defined by
+/// now.
 fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), HypervisorError> {
     match hypervisor.domain(name)? {
         // Restored by a run that was interrupted before removing it again.

@@ -386,7 +386,8 @@ fn what_is_undone_is_undone_under_the_lock() {
 
 #[test]
 fn nothing_is_deleted_below_a_guest_that_cannot_be_ended() {
-    // The hypervisor goes away when the guest is to be ended, and is not there again when that is tried once more.
+    // The hypervisor disconnects when the guest is to be ended, and is still unreachable at the
+    // retry.
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake { away: vec![2, 3], ..Fake::default() };
     let mut watch = Watch { signal_after: Some(4), ..Watch::default() };

@@ -92,7 +92,8 @@ pub fn why_slow(kvm: &Node) -> String {
 mod tests {
     use super::*;
 
-    /// What is told of a node of this group and these permissions, for a user of group 107.
+    /// The finding for a device node with this group and these permissions, for a user of group
+    /// 107.
     fn told(group: u32, mode: u32) -> String {
         let user = Some(("qemu".to_owned(), 64055, vec![107]));
         why_slow(&Node { node: Some((0, group, mode)), user })

@@ -2,10 +2,10 @@
 //! (tests/bench/placement/exact.rs) for a load of 0.9; renewed by
 //! `GPUVM_RENEW=1 cargo test -p gpuvm-bench table`.
 
-/// The cost of one GPU carried less than on the empty board.
+/// So many are one GPU carried less, against the empty board.
 pub(in super::super) const UNIT: u32 = 4096;
 
-/// Costs of the states of a board of this many GPUs, by state number; none: there is no table.
+/// Costs of the states of a board of so many GPUs, by the state's number; none: no table is there.
 pub(in super::super) fn costs(gpus: usize) -> Option<&'static [u16]> {
     match gpus {
         2 => Some(&OF_2),

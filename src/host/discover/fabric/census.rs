@@ -20,9 +20,9 @@ pub struct Census<'a> {
     gpus: Vec<&'a PciDevice>,
     /// NVSwitches that respond, by address.
     switches: Vec<&'a PciDevice>,
-    /// Functions without ids in the place of a GPU.
+    /// Functions without ids at the address of a GPU.
     dead_gpus: Vec<&'a PciDevice>,
-    /// Functions without ids in the place of an NVSwitch.
+    /// Functions without ids at the address of an NVSwitch.
     dead_switches: Vec<&'a PciDevice>,
 }
 
