@@ -9,6 +9,7 @@ mod disks;
 mod driver;
 mod embed;
 mod faults;
+mod guestdisks;
 mod guestnics;
 mod hostset;
 mod image;

@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 18] = [
+const ELSEWHERE: [&str; 20] = [
     "gpuvm-addresses",
     "gpuvm-created",
     "gpuvm-diffs",
+    "gpuvm-disk-changed",
+    "gpuvm-disk-resized",
     "gpuvm-dropped-seed",
     "gpuvm-exclusions",
     "gpuvm-fabric-ensure",
@@ -154,6 +156,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("ssh test TEST", "gpuvm-login"),
         ("check test --host HOST TEST", "gpuvm-check"),
         ("verify --all TEST", "gpuvm-verify-all"),
+        ("disk list test TEST", "gpuvm-disk-list"),
         ("history test TEST", "gpuvm-history"),
         ("delete test --dry-run TEST", "gpuvm-steps"),
         ("network list TEST", "gpuvm-network-list"),

@@ -48,6 +48,7 @@ use gpuvm_ops::exclude::GpuError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::guest::RenderError;
+use gpuvm_ops::guest_disks::error::GuestDiskError;
 use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
@@ -90,7 +91,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 76] = [
+static KNOWN: [Known; 77] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -135,6 +136,7 @@ static KNOWN: [Known; 76] = [
     known::<NicError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),
+    known::<GuestDiskError>(),
     known::<DropSeedError>(),
     known::<InstallError>(),
     known::<ClaimError>(),

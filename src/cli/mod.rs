@@ -18,6 +18,7 @@ pub mod create;
 pub mod delete;
 pub mod device;
 pub mod diff;
+pub mod disk;
 pub mod drive;
 pub mod export;
 mod fabric;
@@ -152,6 +153,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),
+        Verb::Disk(verb) => disk::run(verb, &cx),
         Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
         Verb::List(args) => list::run(args, &cx),

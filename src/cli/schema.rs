@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 55] = [
+const ALL: [Listed; 58] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -29,6 +29,9 @@ const ALL: [Listed; 55] = [
     ("gpuvm-device-list", rows::<gpuvm_ops::devices::ListedDevice>),
     ("gpuvm-diff", document::<diff::Diff>),
     ("gpuvm-diffs", rows::<diff::Diff>),
+    ("gpuvm-disk-changed", document::<gpuvm_ops::guest_disks::add::ChangedDisk>),
+    ("gpuvm-disk-list", rows::<gpuvm_ops::guest_disks::list::ListedDisk>),
+    ("gpuvm-disk-resized", document::<gpuvm_ops::guest_disks::resize::ResizedDisk>),
     ("gpuvm-domain", document::<gpuvm_ops::domains::ShownDomain>),
     ("gpuvm-drive-list", rows::<gpuvm_ops::drives::list::ListedDrive>),
     ("gpuvm-dropped-seed", document::<seed::Dropped>),

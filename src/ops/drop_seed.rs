@@ -1,7 +1,7 @@
 //! `seed drop`, and `create --drop-seed`: removes a guest's seed once it has been read.
 
 use crate::agent::is_forbidden;
-use crate::apply::{ApplyError, Step, StepError};
+use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
@@ -45,8 +45,6 @@ pub enum DropSeedError {
 
 impl Coded for DropSeedError {}
 
-/// How long a guest may take to release a disk, in seconds. Emptying a PCI Express slot takes five.
-const LET_GO_S: u64 = 30;
 /// How long an agent may take to answer, so that a hung one blocks nobody.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The file that cloud-init writes when it is done, and not before; /run is empty after each boot.
@@ -163,7 +161,7 @@ impl Seed {
     /// Returns the step that detaches it from a running guest; none: not attached.
     fn detach(&self) -> Option<Step> {
         let (name, path) = (self.name.clone(), self.made.path.clone());
-        self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S })
+        self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml: None })
     }
 
     /// Returns the step that removes it from the definition; `forget`: and from the metadata. None:

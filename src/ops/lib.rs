@@ -133,6 +133,7 @@ pub mod fabric_desk;
 pub mod files;
 pub mod gone;
 pub mod guest;
+pub mod guest_disks;
 pub mod host;
 pub mod host_bridge;
 pub mod host_files;

@@ -30,6 +30,11 @@ pub enum PoolError {
 
 impl Coded for PoolError {}
 
+/// Whether the volumes of a kind of pools are files.
+pub fn is_file_pool(kind: &str) -> bool {
+    FILE_POOLS.contains(&kind)
+}
+
 /// A pool whose volumes are files; none if it is the one that is created on demand and it does not
 /// exist yet.
 pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<Option<Pool>> {
@@ -45,7 +50,7 @@ pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<O
         return Err(PoolError::PoolInactive { name: name.to_owned() }
             .hint(format!("`virsh pool-start {name}` starts it", name = word(name))));
     }
-    if !FILE_POOLS.contains(&&*pool.kind) {
+    if !is_file_pool(&pool.kind) {
         return Err(PoolError::PoolKind { name: name.to_owned(), kind: pool.kind.clone() }
             .hint(format!("--pool names another; kinds: {}", FILE_POOLS.join(", "))));
     }

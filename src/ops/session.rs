@@ -300,6 +300,11 @@ impl<'w> Session<'w> {
         self.manner
     }
 
+    /// Whether changes are only shown.
+    pub(crate) fn is_preview(&self) -> bool {
+        self.manner.dry_run
+    }
+
     /// The watch of the steps.
     pub(crate) fn watch(&mut self) -> &mut Watch {
         &mut self.watch

@@ -52,6 +52,14 @@ pub enum UndoError {
         /// The pool.
         pool: String,
     },
+    /// The change deleted the data of a disk.
+    #[error("{change} deleted {disk}, which does not come back")]
+    DataDeleted {
+        /// The change.
+        change: String,
+        /// The disk.
+        disk: String,
+    },
     /// A disk that the domain had is in use.
     #[error("disk {path} is not taken back: {used}")]
     DiskTaken {
@@ -121,7 +129,10 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
         ));
     }
     let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
-    let waits_for_start = done.change.about.runs && done.change.steps().iter().any(redefines);
+    let plugs = |step: &Step| matches!(step, Step::AttachDisk { .. } | Step::DetachDisk { .. });
+    let steps = done.change.steps();
+    let is_live = steps.iter().any(plugs);
+    let waits_for_start = done.change.about.runs && steps.iter().any(redefines) && !is_live;
     let Undoing { entry, .. } = done.change.about;
     let change = named(&entry);
     let (name, number, what) = (wanted.name.clone(), entry.number, entry.what);
@@ -175,13 +186,23 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
                 name = word(name)
             )));
     }
+    if let Some(disk) = entry.deleted().filter(|_| !force) {
+        return Err(UndoError::DataDeleted { change: named(entry), disk }.hint(format!(
+            "`gpuvm undo {name} --force` restores the definition, which names a disk that is gone",
+            name = word(name)
+        )));
+    }
     if !force {
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
     }
     let runs = summary.state.is_active();
     let mut steps = entry.undo(&now, runs, &boot()?, !force);
     steps.push(history.forget(entry));
-    let stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
+    let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
+    stays.extend(entry.grown());
+    stays.extend(entry.images().map(|(disk, removal)| {
+        format!("{disk} stays with what the guest wrote on it; {removal} deletes it")
+    }));
     let what = format!("undoing {} of domain `{name}`", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));

@@ -11,7 +11,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         "Guests",
         &[
             "create", "list", "show", "start", "stop", "restart", "ip", "console", "ssh", "cp",
-            "delete", "seed",
+            "delete", "disk", "seed",
         ],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),

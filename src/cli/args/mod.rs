@@ -5,6 +5,7 @@
 mod bridge;
 mod capacity;
 mod device;
+mod disk;
 mod drive;
 mod fabric;
 mod gpu;
@@ -35,6 +36,7 @@ pub use bridge::{
 };
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
+pub use disk::{DiskAddArgs, DiskChangeArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
 pub use fabric::{
     FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
@@ -303,6 +305,9 @@ pub enum Verb {
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
     Delete(DeleteArgs),
+    /// List, add, resize and remove disks of guests
+    #[command(subcommand)]
+    Disk(DiskVerb),
     /// Remove cloud-init seeds of guests
     #[command(subcommand)]
     Seed(SeedVerb),

@@ -106,11 +106,7 @@ impl StorageArgs {
             disk_dir: self.disk_dir.clone(),
             data: self.data()?,
             data_dir: self.data_dir.clone(),
-            preallocate: match self.preallocate {
-                PreallocateArg::None => Preallocate::None,
-                PreallocateArg::Reserve => Preallocate::Reserve,
-                PreallocateArg::Full => Preallocate::Full,
-            },
+            preallocate: self.preallocate.into(),
             drive: self.drive.clone(),
             partition: self.partition.clone(),
         })
@@ -191,4 +187,14 @@ pub enum PreallocateArg {
     Reserve,
     /// Write zeros to all of it; takes as long as writing it
     Full,
+}
+
+impl From<PreallocateArg> for Preallocate {
+    fn from(arg: PreallocateArg) -> Preallocate {
+        match arg {
+            PreallocateArg::None => Preallocate::None,
+            PreallocateArg::Reserve => Preallocate::Reserve,
+            PreallocateArg::Full => Preallocate::Full,
+        }
+    }
 }

@@ -62,7 +62,7 @@ pub fn disk_queues(vcpus: u32) -> u32 {
 }
 
 /// Gives each thread, in this order, a contiguous range of a disk's queues.
-fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
+pub(super) fn share(queues: u32, threads: &[u32]) -> Vec<IoThread> {
     let count = u32::try_from(threads.len()).unwrap_or(u32::MAX);
     let share = |(at, id): (u32, &u32)| {
         let queues = at * queues / count..(at + 1) * queues / count;
@@ -162,7 +162,7 @@ pub fn named_iothreads(device: Element<'_>) -> Vec<u32> {
 }
 
 /// Returns the name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
-fn disk_name(number: usize) -> String {
+pub(super) fn disk_name(number: usize) -> String {
     let mut rest = number + 1;
     let mut letters = Vec::new();
     while rest > 0 {

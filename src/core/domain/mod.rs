@@ -4,6 +4,7 @@
 pub mod claims;
 mod device;
 mod difference;
+pub mod disk_change;
 pub mod disks;
 pub mod edit;
 mod edits;

@@ -191,6 +191,18 @@ impl Buses {
         self.bridges.keys().copied().filter(is_below).collect()
     }
 
+    /// Root ports of the root bus below which nothing is, by index.
+    pub fn free_root_ports(&self) -> impl Iterator<Item = u8> {
+        let is_port = |index: &u8| {
+            let bridge = self.bridges.get(index);
+            bridge.is_some_and(|bridge| {
+                bridge.model == "pcie-root-port" && bridge.address.is_some_and(|at| at.bus == 0)
+            })
+        };
+        let is_idle = |index: &u8| !self.used.iter().any(|(bus, _)| bus == index);
+        self.bridges.keys().copied().filter(move |index| is_port(index) && is_idle(index))
+    }
+
     /// Returns how many bus numbers, from 0, the root bus and the buses below it take.
     fn buses_of_root(&self) -> usize {
         let on_root = |&index: &u8| index != 0 && self.expander_above(index).is_none();

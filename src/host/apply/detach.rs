@@ -18,9 +18,10 @@ fn crashed() -> HypervisorError {
 }
 
 /// Asks a guest to release a disk and waits until it has. A guest without a process holds none.
+/// A signal ends the waiting, unless there is no observer: an undoing goes on whatever comes.
 pub(super) fn disk(
     hypervisor: &dyn Hypervisor,
-    observer: &mut dyn Observer,
+    mut observer: Option<&mut dyn Observer>,
     name: &str,
     path: &str,
     wait_s: u64,
@@ -43,7 +44,7 @@ pub(super) fn disk(
             let (name, path, why) = (name.to_owned(), path.to_owned(), Some(Box::new(crashed())));
             return Err(StepError::HoldsDisk { name, path, wait_s: 0, why });
         }
-        if let Some(signal) = observer.interrupted() {
+        if let Some(signal) = observer.as_mut().and_then(|observer| observer.interrupted()) {
             return Err(StepError::Signal { signal });
         }
         if Instant::now() >= until && asked.is_some() {

@@ -173,6 +173,37 @@ pub fn create(
     named
 }
 
+/// Makes a raw image larger, unless it is as large already; `reserve`: its new blocks are taken from the file system at
+/// once.
+pub fn grow(path: &Path, bytes: u64, reserve: bool) -> Result<(), DiskError> {
+    let failed = |e| error(path, e);
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
+        return Err(DiskError::NotAFile { path: path.to_owned() });
+    }
+    let before = meta.len();
+    if before >= bytes {
+        return Ok(());
+    }
+    let grown = match reserve {
+        false => file.set_len(bytes),
+        true => {
+            let signed = |number: u64| i64::try_from(number).map_err(|_| ErrorKind::FileTooLarge);
+            let range = signed(before).and_then(|from| Ok((from, signed(bytes - before)?)));
+            range.map_err(io::Error::from).and_then(|(from, length)| {
+                fallocate(&file, FallocateFlags::empty(), from, length).map_err(io::Error::from)
+            })
+        }
+    };
+    let synced = grown.and_then(|()| file.sync_all());
+    synced.map(|()| trace::wrote(path)).map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
+        _ => failed(e),
+    })
+}
+
 /// Gives a file or a directory its name, unless the name is taken.
 fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
     let flags = RenameFlags::RENAME_NOREPLACE;

@@ -13,6 +13,8 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
         Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
         Step::StartDomain { name, .. }
         | Step::PinThread { name, .. }
+        | Step::AttachDisk { name, .. }
+        | Step::DetachDisk { name, xml: Some(_), .. }
         | Step::UpdateDevice { name, .. } => {
             Some(Identity::Run { uuid: uuid(name)?, id: hypervisor.run_id(name).ok()? })
         }

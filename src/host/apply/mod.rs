@@ -2,6 +2,7 @@
 //! a step is wanted, and prints nothing: an [`Observer`] is notified.
 
 pub mod array;
+mod attach;
 pub mod bind;
 pub mod boot;
 mod compare;
@@ -12,6 +13,7 @@ mod domain;
 pub mod drive;
 mod exclusions;
 pub mod file;
+mod grow;
 pub mod hostnet;
 mod interrupt;
 mod journal;
@@ -45,7 +47,7 @@ pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
 pub use state::{kept_in, now_s, state_directory};
-pub use step::{Step, StepError};
+pub use step::{GrowBy, LET_GO_S, Step, StepError};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};

@@ -8,8 +8,8 @@ use super::partition::{self, Watched};
 use super::setting::SettingError;
 use super::undo::undo;
 use super::{
-    Observer, Step, StepError, bind, compare, copy, detach, drive, file, lease, needed, ours,
-    owner, pages,
+    Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
+    needed, ours, owner, pages,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::Progress;
@@ -47,6 +47,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 needed::expects_disks(&xml, true, hypervisor)?;
             }
         }
+        Step::AttachDisk { name, path, .. } => attach::expects(hypervisor, name, path)?,
         Step::WipeDrive(step) => step.expects(hypervisor)?,
         Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
             return Err(started_again(step).into());
@@ -182,9 +183,11 @@ pub(super) fn perform(
         }
         Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
         Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
-        Step::DetachDisk { name, path, wait_s } => {
-            detach::disk(hypervisor, observer, name, path, *wait_s)?;
+        Step::AttachDisk { name, path, xml } => attach::disk(hypervisor, name, path, xml)?,
+        Step::DetachDisk { name, path, wait_s, .. } => {
+            detach::disk(hypervisor, Some(observer), name, path, *wait_s)?;
         }
+        Step::GrowDisk { .. } => grow::disk(step, ours.later, hypervisor, observer)?,
         Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
         Step::DeleteDisk { path, .. } => disk::delete(path)?,
         Step::MakePool { name, path } => {

@@ -30,6 +30,29 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+/// By what a disk of a domain grows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum GrowBy {
+    /// The guest, which runs and is told.
+    Guest,
+    /// Its pool, while the domain is off.
+    Volume(VolumeRef),
+    /// Its file system, while the domain is off.
+    File {
+        /// The raw image.
+        path: PathBuf,
+        /// Which file it is.
+        file: FileId,
+        /// Whether the new blocks are reserved.
+        reserve: bool,
+    },
+}
+
+/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
+pub const LET_GO_S: u64 = 30;
+
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -109,7 +132,16 @@ pub enum Step {
         /// The one that it had.
         before: String,
     },
-    /// Asks a running guest to let go of a disk and waits until it has; not undone. The definition stays as it is.
+    /// Gives a running guest a disk; the definition stays as it is.
+    AttachDisk {
+        /// The domain's name.
+        name: String,
+        /// The disk's path on the host.
+        path: String,
+        /// The disk, as a device of the running guest.
+        xml: String,
+    },
+    /// Asks a running guest to let go of a disk and waits until it has. The definition stays as it is.
     DetachDisk {
         /// The domain's name.
         name: String,
@@ -117,6 +149,22 @@ pub enum Step {
         path: String,
         /// How long it may take, in seconds.
         wait_s: u64,
+        /// The disk as it was, which is given back where this is undone; none: it is not undone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        xml: Option<String>,
+    },
+    /// Makes a disk of a domain larger; not undone, since a smaller one would cut off what is on it.
+    GrowDisk {
+        /// The domain's name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// The disk's name in it.
+        target: String,
+        /// Its size afterwards, in bytes.
+        bytes: u64,
+        /// By what it grows.
+        by: GrowBy,
     },
     /// Removes an image that was made for a domain; not undone, so it comes last.
     DeleteDisk {
@@ -343,6 +391,14 @@ impl Step {
             }
             Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
             Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
+            Step::AttachDisk { name, path, xml } => {
+                let (name, path, xml) = (name.clone(), path.clone(), Some(xml.clone()));
+                return Some(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml });
+            }
+            Step::DetachDisk { name, path, xml: Some(xml), .. } => {
+                let (name, path, xml) = (name.clone(), path.clone(), xml.clone());
+                return Some(Step::AttachDisk { name, path, xml });
+            }
             // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
             Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
@@ -386,6 +442,7 @@ impl Step {
             | Step::ShutDownDomain { name, uuid, .. }
             | Step::EndDomain { name, uuid } => Some((name, uuid.clone())),
             Step::UndefineDomain { name, xml } => Some((name, uuid_of(xml))),
+            Step::GrowDisk { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
         }
@@ -426,14 +483,20 @@ impl Step {
 
     /// Whether it changes only a running domain, until that stops.
     pub fn is_of_running(&self) -> bool {
-        matches!(self, Step::PinThread { .. } | Step::UpdateDevice { .. })
+        matches!(
+            self,
+            Step::PinThread { .. }
+                | Step::UpdateDevice { .. }
+                | Step::AttachDisk { .. }
+                | Step::DetachDisk { xml: Some(_), .. }
+        )
     }
 
     /// Whether it cannot be undone, so that a later failure leaves it in effect.
     pub fn is_final(&self) -> bool {
         match self {
             Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
-            Step::WipeDrive(_) => true,
+            Step::WipeDrive(_) | Step::GrowDisk { .. } => true,
             Step::Array(step) => step.is_final(),
             _ => false,
         }
@@ -464,7 +527,7 @@ impl Step {
             | Step::CheckVolume { .. }
             | Step::CompareDisk { .. }
             | Step::ResetDevice { .. }
-            | Step::DetachDisk { .. } => true,
+            | Step::DetachDisk { xml: None, .. } => true,
             Step::Array(step) => !step.is_undone(),
             Step::Network(step) => !step.is_undone(),
             Step::HostNet(step) => !step.is_undone(),
@@ -484,6 +547,7 @@ impl Step {
                 | Step::ReleaseLease { .. }
                 | Step::Remember { .. }
                 | Step::CompareDisk { content: true, .. }
+                | Step::GrowDisk { by: GrowBy::File { .. }, .. }
         ) || self.is_of_host()
     }
 

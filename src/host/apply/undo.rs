@@ -9,7 +9,8 @@ use super::journal::Journal;
 use super::made::volume_file;
 use super::needed::UNBORN;
 use super::partition::PartitionStep;
-use super::{Left, Observer, Step, StepError, bind, file, ours, pages, partition};
+use super::step::LET_GO_S;
+use super::{Left, Observer, Step, StepError, attach, bind, detach, file, ours, pages, partition};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
@@ -158,6 +159,16 @@ pub(super) fn undo(
             true => hypervisor.update(name, was).map_err(StepError::from),
             false => Ok(()),
         },
+        Step::AttachDisk { name, path, .. } => match running(hypervisor, name, proof)? {
+            true => detach::disk(hypervisor, None, name, path, LET_GO_S),
+            false => Ok(()),
+        },
+        Step::DetachDisk { name, path, xml: Some(xml), .. } => {
+            match running(hypervisor, name, proof)? {
+                true => attach::disk(hypervisor, name, path, xml),
+                false => Ok(()),
+            }
+        }
         Step::Array(step) => step.undo().map_err(StepError::from),
         Step::Nic(step) => step.undo(hypervisor).map_err(StepError::from),
         Step::Network(step) => step.undo(hypervisor),
@@ -185,11 +196,12 @@ pub(super) fn undo(
         | Step::ResetDevice { .. }
         | Step::EndDomain { .. }
         | Step::DropNvram { .. }
-        | Step::DetachDisk { .. }
+        | Step::DetachDisk { xml: None, .. }
         | Step::ReleaseLease { .. }
         | Step::WipeDrive(_)
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
+        | Step::GrowDisk { .. }
         | Step::FillVolume { .. }
         | Step::CheckVolume { .. }
         | Step::CompareDisk { .. }

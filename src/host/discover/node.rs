@@ -26,6 +26,28 @@ pub fn kernel_name(path: &Path) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
+/// What a block device of this machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A whole drive.
+    Drive,
+    /// A partition.
+    Partition,
+    /// Made of others: an array, a volume of LVM, a loop device.
+    Other,
+}
+
+/// What the block device at a path of this machine is; none: it is not there.
+pub fn device_kind(path: &Path) -> Option<DeviceKind> {
+    let name = kernel_name(path)?;
+    let has = |file: &str| Path::new("/sys/class/block").join(&name).join(file).exists();
+    Some(match (has("partition"), has("device")) {
+        (true, _) => DeviceKind::Partition,
+        (false, true) => DeviceKind::Drive,
+        (false, false) => DeviceKind::Other,
+    })
+}
+
 /// Returns those of these devices that can be opened, or fail in time. Opening a hung drive would
 /// block this program forever, so another program opens them first.
 pub fn answering(paths: &[PathBuf]) -> BTreeSet<PathBuf> {

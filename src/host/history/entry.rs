@@ -1,6 +1,8 @@
 //! One change of a domain or of the host, with what undoes it.
 
 use crate::apply::Step;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_core::shell::word;
 use serde::{Deserialize, Serialize};
 
 /// A change of a domain, or of the host.
@@ -68,6 +70,49 @@ impl Entry {
             steps.extend(self.copies().map(gone));
         }
         steps
+    }
+
+    /// A disk whose data it deleted, in words; none: it deleted none.
+    pub fn deleted(&self) -> Option<String> {
+        self.steps.iter().find_map(|step| match step {
+            Step::DeleteDisk { path, .. } => Some(format!("disk {}", path.display())),
+            Step::DeleteVolume { pool, name, .. } => {
+                Some(format!("volume `{name}` of pool `{pool}`"))
+            }
+            _ => None,
+        })
+    }
+
+    /// The disks that it made larger, which undoing leaves, in words.
+    pub fn grown(&self) -> impl Iterator<Item = String> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::GrowDisk { target, bytes, .. } => {
+                let size = MemSize::from_kib(bytes / 1024);
+                Some(format!(
+                    "disk `{target}` stays of {size}: a smaller one would cut off what is on it"
+                ))
+            }
+            _ => None,
+        })
+    }
+
+    /// The new images that it made, which undoing leaves: each in words, and what deletes it.
+    pub fn images(&self) -> impl Iterator<Item = (String, String)> {
+        let copies: Vec<DiskCopy> = self.copies().collect();
+        self.steps.iter().filter_map(move |step| match step {
+            Step::CreateDisk { path, .. } => {
+                let removal = format!("`rm {}`", word(&path.to_string_lossy()));
+                Some((format!("disk {}", path.display()), removal))
+            }
+            Step::MakeVolume { pool, volume, .. } => {
+                let name = &volume.name;
+                let is_copy = copies.iter().any(|copy| copy.pool == *pool && copy.name == *name);
+                let line = format!("virsh vol-delete --pool {} {}", word(pool), word(name));
+                let said = format!("volume `{name}` of pool `{pool}`");
+                (!is_copy).then(|| (said, format!("`{line}`")))
+            }
+            _ => None,
+        })
     }
 
     /// The copies of disks that it made, the last one first.

@@ -94,6 +94,27 @@ pub fn add_made(
     Ok(record.remember(state, was))
 }
 
+/// The step that takes a disk from the record of a domain, which keeps it no longer; none: it is not recorded. Errors: as
+/// [`add_made`].
+pub fn drop_made(
+    state: Option<&Path>,
+    uuid: &str,
+    disk: &str,
+) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
+    let Some(was) = store::read(&path)? else { return Ok(None) };
+    let Some(mut record) = read(&path, &was, uuid)? else { return Ok(None) };
+    let before = record.made.len();
+    record.made.retain(|known| known.path != disk);
+    Ok(match record.made.len() == before {
+        true => None,
+        false => {
+            let left = record.remember(state, Some(was.clone()));
+            Some(left.unwrap_or_else(|| store::remove(path, was)))
+        }
+    })
+}
+
 /// The disks that were made for a domain, as far as recorded and readable.
 pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()

@@ -220,6 +220,15 @@ pub struct Kept {
     pub starts: bool,
 }
 
+/// How large a disk of a domain is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSize {
+    /// Size that the guest sees, in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes that it takes on the host.
+    pub allocation_bytes: u64,
+}
+
 /// A hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
@@ -291,6 +300,26 @@ pub trait Hypervisor {
     /// of its next start is unchanged. The guest may take its time, or never do it:
     /// [`Hypervisor::xml`] shows when it has.
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
+    /// Gives a running guest a device more, and leaves the definition of its next start as it is.
+    fn attach(&self, name: &str, _device: &str) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("give domain `{name}` a device"),
+            message: "this hypervisor gives running guests no devices".to_owned(),
+        })
+    }
+    /// How large a disk of a domain is, by its name in the guest; none where that is not told, as of a drive without medium.
+    fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        Ok(None)
+    }
+    /// Makes a disk of a running guest larger, by its name in the guest, and tells the guest.
+    fn grow_disk(&self, name: &str, target: &str, _bytes: u64) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("grow disk `{target}` of domain `{name}`"),
+            message: "this hypervisor grows no disks of running guests".to_owned(),
+        })
+    }
     /// Pins a thread of a running guest; the definition of its next start is unchanged.
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError>;
     /// Changes live settings of a running guest's device, such as bandwidth, given as in its

@@ -5,7 +5,8 @@
 use super::network::{NetworkLease, NetworkState, Networks};
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
-    AskedBy, Console, DomainSummary, Hypervisor, HypervisorError, Kept, Lease, VfPool, XmlOf,
+    AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Kept, Lease, VfPool,
+    XmlOf,
 };
 use crate::hypervisor::machine::{Identity, Machine};
 use crate::trace::seconds;
@@ -160,6 +161,18 @@ impl Hypervisor for Traced {
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let what = format_args!("detach a device of domain `{name}`");
         told(Changes, what, || self.inner.detach(name, device))
+    }
+    fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("attach a device to domain `{name}`");
+        told(Changes, what, || self.inner.attach(name, device))
+    }
+    fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        let what = format_args!("size of disk `{target}` of domain `{name}`");
+        told(Reads, what, || self.inner.disk_size(name, target))
+    }
+    fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+        let what = format_args!("resize disk `{target}` of domain `{name}` to {bytes} bytes");
+        told(Changes, what, || self.inner.grow_disk(name, target, bytes))
     }
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {
         let what = format_args!("pin {thread} of domain `{name}` to pcpus {pcpus}");

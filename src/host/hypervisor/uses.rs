@@ -377,6 +377,11 @@ impl Uses {
         self.volumes.iter().find(|v| v.pool == volume.pool && v.name == volume.name)
     }
 
+    /// The volume of an active pool that is at a path.
+    pub fn volume_at(&self, path: &Path) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| volume.path == path)
+    }
+
     /// Returns why a file of this machine cannot be accessed; none: it can.
     pub fn silent(&self, path: &Path) -> Option<String> {
         self.silent.why(path)

@@ -5,15 +5,17 @@ use super::failed;
 use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
-    AskedBy, Console, DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
-    Lease, XmlOf,
+    AskedBy, Console, DiskSize, DomainState, DomainSummary, Hypervisor, HypervisorError,
+    HypervisorErrorKind, Lease, XmlOf,
 };
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::disk_change::path_of;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ pub struct Fake {
     pub gone: Cell<bool>,
     /// The directories of its pools, by name.
     pub pools: RefCell<BTreeMap<String, tempfile::TempDir>>,
+    /// Whether guests keep the devices that they are to let go of.
+    pub holds: Cell<bool>,
     /// The number of changing calls so far.
     pub calls: Cell<usize>,
     /// The call from which on it is unreachable.
@@ -96,6 +100,18 @@ impl Fake {
     /// Whether a domain runs; none: it does not exist.
     pub fn runs(&self, name: &str) -> Option<bool> {
         self.domains.borrow().get(name).map(|(_, runs)| *runs)
+    }
+
+    /// Changes what runs of a domain.
+    fn change_live(&self, name: &str, change: impl FnOnce(String) -> String) {
+        let live = self.xml(name, XmlOf::Live).unwrap();
+        self.live.borrow_mut().insert(name.to_owned(), change(live));
+    }
+
+    /// The file of a domain's disk.
+    fn disk_of(&self, name: &str, target: &str) -> Option<String> {
+        let xml = DomainXml::parse(&self.xml(name, XmlOf::Live).ok()?).unwrap();
+        path_of(xml.disk_named(target)?)
     }
 
     /// Adds a domain.
@@ -205,8 +221,33 @@ impl Hypervisor for Fake {
         self.crashed.borrow_mut().remove(name);
         self.with(name, |domain| domain.1 = false)
     }
-    fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
-        self.call("detach")
+    fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        self.call("detach")?;
+        if self.holds.get() {
+            return Ok(());
+        }
+        self.change_live(name, |live| live.replace(device, ""));
+        Ok(())
+    }
+    fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        self.call("attach")?;
+        let end = format!("{device}</devices>");
+        self.change_live(name, |live| live.replacen("</devices>", &end, 1));
+        Ok(())
+    }
+    fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        let path = self.disk_of(name, target);
+        let meta = path.and_then(|path| std::fs::metadata(path).ok());
+        Ok(meta.map(|meta| DiskSize {
+            capacity_bytes: meta.len(),
+            allocation_bytes: meta.blocks() * 512,
+        }))
+    }
+    fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+        self.call("grow a disk")?;
+        let path = self.disk_of(name, target).unwrap();
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+        Ok(())
     }
     fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
         self.call("pin")

@@ -76,7 +76,8 @@ fn no_step_takes_what_it_holds() {
     let one = |step: Step| run(&stage, |_| Ok(Change::new("test", "a", vec![step.clone()], ())));
     let undefine = Step::UndefineDomain { name: "a".into(), xml: stage.fake.definition("a") };
     assert!(one(undefine).unwrap_err().whole().contains("it runs"), "undefined");
-    let detach = Step::DetachDisk { name: "a".into(), path: "/a.img".into(), wait_s: 600 };
+    let detach =
+        Step::DetachDisk { name: "a".into(), path: "/a.img".into(), wait_s: 600, xml: None };
     let error = one(detach).unwrap_err();
     let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
     else {

@@ -5,6 +5,7 @@
 //! itself. The data disk is a plain file, because it is as large as the disks of the host and is at
 //! the place that `nvidia-vm` used.
 
+mod another;
 mod data;
 mod error;
 mod existing;
@@ -15,8 +16,11 @@ pub mod room;
 mod seed;
 mod tuning;
 
+pub use another::{Owner, another};
 pub use error::StorageError;
-pub use request::{DataRequest, ImageRequest, OsDisk, SeedRequest, SeedWanted, StorageRequest};
+pub use request::{
+    DataRequest, ImageRequest, NewDisk, OsDisk, SeedRequest, SeedWanted, StorageRequest,
+};
 pub use seed::complete;
 pub use tuning::{abilities, best_io};
 

@@ -2,6 +2,7 @@
 //! that the name is stable across boots.
 
 use super::{Disks, Place, StorageError, StorageRequest};
+use crate::bdf::Bdf;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind};
 use crate::drives::state::{NAMES_HINT as HINT, Reason, State};
 use crate::error::{Class, Coded as _, Result, classed};
@@ -18,7 +19,7 @@ pub(super) fn add(place: &Place<'_>, world: &World, disks: &mut Disks) -> Result
     place.refuse_elsewhere("a drive or partition")?;
     let state = State::read(world, place.planned.occupancy.clone())?;
     for drive in choose(wanted, &state, disks)? {
-        refuse_function(place, drive)?;
+        refuse_function(&place.planned.placement.devices, drive)?;
     }
     Ok(())
 }
@@ -97,8 +98,8 @@ fn refuse(what: &str, reasons: &[Reason]) -> Result<()> {
 }
 
 /// Refuses a drive whose PCI function the same guest gets.
-fn refuse_function(place: &Place<'_>, drive: &Drive) -> Result<()> {
-    match drive.bdf.filter(|bdf| place.planned.placement.devices.contains(bdf)) {
+pub(super) fn refuse_function(devices: &[Bdf], drive: &Drive) -> Result<()> {
+    match drive.bdf.filter(|bdf| devices.contains(bdf)) {
         None => Ok(()),
         Some(bdf) => {
             Err(StorageError::FunctionToo { drive: drive.name.to_string(), bdf: bdf.to_string() }

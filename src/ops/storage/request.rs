@@ -2,6 +2,7 @@
 
 use super::POOL;
 use crate::apply::Preallocate;
+use crate::domain::guest::VolumeRef;
 use crate::image::ImageName;
 use crate::images;
 use crate::memsize::MemSize;
@@ -54,6 +55,30 @@ impl Default for StorageRequest {
             partition: Vec::new(),
         }
     }
+}
+
+/// A disk that a guest which is there gets more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewDisk {
+    /// An image file or a device that is there.
+    Path(PathBuf),
+    /// A volume that is there.
+    Volume(VolumeRef),
+    /// A new raw image.
+    Blank {
+        /// Its size.
+        bytes: u64,
+        /// The directory that it is made in; none: a pool.
+        dir: Option<PathBuf>,
+        /// The pool.
+        pool: String,
+        /// How much of it is taken at once.
+        preallocate: Preallocate,
+    },
+    /// A whole drive, by a name of /dev/disk/by-id.
+    Drive(String),
+    /// A partition, by PARTUUID.
+    Partition(String),
 }
 
 /// The image of a boot disk.

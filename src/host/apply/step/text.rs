@@ -1,6 +1,6 @@
 //! Descriptions of steps.
 
-use super::{Preallocate, Step};
+use super::{GrowBy, Preallocate, Step};
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
 use gpuvm_core::memsize::MemSize;
@@ -36,8 +36,16 @@ impl fmt::Display for Step {
             Step::RedefineDomain { name, .. } => {
                 write!(f, "change the definition of domain `{name}`")
             }
-            Step::DetachDisk { name, path, wait_s } => {
+            Step::AttachDisk { name, path, .. } => {
+                write!(f, "give running domain `{name}` disk {path}")
+            }
+            Step::DetachDisk { name, path, wait_s, .. } => {
                 write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
+            }
+            Step::GrowDisk { name, target, bytes, by, .. } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                let of = if *by == GrowBy::Guest { "running domain" } else { "domain" };
+                write!(f, "grow disk `{target}` of {of} `{name}` to {size}")
             }
             Step::DeleteDisk { path, .. } => write!(f, "delete disk {}", path.display()),
             Step::ReleaseLease { ip, mac, .. } => write!(f, "release the lease of {ip} by {mac}"),

@@ -2,8 +2,8 @@
 
 use super::super::machine::{Identity, Machine, Told};
 use super::super::{
-    AskedBy, Console, DomainState, DomainSummary, GuestAddress, Hypervisor, HypervisorError, Kept,
-    Lease, VfPool, XmlOf, network, storage,
+    AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
+    HypervisorError, Kept, Lease, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use gpuvm_core::cpuset::CpuSet;
@@ -217,6 +217,28 @@ impl Hypervisor for Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
+        let doing = format!("give domain `{name}` a device");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
+        domain.attach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        let domain = self.find(&format!("read the disks of domain `{name}`"), name)?;
+        // A drive without medium, a file that is gone and a driver without disks are no errors: nothing is known of them.
+        let Ok(info) = domain.block_info(target, 0) else { return Ok(None) };
+        let (capacity_bytes, allocation_bytes) = (info.capacity, info.allocation);
+        Ok((capacity_bytes > 0).then_some(DiskSize { capacity_bytes, allocation_bytes }))
+    }
+
+    fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+        let doing = format!("grow disk `{target}` of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let in_bytes = sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES;
+        domain.block_resize(target, bytes, in_bytes).map_err(|e| error(&doing, &e))
     }
 
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {

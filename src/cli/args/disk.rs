@@ -1,0 +1,275 @@
+//! The verbs on the disks of a guest that is there.
+
+use super::heading::{BEHAVIOUR, DISKS};
+use super::storage::PreallocateArg;
+use super::{LockArgs, NameArgs};
+use crate::apply::Preallocate;
+use crate::domain::guest::VolumeRef;
+use crate::memsize::MemSize;
+use clap::{Args, Subcommand, ValueEnum as _};
+use gpuvm_ops::guest_disks::add::AddDisk;
+use gpuvm_ops::guest_disks::remove::RemoveDisk;
+use gpuvm_ops::guest_disks::resize::ResizeDisk;
+use gpuvm_ops::storage::{NewDisk, POOL};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Examples of `list`.
+const LIST: &str = "Examples:
+  gpuvm disk list train-a
+  gpuvm disk list train-a --json";
+/// Examples of `add`.
+const ADD: &str = "Examples:
+  gpuvm disk add train-a size=200G
+  gpuvm disk add train-a size=2T,dir=/raid/dgx-kvm,preallocate=none
+  gpuvm disk add train-a /srv/images/data.qcow2 --live
+  gpuvm disk add train-a drive=nvme-MAKER_SERIAL --dry-run";
+/// Examples of `resize`.
+const RESIZE: &str = "Examples:
+  gpuvm disk resize train-a vda 100G
+  gpuvm disk resize train-a vdb 2T --dry-run";
+/// Examples of `remove`.
+const REMOVE: &str = "Examples:
+  gpuvm disk remove train-a vdb
+  gpuvm disk remove train-a vdb --live --yes
+  gpuvm disk remove train-a vdb --delete-data --diff";
+
+/// A verb on the disks of a guest.
+#[derive(Debug, Subcommand)]
+pub enum DiskVerb {
+    /// List the disks of a guest: size, source, and who else has them
+    ///
+    /// Takes any domain of libvirt. MADE: created by gpuvm for this guest, and deleted with it. A running guest's disk that is
+    /// not defined, or defined and not attached, is marked. USED BY: other domains, volumes on top of it, loop devices of the host.
+    #[command(after_long_help = LIST)]
+    List(NameArgs),
+    /// Add a disk to a guest, running or not
+    ///
+    /// Takes any domain of libvirt, and the sources of `create`, with the same checks: a disk of another domain or of the host
+    /// is refused. The disk gets a root port, I/O threads and queues as `create` and `tune` give them. A running guest gets it
+    /// at its next start, or with --live at once, for which a root port has to be free. `gpuvm undo` takes it back and leaves the data.
+    #[command(after_long_help = ADD)]
+    Add(DiskAddArgs),
+    /// Make a disk of a guest larger, and what lies on it
+    ///
+    /// The disk must be an image file; it never becomes smaller. A running guest sees the new size at once. If its agent answers
+    /// and the disk holds one ext4 or xfs file system, on itself or on its only partition, gpuvm has the guest grow that;
+    /// otherwise it prints what to type there. A larger disk cannot be undone.
+    #[command(after_long_help = RESIZE)]
+    Resize(DiskResizeArgs),
+    /// Remove a disk from a guest, and keep its data
+    ///
+    /// A running guest keeps the disk until it is off, or with --live releases it at once; unmount it in the guest first. Data is
+    /// deleted only with --delete-data, and only if gpuvm created it for this very guest and nobody else uses it. Asks, or takes
+    /// --yes. `gpuvm undo` gives the disk back, unless its data was deleted.
+    #[command(after_long_help = REMOVE)]
+    Remove(DiskRemoveArgs),
+}
+
+/// What every change of a disk takes.
+#[derive(Debug, Args)]
+pub struct DiskChangeArgs {
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
+    pub diff: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `disk add`.
+#[derive(Debug, Args)]
+pub struct DiskAddArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// /PATH, volume=POOL/NAME, size=SIZE, drive=ID, partition=PARTUUID
+    ///
+    /// /PATH: an image file or a block device, used as it is; its format is read from its content. volume=POOL/NAME: a volume of
+    /// a libvirt storage pool. size=SIZE[,pool=POOL|,dir=DIR][,preallocate=none|reserve|full]: a new raw disk, in the default pool
+    /// for guests unless another pool or a directory is named, with its blocks reserved. drive=ID: a whole drive.
+    /// partition=PARTUUID: a partition; `gpuvm drive list` prints both.
+    #[arg(value_name = "DISK")]
+    pub disk: DiskSpec,
+    /// Change running guests as well
+    ///
+    /// Needs a root port that is free in the running guest.
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub live: bool,
+    /// Allow overwriting drives that contain data
+    ///
+    /// The guest may overwrite what is on the drive, partition or device that it is given. Without this option gpuvm asks, and
+    /// refuses if there is no terminal.
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub accept_data_loss: bool,
+    /// What every change takes.
+    #[command(flatten)]
+    pub change: DiskChangeArgs,
+}
+
+impl DiskAddArgs {
+    /// What is asked for.
+    pub fn wanted(&self) -> AddDisk {
+        AddDisk { name: self.name.clone(), disk: self.disk.0.clone(), live: self.live }
+    }
+}
+
+/// Arguments of `disk resize`.
+#[derive(Debug, Args)]
+pub struct DiskResizeArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Disk, as `gpuvm disk list` prints it: vdb
+    #[arg(value_name = "DISK")]
+    pub target: String,
+    /// New size
+    #[arg(value_name = "SIZE")]
+    pub size: MemSize,
+    /// What every change takes.
+    #[command(flatten)]
+    pub change: DiskChangeArgs,
+}
+
+impl DiskResizeArgs {
+    /// What is asked for.
+    pub fn wanted(&self) -> ResizeDisk {
+        let (name, target) = (self.name.clone(), self.target.clone());
+        ResizeDisk { name, target, bytes: self.size.kib() * 1024 }
+    }
+}
+
+/// Arguments of `disk remove`.
+#[derive(Debug, Args)]
+pub struct DiskRemoveArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Disk, as `gpuvm disk list` prints it: vdb
+    #[arg(value_name = "DISK")]
+    pub target: String,
+    /// Delete its data
+    #[arg(long, help_heading = DISKS)]
+    pub delete_data: bool,
+    /// Change running guests as well
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub live: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
+    pub yes: bool,
+    /// What every change takes.
+    #[command(flatten)]
+    pub change: DiskChangeArgs,
+}
+
+impl DiskRemoveArgs {
+    /// What is asked for.
+    pub fn wanted(&self) -> RemoveDisk {
+        let (name, target) = (self.name.clone(), self.target.clone());
+        RemoveDisk { name, target, live: self.live, delete_data: self.delete_data }
+    }
+}
+
+/// A disk on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskSpec(pub NewDisk);
+
+impl FromStr for DiskSpec {
+    type Err = String;
+    fn from_str(text: &str) -> Result<DiskSpec, String> {
+        if text.starts_with(['/', '.']) {
+            return Ok(DiskSpec(NewDisk::Path(PathBuf::from(text))));
+        }
+        let is_of = |key: &str| text.strip_prefix(key).and_then(|rest| rest.strip_prefix('='));
+        if let Some(id) = is_of("drive") {
+            return Ok(DiskSpec(NewDisk::Drive(id.to_owned())));
+        }
+        if let Some(uuid) = is_of("partition") {
+            return Ok(DiskSpec(NewDisk::Partition(uuid.to_owned())));
+        }
+        if let Some(volume) = is_of("volume") {
+            return match volume.split_once('/') {
+                Some((pool, name)) if !pool.is_empty() && !name.is_empty() => {
+                    let (pool, name) = (pool.to_owned(), name.to_owned());
+                    Ok(DiskSpec(NewDisk::Volume(VolumeRef { pool, name })))
+                }
+                _ => Err(format!("`{volume}` is not POOL/NAME")),
+            };
+        }
+        if text.starts_with("size=") {
+            return blank(text).map(DiskSpec);
+        }
+        let forms = "/PATH, volume=POOL/NAME, size=SIZE, drive=ID or partition=PARTUUID";
+        Err(format!("it is not {forms}; a file begins with / or ."))
+    }
+}
+
+/// A new disk on the command line.
+fn blank(text: &str) -> Result<NewDisk, String> {
+    let (mut bytes, mut dir, mut pool, mut preallocate) = (0, None, None, Preallocate::Reserve);
+    for part in text.split(',') {
+        let (key, value) =
+            part.split_once('=').ok_or_else(|| format!("`{part}` is not KEY=VALUE"))?;
+        match key {
+            "size" => {
+                let size = value.parse::<MemSize>().map_err(|error| error.to_string())?;
+                bytes = size.kib() * 1024;
+            }
+            "pool" => pool = Some(value.to_owned()),
+            "dir" => dir = Some(PathBuf::from(value)),
+            "preallocate" => preallocate = PreallocateArg::from_str(value, false)?.into(),
+            _ => return Err(format!("`{key}` is not size, pool, dir or preallocate")),
+        }
+    }
+    if bytes == 0 {
+        return Err("size=0 is no disk".to_owned());
+    }
+    if pool.is_some() && dir.is_some() {
+        return Err("pool and dir exclude each other".to_owned());
+    }
+    let pool = pool.unwrap_or_else(|| POOL.to_owned());
+    Ok(NewDisk::Blank { bytes, dir, pool, preallocate })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_told_by_their_words() {
+        let of = |text: &str| text.parse::<DiskSpec>().map(|spec| spec.0);
+        assert_eq!(of("/a,b=c.raw"), Ok(NewDisk::Path("/a,b=c.raw".into())));
+        assert_eq!(of("./a.raw"), Ok(NewDisk::Path("./a.raw".into())));
+        let volume = VolumeRef { pool: "p".into(), name: "v".into() };
+        assert_eq!(of("volume=p/v"), Ok(NewDisk::Volume(volume)));
+        assert_eq!(of("drive=nvme-A_1"), Ok(NewDisk::Drive("nvme-A_1".into())));
+        assert_eq!(of("partition=1-2"), Ok(NewDisk::Partition("1-2".into())));
+        let new = |dir: Option<&str>, pool: &str, preallocate| NewDisk::Blank {
+            bytes: 8 << 20,
+            dir: dir.map(PathBuf::from),
+            pool: pool.into(),
+            preallocate,
+        };
+        assert_eq!(of("size=8M"), Ok(new(None, POOL, Preallocate::Reserve)));
+        let none = Preallocate::None;
+        assert_eq!(of("size=8M,preallocate=none,pool=p"), Ok(new(None, "p", none)));
+        assert_eq!(of("size=8M,dir=/d,preallocate=none"), Ok(new(Some("/d"), POOL, none)));
+        for bad in [
+            "",
+            "a.raw",
+            "volume=p",
+            "volume=/v",
+            "size=",
+            "size=0",
+            "size=8M,x=1",
+            "size=8M,dir",
+            "size=8M,pool=p,dir=/d",
+            "size=8M,preallocate=some",
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! One disk more or less in a domain that is there: the name that it gets, the port below which it sits, the I/O threads that
+//! serve it. All else stays as it is. Knows no plan: what a tuned domain would have is `tune`'s.
+
+use super::claims::Claims;
+use super::device::{disk_path, remembered_path};
+use super::disks::{disk_name, disk_queues, named_iothreads, share};
+use super::element::Element;
+use super::fragment::Fragment;
+use super::guest::{Disk, Made};
+use super::pci::{Buses, PciAddress};
+use super::placed::{DiskSeat, IoThread};
+use super::splice::Splicer;
+use super::{DomainEdit, DomainXml, DomainXmlError, shape, tree};
+
+/// Below which root port a disk comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// Below one that is free, as a guest that runs needs it.
+    Free,
+    /// Below one that is free, else below a new one.
+    FreeOrNew,
+}
+
+/// The name by which libvirt knows a disk.
+fn target_of(disk: Element<'_>) -> Option<String> {
+    Some(disk.child("target")?.attr("dev")?.into_owned())
+}
+
+/// The first name of a virtio disk that no disk of these documents has.
+pub fn free_target(documents: &[&DomainXml]) -> String {
+    let taken: Vec<String> =
+        documents.iter().flat_map(|xml| xml.disks()).filter_map(target_of).collect();
+    let mut names = (0..).map(disk_name);
+    names.find(|name| !taken.contains(name)).expect("names do not end")
+}
+
+impl DomainXml {
+    /// Its disks, in its order.
+    pub fn disks(&self) -> impl Iterator<Item = Element<'_>> {
+        let devices = self.root().child("devices").into_iter();
+        devices.flat_map(|devices| devices.children("disk"))
+    }
+
+    /// The disk of this name; none: it has none.
+    pub fn disk_named(&self, target: &str) -> Option<Element<'_>> {
+        self.disks().find(|disk| target_of(*disk).as_deref() == Some(target))
+    }
+
+    /// It with a disk more, on virtio and of this name; none: no root port is free. `mapping`: whether several I/O threads can
+    /// serve one disk.
+    pub fn with_disk(
+        &self,
+        disk: &Disk,
+        target: &str,
+        mapping: bool,
+        port: Port,
+    ) -> Result<Option<DomainXml>, DomainXmlError> {
+        let mut edits = Vec::new();
+        let address = match self.is_pcie() {
+            false => None,
+            true => {
+                let devices = self.root().child("devices");
+                let mut buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
+                match (self.free_port(&buses), port) {
+                    (Some(index), _) => Some(PciAddress::behind(index)),
+                    (None, Port::Free) => return Ok(None),
+                    (None, Port::FreeOrNew) => {
+                        let port = buses.add_port()?;
+                        let address = PciAddress::behind(port.index);
+                        let (controllers, dropped) = (vec![port], Vec::new());
+                        edits.push(DomainEdit::SetControllers { controllers, dropped });
+                        Some(address)
+                    }
+                }
+            }
+        };
+        let queues = match disk.read_only {
+            true => 1,
+            false => disk_queues(Claims::read(self).vcpus.value),
+        };
+        let iothreads = self.threads_for(disk, queues, mapping);
+        let target = target.to_owned();
+        let seat = DiskSeat { disk: disk.clone(), target, queues, iothreads, address };
+        edits.push(DomainEdit::SetDisks { disks: vec![seat] });
+        let mut xml = self.clone();
+        xml.apply_all(&edits)?;
+        Ok(Some(xml))
+    }
+
+    /// The first root port on the root bus below which nothing is and that takes devices while the guest runs. Those of an
+    /// expander bus are of one cell, and for passed-through functions.
+    fn free_port(&self, buses: &Buses) -> Option<u8> {
+        let is_fixed = |index: &u8| {
+            let devices = self.root().child("devices").into_iter();
+            let mut all = devices.flat_map(|devices| devices.children("controller"));
+            all.any(|controller| {
+                let is = controller.attr("index").is_some_and(|own| own == index.to_string());
+                let target = controller.child("target").filter(|_| is);
+                target.and_then(|t| t.attr("hotplug")).is_some_and(|hotplug| hotplug == "off")
+            })
+        };
+        buses.free_root_ports().find(|index| !is_fixed(index))
+    }
+
+    /// The I/O threads that it has, as they serve a disk more: all of them, or the one that serves the fewest.
+    fn threads_for(&self, disk: &Disk, queues: u32, mapping: bool) -> Vec<IoThread> {
+        let mut threads: Vec<u32> = Claims::read(self).iothreads.keys().copied().collect();
+        if disk.read_only || threads.is_empty() {
+            return Vec::new();
+        }
+        let named: Vec<Vec<u32>> = self.disks().map(named_iothreads).collect();
+        if mapping {
+            // In the order of the cells, as a disk that is there has them.
+            let all = named.into_iter().find(|named| named.len() == threads.len());
+            return share(queues, &all.unwrap_or(threads));
+        }
+        let users = |id: &u32| named.iter().filter(|named| named.contains(id)).count();
+        threads.sort_by_key(|id| (users(id), *id));
+        share(queues, &threads[..1])
+    }
+
+    /// It without a disk; `forget`: the path of one that was made for the guest, which is not remembered any more.
+    pub fn without_disk(
+        &self,
+        target: &str,
+        forget: Option<&str>,
+    ) -> Result<DomainXml, DomainXmlError> {
+        let disk = Fragment::gone("disk").key(target_of, target);
+        let domain = Fragment::new("domain");
+        let mut domain = domain.child(Fragment::new("devices").if_there().child(disk));
+        if let Some(path) = forget {
+            let disk = Fragment::gone("gpuvm:disk").key(remembered_path, path);
+            let made = Fragment::new("gpuvm:made").if_there().child(disk);
+            let guest = Fragment::new("gpuvm:guest").if_there().child(made);
+            domain = domain.child(Fragment::new("metadata").if_there().child(guest));
+        }
+        self.spliced(&domain)
+    }
+
+    /// It with a disk that was made for the guest remembered, where it is a guest of ours.
+    pub fn with_made(&self, made: &Made) -> Result<DomainXml, DomainXmlError> {
+        let disk = shape::made(made).key(remembered_path, &made.path);
+        let made = Fragment::new("gpuvm:made").child(disk);
+        let guest = Fragment::new("gpuvm:guest").if_there().child(made);
+        let metadata = Fragment::new("metadata").if_there().child(guest);
+        self.spliced(&Fragment::new("domain").child(metadata))
+    }
+
+    /// It made what a fragment says.
+    fn spliced(&self, wanted: &Fragment) -> Result<DomainXml, DomainXmlError> {
+        let splicer = Splicer::new(&self.tree, wanted);
+        match splicer.is_empty() {
+            true => Ok(self.clone()),
+            false => Ok(DomainXml { tree: tree::Tree::parse(splicer.finish())? }),
+        }
+    }
+}
+
+/// The file or block device of a disk; none: it is on the network, in a volume that is named, or empty.
+pub fn path_of(disk: Element<'_>) -> Option<String> {
+    disk_path(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::guest::{DiskFormat, DiskKind, Role, VolumeRef};
+
+    /// A guest with two vCPUs, an I/O thread, a disk below its first port, and one port more.
+    fn guest(port: &str) -> DomainXml {
+        let text = format!(
+            "<domain type='kvm'>
+  <metadata>
+    <gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1'/>
+  </metadata>
+  <vcpu>2</vcpu>
+  <iothreads>2</iothreads>
+  <os>
+    <type machine='q35'>hvm</type>
+  </os>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw' iothread='1'/>
+      <source file='/a.raw'/>
+      <target dev='vda' bus='virtio'/>
+      <address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>
+    </disk>
+    <controller type='pci' index='0' model='pcie-root'/>
+    <controller type='pci' index='1' model='pcie-root-port'>
+      <address type='pci' domain='0x0000' bus='0x00' slot='0x02' function='0x0'/>
+    </controller>{port}
+  </devices>
+</domain>
+"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
+    /// One port more, with this inside.
+    fn port(inside: &str) -> String {
+        format!(
+            "<controller type='pci' index='2' model='pcie-root-port'>{inside}<address type='pci' \
+             domain='0x0000' bus='0x00' slot='0x03' function='0x0'/></controller>"
+        )
+    }
+
+    #[test]
+    fn a_disk_more_sits_below_a_free_port_or_a_new_one_and_goes_again() {
+        let disk = Disk::new("/b.raw", DiskFormat::Raw, DiskKind::File);
+        let (with_port, without) = (guest(&port("")), guest(""));
+        assert_eq!(free_target(&[&with_port]), "vdb");
+        for (xml, bus, is_free) in [(&with_port, "0x02", true), (&without, "0x02", false)] {
+            let live = xml.with_disk(&disk, "vdb", false, Port::Free).unwrap();
+            assert_eq!(live.is_some(), is_free);
+            let more = xml.with_disk(&disk, "vdb", false, Port::FreeOrNew).unwrap().unwrap();
+            let added = more.disk_named("vdb").unwrap();
+            assert_eq!(added.child("address").unwrap().attr("bus").unwrap(), bus);
+            // The thread that serves no disk yet.
+            let driver = added.child("driver").unwrap();
+            assert_eq!(driver.attr("iothread").unwrap(), "2");
+            assert_eq!(driver.attr("queues").unwrap(), "2");
+            assert_eq!(path_of(added).as_deref(), Some("/b.raw"));
+            let ports = more.text().matches("pcie-root-port").count();
+            assert_eq!(ports, 2);
+            let less = more.without_disk("vdb", None).unwrap();
+            let gone = if is_free { less.text() == xml.text() } else { less.disks().count() == 1 };
+            assert!(gone, "{}", less.text());
+        }
+        let fixed = guest(&port("<target chassis='2' hotplug='off'/>"));
+        assert_eq!(fixed.with_disk(&disk, "vdb", false, Port::Free).unwrap().map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_port_of_an_expander_bus_is_of_its_cell_alone() {
+        let expander = "<controller type='pci' index='3' model='pcie-expander-bus'><target busNr='250'/>\
+             <address type='pci' domain='0x0000' bus='0x00' slot='0x10' function='0x0'/></controller>\
+             <controller type='pci' index='4' model='pcie-root-port'><address type='pci' domain='0x0000' \
+             bus='0x03' slot='0x00' function='0x0'/></controller>";
+        let disk = Disk::new("/b.raw", DiskFormat::Raw, DiskKind::File);
+        let live = guest(expander).with_disk(&disk, "vdb", true, Port::Free).unwrap();
+        assert!(live.is_none());
+        let both = guest(&port("")).with_disk(&disk, "vdb", true, Port::Free).unwrap().unwrap();
+        let driver = both.disk_named("vdb").unwrap().child("driver").unwrap();
+        assert_eq!(driver.child("iothreads").unwrap().elements().count(), 2);
+    }
+
+    #[test]
+    fn what_is_made_is_remembered_and_forgotten_with_the_disk() {
+        let volume = Some(VolumeRef { pool: "p".into(), name: "v".into() });
+        let made = Made { role: Role::Data, path: "/a.raw".into(), volume };
+        let with = guest("").with_made(&made).unwrap();
+        assert_eq!(with.made(), [made.clone()]);
+        assert_eq!(with.with_made(&made).unwrap().text(), with.text());
+        let kept = with.without_disk("vda", None).unwrap();
+        assert_eq!((kept.disks().count(), kept.made().len()), (0, 1));
+        let gone = with.without_disk("vda", Some("/a.raw")).unwrap();
+        assert_eq!((gone.disks().count(), gone.made().len()), (0, 0));
+        // A guest that is not ours is told nothing.
+        let other = DomainXml::parse("<domain><devices/></domain>").unwrap();
+        assert_eq!(other.with_made(&made).unwrap().text(), other.text());
+    }
+}

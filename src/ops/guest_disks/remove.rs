@@ -1,0 +1,152 @@
+//! `disk remove`: one disk less, at the next start or at once. Its data stays unless it is named, and is then deleted only
+//! where it is proven to be the domain's own.
+
+use super::add::ChangedDisk;
+use super::error::GuestDiskError;
+use super::settled::settled;
+use super::subject::{Subject, name_of, said};
+use crate::apply::{LET_GO_S, Step};
+use crate::change::{Change, DomainChange, Part};
+use crate::domain::Element;
+use crate::domain::disk_change::path_of;
+use crate::domain::guest::Made;
+use crate::error::{Coded as _, Result};
+use crate::history::guest::drop_made;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::uses::Uses;
+use crate::made::{Fate, Proof, removal};
+use crate::reporter::Question;
+use crate::shell::word;
+use crate::storage::abilities;
+use crate::world::World;
+
+/// A disk less for a domain.
+#[derive(Debug, Clone)]
+pub struct RemoveDisk {
+    /// The domain.
+    pub name: String,
+    /// The disk, by its name in the definition.
+    pub target: String,
+    /// Whether the running guest loses it, too.
+    pub live: bool,
+    /// Whether its data is deleted.
+    pub delete_data: bool,
+}
+
+/// Plans a disk less.
+pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>> {
+    let hypervisor = &*world.hypervisor()?;
+    let RemoveDisk { name, target, live, delete_data } = wanted;
+    let subject = Subject::read(hypervisor, name)?;
+    if *live {
+        subject.running()?;
+    }
+    subject.refuse_kept(hypervisor)?;
+    let (defined, running) = subject.disk(target)?;
+    refuse_half(&subject, wanted, defined.is_some(), running.is_some())?;
+    let path = defined.or(running).and_then(path_of);
+    let made = subject.xml.made().into_iter().find(|made| Some(&made.path) == path.as_ref());
+    let mut warnings = Vec::new();
+    let mut last = Vec::new();
+    if let Some(running) = running.filter(|_| *live) {
+        last.push(detach(&subject, target, running)?);
+    }
+    if *delete_data {
+        let made = made.as_ref().filter(|_| defined.is_some());
+        last.extend(delete(&subject, target, made, hypervisor, world)?);
+    } else if let Some(made) = &made {
+        warnings.push(format!("disk {} stays; {} removes it", made.path, removal(made)));
+    }
+    if defined.is_some() && subject.xml.disks().next().and_then(name_of).as_ref() == Some(target) {
+        warnings.push(format!("`{target}` is the first disk of `{name}`, from which guests boot"));
+    }
+    let forget = made.as_ref().map(|made| made.path.as_str());
+    let after = subject.xml.without_disk(target, forget)?;
+    let after = settled(&subject.xml, after, abilities(hypervisor, false), hypervisor, world)?;
+    let first = match forget.filter(|_| hypervisor.has_guests_here()) {
+        Some(path) => drop_made(world.state(), &subject.uuid, path)?.into_iter().collect(),
+        None => Vec::new(),
+    };
+    let source = defined.or(running).map(said).unwrap_or_default();
+    let about = ChangedDisk {
+        name: name.clone(),
+        target: target.clone(),
+        source: path,
+        live: running.is_some() && *live,
+        waits_for_start: running.is_some() && !live,
+        deleted: *delete_data,
+        definitions: (subject.xml.text().to_owned(), after.text().to_owned()),
+    };
+    let change = DomainChange {
+        verb: "disk remove",
+        name: name.clone(),
+        what: vec![format!("disk {target} removed: {source}")],
+        before: subject.xml.text().to_owned(),
+        after,
+        first,
+        last,
+    };
+    let data = if *delete_data { " with its data" } else { "" };
+    let what = format!("removing disk `{target}` of domain `{name}`{data}");
+    let question = Some(Question::Agree { lines: None, question: "remove it?", what });
+    let again = format!("gpuvm disk remove {} {}", word(name), word(target));
+    let all = Change::new("disk remove", name, Vec::new(), about);
+    Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
+}
+
+/// Refuses what would leave one half: data that a guest still writes, a disk that only what runs has.
+fn refuse_half(
+    subject: &Subject,
+    wanted: &RemoveDisk,
+    is_defined: bool,
+    runs_with: bool,
+) -> Result<()> {
+    let (name, target) = (subject.name.clone(), wanted.target.clone());
+    let line = format!("gpuvm disk remove {} {}", word(&name), word(&target));
+    if !is_defined && !wanted.live {
+        let hint = format!("`{line} --live` takes it from the running guest");
+        return Err(GuestDiskError::OnlyLive { name, target }.hint(hint));
+    }
+    if wanted.delete_data && runs_with && !wanted.live {
+        let hint = format!(
+            "`{line} --delete-data --live` takes it from the running guest first; `gpuvm stop {}` ends that",
+            word(&name)
+        );
+        return Err(GuestDiskError::Runs { name, target }.hint(hint));
+    }
+    Ok(())
+}
+
+/// The step that takes the disk from the running guest.
+fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
+    let Some(path) = path_of(disk) else {
+        return Err(GuestDiskError::NoPath { target: target.to_owned() }
+            .hint("leave --live out: its next start is without"));
+    };
+    let (name, xml) = (subject.name.clone(), Some(disk.xml().to_owned()));
+    Ok(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml })
+}
+
+/// The step that deletes its data, where that is proven to be the domain's own; none: it is gone.
+fn delete(
+    subject: &Subject,
+    target: &str,
+    made: Option<&Made>,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Option<Step>> {
+    let target_of = || target.to_owned();
+    let keeps =
+        format!("`gpuvm disk remove {} {}` keeps its data", word(&subject.name), word(target));
+    let Some(made) = made else {
+        let why = "gpuvm did not create it for this domain".to_owned();
+        return Err(GuestDiskError::NotOurs { target: target_of(), why }.hint(keeps));
+    };
+    let uses = Uses::read(hypervisor)?;
+    let proof = Proof::of(&subject.xml, &subject.uuid, &uses, (hypervisor, world.state()));
+    match proof.fate(made) {
+        Fate::Goes(step) => Ok(Some(step)),
+        Fate::Gone => Ok(None),
+        Fate::Stays(why) => Err(GuestDiskError::NotOurs { target: target_of(), why }.hint(keeps)),
+    }
+}

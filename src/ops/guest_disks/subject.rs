@@ -1,0 +1,93 @@
+//! The domain whose disks are changed: its definition, and what runs.
+
+use super::error::GuestDiskError;
+use crate::domain::disk_change::path_of;
+use crate::domain::{DomainXml, Element};
+use crate::error::{Class, Coded as _, Doing as _, Result, classed, dump_and_define};
+use crate::guest::find;
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
+use crate::shell::word;
+
+/// The domain.
+pub(super) struct Subject {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its state.
+    pub state: DomainState,
+    /// Its definition.
+    pub xml: DomainXml,
+    /// What runs; none: nothing does.
+    pub live: Option<DomainXml>,
+}
+
+impl Subject {
+    /// Reads it. A domain without a definition of its own is refused.
+    pub fn read(hypervisor: &dyn Hypervisor, name: &str) -> Result<Subject> {
+        let summary = find(hypervisor, name)?;
+        if !summary.persistent {
+            return Err(
+                GuestDiskError::NoDefinition { name: name.to_owned() }.hint(dump_and_define(name))
+            );
+        }
+        let parsed = |which| {
+            let text = hypervisor.xml(name, which)?;
+            DomainXml::parse(&text).doing(|| format!("cannot read `{name}`"))
+        };
+        let xml = parsed(XmlOf::Inactive)?;
+        let live = if summary.state.is_active() { Some(parsed(XmlOf::Live)?) } else { None };
+        Ok(Subject { name: summary.name, uuid: summary.uuid, state: summary.state, xml, live })
+    }
+
+    /// What runs, where there is a guest to be asked; refuses what does not run.
+    pub fn running(&self) -> Result<&DomainXml> {
+        let name = self.name.clone();
+        match &self.live {
+            Some(live) if self.state.has_guest() => Ok(live),
+            Some(_) => Err(GuestDiskError::NotRunning { name, state: "has crashed" }
+                .hint(crate::guest::restart_hint(&self.name))),
+            None => Err(GuestDiskError::NotRunning { name, state: "does not run" }
+                .hint("leave --live out: its next start finds the disks as they are defined")),
+        }
+    }
+
+    /// A disk by its name, in the definition and in what runs; refuses one that neither has.
+    pub fn disk(&self, target: &str) -> Result<(Option<Element<'_>>, Option<Element<'_>>)> {
+        let defined = self.xml.disk_named(target);
+        let live = self.live.as_ref().and_then(|live| live.disk_named(target));
+        if defined.is_some() || live.is_some() {
+            return Ok((defined, live));
+        }
+        let both = std::iter::once(&self.xml).chain(&self.live);
+        let mut all: Vec<String> = both.flat_map(DomainXml::disks).filter_map(name_of).collect();
+        all.sort();
+        all.dedup();
+        let (name, target) = (self.name.clone(), target.to_owned());
+        let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
+        Err(GuestDiskError::NotFound { name, target, all }.hint(hint))
+    }
+
+    /// Refuses a definition that keeps what belongs to its disks of now, such as a saved state.
+    pub fn refuse_kept(&self, hypervisor: &dyn Hypervisor) -> Result<()> {
+        let kept = hypervisor.keeps(&self.name)?.into_iter().find(|kept| kept.starts);
+        match kept {
+            None => Ok(()),
+            Some(kept) => Err(classed(
+                Class::WrongState,
+                format!("domain `{}` has {}, which belongs to its disks", self.name, kept.what),
+                kept.hint,
+            )),
+        }
+    }
+}
+
+/// The name of a disk.
+pub(super) fn name_of(disk: Element<'_>) -> Option<String> {
+    Some(disk.child("target")?.attr("dev")?.into_owned())
+}
+
+/// The path of a disk in words; its name where it has none.
+pub(super) fn said(disk: Element<'_>) -> String {
+    path_of(disk).or_else(|| name_of(disk)).unwrap_or_default()
+}

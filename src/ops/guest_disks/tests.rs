@@ -1,0 +1,371 @@
+//! Disks of a domain on a hypervisor in memory: added, removed, undone, killed at any step.
+
+use super::add::{AddDisk, add};
+use super::list::{DiskSort, DiskWhen, list};
+use super::remove::{RemoveDisk, remove};
+use super::resize::{self, ResizeDisk, ResizedDisk};
+use crate::apply::Preallocate;
+use crate::error::Result;
+use crate::hypervisor::{Hypervisor as _, XmlOf};
+use crate::reporter::Answer;
+use crate::session::{Confirm, Session};
+use crate::stage::{Stage, UUID, kill, manner};
+use crate::storage::NewDisk;
+use crate::undo::{self, Undo};
+use gpuvm_core::topology::file::from_json;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// Its UUID, of another domain than domain `a`.
+const OTHER: &str = "11111111-2222-4333-8444-666666666666";
+/// Bytes of a new disk.
+const BYTES: u64 = 1 << 16;
+
+/// A guest of ours with a disk, and a root port that is free.
+fn guest(name: &str, uuid: &str, disk: &str) -> String {
+    format!(
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <metadata>\n    \
+         <gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' uuid='{uuid}'/>\n  </metadata>\n  \
+         <memory unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n  <os>\n    \
+         <type arch='x86_64' machine='pc-q35-8.2'>hvm</type>\n  </os>\n  <devices>\n    \
+         <disk type='file' device='disk'>\n      <driver name='qemu' type='raw'/>\n      \
+         <source file='{disk}'/>\n      <target dev='vda' bus='virtio'/>\n      \
+         <address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>\n    \
+         </disk>\n    <controller type='pci' index='0' model='pcie-root'/>\n    \
+         <controller type='pci' index='1' model='pcie-root-port'>\n      \
+         <address type='pci' domain='0x0000' bus='0x00' slot='0x02' function='0x0'/>\n    \
+         </controller>\n    <controller type='pci' index='2' model='pcie-root-port'>\n      \
+         <address type='pci' domain='0x0000' bus='0x00' slot='0x03' function='0x0'/>\n    \
+         </controller>\n  </devices>\n</domain>\n"
+    )
+}
+
+/// Domain `a` with disk `vda`, and a pool `p`.
+fn stage(runs: bool) -> Stage {
+    let mut stage = Stage::who_says(Answer::Yes);
+    let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
+    stage.world = stage.world.with_topology(host);
+    std::fs::write(stage.dir.path().join("a.raw"), vec![1; 4096]).unwrap();
+    let disk = stage.dir.path().join("a.raw").display().to_string();
+    stage.fake.put_xml(&guest("a", UUID, &disk), runs);
+    stage.fake.put_pool("p");
+    stage
+}
+
+/// A disk of these words for domain `a`.
+fn wanted(disk: NewDisk, live: bool) -> AddDisk {
+    AddDisk { name: "a".into(), disk, live }
+}
+
+/// A new disk in the pool.
+fn blank() -> NewDisk {
+    NewDisk::Blank { bytes: BYTES, dir: None, pool: "p".into(), preallocate: Preallocate::None }
+}
+
+/// Adds a disk.
+fn run_add(stage: &Stage, wanted: &AddDisk) -> Result<super::add::ChangedDisk> {
+    let mut session = Session::begin(&stage.world, manner(Confirm::Ask)).unwrap();
+    Ok(session.run(|world| add(world, wanted))?.change.about)
+}
+
+/// Removes disk `vdb` of domain `a`.
+fn run_remove(stage: &Stage, live: bool, delete_data: bool) -> Result<super::add::ChangedDisk> {
+    let wanted = RemoveDisk { name: "a".into(), target: "vdb".into(), live, delete_data };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Ask)).unwrap();
+    Ok(session.run(|world| remove(world, &wanted))?.change.about)
+}
+
+/// Makes a disk of domain `a` larger.
+fn run_resize(stage: &Stage, target: &str, bytes: u64) -> Result<ResizedDisk> {
+    let wanted = ResizeDisk { name: "a".into(), target: target.into(), bytes };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    resize::run(&mut session, &stage.world, &wanted).map(Option::unwrap)
+}
+
+/// Undoes the last change of domain `a`.
+fn run_undo(stage: &Stage) -> Result<()> {
+    let wanted = Undo { name: "a".into(), force: false, edited: false };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    undo::run(&mut session, &stage.world, &wanted).map(drop)
+}
+
+/// Whether the definition, and what runs, has disk `vdb`; the volumes of the pool.
+fn state(stage: &Stage) -> (bool, bool, Vec<String>) {
+    let defined = stage.fake.definition("a").contains("'vdb'");
+    let live = stage.fake.xml("a", XmlOf::Live).unwrap().contains("'vdb'");
+    (defined, live, stage.fake.names("p"))
+}
+
+/// The changes that are kept of domain `a`.
+fn kept(stage: &Stage) -> usize {
+    stage.world.history(UUID).unwrap().entries.len()
+}
+
+/// The code of an error.
+fn code<T>(done: Result<T>) -> &'static str {
+    let Err(error) = done else { panic!("it was done") };
+    error.refusal().map_or("none", |refusal| refusal.code)
+}
+
+#[test]
+fn a_disk_is_listed_with_what_it_is_and_who_else_has_it() {
+    let stage = stage(true);
+    let disk = stage.dir.path().join("a.raw").display().to_string();
+    stage.fake.put_xml(&guest("b", OTHER, &disk), false);
+    run_add(&stage, &wanted(blank(), false)).unwrap();
+    let disks = list(&stage.world, "a").unwrap();
+    let [first, second] = &disks[..] else { panic!("{disks:?}") };
+    assert_eq!((&*first.target, first.kind, first.bytes), ("vda", DiskSort::File, Some(4096)));
+    assert_eq!((first.made, first.when, &*first.bus), (false, DiskWhen::Always, "virtio"));
+    assert!(first.used_by[0].contains("domain `b`"), "{first:?}");
+    assert_eq!((second.kind, second.when), (DiskSort::Volume, DiskWhen::NextStart));
+    assert_eq!((second.made, second.used_by.len()), (true, 0));
+    assert_eq!(second.volume.as_ref().unwrap().name, "a-vdb.raw");
+    assert_eq!(second.bytes, Some(BYTES));
+    assert_eq!(
+        list(&stage.world, "nosuch").unwrap_err().to_string(),
+        "find domain `nosuch`: test:///fake has no domain of this name"
+    );
+}
+
+#[test]
+fn a_disk_is_added_for_the_next_start_kept_and_undone() {
+    for runs in [false, true] {
+        let stage = stage(runs);
+        let before = stage.fake.definition("a");
+        let added = run_add(&stage, &wanted(blank(), false)).unwrap();
+        assert_eq!((added.live, added.waits_for_start, &*added.target), (false, runs, "vdb"));
+        let volume = || vec!["a-vdb.raw".to_owned()];
+        assert_eq!(state(&stage), (true, !runs, volume()));
+        assert_eq!((kept(&stage), stage.journals()), (1, 0));
+        assert!(stage.fake.definition("a").contains("volume='a-vdb.raw'"));
+        // `vda` has no queues, so its domain is not as tuned, and stays so but for the new disk.
+        assert_eq!(stage.fake.definition("a").matches("queues='4'").count(), 1);
+        run_undo(&stage).unwrap();
+        assert_eq!(stage.fake.definition("a"), before);
+        // What the guest may have written stays, and is said.
+        assert_eq!(stage.fake.names("p"), volume());
+        assert_eq!(stage.caller.heard("`virsh vol-delete --pool p a-vdb.raw` deletes it"), 1);
+    }
+}
+
+#[test]
+fn a_running_guest_gets_it_at_once_and_loses_it_again() {
+    let stage = stage(true);
+    let added = run_add(&stage, &wanted(blank(), true)).unwrap();
+    assert!(added.live && !added.waits_for_start);
+    assert_eq!((state(&stage).0, state(&stage).1), (true, true));
+    // Both below the port that was free.
+    let live = stage.fake.xml("a", XmlOf::Live).unwrap();
+    assert_eq!(live.matches("bus='0x02'").count(), 1);
+    assert_eq!(stage.fake.definition("a").matches("bus='0x02'").count(), 1);
+    // The only port is taken by now.
+    assert_eq!(code(run_add(&stage, &wanted(blank(), true))), "guest-disk-no-port");
+    run_undo(&stage).unwrap();
+    assert_eq!((state(&stage).0, state(&stage).1), (false, false));
+    assert_eq!((kept(&stage), stage.journals()), (0, 0));
+}
+
+#[test]
+fn a_disk_is_removed_and_given_back_and_its_data_stays() {
+    for live in [false, true] {
+        let stage = stage(true);
+        run_add(&stage, &wanted(blank(), true)).unwrap();
+        let with = stage.fake.definition("a");
+        let removed = run_remove(&stage, live, false).unwrap();
+        assert_eq!((removed.live, removed.waits_for_start, removed.deleted), (live, !live, false));
+        assert_eq!(state(&stage), (false, !live, vec!["a-vdb.raw".to_owned()]));
+        assert!(!stage.fake.definition("a").contains("volume="), "it is remembered");
+        run_undo(&stage).unwrap();
+        assert_eq!(stage.fake.definition("a"), with);
+        assert_eq!((state(&stage).0, state(&stage).1), (true, true));
+    }
+}
+
+#[test]
+fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
+    let stage = stage(true);
+    run_add(&stage, &wanted(blank(), true)).unwrap();
+    assert_eq!(code(run_remove(&stage, false, true)), "guest-disk-runs");
+    let path = stage.fake.volume("p", "a-vdb.raw").display().to_string();
+    stage.fake.put_xml(&guest("b", OTHER, &path), false);
+    assert_eq!(code(run_remove(&stage, true, true)), "guest-disk-not-ours");
+    stage.fake.domains.borrow_mut().remove("b");
+    assert!(run_remove(&stage, true, true).unwrap().deleted);
+    assert_eq!(state(&stage), (false, false, Vec::new()));
+    assert_eq!(code(run_undo(&stage)), "undo-data-deleted");
+    // A file that was there before is nobody's to delete.
+    let path = stage.dir.path().join("b.raw");
+    std::fs::write(&path, vec![1; 4096]).unwrap();
+    run_add(&stage, &wanted(NewDisk::Path(path.clone()), false)).unwrap();
+    assert_eq!(code(run_remove(&stage, false, true)), "guest-disk-not-ours");
+    run_remove(&stage, false, false).unwrap();
+    assert!(path.exists());
+}
+
+#[test]
+fn what_is_taken_or_there_already_is_refused() {
+    let stage = stage(false);
+    let path = |name: &str| stage.dir.path().join(name);
+    let of = |path: PathBuf| run_add(&stage, &wanted(NewDisk::Path(path), false));
+    assert_eq!(code(of(path("a.raw"))), "guest-disk-present");
+    std::os::unix::fs::symlink(path("a.raw"), path("link.raw")).unwrap();
+    assert_eq!(code(of(path("link.raw"))), "guest-disk-present");
+    std::fs::write(path("b.raw"), vec![1; 4096]).unwrap();
+    stage.fake.put_xml(&guest("b", OTHER, &path("b.raw").display().to_string()), false);
+    assert_eq!(code(of(path("b.raw"))), "in-use");
+    assert_eq!(code(of("/etc/passwd".into())), "storage-of-host");
+    assert_eq!(code(of(path("nosuch"))), "storage-unreadable");
+    assert_eq!(code(run_add(&stage, &wanted(blank(), true))), "guest-disk-not-running");
+    assert_eq!(code(run_remove(&stage, false, false)), "guest-disk-not-found");
+    stage.fake.transient.borrow_mut().insert("a".into());
+    assert_eq!(code(run_add(&stage, &wanted(blank(), false))), "guest-disk-no-definition");
+    assert_eq!((stage.fake.calls.get(), kept(&stage)), (0, 0));
+}
+
+#[test]
+fn a_disk_grows_by_its_guest_its_pool_or_as_a_file_and_never_shrinks() {
+    let length = |path: PathBuf| path.metadata().unwrap().len();
+    for runs in [true, false] {
+        let stage = stage(runs);
+        run_add(&stage, &wanted(blank(), runs)).unwrap();
+        let text = stage.fake.definition("a");
+        let grown = run_resize(&stage, "vdb", 2 * BYTES).unwrap();
+        assert_eq!((grown.before_bytes, grown.live), (BYTES, runs));
+        assert_eq!(length(stage.fake.volume("p", "a-vdb.raw")), 2 * BYTES);
+        let inside = grown.guest.unwrap();
+        assert!(inside.done.is_empty() && inside.left.contains(&"lsblk".to_owned()));
+        // Once more is nothing to do, and less is refused.
+        let again = run_resize(&stage, "vdb", 2 * BYTES).unwrap();
+        assert_eq!((again.guest, kept(&stage)), (None, 2));
+        assert_eq!(code(run_resize(&stage, "vdb", BYTES)), "guest-disk-smaller");
+        // Of a file that is in no pool only its domain, which is off, or its guest knows.
+        assert_eq!(run_resize(&stage, "vda", 8192).unwrap().live, runs);
+        assert_eq!(length(stage.dir.path().join("a.raw")), 8192);
+        assert_eq!(kept(&stage), 3);
+        for _ in 0..2 {
+            run_undo(&stage).unwrap();
+        }
+        assert_eq!(stage.caller.heard("stays of 8 KiB: a smaller one would cut off"), 1);
+        assert_eq!((stage.fake.definition("a"), kept(&stage)), (text, 1));
+        let path = stage.dir.path().join("a.raw").display().to_string();
+        stage.fake.put_xml(&guest("b", OTHER, &path), false);
+        assert_eq!(code(run_resize(&stage, "vda", 16384)), "in-use");
+    }
+}
+
+#[test]
+fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
+    for (runs, number) in (0..4).flat_map(|number| [(true, number), (false, number)]) {
+        let stage = stage(runs);
+        run_add(&stage, &wanted(blank(), runs)).unwrap();
+        let length = || stage.fake.volume("p", "a-vdb.raw").metadata().unwrap().len();
+        let count = Mutex::new(0);
+        stage.caller.at(move |_| {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            if *count == number + 1 {
+                drop(count);
+                kill();
+            }
+        });
+        let _ = catch_unwind(AssertUnwindSafe(|| run_resize(&stage, "vdb", 2 * BYTES)));
+        stage.caller.at(|_| {});
+        stage.recover();
+        assert_eq!(stage.journals(), 0);
+        assert!([BYTES, 2 * BYTES].contains(&length()), "{} at {number}", length());
+        run_resize(&stage, "vdb", 2 * BYTES).unwrap();
+        assert_eq!(length(), 2 * BYTES);
+    }
+    // Killed at the call itself: what was begun is done.
+    let stage = stage(true);
+    run_add(&stage, &wanted(blank(), true)).unwrap();
+    let from = stage.fake.calls.get();
+    *stage.fake.at.borrow_mut() = Some(Box::new(move |call| {
+        if call == from {
+            kill()
+        }
+    }));
+    let _ = catch_unwind(AssertUnwindSafe(|| run_resize(&stage, "vdb", 2 * BYTES)));
+    *stage.fake.at.borrow_mut() = None;
+    stage.recover();
+    let bytes = stage.fake.volume("p", "a-vdb.raw").metadata().unwrap().len();
+    assert_eq!((bytes, stage.journals()), (2 * BYTES, 0));
+}
+
+/// Kills a change at each telling and at each call, and recovers; what there was before or what is to be is all that may be
+/// found then.
+fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
+    for telling in [true, false] {
+        let mut seen = 0;
+        for number in 0.. {
+            let stage = stage(true);
+            prepare(&stage);
+            let (before, kept_before) = (state(&stage), kept(&stage));
+            let text = stage.fake.definition("a");
+            let from = stage.fake.calls.get();
+            if telling {
+                let count = Mutex::new(0);
+                stage.caller.at(move |text| {
+                    let mut count = count.lock().unwrap();
+                    if text != "ask" && !text.starts_with("warning") {
+                        *count += 1;
+                        if *count == number + 1 {
+                            drop(count);
+                            kill();
+                        }
+                    }
+                });
+            } else {
+                let at = move |call| {
+                    if call == from + number {
+                        kill()
+                    }
+                };
+                *stage.fake.at.borrow_mut() = Some(Box::new(at));
+            }
+            let done = Cell::new(false);
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                run(&stage);
+                done.set(true);
+            }));
+            *stage.fake.at.borrow_mut() = None;
+            stage.caller.at(|_| {});
+            if done.get() {
+                break;
+            }
+            seen += 1;
+            stage.recover();
+            assert_eq!(stage.journals(), 0);
+            let is_before = state(&stage) == before && stage.fake.definition("a") == text;
+            if !is_before {
+                // A deletion that was begun is finished.
+                assert_eq!(state(&stage), (false, false, Vec::new()), "killed at {number}");
+                continue;
+            }
+            assert_eq!(kept(&stage), kept_before, "killed at {number}");
+            // And it can be done anew.
+            run(&stage);
+        }
+        assert!(seen >= least, "only {seen} kills: the test proves nothing");
+    }
+}
+
+#[test]
+fn an_addition_killed_at_any_step_is_undone() {
+    killed(|_| {}, |stage| drop(run_add(stage, &wanted(blank(), true)).unwrap()), 3);
+}
+
+#[test]
+fn a_removal_killed_at_any_step_is_undone() {
+    let prepare = |stage: &Stage| drop(run_add(stage, &wanted(blank(), true)).unwrap());
+    killed(prepare, |stage| drop(run_remove(stage, true, false).unwrap()), 2);
+}
+
+#[test]
+fn a_deletion_killed_at_any_step_is_undone_or_finished() {
+    let prepare = |stage: &Stage| drop(run_add(stage, &wanted(blank(), true)).unwrap());
+    killed(prepare, |stage| drop(run_remove(stage, true, true).unwrap()), 3);
+}

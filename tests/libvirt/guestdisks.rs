@@ -1,0 +1,176 @@
+//! `disk` on a real libvirtd: disks of a guest that is off and of one that runs, killed at every record of the journal.
+
+use super::place::{MOST, Place, same};
+use serde_json::Value;
+
+/// Name of the guest.
+const NAME: &str = "disks-a";
+
+/// A guest that is off, with a disk, and with a root port that is free.
+fn guest() -> Option<Place> {
+    let place = Place::new()?;
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&place.create(NAME, &["--no-start", "--os-size", "16M", "--disk-dir", &disks]));
+    let xml = place.virsh(&["dumpxml", "--inactive", NAME]);
+    let port = "<controller type='pci' model='pcie-root-port'/></devices>";
+    let file = place.disks.join("more-ports.xml");
+    std::fs::write(&file, xml.replace("</devices>", port)).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    std::fs::remove_file(file).unwrap();
+    Some(place)
+}
+
+/// Whether the definition, and what runs, has a disk.
+fn has(place: &Place, target: &str) -> (bool, bool) {
+    let has = |more: &[&str]| {
+        let all = place.virsh(&[&["domblklist", NAME], more].concat());
+        all.lines().any(|line| line.split_whitespace().next() == Some(target))
+    };
+    (has(&["--inactive"]), has(&[]))
+}
+
+/// The exit codes of `check` and of `tune --check`, and what they say.
+fn judged(place: &Place) -> [(i32, String); 2] {
+    [&["check", NAME][..], &["tune", NAME, "--check"]].map(|args| {
+        let (code, out, _) = place.gpuvm(args);
+        (code, out)
+    })
+}
+
+/// The disks as `disk list` has them.
+fn listed(place: &Place) -> Vec<Value> {
+    serde_json::from_str(&place.done(&["disk", "list", NAME, "--json"])).unwrap()
+}
+
+/// A verb that is refused with this code.
+fn refused(place: &Place, code: &str, args: &[&str]) {
+    let (ended, out, err) = place.gpuvm(&[args, &["--json"]].concat());
+    let said: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!((ended, said["code"].as_str()), (1, Some(code)), "{args:?}: {out}{err}");
+}
+
+#[test]
+fn a_disk_of_a_guest_that_is_off_comes_grows_and_goes() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let (before, found) = (place.state(), judged(&place));
+    let add = ["disk", "add", NAME, &format!("size=8M,dir={disks}")];
+    let shown = place.done(&[&add[..], &["--diff"]].concat());
+    assert!(shown.contains("<target dev='vdb' bus='virtio'/>"), "{shown}");
+    place.done(&[&add[..], &["--dry-run"]].concat());
+    same(&before, &place.state(), "a preview changed something");
+    place.done(&add);
+    let file = place.disks.join(format!("{NAME}-vdb.raw"));
+    assert_eq!(file.metadata().unwrap().len(), 8 << 20);
+    assert_eq!(judged(&place), found, "check or tune see it otherwise");
+    let disk = listed(&place).remove(1);
+    assert_eq!(
+        (&disk["target"], &disk["kind"], &disk["made"]),
+        (&"vdb".into(), &"file".into(), &true.into())
+    );
+    assert_eq!(disk["bytes"], 8 << 20);
+    place.done(&["disk", "resize", NAME, "vdb", "12M"]);
+    assert_eq!(file.metadata().unwrap().len(), 12 << 20);
+    refused(&place, "guest-disk-smaller", &["disk", "resize", NAME, "vdb", "4M"]);
+    let history = place.done(&["history", NAME]);
+    assert!(history.contains("disk add") && history.contains("disk resize"), "{history}");
+    place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
+    assert!(file.exists() && !has(&place, "vdb").0);
+    place.done(&["undo", NAME, "--yes"]);
+    assert!(has(&place, "vdb").0);
+    place.done(&["disk", "remove", NAME, "vdb", "--delete-data", "--yes"]);
+    assert!(!file.exists());
+    assert_eq!(judged(&place), found);
+    refused(&place, "undo-data-deleted", &["undo", NAME, "--yes"]);
+    place.done(&["delete", NAME, "--yes"]);
+}
+
+#[test]
+fn a_running_guest_gets_a_disk_and_a_larger_one_and_keeps_what_it_holds() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.virsh(&["start", NAME]);
+    let add = ["disk", "add", NAME, &format!("size=8M,dir={disks}"), "--live"];
+    place.done(&add);
+    assert_eq!(has(&place, "vdb"), (true, true));
+    refused(&place, "guest-disk-no-port", &add);
+    let (_, verified, err) = place.gpuvm(&["verify", NAME, "--json"]);
+    assert!(!verified.contains("pending-disk"), "{verified}{err}");
+    let (code, out, err) = place.gpuvm(&["disk", "resize", NAME, "vdb", "16M", "--json"]);
+    let grown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!((code, &grown["live"], &grown["bytes"]), (0, &true.into(), &(16 << 20).into()));
+    assert!(grown["guest"]["why"].as_str().unwrap().contains("agent"), "{grown}");
+    assert_eq!(listed(&place)[1]["bytes"], 16 << 20);
+    refused(&place, "guest-disk-runs", &["disk", "remove", NAME, "vdb", "--delete-data", "--yes"]);
+    // Nobody is in the guest who would let go of it: then all stays as it was.
+    let (code, out, err) = place.gpuvm(&["disk", "remove", NAME, "vdb", "--live", "--yes"]);
+    let is_held = code == 1;
+    assert_eq!(has(&place, "vdb"), (is_held, is_held), "{out}{err}");
+    place.virsh(&["destroy", NAME]);
+    place.done(&["delete", NAME, "--yes"]);
+}
+
+/// Kills a change of a guest's disks at every record of its journal. What is recovered is as it was; what is finished is
+/// taken away by `back`.
+fn killed(place: &Place, args: &[&str], back: &[&[&str]], least: usize) {
+    let before = place.state();
+    for n in 1..MOST {
+        let ended = place.killed(n, args);
+        let said = place.recover();
+        if place.state() != before {
+            for args in back {
+                place.done(args);
+            }
+        }
+        same(&before, &place.state(), &format!("record {n}: {said}"));
+        if ended {
+            assert!(n > least, "only {n} records were seen: the test proves nothing");
+            return;
+        }
+    }
+    panic!("it never comes to its end");
+}
+
+#[test]
+fn an_added_disk_killed_at_any_record_is_undone() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let add = ["disk", "add", NAME, &format!("size=1M,dir={disks}")];
+    killed(&place, &add, &[&["disk", "remove", NAME, "vdb", "--delete-data", "--yes"]], 8);
+}
+
+#[test]
+fn a_removed_disk_killed_at_any_record_is_given_back() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&["disk", "add", NAME, &format!("size=1M,dir={disks}")]);
+    let remove = ["disk", "remove", NAME, "vdb", "--yes"];
+    killed(&place, &remove, &[&["undo", NAME, "--yes"]], 6);
+}
+
+#[test]
+fn a_deletion_and_a_growth_killed_at_any_record_are_undone_or_finished() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let file = place.disks.join(format!("{NAME}-vdb.raw"));
+    let add = ["disk", "add", NAME, &format!("size=1M,dir={disks}")];
+    let remove = ["disk", "remove", NAME, "vdb", "--delete-data", "--yes"];
+    for verb in ["remove", "resize"] {
+        for n in 1..MOST {
+            place.done(&add);
+            let resize = ["disk", "resize", NAME, "vdb", "3M"];
+            let ended = place.killed(n, if verb == "remove" { &remove } else { &resize });
+            let said = place.recover();
+            let bytes = file.metadata().map(|meta| meta.len()).ok();
+            assert_eq!(has(&place, "vdb").0, bytes.is_some(), "{verb}, record {n}: {said}");
+            assert!(bytes.is_none_or(|bytes| [1 << 20, 3 << 20].contains(&bytes)), "{bytes:?}");
+            if bytes.is_some() {
+                place.done(&remove);
+            }
+            if ended {
+                assert!(n > 6, "only {n} records were seen: the test proves nothing");
+                break;
+            }
+        }
+    }
+}
