@@ -82,7 +82,6 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
         (&["delete"], "<NAME>"),
         (&["create", "--host", "x", "--domain", "a", "--name", "b"], "cannot be used with"),
         (&["man", "frobnicate"], "no man page"),
-        (&["create", "--reserve-pages"], "--huge-pages <SIZE>"),
         (&["host", "pages", "--count", "3"], "--node <NODE>"),
         (&["host", "pages", "--node", "0", "--size", "4K"], "2M"),
         (&["host", "pages", "--node", "0", "--size", "2M", "--count", "-1"], "-1"),

@@ -43,6 +43,10 @@ pub struct Occupancy {
     /// lies beside it, as it did when they came. It is not taken.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
+    /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all stays divided as it is, since
+    /// shares are no longer known once huge pages came or went.
+    #[serde(skip)]
+    pub own_cells: Vec<(u32, MemSize)>,
 }
 
 /// A function that is never placed because an admin said so.

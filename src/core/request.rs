@@ -456,6 +456,10 @@ pub struct Request {
 pub struct Template {
     /// Whether the admin named one; otherwise it is the built-in one of the host's architecture.
     pub is_given: bool,
+    /// Whether it is of x86.
+    pub is_x86: bool,
+    /// Whether its machine has PCI Express, as passed-through devices need.
+    pub is_pcie: bool,
     /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room for one.
     pub remaps_interrupts: bool,
 }

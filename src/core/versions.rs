@@ -42,6 +42,16 @@ pub struct Versions {
     pub qemu: Option<Version>,
 }
 
+/// The oldest libvirt of which it is measured that its schema has `dma_translation`.
+const DMA_TRANSLATION: Version = Version(11, 3, 0);
+
+impl Versions {
+    /// Whether an IOMMU that only remaps interrupts translates DMA all the same: libvirt cannot tell it not to.
+    pub fn translates_dma(&self) -> bool {
+        self.libvirt.is_some_and(|version| version < DMA_TRANSLATION)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -52,7 +52,10 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     if versions == Versions::default() {
         not_checked.push("versions of QEMU and libvirt".to_owned());
     }
-    let (mut findings, notes) = check::judge(&domain, &topology, &others, &versions);
+    let (mut findings, mut notes) = check::judge(&domain, &topology, &others, &versions);
+    let naming = |text: &mut String| *text = wanted.source.naming(text, &domain.name());
+    findings.iter_mut().for_each(|finding| naming(&mut finding.hint));
+    notes.iter_mut().for_each(|note| naming(&mut note.message));
     let on_disks = match world.settings.host {
         Some(_) => Err("--host is given".to_owned()),
         None => of_disks(&domain, world).map_err(|error| error.to_string()),

@@ -8,12 +8,13 @@ pub use name::NameRequest;
 pub use planned::Planned;
 pub use render::{Extra, RenderError, path_text, render, template_file};
 
+use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
 use crate::error::{Class, NoPlace, Result, classed};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, nearest, plan};
-use crate::request::{Request, Template};
+use crate::request::Request;
 use crate::shell::word;
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
@@ -46,11 +47,12 @@ pub fn resolve(
     disks: Option<&StorageRequest>,
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
-    if let Some(path) = &wanted.template {
-        let remaps_interrupts = template_file(path)?.can_remap_interrupts();
-        request.template = Template { is_given: true, remaps_interrupts };
-    }
     let topology = world.topology()?;
+    if let Some(path) = &wanted.template {
+        let template = template_file(path)?;
+        check_architecture(&template, wanted.virt, &topology)?;
+        request.template = template.as_template();
+    }
     let occupancy = taken(world, &wanted.taken)?;
     let placement = match place(&topology, &occupancy, &request) {
         Ok(placement) => placement,

@@ -15,7 +15,7 @@ use crate::fsroot::FsRoot;
 use crate::guest::Planned;
 use crate::hypervisor::machine::command_there;
 use crate::memsize::MemSize;
-use crate::placement::NodePages;
+use crate::placement::{NodePages, page_to_reserve};
 use crate::request::{HugePages, PageSize};
 use crate::shell::word;
 use crate::topology::Topology;
@@ -185,15 +185,20 @@ pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
     ))
 }
 
-/// Refuses to reserve pages without a size: if the planner chooses, it uses free ones.
-pub fn refuse_unsized(asked: HugePages) -> Result<()> {
-    match asked.asked() {
-        Some(_) => Ok(()),
-        None => Err(usage(
-            "--reserve-pages needs a page size",
+/// The size of the pages that are reserved for a guest whose pages were left to the planner, which found none.
+pub fn size_to_reserve(asked: HugePages, topology: &Topology) -> Result<PageSize> {
+    if asked == HugePages::Off {
+        return Err(usage(
+            "--reserve-pages with normal pages",
             "--huge-pages 2M --reserve-pages, or 1G in place of 2M",
-        )),
+        ));
     }
+    page_to_reserve(topology).ok_or_else(|| {
+        usage(
+            "--reserve-pages: this host has no pool of 2 MiB or 1 GiB pages that is mounted",
+            "`gpuvm host pages` shows the sizes; leave --reserve-pages out",
+        )
+    })
 }
 
 /// The machine that pages are reserved on; none: a recorded one, on which nothing is reserved.

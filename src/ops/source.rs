@@ -3,6 +3,8 @@
 use crate::domain::DomainXml;
 use crate::error::{Error, Refusal, Result};
 use crate::input::{self, DOMAIN_BYTES};
+use crate::shell::word;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// A named source.
@@ -20,6 +22,22 @@ impl Source {
         let xml_name = Path::new(named).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
         let is_file = named == "-" || named.contains('/') || xml_name || Path::new(named).exists();
         if is_file { Source::File(named.to_owned()) } else { Source::Domain(named.to_owned()) }
+    }
+
+    /// A text whose commands name the domain that was read: of a file they name the file, since there need be no such
+    /// domain.
+    pub fn naming(&self, text: &str, domain: &str) -> String {
+        let Source::File(file) = self else { return text.to_owned() };
+        // Standard input is not there a second time.
+        let file = if file == "-" { Cow::Borrowed("FILE") } else { word(file) };
+        let mut text = text.to_owned();
+        for verb in ["check", "nccl", "tune"] {
+            for after in [" ", "`"] {
+                let of = |named: &str| format!("`gpuvm {verb} {named}{after}");
+                text = text.replace(&of(&word(domain)), &of(&file));
+            }
+        }
+        text
     }
 
     /// The name as it was given.
@@ -63,6 +81,17 @@ mod tests {
         for domain in ["a", "train-a", "xml", "a.xml.1"] {
             assert_eq!(Source::guess(domain), Source::Domain(domain.into()));
         }
+    }
+
+    #[test]
+    fn commands_name_the_file_that_was_read() {
+        let text = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl 'a b'`; `gpuvm tune 'a b' --pcie on`";
+        let file = Source::File("/tmp/a.xml".into());
+        let named = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl /tmp/a.xml`; \
+                     `gpuvm tune /tmp/a.xml --pcie on`";
+        assert_eq!(file.naming(text, "a b"), named);
+        assert_eq!(Source::Domain("a b".into()).naming(text, "a b"), text);
+        assert!(Source::File("-".into()).naming(text, "a b").contains("`gpuvm nccl FILE`"));
     }
 
     #[test]

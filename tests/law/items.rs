@@ -105,6 +105,69 @@ fn more_than_255_vcpus_get_an_iommu_that_remaps_interrupts() {
 }
 
 #[test]
+fn templates_that_export_refuses_are_refused_by_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let text =
+        |name: &str| std::fs::read_to_string(project().join("templates").join(name)).unwrap();
+    let x86 = text("gpu-guest.xml");
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        format!("--name a --template {}", dir.path().join(name).display())
+    };
+    let pc = file("pc.xml", &x86.replace("machine='q35'", "machine='pc'"));
+    let arm = file("arm.xml", &text("gpu-guest-aarch64.xml"));
+    for (line, why) in [
+        (format!("--gpus 1 {pc}"), "PCI Express"),
+        (format!("--nic 1 {pc}"), "PCI Express"),
+        (format!("--vcpus 256 --pins none {pc}"), "more than the 255 of a template"),
+        (format!("--gpus 1 {arm}"), "is for `aarch64`"),
+        (format!("--vcpus 2 {arm}"), "is for `aarch64`"),
+        (format!("--vcpus 2 {pc}"), ""),
+    ] {
+        for verb in ["plan", "export", "create --dry-run"] {
+            let (verb, more) = verb.split_once(' ').unwrap_or((verb, ""));
+            let (code, _, said) = on("dgx-a100", verb, &format!("{line} {more}"));
+            assert_eq!(code, i32::from(!why.is_empty()), "{verb} {line}: {said}");
+            assert!(said.contains(why), "{verb} {line}: {said}");
+        }
+    }
+}
+
+#[test]
+fn pages_that_were_left_to_the_planner_are_reserved() {
+    let on = |more: &str| {
+        let line = format!("--name a --accept-shared-fabric --reserve-pages --dry-run {more}");
+        on("dgx-2", "create", &line)
+    };
+    for (line, step) in [
+        ("--gpus 1", "reserve 45879 pages of 2 MiB on node 0"),
+        ("--vcpus 2", "reserve 1024 pages of 2 MiB on node 0"),
+        ("--gpus 1 --huge-pages 1G", "reserve 89 pages of 1 GiB on node 0"),
+    ] {
+        let (code, steps, said) = on(line);
+        assert!(code == 0 && steps.contains(step), "{line}: {steps}{said}");
+        assert!(!said.contains("pages"), "what is reserved is not missing: {line}: {said}");
+    }
+    for line in ["--gpus 1 --huge-pages off", "--gpus 1 --profile nvidia-vm"] {
+        let (code, _, said) = on(line);
+        assert!(code == 2 && said.contains("--huge-pages 2M --reserve-pages"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn shortages_are_told_once() {
+    let line = "--gpus 1 --name a --accept-shared-fabric --huge-pages 1G";
+    let (_, _, said) = on("dgx-2", "create", &format!("{line} --dry-run"));
+    assert_eq!(said.matches("89 pages of 1 GiB are needed on node 0").count(), 1, "{said}");
+    let (_, xml, _) = on("dgx-2", "export", line);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.xml");
+    std::fs::write(&file, xml.replace("placement='static'", "")).unwrap();
+    let (_, out, err) = on("dgx-2", "tune", &format!("{} --check", file.display()));
+    assert!((out + &err).matches("89 pages of 1 GiB are needed").count() <= 1);
+}
+
+#[test]
 fn a_missing_template_is_refused_before_sizes_are_offered() {
     let text = std::fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -128,7 +191,8 @@ fn a_missing_template_is_refused_before_sizes_are_offered() {
 fn memory_that_no_node_has_is_measured_by_the_node_that_comes_nearest() {
     // Node 1 has some memory more.
     let (code, _, said) = on("dgx-2", "plan", "--vcpus 2 --memory 2000G");
-    assert!(code == 1 && said.contains("of node 1 that a guest can have"), "{said}");
+    let all = "of node 1 that a guest can have; all nodes together have 1";
+    assert!(code == 1 && said.contains(all), "{said}");
     let (_, _, said) = on("dgx-2", "plan", "--vcpus 60 --memory 2000G");
     assert!(said.contains("1000 GiB of memory are more than"), "{said}");
 }

@@ -14,6 +14,7 @@ mod foreign;
 mod items;
 mod outside;
 mod pairs;
+mod pools;
 
 use crate::posted::each_posted;
 use crate::support::project;

@@ -87,9 +87,9 @@ pub struct CreateArgs {
     pub private_ip: bool,
     /// Reserve missing huge pages
     ///
-    /// Requires --huge-pages 2M or 1G. On the nodes of the plan; `delete` releases them. They belong to the guest until the machine
+    /// With --huge-pages auto: those of 2 MiB, where too few pages are free. On the nodes of the plan; `delete` releases them. They belong to the guest until the machine
     /// reboots; `gpuvm host pages --at-boot` reserves pages at every boot.
-    #[arg(long, requires = "huge_pages", help_heading = CPU)]
+    #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
     ///

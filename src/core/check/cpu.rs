@@ -5,12 +5,14 @@ use super::report::Report;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::domain::claims::Pin;
 use crate::domain::read::At;
+use crate::domain::setting::remapping_elements;
 use crate::finding::Rule;
 use crate::placement::{
     GuestCache, GuestTopology, MOST_VCPUS, Occupancy, has_own_pcpus, idle_cores, shows_caches,
     with_caches,
 };
 use crate::topology::Topology;
+use crate::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// libvirt drops such a pin silently.
@@ -56,7 +58,7 @@ const CACHES: Rule =
 /// where KVM offers no wider interrupt destinations (`try_to_enable_x2apic` in Linux).
 const REMAPPING: Rule = Rule::warning(
     "vcpus-without-remapping",
-    "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts",
+    "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts, or without what that needs",
 );
 /// QEMU exits at start (`vtd_machine_done_notify_one` in its `intel_iommu.c`).
 const CACHING: Rule = Rule::error(
@@ -75,6 +77,7 @@ pub fn check<'t>(
     guest: &Guest<'t>,
     topology: &Topology,
     others: &Occupancy,
+    versions: &Versions,
     report: &mut Report<'t>,
 ) {
     pins_exist(guest, topology, report);
@@ -85,17 +88,17 @@ pub fn check<'t>(
     emulator(guest, topology, others, report);
     dedicated(guest, others, report);
     caches(guest, topology, report);
-    interrupts(guest, report);
+    interrupts(guest, versions, report);
 }
 
 /// Checks that interrupts reach all vCPUsand that the IOMMU allows passthrough.
-fn interrupts<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+fn interrupts<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
     let vcpus = &guest.vcpus;
     if guest.is_x86 && vcpus.value > MOST_VCPUS && !guest.remaps_interrupts {
         let message =
             format!("{} vCPUs, and interrupts reach {MOST_VCPUS} unless remapped", vcpus.value);
-        let hint = "on machine q35 add <iommu model='intel'><driver intremap='on' caching_mode='on' \
-                    eim='on'/></iommu>, and <ioapic driver='qemu'/> to <features>";
+        let [iommu, ioapic] = remapping_elements(versions.translates_dma());
+        let hint = format!("on machine q35 write {iommu} in <devices>, and {ioapic} in <features>");
         report.add(&REMAPPING, vcpus.spot, message, hint);
     }
     if let Some((spot, false)) = guest.iommu

@@ -1,11 +1,12 @@
 //! Rules on the amount of memory and its pages.
 
 use super::guest::{Bank, Guest};
-use super::report::Report;
+use super::report::{Finding, Report};
 use crate::cpuset::NodeSet;
 use crate::domain::read::Spot;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
+use crate::placement::{Reason, Topic};
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{HugePagePool, NumaNode, Topology};
 use crate::words;
@@ -38,6 +39,16 @@ pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT]
 pub const SHORT_ID: &str = SHORT.id;
 /// ID of the rule that a running guest refutes.
 pub const NOT_MOUNTED_ID: &str = NO_MOUNT.id;
+
+/// Whether a plan's reasons say what a finding says: that pages are missing, or not mounted.
+pub fn is_said(finding: &Finding, reasons: &[Reason]) -> bool {
+    let topic = match finding.rule {
+        SHORT_ID => Topic::HugePages,
+        NOT_MOUNTED_ID => Topic::Hugetlbfs,
+        _ => return false,
+    };
+    reasons.iter().any(|reason| reason.compromise && reason.choice == topic)
+}
 
 /// Checks amounts and pages.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {

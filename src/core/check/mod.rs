@@ -20,6 +20,7 @@ pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
+pub use memory::is_said;
 pub use report::{Finding, InXml, Note};
 
 use crate::domain::DomainXml;
@@ -88,7 +89,7 @@ pub fn judge(
             "write a value that libvirt's formatdomain page allows there",
         );
     }
-    cpu::check(&guest, topology, others, &mut report);
+    cpu::check(&guest, topology, others, versions, &mut report);
     numa::check(&guest, topology, &mut report);
     memory::check(&guest, topology, &mut report);
     pci::check(&guest, topology, &mut report);

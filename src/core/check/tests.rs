@@ -15,7 +15,7 @@ use crate::finding::Severity;
 use crate::golden::{compare, numbers};
 use crate::placement::Occupancy;
 use crate::topology::{Parts, Topology, file};
-use crate::versions::Versions;
+use crate::versions::{Version, Versions};
 use defects::{DEFECTS, Defect};
 use old::OLD;
 use proptest::prelude::*;
@@ -115,6 +115,34 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let about = |note: &&check::Note| note.message.contains("as PHB, on the host they are NODE");
     tried.extend(notes.1.iter().find(about).map(|note| note.rule));
     assert_eq!(tried, unique);
+}
+
+#[test]
+fn machine_pc_takes_255_vcpus_whatever_its_iommu_says() {
+    let remaps = "<features><ioapic driver='qemu'/>";
+    let iommu =
+        "<memballoon model='none'/><iommu model='intel'><driver intremap='on' eim='on'/></iommu>";
+    let machine = ("machine='q35'", "machine='pc'");
+    let many = [defects::MANY[0], defects::MANY[1], defects::MANY[2]];
+    let more = [machine, ("<features>", remaps), (setting::BALLOON, iommu)];
+    let on_pc = found(&[&many[..], &more[..]].concat(), |_| {});
+    let rules: BTreeSet<&str> = on_pc.iter().map(|finding| finding.rule).collect();
+    assert!(rules.contains("vcpus-beyond-machine") && rules.contains("vcpus-without-remapping"));
+    let few = found(&[machine], |_| {});
+    assert!(few.iter().all(|finding| finding.rule != "vcpus-beyond-machine"), "{few:#?}");
+}
+
+#[test]
+fn what_check_tells_to_write_is_what_create_writes() {
+    let on = |libvirt| {
+        let domain = DomainXml::parse(&edited(&defects::MANY)).unwrap();
+        let on = Versions { libvirt: Some(libvirt), ..Versions::default() };
+        check::check(&domain, &dgx2(), &Occupancy::default(), &on).pop().unwrap().hint
+    };
+    assert!(
+        on(Version(11, 3, 0)).contains("eim='on' dma_translation='off'/></iommu> in <devices>")
+    );
+    assert!(on(Version(11, 2, 0)).contains("caching_mode='on' eim='on'/></iommu> in <devices>"));
 }
 
 #[test]

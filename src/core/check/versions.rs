@@ -30,8 +30,7 @@ const CLIQUE: Rule =
 const FILL: Rule =
     Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
 
-/// `cpu-max` of QEMU 10.0's `query-machines`: 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2,
-/// 4096 since 9.0.
+/// `cpu-max` of QEMU 10.0's `query-machines`: 255 of pc-i440fx; of q35 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2, 4096 from 9.0 on.
 const MACHINE: Rule =
     Rule::error("vcpus-beyond-machine", "more vCPUs than the machine type of this QEMU takes");
 
@@ -153,14 +152,20 @@ pub fn check<'t>(
 /// newest.
 fn machine<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
     let Some(name) = &guest.machine else { return };
+    let is_pc = guest.is_x86 && (name == "pc" || name.starts_with("pc-i440fx-"));
     let version = match name.strip_prefix("pc-q35-") {
         Some(of) => Version::read(of),
         None => versions.qemu.filter(|_| name == "q35"),
     };
-    let Some(version) = version else { return };
-    let steps = [((9, 0), 4096), ((8, 1), 1024), ((2, 8), 288)];
-    let most = steps.into_iter().find(|((major, minor), _)| version >= Version(*major, *minor, 0));
-    let most = most.map_or(255, |(_, most)| most);
+    let most = match version {
+        _ if is_pc => 255,
+        None => return,
+        Some(version) => {
+            let steps = [((9, 0), 4096), ((8, 1), 1024), ((2, 8), 288)];
+            let is_since = |(major, minor)| version >= Version(major, minor, 0);
+            steps.into_iter().find(|(of, _)| is_since(*of)).map_or(255, |(_, most)| most)
+        }
+    };
     if guest.vcpus.value > most {
         let message = format!("{} vCPUs, and machine {name} takes {most}", guest.vcpus.value);
         let hint = match most {

@@ -31,6 +31,7 @@ pub mod view;
 mod window;
 pub mod wish;
 
+use crate::request::Template;
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
 pub use edits::{MOST_FILL_THREADS, check_architecture, edits, window_edits};
@@ -136,10 +137,16 @@ impl DomainXml {
         })
     }
 
-    /// Whether the guest has an IOMMU whose interrupt remapping can address more than 255 vCPUs.
+    /// Whether the guest has an IOMMU that gives its interrupts the addresses of more than 255 vCPUs: it can have one, and
+    /// that remaps, with the I/O APIC in QEMU, without which libvirt refuses it.
     pub fn remaps_interrupts(&self) -> bool {
-        let driver = self.root().find("devices/iommu/driver");
-        driver.and_then(|driver| driver.attr("eim")).is_some_and(|eim| eim == "on")
+        let is = |path: &str, name: &str, value: &str| {
+            let named = self.root().find(path).and_then(|element| element.attr(name));
+            named.is_some_and(|named| named == value)
+        };
+        self.can_remap_interrupts()
+            && ["intremap", "eim"].iter().all(|name| is("devices/iommu/driver", name, "on"))
+            && is("features/ioapic", "driver", "qemu")
     }
 
     /// Whether it has such an IOMMU or can get one: libvirt supports it on q35 only, and only one.
@@ -150,7 +157,17 @@ impl DomainXml {
         });
         let iommu = self.root().find("devices/iommu");
         let is_intels = |iommu: Element<'_>| iommu.attr("model").is_some_and(|of| of == "intel");
-        self.remaps_interrupts() || is_q35 && iommu.is_none_or(is_intels)
+        is_q35 && iommu.is_none_or(is_intels)
+    }
+
+    /// What a plan has to know of it as a template that the admin named.
+    pub fn as_template(&self) -> Template {
+        Template {
+            is_given: true,
+            is_x86: self.is_x86(),
+            is_pcie: self.is_pcie(),
+            remaps_interrupts: self.can_remap_interrupts(),
+        }
     }
 
     /// Whether the guest's architecture is x86; without one libvirt uses the host's, which counts

@@ -348,16 +348,33 @@ fn kvm_hints(on: bool) -> Fragment {
     features.child(kvm.children(names.map(|name| Fragment::new(name).attr("state", "on"))))
 }
 
-/// Wants an IOMMU that remaps interrupts. libvirt requires the I/O APIC in QEMU for it.
-fn remapping(domain: Fragment, translates_dma: bool) -> Fragment {
-    let ioapic = Fragment::new("ioapic").attr("driver", "qemu");
+/// The I/O APIC in QEMU, which libvirt wants beside an IOMMU that remaps interrupts.
+fn ioapic() -> Fragment {
+    Fragment::new("ioapic").attr("driver", "qemu")
+}
+
+/// An IOMMU that remaps interrupts.
+fn iommu(translates_dma: bool) -> Fragment {
     let driver = ["intremap", "caching_mode", "eim"].into_iter();
     let driver = driver.fold(Fragment::new("driver"), |driver, name| driver.attr(name, "on"));
     let driver = if translates_dma { driver } else { driver.attr("dma_translation", "off") };
-    let iommu = Fragment::new("iommu").attr("model", "intel").child(driver);
+    Fragment::new("iommu").attr("model", "intel").child(driver)
+}
+
+/// A domain whose IOMMU remaps interrupts.
+fn remapping(domain: Fragment, translates_dma: bool) -> Fragment {
     domain
-        .child(Fragment::new("features").child(ioapic))
-        .child(Fragment::new("devices").child(iommu))
+        .child(Fragment::new("features").child(ioapic()))
+        .child(Fragment::new("devices").child(iommu(translates_dma)))
+}
+
+/// The elements that remap interrupts, as text: the one in `<devices>` and the one in `<features>`.
+pub fn remapping_elements(translates_dma: bool) -> [String; 2] {
+    [iommu(translates_dma), ioapic()].map(|element| {
+        let mut text = String::new();
+        element.write(&mut text, None);
+        text
+    })
 }
 
 /// Returns the wanted state of `<memoryBacking>` for one of its elements.

@@ -1,17 +1,23 @@
 //! Chooses a guest's page size if that is left to the planner: the largest pages free on its nodes,
 //! otherwise normal ones with a note on their cost. Reserves nothing.
 
-use super::budget::PerGpu;
+use super::budget::{Counting, PerGpu};
 use super::pages::advised;
 use super::reason::{MemoryReason, NoPages, Topic};
 use super::{Because, NodePages, Occupancy, Placement, PlanError, Reason, place};
+use crate::bdf::Bdf;
 use crate::memsize::MemSize;
-use crate::request::{HugePages, PageSize, Request};
+use crate::request::{GpuWish, HugePages, PageSize, Request};
 use crate::topology::Topology;
+use crate::topology::pages::{how_to_mount, not_mounted};
+use std::cell::OnceCell;
 
 /// The least memory of a guest that gets huge pages by default: smaller guests start in seconds on
 /// any pages.
 const LEAST: MemSize = MemSize::from_gib(32);
+
+/// The sizes that guests get, the best first.
+const SIZES: [PageSize; 2] = [PageSize::OneGib, PageSize::TwoMib];
 
 /// Finds a guest's place and pages. A request that fits on normal pages always succeeds.
 pub(super) fn plan(
@@ -19,43 +25,43 @@ pub(super) fn plan(
     held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
-    let search = Search { topology, held, request };
+    let search = Search { topology, held, request, bare: OnceCell::new() };
     if search.is_small() {
-        return search.normal();
+        return search.small();
     }
-    let mut wanted = None;
-    for page in
-        [PageSize::OneGib, PageSize::TwoMib].into_iter().filter(|&page| search.is_free(page))
-    {
-        let Ok(found) = search.on(page, PerGpu::OfNode) else { continue };
-        if search.is_there(page, &found) {
-            return Ok(chosen(found, page));
-        }
-        wanted = (Some(page) == advised(topology)).then_some(found.node_pages).or(wanted);
-    }
-    let normal = search.normal_with_pages();
-    // An admin who put most memory into pools wants guests that fill them.
-    if request.memory_kib.is_none() {
-        let least = normal.as_ref().map_or(MemSize::default(), Placement::memory);
-        for page in [PageSize::OneGib, PageSize::TwoMib] {
-            let found = search.is_free(page).then(|| search.on(page, PerGpu::OfPool));
-            let found = found.and_then(Result::ok).filter(|found| found.memory() >= least);
-            if let Some(found) = found.filter(|found| search.is_there(page, found)) {
-                return Ok(chosen(found, page));
+    let mut unmounted = None;
+    for page in SIZES.into_iter().filter(|&page| search.is_free(page)) {
+        match search.on_free(page) {
+            Some(found) if search.is_mounted(page) => {
+                return Ok(chosen(found, MemoryReason::Chosen { page: page.size() }));
             }
+            Some(_) => unmounted = unmounted.or(Some(page)),
+            None => {}
         }
     }
-    let mut normal = normal?;
+    let mut normal = search.normal_with_pages().map_err(|error| mounting(error, unmounted))?;
     let nodes = std::mem::take(&mut normal.node_pages);
-    if normal.memory() >= LEAST {
-        search.explain(&mut normal, wanted.unwrap_or(nodes));
+    if let Some(page) = unmounted {
+        search.explain(&mut normal, NoPages::NotMounted, page, Vec::new());
+    } else if normal.memory() >= LEAST {
+        search.explain_few(&mut normal, nodes);
     }
     Ok(normal)
 }
 
+/// An error that says what would make the pages usable that the guest does not get.
+fn mounting(mut error: PlanError, unmounted: Option<PageSize>) -> PlanError {
+    if let (PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. }, Some(page)) =
+        (&mut error, unmounted)
+    {
+        *hint = format!("{}: {}", not_mounted(page.size()), how_to_mount(page.size()));
+    }
+    error
+}
+
 /// A place with the reason for its pages.
-fn chosen(mut found: Placement, page: PageSize) -> Placement {
-    let because = MemoryReason::Chosen { page: page.size() }.into();
+fn chosen(mut found: Placement, because: MemoryReason) -> Placement {
+    let because = because.into();
     let reason = Reason { choice: Topic::HugePages, because, compromise: false };
     let first = found.reasons.iter().position(|reason| reason.choice == Topic::HugePages);
     found.reasons.insert(first.unwrap_or(found.reasons.len()), reason);
@@ -70,6 +76,8 @@ struct Search<'a> {
     held: &'a Occupancy,
     /// The request, with its pages left to the planner.
     request: &'a Request,
+    /// The place on a host without pools, looked for once; none: there is none.
+    bare: OnceCell<Option<Placement>>,
 }
 
 impl Search<'_> {
@@ -81,20 +89,86 @@ impl Search<'_> {
 
     /// Plans on normal pages, and counts the pages it would take of the advised size.
     fn normal_with_pages(&self) -> Result<Placement, PlanError> {
-        place(self.topology, self.held, self.request, PerGpu::OfNode)
+        place(self.topology, self.held, self.request, Counting::default())
     }
 
-    /// Plans on normal pages.
-    fn normal(&self) -> Result<Placement, PlanError> {
-        let mut found = self.normal_with_pages()?;
-        found.node_pages.clear();
-        Ok(found)
+    /// The place of a small guest: on normal pages, else on those that it wastes least of.
+    fn small(&self) -> Result<Placement, PlanError> {
+        let mut unmounted = None;
+        let error = match self.normal_with_pages() {
+            Ok(mut found) => {
+                found.node_pages.clear();
+                return Ok(found);
+            }
+            Err(error) => error,
+        };
+        let counting = Counting { only_free: true, ..Counting::default() };
+        for page in SIZES.into_iter().rev().filter(|&page| self.is_free(page)) {
+            let found = self.on(page, counting).ok().filter(|found| is_free(&found.node_pages));
+            match found {
+                Some(found) if self.is_mounted(page) => {
+                    return Ok(chosen(found, MemoryReason::OnlyPages { page: page.size() }));
+                }
+                Some(_) => unmounted = unmounted.or(Some(page)),
+                None => {}
+            }
+        }
+        Err(mounting(error, unmounted))
     }
 
-    /// Plans on pages of a size, free or not.
-    fn on(&self, page: PageSize, per_gpu: PerGpu) -> Result<Placement, PlanError> {
+    /// The place on pages of a size.
+    fn on(&self, page: PageSize, counting: Counting) -> Result<Placement, PlanError> {
         let request = Request { huge_pages: HugePages::Size(page), ..self.request.clone() };
-        place(self.topology, self.held, &request, per_gpu)
+        place(self.topology, self.held, &request, counting)
+    }
+
+    /// The place on pages of a size that are free now, where it is no worse than one that leaves them alone. Of pools that
+    /// hold most of the nodes' memory each GPU has its part, so that all guests fit: an admin who makes such pools wants
+    /// guests that fill them. Of smaller pools guests take what they would have of the node, until they are used up.
+    fn on_free(&self, page: PageSize) -> Option<Placement> {
+        let found = |per_gpu| {
+            let found = self.on(page, Counting { per_gpu, only_free: true }).ok()?;
+            let is_large = found.memory() >= LEAST
+                || per_gpu == PerGpu::OfPool && self.normal_memory() <= found.memory();
+            (is_large && is_free(&found.node_pages) && !self.is_worse(&found)).then_some(found)
+        };
+        match self.request.memory_kib {
+            Some(_) => found(PerGpu::OfNode),
+            None => found(PerGpu::OfPool).or_else(|| found(PerGpu::OfNode)),
+        }
+    }
+
+    /// Returns the memory of a guest on normal pages; none, if it has no place.
+    fn normal_memory(&self) -> MemSize {
+        self.normal_with_pages().map_or(MemSize::default(), |normal| normal.memory())
+    }
+
+    /// Whether a place has fewer vCPUs, more cells or more memory far from its cell than one on a host without pools, or
+    /// by default less memory than one that leaves pools alone: pages are not worth that.
+    fn is_worse(&self, found: &Placement) -> bool {
+        let far = |placement: &Placement| {
+            let is_far = |why: &Because| matches!(why, Because::Memory(MemoryReason::Away { .. }));
+            placement.reasons.iter().filter(|reason| is_far(&reason.because)).count()
+        };
+        let bare = self.bare.get_or_init(|| {
+            let counting = Counting { per_gpu: PerGpu::WithoutPools, only_free: false };
+            place(self.topology, self.held, self.request, counting).ok()
+        });
+        bare.as_ref().is_some_and(|bare| {
+            found.vcpus() < bare.vcpus()
+                || found.cells.len() > bare.cells.len()
+                || far(found) > far(bare)
+        }) || self.request.memory_kib.is_none()
+            && self.beside(found).is_some_and(|beside| found.memory() < beside.memory())
+    }
+
+    /// The same GPUs with memory that leaves all huge pages alone.
+    fn beside(&self, found: &Placement) -> Option<Placement> {
+        let is_gpu = |bdf: &Bdf| self.topology.gpus().any(|gpu| gpu.bdf == *bdf);
+        let gpus = found.devices.iter().copied().filter(is_gpu).collect();
+        let request = Request { gpus: GpuWish::Exact(gpus), ..self.request.clone() };
+        let counting = Counting { per_gpu: PerGpu::BesidePools, only_free: false };
+        place(self.topology, self.held, &request, counting).ok()
     }
 
     /// Whether some node has free pages of a size.
@@ -110,23 +184,24 @@ impl Search<'_> {
         mounted.unwrap_or(page == PageSize::TwoMib)
     }
 
-    /// Whether all pages of a place are free.
-    fn is_there(&self, page: PageSize, found: &Placement) -> bool {
-        found.memory() >= LEAST && is_free(&found.node_pages) && self.is_mounted(page)
+    /// Says that too few pages are free and what has to be done for more. `nodes`: what the guest would take of the advised
+    /// size where it is on normal pages.
+    fn explain_few(&self, normal: &mut Placement, nodes: Vec<NodePages>) {
+        let mut pools = self.topology.nodes().iter().flat_map(|node| &node.huge_pages);
+        let Some(page) = advised(self.topology) else {
+            let why = if pools.next().is_none() { NoPages::Unknown } else { NoPages::NoPools };
+            return self.explain(normal, why, PageSize::TwoMib, nodes);
+        };
+        // What lies in its pool counts for a guest on its pages.
+        let found = self.is_free(page).then(|| self.on(page, Counting::default()).ok()).flatten();
+        let nodes = found.filter(|found| !self.is_worse(found)).map_or(nodes, |f| f.node_pages);
+        self.explain(normal, NoPages::Few, page, nodes);
     }
 
     /// Adds the cost of normal pages and how to get others.
-    fn explain(&self, normal: &mut Placement, nodes: Vec<NodePages>) {
-        let pools = || self.topology.nodes().iter().flat_map(|node| &node.huge_pages);
-        let page = advised(self.topology);
-        let why = match page {
-            None if pools().next().is_none() => NoPages::Unknown,
-            None => NoPages::NoPools,
-            Some(_) if is_free(&nodes) => NoPages::NotMounted,
-            Some(_) => NoPages::Few,
-        };
-        let mounted = page.is_none_or(|page| self.is_mounted(page));
-        let page = page.unwrap_or(PageSize::TwoMib).size();
+    fn explain(&self, normal: &mut Placement, why: NoPages, page: PageSize, nodes: Vec<NodePages>) {
+        let mounted = matches!(why, NoPages::Unknown | NoPages::NoPools) || self.is_mounted(page);
+        let page = page.size();
         let because: Because = MemoryReason::Normal { why, page, nodes, mounted }.into();
         normal.reasons.push(Reason { choice: Topic::HugePages, because, compromise: true });
     }

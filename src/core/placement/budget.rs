@@ -21,12 +21,26 @@ use std::cell::RefCell;
 pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 
 /// The memory that the GPUs of a node share if no amount is requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum PerGpu {
-    /// The node's memory, less the host's reserve.
+    /// The node's memory, less what stays with the host and what lies in huge pages of other sizes that nobody uses.
+    #[default]
     OfNode,
     /// The node's pool of the requested page size, if that is less.
     OfPool,
+    /// The node's memory, less what stays with the host and all huge pages, in use or not.
+    BesidePools,
+    /// The node's memory as it would be if no huge pages were reserved.
+    WithoutPools,
+}
+
+/// How memory is counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counting {
+    /// What GPUs share.
+    pub(super) per_gpu: PerGpu,
+    /// Whether only pages that are free now can be had of the size that is asked for; else what is missing can be reserved.
+    pub(super) only_free: bool,
 }
 
 /// The cost of a set's cores and memory; smaller is better.
@@ -97,6 +111,8 @@ pub(super) struct Room {
     pub(super) left: MemSize,
     /// Memory shared by the GPUs that have their memory here.
     base: MemSize,
+    /// Whether that is their pool of huge pages, which is less than their part of the node.
+    pub(super) by_pool: bool,
     /// Number of these GPUs.
     gpus: u32,
     /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.
@@ -254,8 +270,8 @@ pub(super) struct Budget {
     pub(super) nodes: Vec<Stock>,
     /// Whether GPUs share nodes without GPUs.
     pub(super) has_annexes: bool,
-    /// The memory that GPUs share if no amount is requested.
-    pub(super) per_gpu: PerGpu,
+    /// vCPUs and memory of the cells that the guest has already.
+    own_cells: Vec<(u32, MemSize)>,
     /// All nodes' memory, in the record's order.
     pub(super) rooms: Vec<Room>,
     /// Whether the host is the machine whose sizes `nvidia-vm` has.
@@ -292,7 +308,7 @@ impl Budget {
         homes: &Homes<'_>,
         taken: &Taken<'_>,
         request: &Request,
-        per_gpu: PerGpu,
+        counting: Counting,
     ) -> Budget {
         let most = homes.all().iter().flat_map(|home| &home.seats).map(|seat| seat.threads).max();
         let most = most.unwrap_or(1).max(1);
@@ -326,12 +342,12 @@ impl Budget {
         let common = small(homes.common_threads());
         let has = |t: u32| t == 1 || nodes.iter().any(|node| node.there(t) > node.there(t + 1));
         let levels = (1..=common).rev().filter(|&t| has(t)).collect();
-        let rooms = node_memory::table(topology, homes, taken, (request, per_gpu), &nodes);
+        let rooms = node_memory::table(topology, homes, taken, (request, counting), &nodes);
         let mut budget = Budget {
             request: request.clone(),
-            per_gpu,
             has_annexes: nodes.iter().any(|node| !node.annexes.is_empty()),
             nodes,
+            own_cells: taken.own_cells.to_vec(),
             rooms,
             is_dgx2: node_memory::is_dgx2(topology),
             has_memory: topology.nodes().iter().any(|node| !node.memory_kib.is_zero()),

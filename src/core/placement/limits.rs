@@ -12,9 +12,14 @@ use crate::topology::Topology;
 /// broadcast.
 pub const MOST_VCPUS: u32 = 255;
 
-/// Whether the guest is x86, which is assumed if the host's record does not tell.
-fn is_x86(topology: &Topology) -> bool {
+/// Whether the host is one of x86, as those are whose record does not say.
+fn is_x86_host(topology: &Topology) -> bool {
     matches!(topology.machine().architecture.as_deref(), None | Some("x86_64"))
+}
+
+/// Whether the guest is one of x86.
+fn is_x86(topology: &Topology, request: &Request) -> bool {
+    if request.template.is_given { request.template.is_x86 } else { is_x86_host(topology) }
 }
 
 /// Whether the guest can have vCPUs that need interrupt remapping: gpuvm adds an IOMMU for it
@@ -27,7 +32,7 @@ fn can_remap(request: &Request) -> bool {
 /// QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into the
 /// requested cells and threads.
 pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
-    if !is_x86(topology) || can_remap(request) {
+    if !is_x86(topology, request) || can_remap(request) {
         return None;
     }
     let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
@@ -53,9 +58,15 @@ pub(super) fn within(
         let fewer = if most > 0 { format!("--vcpus {most}, or ") } else { String::new() };
         return Err(PlanError::Impossible { what, hint: format!("{fewer}leave --template out") });
     }
-    if is_x86(topology) && needs_remapping(placement.topology) && can_remap(request) {
+    if is_x86(topology, request) && needs_remapping(placement.topology) && can_remap(request) {
         let because = TreeReason::Remaps.into();
         placement.reasons.push(Reason { choice: Topic::Vcpus, because, compromise: false });
+    }
+    let has_template = request.template.is_given;
+    if has_template && !request.template.is_pcie && !placement.devices.is_empty() {
+        let what = "a template without PCI Express, which passed-through devices need".to_owned();
+        let hint = "leave --template out, or give it machine q35 (`virt` on Arm)".to_owned();
+        return Err(PlanError::Impossible { what, hint });
     }
     if let Err(error) = window(&placement, topology) {
         let what = error.to_string();
@@ -63,8 +74,8 @@ pub(super) fn within(
         return Err(PlanError::Impossible { what, hint });
     }
     let architecture = topology.machine().architecture.as_deref();
-    if let Some(other) = architecture.filter(|a| !is_x86(topology) && *a != "aarch64")
-        && !request.template.is_given
+    if let Some(other) = architecture.filter(|a| !is_x86_host(topology) && *a != "aarch64")
+        && !has_template
     {
         let because = TreeReason::NoTemplate { architecture: other.to_owned() }.into();
         placement.reasons.push(Reason { choice: Topic::Template, because, compromise: true });
@@ -88,7 +99,8 @@ mod tests {
         };
         // A template without room for an IOMMU.
         let plain = |request: Request| {
-            let template = Template { is_given: true, remaps_interrupts: false };
+            let given = Template { is_given: true, ..Template::default() };
+            let template = Template { is_x86: true, is_pcie: true, ..given };
             Request { template, ..request }
         };
         for (cells, threads, most) in [(1, 1, 255), (2, 1, 254), (4, 2, 248), (128, 2, 0)] {

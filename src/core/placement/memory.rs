@@ -3,7 +3,7 @@
 
 use super::GuestCell;
 use super::affinity::distance;
-use super::budget::{Budget, CellSize, DGX2, PerGpu, Room, Solution};
+use super::budget::{Budget, CellSize, DGX2, Room, Solution};
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Rounding, Topic};
@@ -109,12 +109,21 @@ impl Memory<'_> {
                 let rounding = rounding(DGX2.share(gpus as u64, 16));
                 MemoryReason::Vendor { memory, gpus, whole: DGX2, rounding }
             }
-            None if self.budget.per_gpu == PerGpu::OfPool => {
-                MemoryReason::SharePool { memory, gpus }
-            }
+            None if self.is_by_pool() => MemoryReason::SharePool { memory, gpus },
             None => MemoryReason::Share { memory, gpus, kept: self.request.reserve.memory_kib },
         };
         reasons.say(Topic::Memory, why);
+    }
+
+    /// Whether the pool of huge pages of a node is what its GPUs share.
+    fn is_by_pool(&self) -> bool {
+        let parts = &self.solution.parts;
+        let mine = |at: usize, room: &Room| match parts.is_empty() {
+            true => room.usual,
+            false => parts.iter().any(|part| part.room == at),
+        };
+        let mut rooms = self.budget.rooms.iter().enumerate();
+        rooms.any(|(at, room)| room.by_pool && mine(at, room))
     }
 
     /// Adds that one cell spans several nodes.

@@ -47,7 +47,7 @@ use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestEr
 use crate::topology::{PartitionId, Topology};
 use affinity::Homes;
 pub use budget::memory_node;
-use budget::{PerGpu, Solution};
+use budget::{Counting, Solution};
 pub use caches::{
     GuestCache, caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches,
 };
@@ -59,6 +59,7 @@ pub use isolation::shared_fabric;
 pub use limits::MOST_VCPUS;
 use memory::Memory;
 pub use nearest::nearest;
+pub use pages::page_to_reserve;
 use pcpus::Cores;
 use reason::MemoryReason;
 pub use reason::{Because, Reason, Topic};
@@ -337,7 +338,7 @@ pub fn plan(
 ) -> Result<Placement, PlanError> {
     match request.huge_pages {
         HugePages::Auto => auto::plan(topology, held, request),
-        HugePages::Off | HugePages::Size(_) => place(topology, held, request, PerGpu::OfNode),
+        HugePages::Off | HugePages::Size(_) => place(topology, held, request, Counting::default()),
     }
 }
 
@@ -346,7 +347,7 @@ fn place(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,
-    per_gpu: PerGpu,
+    counting: Counting,
 ) -> Result<Placement, PlanError> {
     request.check()?;
     cpus::check_shape(request)?;
@@ -354,7 +355,7 @@ fn place(
     let taken = Taken::new(topology, held).asking(&request.gpus);
     let homes = Homes::of_profile(topology, request.reserve.cores, request.profile);
     let homes = homes.with(taken.asked());
-    let budget = budget::Budget::new(topology, &homes, &taken, request, per_gpu);
+    let budget = budget::Budget::new(topology, &homes, &taken, request, counting);
     let extras = extras::Search::new(topology, &homes, &taken, request);
     extras.check()?;
     let judges = score::Judges { budget: &budget, extras: &extras };

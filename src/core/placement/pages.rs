@@ -6,7 +6,7 @@ use super::NodePages;
 use super::budget::Solution;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Topic};
-use super::taken::Taken;
+use super::taken::{Taken, ordinary};
 use crate::request::{HugePages, PageSize, Request};
 use crate::topology::{HugePagePool, Topology};
 use std::collections::BTreeMap;
@@ -17,6 +17,16 @@ pub(super) fn advised(topology: &Topology) -> Option<PageSize> {
     let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);
     let has = |page: &PageSize| pools().any(|pool| pool.page_kib == page.size());
     [PageSize::TwoMib, PageSize::OneGib].into_iter().find(has)
+}
+
+/// The size of pages that are reserved for a guest which asks for none: as it is advised, of those that libvirt can use.
+pub fn page_to_reserve(topology: &Topology) -> Option<PageSize> {
+    let has = |page: PageSize| {
+        let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);
+        pools().any(|pool| pool.page_kib == page.size())
+            && topology.machine().mounts_pages(page.size()) != Some(false)
+    };
+    advised(topology).into_iter().chain([PageSize::OneGib]).find(|&page| has(page))
 }
 
 /// Returns the pages that the guest takes from each node; empty without huge pages, or if the
@@ -49,7 +59,9 @@ pub(super) fn taken_from(
     };
     if solution.parts.is_empty() {
         let all: u64 = solution.cells.iter().map(|cell| cell.size.kib().div_ceil(page.kib())).sum();
-        let free = pools.iter().map(|&(at, pool)| (at, free(at, pool))).collect();
+        let usual = ordinary(topology);
+        let here = pools.iter().filter(|(at, _)| usual(&topology.nodes()[*at]));
+        let free = here.map(|&(at, pool)| (at, free(at, pool))).collect();
         wanted = anywhere(all, free);
     }
     let of = |&(at, pool): &(usize, &HugePagePool)| {

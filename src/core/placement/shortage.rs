@@ -73,15 +73,7 @@ impl Shortage<'_> {
                 };
                 impossible(what, hint)
             }
-            Short::Page { asked, cells } => {
-                let unit = self.budget.unit();
-                let what = format!(
-                    "{asked} of memory do not give each of {} a page of {unit}",
-                    count(cells, "cell")
-                );
-                let least = MemSize::from_kib(unit.kib() * cells as u64);
-                impossible(what, format!("--memory {} at least", least.typed()))
-            }
+            Short::Page { asked, cells } => self.page(asked, cells),
             Short::Unknown => impossible(
                 "how much memory this host has is not known: the record names none".into(),
                 "`gpuvm host capture FILE` on the machine records it".into(),
@@ -163,6 +155,25 @@ impl Shortage<'_> {
         }
     }
 
+    /// Refuses memory that does not give each cell a page.
+    fn page(&self, asked: MemSize, cells: usize) -> PlanError {
+        let unit = self.budget.unit();
+        let is_idle = self.budget.rooms.iter().any(|room| !room.idle.is_zero());
+        let what = match self.budget.request.memory_kib {
+            None if is_idle => format!(
+                "a guest of default size gets {asked} of the memory beside the huge pages, less than a page of {unit} \
+                 for each of {}",
+                count(cells, "cell")
+            ),
+            _ => format!(
+                "{asked} of memory do not give each of {} a page of {unit}",
+                count(cells, "cell")
+            ),
+        };
+        let least = MemSize::from_kib(unit.kib() * cells as u64);
+        PlanError::Impossible { what, hint: format!("--memory {} at least", least.typed()) }
+    }
+
     /// Makes the error of nodes without pages of the size.
     fn pages(&self, rooms: &[usize]) -> PlanError {
         let nodes = self.topology.nodes();
@@ -202,8 +213,17 @@ impl Shortage<'_> {
         };
         let (there, left) = (total(|room| room.there), total(|room| room.left));
         if size > there {
-            let what =
-                format!("{size} of memory are more than the {there} {place} that a guest can have");
+            let all = budget.rooms.iter().filter(|room| room.pages && room.usual);
+            let all: MemSize = all.map(|room| room.there).sum();
+            let asked = budget.request.memory_kib.unwrap_or(size);
+            let is_part = rooms.len() < budget.rooms.len();
+            let beyond = match is_part && asked > all && all > there {
+                true => format!("; all nodes together have {all}"),
+                false => String::new(),
+            };
+            let what = format!(
+                "{size} of memory are more than the {there} {place} that a guest can have{beyond}"
+            );
             return PlanError::Impossible { what, hint: self.remote() };
         }
         let mut holders: Vec<String> =

@@ -37,6 +37,10 @@ pub(super) struct Taken<'a> {
     excluded: &'a [Exclusion],
     /// Pcpus whose cores no guest gets.
     closed: &'a CpuSet,
+    /// vCPUs and memory of the cells of a guest that is planned anew.
+    pub(super) own_cells: &'a [(u32, MemSize)],
+    /// Memory of such a guest by place of a node.
+    own_memory: Vec<MemSize>,
     /// Displays that the request names by address, by address.
     asked: Vec<Bdf>,
 }
@@ -53,6 +57,8 @@ impl<'a> Taken<'a> {
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
             closed: &held.closed,
+            own_cells: &held.own_cells,
+            own_memory: Vec::new(),
             asked: Vec::new(),
         };
         for (domain, at) in held.domains.iter().zip(0..) {
@@ -66,6 +72,11 @@ impl<'a> Taken<'a> {
             taken.add_memory(NOBODY, &nodes_of(topology, nodes), *amount);
         }
         taken.add_memories(held, false);
+        let own = |amounts: &Vec<Amount>| {
+            let own = amounts.iter().filter(|(domain, _)| *domain == NOBODY);
+            own.map(|(_, size)| *size).sum()
+        };
+        taken.own_memory = taken.memory.iter().map(own).collect();
         for amounts in &mut taken.memory {
             amounts.retain(|(domain, _)| *domain != NOBODY);
         }
@@ -234,6 +245,11 @@ impl<'a> Taken<'a> {
     /// several nodes, or to none, counts in proportion to what is left on them.
     pub(super) fn memory(&self, node: usize) -> MemSize {
         sum(&self.memory[node])
+    }
+
+    /// Returns the memory that a guest that is planned anew has on the node at this place of [`Topology::nodes`].
+    pub(super) fn own_memory(&self, node: usize) -> MemSize {
+        self.own_memory[node]
     }
 
     /// Returns the memory of a node that stopped domains will take from the pool of this page size.

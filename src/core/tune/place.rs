@@ -26,7 +26,10 @@ pub(super) fn place(
     guest: &Guest<'_>,
     given: &Given<'_>,
 ) -> Result<Placement, TuneError> {
-    let beside = Occupancy { own_memory: bound_memory(guest.claims), ..given.others.clone() };
+    let mut beside = Occupancy { own_memory: bound_memory(guest.claims), ..given.others.clone() };
+    if guest.asked.is_some() {
+        beside.own_cells = guest.claims.cells.iter().map(vcpus_and_memory).collect();
+    }
     let given = &Given { others: &beside, ..*given };
     let mut placement = match as_asked(guest, given) {
         Some(placement) => placement,
@@ -41,6 +44,12 @@ pub(super) fn place(
         placement.reasons.push(compromise(Topic::Pcie, TreeReason::NoPcie { machine }));
     }
     Ok(placement)
+}
+
+/// How many vCPUs a cell has, and its memory.
+fn vcpus_and_memory(cell: &Cell<'_>) -> (u32, MemSize) {
+    let vcpus = cell.vcpus.iter().map(|set| set.value.len()).sum::<usize>();
+    (u32::try_from(vcpus).unwrap_or(u32::MAX), cell.memory.value)
 }
 
 /// Makes a reason that is a compromise.

@@ -92,7 +92,9 @@ impl<'t> Guest<'t> {
         ];
         let whole = own.filter(|_| as_asked == [true; 3]);
         request.profile = whole.map_or(Profile::Share, |own| own.profile);
-        request.template = Template { is_given: true, remaps_interrupts: true };
+        // What it lacks is not for the planner to refuse.
+        let template = current.as_template();
+        request.template = Template { is_pcie: true, remaps_interrupts: true, ..template };
         request.vcpus = Some(self.claims.vcpus.value);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         request.huge_pages = self.page(given.items.huge_pages).into();

@@ -17,6 +17,7 @@ use crate::network::{Kind, known};
 use crate::networks::{self, on_demand};
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
+use crate::request::HugePages;
 use crate::seed::Seed;
 use crate::shell::word;
 use crate::storage::{self, Disks, Notice, remains, room};
@@ -24,7 +25,7 @@ use crate::storage::{self, Disks, Notice, remains, room};
 use crate::topology::{Topology, Trust};
 use crate::world::World;
 use crate::{pages, vfs};
-use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check};
+use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check, is_said};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::nccl::{self, NcclError, place};
 use gpuvm_core::versions::Versions;
@@ -50,7 +51,6 @@ pub(super) struct Prepared {
 /// are taken, nothing is queried, and its disks are not on this machine.
 pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared> {
     if wanted.reserve_pages {
-        pages::refuse_unsized(wanted.guest.request.huge_pages)?;
         pages::refuse_elsewhere("create", world)?;
     }
     let hypervisor = if world.is_recorded() { None } else { Some(world.hypervisor()?) };
@@ -123,7 +123,14 @@ fn placed(
     if let (Some(hypervisor), NameRequest::Exact(name)) = (hypervisor, &wanted.guest.name) {
         refuse_existing(hypervisor, name.as_str())?;
     }
-    let planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
+    let mut planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
+    if wanted.reserve_pages && planned.placement.huge_pages.is_none() {
+        let mut guest = wanted.guest.clone();
+        let asked = guest.request.huge_pages;
+        let page = pages::size_to_reserve(asked, &planned.topology)?;
+        guest.request.huge_pages = HugePages::Size(page);
+        planned = resolve(world, &guest, Some(&wanted.storage))?;
+    }
     let said = planned.topology.machine().trust;
     let is_refused = Trust::refuses(said, wanted.accept_shared_fabric);
     if let Some(why) = planned.placement.shared_fabric().filter(|_| is_refused) {
@@ -281,7 +288,8 @@ fn judge(
         world.warning(&format!("{}: {}", reason.choice, reason.because));
     }
     let mut findings = check(xml, &planned.topology, &planned.occupancy, versions);
-    findings.retain(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT));
+    let is_said = |finding: &Finding| is_said(finding, &planned.placement.reasons);
+    findings.retain(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT || is_said(finding)));
     findings.extend(check::disks(xml, facts));
     let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);

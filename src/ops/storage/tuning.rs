@@ -5,7 +5,6 @@ use crate::discover::silent::Silent;
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::emulator::port_speed_dgts;
-use gpuvm_core::versions::Version;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;
@@ -13,14 +12,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// The oldest libvirt whose schema is known, by test, to have `dma_translation`.
-const DMA_TRANSLATION: Version = Version(11, 3, 0);
-
 /// The features of a hypervisor; `ports`: including those of root ports.
 pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
     let mut abilities = hypervisor.storage().abilities();
-    let libvirt = hypervisor.versions().libvirt;
-    abilities.translates_dma = libvirt.is_some_and(|version| version < DMA_TRANSLATION);
+    abilities.translates_dma = hypervisor.versions().translates_dma();
     if ports {
         let program = hypervisor.emulator();
         abilities.port_speed_dgts = program.and_then(|path| port_speed_dgts(&path));

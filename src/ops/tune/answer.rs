@@ -3,8 +3,8 @@
 use super::extra::Extra;
 use super::subject::Subject;
 use crate::apply::Step;
-use crate::placement::{Reason, Topic};
-use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT};
+use crate::placement::{Because, Reason, Topic};
+use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT, is_said};
 use gpuvm_core::tune::{Change, TuneError, Tuned};
 use serde::Serialize;
 
@@ -113,13 +113,25 @@ fn reasons(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<Reason> {
     let is_told = |reason: &&Reason| {
         (explain || reason.compromise) && !(subject.running && reason.choice == Topic::HugePages)
     };
-    tuned.reasons.iter().filter(is_told).cloned().collect()
+    let reasons = tuned.reasons.iter().filter(is_told).cloned();
+    reasons.map(|reason| named(subject, reason)).collect()
 }
 
-/// The findings that are reported.
+/// A reason whose commands name the file that was read.
+fn named(subject: &Subject, mut reason: Reason) -> Reason {
+    if let Because::Said(words) = &mut reason.because {
+        *words = subject.naming(words);
+    }
+    reason
+}
+
+/// The findings that are told and that no reason has told. Of a file their commands name the file.
 fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
-    let is_told = |finding: &&Finding| !(subject.running && finding.rule == HUGE_PAGES_SHORT);
-    tuned.findings.iter().filter(is_told).cloned().collect()
+    let is_told = |finding: &&Finding| {
+        !(subject.running && finding.rule == HUGE_PAGES_SHORT) && !is_said(finding, &tuned.reasons)
+    };
+    let findings = tuned.findings.iter().filter(is_told).cloned();
+    findings.map(|finding| Finding { hint: subject.naming(&finding.hint), ..finding }).collect()
 }
 
 /// Warnings to the admin about a tuned domain, one line each.

@@ -84,9 +84,14 @@ fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
     let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);
+    let command = match subject.is_file {
+        // What a file describes runs elsewhere, or not at all.
+        true => subject.naming(&format!("as `gpuvm nccl {name}` prints it then")),
+        false => format!("`gpuvm nccl {name} --install`"),
+    };
     (!is_same).then(|| {
         format!(
-            "a topology file for NCCL in the guest must be renewed after its next start: `gpuvm nccl {name} --install`"
+            "a topology file for NCCL in the guest must be renewed after its next start: {command}"
         )
     })
 }

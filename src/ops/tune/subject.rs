@@ -1,6 +1,7 @@
 //! A domain to be tuned, as data.
 
 use crate::domain::DomainXml;
+use crate::source::Source;
 
 /// A domain to be tuned.
 #[derive(Debug, Clone)]
@@ -20,6 +21,14 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// A text whose commands name what was read.
+    pub(super) fn naming(&self, text: &str) -> String {
+        match self.is_file {
+            true => Source::File(self.called.clone()).naming(text, &self.xml.name()),
+            false => text.to_owned(),
+        }
+    }
+
     /// Its definition, as it was read.
     pub fn text(&self) -> &str {
         self.xml.text()

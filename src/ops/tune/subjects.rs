@@ -323,5 +323,5 @@ fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> E
         }
     };
     let message = format!("domain `{}` cannot be tuned", subject.name);
-    Error::from(error.clone()).around(Refusal::around(message, hint))
+    Error::from(error.clone()).around(Refusal::around(message, subject.naming(&hint)))
 }

@@ -99,6 +99,21 @@ pub const DEFECTS: &[Defect] = &[
         ],
     ),
     defect("vcpus-without-remapping", "/domain/vcpu", true, &MANY),
+    setting(
+        "vcpus-without-remapping",
+        "/domain/vcpu",
+        |_| {},
+        &[
+            MANY[0],
+            MANY[1],
+            MANY[2],
+            (
+                BALLOON,
+                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' caching_mode='on' \
+                 eim='on'/></iommu>",
+            ),
+        ],
+    ),
     defect(
         "iommu-without-caching",
         "/domain/devices/iommu",

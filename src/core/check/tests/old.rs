@@ -43,6 +43,7 @@ pub const OLD: &[Defect] = &[
             MANY[0],
             MANY[1],
             MANY[2],
+            ("<features>", "<features><ioapic driver='qemu'/>"),
             (
                 BALLOON,
                 "<memballoon model='none'/><iommu model='intel'><driver intremap='on' caching_mode='on' \

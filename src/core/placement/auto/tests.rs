@@ -114,6 +114,89 @@ fn a_host_whose_memory_is_in_pools_fills_them_by_default() {
 }
 
 #[test]
+fn a_node_with_too_few_free_pages_is_left_for_one_with_enough() {
+    let mut parts = host(40, 40 << 9, true).parts().clone();
+    let of_node = |parts: &mut Parts, at: usize, page: PageSize, free| {
+        let pools = parts.nodes[at].huge_pages.iter_mut();
+        pools.filter(|pool| pool.page_kib == page.size()).for_each(|pool| pool.free = free);
+    };
+    for full in [0, 1] {
+        for page in [PageSize::OneGib, PageSize::TwoMib] {
+            of_node(&mut parts, full, page, 5);
+            of_node(&mut parts, 1 - full, page, MemSize::from_gib(40).kib() / page.size().kib());
+        }
+        let found = placed(&Topology::new(parts.clone()).unwrap(), &asked(40));
+        let nodes: Vec<u32> = found.node_pages.iter().map(|pages| pages.node.0).collect();
+        let said = said(&found);
+        assert_eq!(
+            (found.huge_pages, nodes),
+            (Some(PageSize::OneGib), vec![1 - full as u32]),
+            "{said}"
+        );
+    }
+    // What a defined guest will take is not free.
+    let host = host(40, 0, true);
+    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(40) };
+    let mut held = Occupancy::default();
+    for node in [0, 1] {
+        let found = super::super::plan(&host, &held, &told).unwrap();
+        assert_eq!(found.node_pages[0].node.0, node);
+        let domain = crate::placement::Held { active: false, ..found.held(&node.to_string()) };
+        held.domains.push(domain);
+    }
+    held.domains.remove(0);
+    let found = super::super::plan(&host, &held, &asked(40)).unwrap();
+    assert_eq!((found.huge_pages, found.node_pages[0].node.0), (Some(PageSize::OneGib), 0));
+}
+
+#[test]
+fn pages_are_not_worth_a_worse_place() {
+    // Its pool holds what two GPUs ask for, but on two nodes.
+    let host = host(40, 0, true);
+    let both = Request { memory_kib: Some(MemSize::from_gib(64)), ..Request::for_gpus(2) };
+    let found = placed(&host, &both);
+    let off = placed(&host, &Request { huge_pages: HugePages::Off, ..both });
+    assert_eq!((found.cells.len(), found.vcpus()), (off.cells.len(), off.vcpus()));
+}
+
+#[test]
+fn pages_that_are_not_mounted_are_named() {
+    for (free, memory) in [(120, None), (150, None), (60, Some(50))] {
+        let mut parts = host(free, 0, true).parts().clone();
+        let mount = HugetlbMount { page_kib: PageSize::TwoMib.size(), at: "/dev/hugepages".into() };
+        parts.machine.hugetlbfs = Some(vec![mount]);
+        let host = Topology::new(parts).unwrap();
+        let request = Request { memory_kib: memory.map(MemSize::from_gib), ..Request::for_gpus(1) };
+        let said = said(&placed(&host, &request));
+        assert!(
+            said.contains(
+                "!normal pages, since no hugetlbfs is mounted for the free pages of 1 GiB"
+            ),
+            "{said}"
+        );
+        assert!(said.contains("mount -t hugetlbfs -o pagesize=1G"), "{said}");
+        let many = Request { memory_kib: Some(MemSize::from_gib(140)), ..request };
+        if let Err(PlanError::Taken { hint, .. }) =
+            super::super::plan(&host, &Occupancy::default(), &many)
+        {
+            assert_eq!(hint.contains("pagesize=1G"), free == 150, "{free}: {hint}");
+        }
+    }
+}
+
+#[test]
+fn small_guests_go_into_pools_where_nothing_else_is_left() {
+    let host = host_of(64, 62, 0, true);
+    for request in
+        [asked(8), Request { memory_kib: Some(MemSize::from_gib(8)), ..Request::for_gpus(0) }]
+    {
+        let found = placed(&host, &request);
+        assert_eq!(found.huge_pages, Some(PageSize::OneGib), "{}", said(&found));
+        assert!(said(&found).contains("too little memory is left beside them"), "{}", said(&found));
+    }
+}
+
+#[test]
 fn a_size_that_is_given_up_is_left_to_the_planner() {
     let none = Occupancy::default();
     let host = host(0, 0, true);

@@ -1,13 +1,13 @@
 //! The memory of a guest's cells and the nodes it comes from, in numbers. Knows no pcpu and writes
 //! no text.
 
-use super::{Budget, CellSize, DGX2, Demand, Part, PerGpu, Room, Short, Solution, Stock};
+use super::{Budget, CellSize, Counting, DGX2, Demand, Part, PerGpu, Room, Short, Solution, Stock};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::placement::affinity::{self, Homes};
 use crate::placement::taken::{Taken, ordinary};
 use crate::request::{PageSize, PinPolicy, Profile, Request};
-use crate::topology::{NumaNode, Topology};
+use crate::topology::{HugePagePool, NumaNode, Topology};
 
 /// Memory of a guest without GPUs that requests no amount.
 const DEFAULT: MemSize = MemSize::from_gib(2);
@@ -34,12 +34,13 @@ fn keep(size: MemSize, part: u64, least: MemSize) -> MemSize {
 fn idle(topology: &Topology, taken: &Taken<'_>, at: usize, page: Option<MemSize>) -> MemSize {
     let pools = topology.nodes()[at].huge_pages.iter();
     let others = pools.filter(|pool| Some(pool.page_kib) != page);
-    others
-        .map(|pool| {
-            let free = MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.free));
-            free - taken.memory_to_come(at, pool.page_kib)
-        })
-        .sum()
+    others.map(|pool| free(taken, at, pool)).sum()
+}
+
+/// Memory of a node in the pages of a pool that no domain has or will take.
+fn free(taken: &Taken<'_>, at: usize, pool: &HugePagePool) -> MemSize {
+    let free = MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.free));
+    free - taken.memory_to_come(at, pool.page_kib)
 }
 
 /// Returns the node that guests of a node get their memory from: itself, otherwise the nearest with
@@ -66,10 +67,14 @@ pub(super) fn is_dgx2(topology: &Topology) -> bool {
     named(product) || named(board)
 }
 
-/// Returns a node's whole pool of a page size, used or not.
-fn pool(node: &NumaNode, page: Option<MemSize>) -> MemSize {
-    let pools = node.huge_pages.iter().filter(|pool| Some(pool.page_kib) == page);
+/// All of these pools, whoever uses them.
+fn total<'p>(pools: impl Iterator<Item = &'p HugePagePool>) -> MemSize {
     pools.map(|pool| MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.total))).sum()
+}
+
+/// Whether a guest's cells are bound to nodes.
+fn is_bound(request: &Request) -> bool {
+    request.pins != PinPolicy::None && request.profile != Profile::NvidiaVm
 }
 
 /// Makes the table of a host's memory.
@@ -77,27 +82,61 @@ pub(super) fn table(
     topology: &Topology,
     homes: &Homes<'_>,
     taken: &Taken<'_>,
-    (request, per_gpu): (&Request, PerGpu),
+    (request, counting): (&Request, Counting),
     nodes: &[Stock],
 ) -> Vec<Room> {
     let page = request.huge_pages.asked().map(PageSize::size);
     let known = topology.nodes().iter().any(|node| !node.huge_pages.is_empty());
     let usual = ordinary(topology);
     let room = |(at, node): (usize, &NumaNode)| {
-        let idle = idle(topology, taken, at, page);
+        let idle = match counting.per_gpu {
+            PerGpu::WithoutPools => MemSize::default(),
+            _ => idle(topology, taken, at, page),
+        };
         let asked = request.reserve.memory_kib;
-        let there = node.memory_kib - asked.unwrap_or_else(|| least(node));
-        let of_node = node.memory_kib - asked.unwrap_or_else(|| reserve(node)) - idle;
-        let gpus = nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
-        let gpus = gpus.map(|(_, home)| home.owners().len()).sum();
+        let own = || node.huge_pages.iter().filter(|pool| Some(pool.page_kib) == page);
+        let there = match asked {
+            Some(asked) => node.memory_kib - asked,
+            // Of pages that are there the host has no use.
+            None => (node.memory_kib - least(node)).max(total(own()).min(node.memory_kib)),
+        };
+        let there = match taken.own_cells {
+            [] => there,
+            // A guest that is there is not refused what it has because of what the host should keep.
+            _ => there.max((taken.own_memory(at) + taken.memory(at) + idle).min(node.memory_kib)),
+        };
+        let left = there - taken.memory(at) - idle;
+        let free_pages: MemSize = own().map(|pool| free(taken, at, pool)).sum();
+        let shared = node.memory_kib - asked.unwrap_or_else(|| reserve(node));
+        let here = || nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
+        let gpus: usize = here().map(|(_, home)| home.owners().len()).sum();
+        let free_gpus: u32 = here().map(|(stock, _)| stock.free_gpus).sum();
+        let of_node = match idle.is_zero() || free_gpus == 0 {
+            true => shared - idle,
+            // Those that have left the pool what was too little for one more have got more than the rest gets.
+            false => {
+                let rest = shared - taken.memory(at) - idle;
+                (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
+            }
+        };
+        let of_pool = total(own());
+        let by_pool = counting.per_gpu == PerGpu::OfPool && of_pool < of_node;
         Room {
             id: node.os_index,
             there,
-            left: there - taken.memory(at) - idle,
-            base: match per_gpu {
-                PerGpu::OfNode => of_node,
-                PerGpu::OfPool => of_node.min(pool(node, page)),
+            // Pages that are free are there, unless the admin keeps so much of the node for the host.
+            left: match (counting.only_free, asked) {
+                (false, _) => left,
+                (true, _) if !is_bound(request) => free_pages,
+                (true, Some(_)) => free_pages.min(left),
+                (true, None) => free_pages.min(node.memory_kib - taken.memory(at)),
             },
+            base: match counting.per_gpu {
+                PerGpu::BesidePools => shared - total(node.huge_pages.iter()),
+                PerGpu::OfPool if by_pool => of_pool,
+                PerGpu::OfPool | PerGpu::OfNode | PerGpu::WithoutPools => of_node,
+            },
+            by_pool,
             gpus: super::small(gpus),
             idle,
             pages: page.is_none()
@@ -154,7 +193,7 @@ impl Budget {
 
     /// Whether cells are bound to nodes.
     pub(in crate::placement) fn is_bound(&self) -> bool {
-        self.request.pins != PinPolicy::None && self.request.profile != Profile::NvidiaVm
+        is_bound(&self.request)
     }
 
     /// Returns the memory share of this many GPUs at home on a node, after the host's part. Nodes
@@ -238,7 +277,9 @@ impl Budget {
         match given {
             Some(amount) => {
                 let whole = if up { amount.round_up(unit) } else { amount.round_down(unit) };
-                divide(whole.kib() / unit.kib(), unit, &mut out.cells);
+                if !self.stays_divided(whole, &mut out.cells) {
+                    divide(whole.kib() / unit.kib(), unit, &mut out.cells);
+                }
             }
             None => self.size_by_share(out),
         }
@@ -249,6 +290,25 @@ impl Budget {
             }),
             false => Ok(()),
         }
+    }
+
+    /// Leaves cells that a guest has already the memory that they have, where that is the whole in pages, and they get the
+    /// same part of its vCPUs.
+    fn stays_divided(&self, whole: MemSize, cells: &mut [CellSize]) -> bool {
+        let (unit, own) = (self.unit(), &self.own_cells);
+        let vcpus: u64 = own.iter().map(|(vcpus, _)| u64::from(*vcpus)).sum();
+        let weights: u64 = cells.iter().map(|cell| u64::from(cell.weight)).sum();
+        let is_same = |((own, size), cell): (&(u32, MemSize), &CellSize)| {
+            u64::from(*own) * weights == u64::from(cell.weight) * vcpus
+                && *size == size.round_down(unit)
+        };
+        let stays = own.len() == cells.len()
+            && own.iter().map(|(_, size)| *size).sum::<MemSize>() == whole
+            && own.iter().zip(&*cells).all(is_same);
+        if stays {
+            cells.iter_mut().zip(own).for_each(|(cell, (_, size))| cell.size = *size);
+        }
+        stays
     }
 
     /// Gives each cell the share of its GPUs, or of all GPUs if cores are borrowed from other

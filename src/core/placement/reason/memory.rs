@@ -152,6 +152,11 @@ pub enum MemoryReason {
         /// Page size.
         page: MemSize,
     },
+    /// The page size of a guest that has a place on no other pages.
+    OnlyPages {
+        /// Page size.
+        page: MemSize,
+    },
     /// Normal pages instead of huge ones.
     Normal {
         /// Why none are used.
@@ -227,6 +232,9 @@ impl fmt::Display for MemoryReason {
             MemoryReason::Chosen { page } => {
                 write!(f, "pages of {page}, the largest of which enough are free and mounted")
             }
+            MemoryReason::OnlyPages { page } => {
+                write!(f, "pages of {page}, since too little memory is left beside them")
+            }
             MemoryReason::Normal { why, page, nodes, mounted } => {
                 normal(f, *why, *page, nodes)?;
                 if *mounted { Ok(()) } else { write!(f, "; {}", how_to_mount(*page)) }
@@ -246,12 +254,12 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     }
     write!(
         f,
-        "{wanted} {} needed on node {node}, {free} {are_free} free; `create --reserve-pages` reserves the {missing} \
-         that {} missing, `gpuvm host pages --node {node} --size {} --count {}` does it beforehand",
+        "{wanted} {} needed on node {node}, {free} {are_free} free; `gpuvm host pages --node {node} --size {} --count \
+         {}` reserves the {missing} that {} missing, as --reserve-pages of create, start and tune does",
         are(*needed),
-        are(missing),
         page.typed(),
         reserved.saturating_add(missing),
+        are(missing),
     )
 }
 
@@ -262,12 +270,15 @@ fn normal(
     page: MemSize,
     nodes: &[NodePages],
 ) -> fmt::Result {
-    f.write_str(match why {
-        NoPages::Unknown => "normal pages, since the record names no pools of huge ones",
-        NoPages::NoPools => "normal pages, since this host has no pools of 1 GiB or 2 MiB pages",
-        NoPages::Few => "normal pages, since too few huge pages are free",
-        NoPages::NotMounted => "normal pages, since no hugetlbfs is mounted for huge ones",
-    })?;
+    f.write_str("normal pages, since ")?;
+    match why {
+        NoPages::Unknown => f.write_str("the record names no pools of huge ones"),
+        NoPages::NoPools => f.write_str("this host has no pools of 1 GiB or 2 MiB pages"),
+        NoPages::Few => f.write_str("too few huge pages are free"),
+        NoPages::NotMounted => {
+            write!(f, "no hugetlbfs is mounted for the free pages of {page}")
+        }
+    }?;
     write!(f, ": {SLOWER}")?;
     let number = |pages: &NodePages| pages.reserved.saturating_add(pages.missing());
     let command = |pages: &NodePages| {
@@ -279,6 +290,7 @@ fn normal(
     match why {
         NoPages::Unknown => f.write_str("; --huge-pages 1G or 2M takes them all the same"),
         NoPages::NoPools | NoPages::NotMounted => Ok(()),
+        NoPages::Few if commands.is_empty() => Ok(()),
         NoPages::Few => write!(f, "; `{}` reserves huge pages", commands.join(" && ")),
     }
 }

@@ -235,7 +235,7 @@ fn the_budget_counts_what_a_set_costs() {
     let fit = |request: &Request, domains: &[Held], set: &[Bdf]| {
         let held = Occupancy { domains: domains.to_vec(), ..Occupancy::default() };
         let (homes, taken) = (Homes::new(&host, 0), Taken::new(&host, &held));
-        let budget = Budget::new(&host, &homes, &taken, request, PerGpu::OfNode);
+        let budget = Budget::new(&host, &homes, &taken, request, Counting::default());
         let mut solution = Solution::default();
         let solved = budget.solve(set, request.allow.remote, &mut solution).is_ok();
         let fit = budget.fit(set);
