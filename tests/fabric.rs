@@ -109,6 +109,8 @@ impl Machine {
                       cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
                       mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
                       [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
+                      [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \"$DIR\"/own; \
+                      cp -asu \"$DIR\"/own/. \"$DIR\"/sbin/; mount --bind \"$DIR\"/sbin /usr/sbin; }; \
                       exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
@@ -116,9 +118,29 @@ impl Machine {
         command.env("DIR", self.dir.path()).env("LC_ALL", "C").env_remove("COLUMNS");
         command.env("GPUVM_FAKE_NVIDIA", self.path("fake"));
         if libraries {
-            command.env("LD_LIBRARY_PATH", fakes());
+            let dirs = format!("{}:{}", self.path("lib"), fakes().display());
+            command.env("LD_LIBRARY_PATH", dirs);
         }
         run(&mut command)
+    }
+
+    /// Has Fabric Manager of this version run there, and the driver of that one: a process of root's in the place of another
+    /// one's, and the system's program that it runs.
+    fn with_versions(&self, manager: &str, driver: &str) {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let module = self.dir.path().join("host/sys/module/nvidia");
+        let (fm, sbin) = (self.dir.path().join("fm"), self.dir.path().join("sbin"));
+        for dir in [&module, &fm, &sbin] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(module.join("version"), format!("{driver}\n")).unwrap();
+        let program = sbin.join("nv-fabricmanager");
+        std::fs::write(&program, format!("#!/bin/sh\necho 'Version is : {manager}'\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(fm.join("comm"), "nv-fabricmanage\n").unwrap();
+        std::fs::write(fm.join("status"), "Name:\tnv-fabricmanage\nUid:\t0\t0\t0\t0\n").unwrap();
+        let _ = std::fs::remove_file(fm.join("exe"));
+        symlink(&program, fm.join("exe")).unwrap();
     }
 
     /// The fabric that `host show` finds, and its notes.
@@ -1164,6 +1186,68 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     fake("address elsewhere");
     let (code, _, err) = ask("ensure", &pair);
     assert!(code == 1 && err.contains("CONNECTION_NOT_VALID (-9)"), "{err}");
+}
+
+#[test]
+fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
+    let Some(machine) = Machine::h100() else { return };
+    remembering(&machine, "");
+    let pair = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
+    let asks = |verb: &str| {
+        let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", verb, "--stdin"];
+        machine.gpuvm_on(&words, true, &pair)
+    };
+    let uri = guest_with(&machine, &["9d", "c3"]);
+    let restores = |more: &str| {
+        let words = [&["fabric", "restore", "-c", &uri][..], &[more]].concat();
+        machine.gpuvm(&words[..words.len() - usize::from(more.is_empty())], true)
+    };
+    let apart = "Fabric Manager is of version 570.1, and the driver of this host of 570.2: guests get NVLink only where \
+                 both are of one version";
+    let hint = "hint: install Fabric Manager 570.2";
+    machine.with_versions("570.1", "570.2");
+    let refusals = [asks("ensure"), restores(""), restores("--dry-run"), restores("--boot")];
+    for (code, out, err) in refusals {
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains(apart) && err.contains(hint), "{err}");
+    }
+    assert_eq!(operations(&machine), [""; 0]);
+    // `create` says the same.
+    if let Some(uri) = embedded(&machine) {
+        let (code, _, err) = dry_run(&machine, &uri, "2");
+        assert!(code == 1 && err.contains(apart) && err.contains(hint), "{err}");
+    }
+    machine.with_versions("570.2", "570.2");
+    assert_eq!(asks("ensure").0, 0);
+    assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
+    let (code, out, _) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
+    assert!(code == 0 && out.contains("not checked: whether the client library libnvfm"), "{out}");
+    machine.with_versions("570.1", "570.2");
+    assert_eq!(asks("release").0, 0);
+    assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 3"]);
+
+    // The library's own version, where its file's name tells it.
+    machine.with_versions("570.2", "570.2");
+    let lib = machine.dir.path().join("lib");
+    std::fs::create_dir(&lib).unwrap();
+    std::fs::copy(fakes().join("libnvfm.so.1"), lib.join("libnvfm.so.570.3")).unwrap();
+    std::os::unix::fs::symlink("libnvfm.so.570.3", lib.join("libnvfm.so.1")).unwrap();
+    let apart = "Fabric Manager is of version 570.2, and its client library libnvfm of 570.3";
+    for (code, _, err) in [asks("ensure"), restores("")] {
+        assert!(code == 1 && err.contains(apart) && err.contains("of version 570.2\n"), "{err}");
+    }
+    let (code, document) = shown(&machine, &uri);
+    let wanted = ["570.2", "570.3", "differ"].map(Value::from);
+    let found = ["manager_version", "library_version", "versions"].map(|key| &document[key]);
+    assert_eq!((code, found), (3, [&wanted[0], &wanted[1], &wanted[2]]), "{document}");
+    let (_, _, err) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
+    assert!(err.contains(apart), "{err}");
+    std::fs::rename(lib.join("libnvfm.so.570.3"), lib.join("libnvfm.so.570.2")).unwrap();
+    std::fs::remove_file(lib.join("libnvfm.so.1")).unwrap();
+    std::os::unix::fs::symlink("libnvfm.so.570.2", lib.join("libnvfm.so.1")).unwrap();
+    assert_eq!(asks("ensure").0, 0);
+    let (_, out, _) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
+    assert!(!out.contains("not checked"), "{out}");
 }
 
 #[test]

@@ -80,7 +80,17 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
 fn versions(shown: &ShownFabric) -> Option<String> {
     let known = |version: &Option<String>| version.as_deref().unwrap_or("unknown").to_owned();
     match shown.versions {
+        VersionCheck::Same if shown.library_version.is_none() => Some(
+            "not checked: whether the client library libnvfm is of this version, which its file does not tell"
+                .into(),
+        ),
         VersionCheck::Same => None,
+        VersionCheck::Differ if shown.manager_version == shown.driver_version => Some(format!(
+            "Fabric Manager is of version {}, and its client library libnvfm of {}: no guest is started until both are \
+             of one version",
+            known(&shown.manager_version),
+            known(&shown.library_version)
+        )),
         VersionCheck::Differ => Some(format!(
             "Fabric Manager is of version {}, and the driver of this host of {}: no guest is started until both are of \
              one version",

@@ -81,7 +81,9 @@ pub struct ShownFabric {
     pub manager_version: Option<String>,
     /// Version of the host's driver; none: none is loaded, or NVSwitches are not shared.
     pub driver_version: Option<String>,
-    /// Whether Fabric Manager as it runs and the driver are of one version.
+    /// Version of Fabric Manager's client library; none: it does not tell, or no Fabric Manager runs here.
+    pub library_version: Option<String>,
+    /// Whether Fabric Manager as it runs, the driver and the client library, where it tells, are of one version.
     pub versions: VersionCheck,
     /// NVSwitches that Fabric Manager of this host manages though they are to go to guests: none gets them meanwhile.
     pub managed_switches: Vec<Bdf>,
@@ -119,6 +121,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         model: fabric.model,
         manager_version: None,
         driver_version: None,
+        library_version: None,
         versions: VersionCheck::NotChecked,
         managed_switches: Vec::new(),
         address: address.to_string(),
@@ -138,7 +141,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     let versions = program::versions(&FsRoot::live()?);
     shown.versions = versions.check();
     shown.manager_version = versions.manager.or_else(program::installed_version);
-    shown.driver_version = versions.driver;
+    (shown.driver_version, shown.library_version) = (versions.driver, versions.library);
     let Look { listed, running, file } = Look::at(world, &topology, &address)?;
     match file {
         Ok(file) => {

@@ -17,8 +17,8 @@ use crate::hypervisor::{HypervisorErrorKind, XmlOf};
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
-    Call, Decision, Domain, Listed, Meaning, Modules, Need, RestoreEntry, RestoreList, Running,
-    VersionCheck, Wanted, by_record, decide, need,
+    Call, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, RestoreEntry,
+    RestoreList, Running, VersionsApart, Wanted, by_record, decide, need,
 };
 use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::program::versions;
@@ -37,18 +37,21 @@ pub struct Guest<'a> {
     pub devices: &'a [Bdf],
 }
 
-/// Refuses a guest if the versions of Fabric Manager and the driver differ. Unknown versions are
-/// not compared.
-fn refuse_versions(desk: &FabricDesk) -> Result<()> {
-    let found = match &desk.versions {
+/// Refuses to activate anything where Fabric Manager, the driver and the client library are not of one version. What is not
+/// known is not compared. `known`: the versions of a caller; none: this machine's.
+pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
+    let found = match known {
         Some(versions) => versions.clone(),
         None => versions(&FsRoot::live()?),
     };
-    match (found.check(), found.manager, found.driver) {
-        (VersionCheck::Differ, Some(manager), Some(driver)) => {
+    match found.apart() {
+        None => Ok(()),
+        Some(VersionsApart::Driver { manager, driver }) => {
             Err(FabricError::Versions { manager, driver }.told())
         }
-        _ => Ok(()),
+        Some(VersionsApart::Library { manager, library }) => {
+            Err(FabricError::LibraryVersion { manager, library }.told())
+        }
     }
 }
 
@@ -92,7 +95,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         let step = PartitionStep::of(&wanted, &[], guest.uuid.unwrap_or_default());
         return Ok(step.map(Step::ActivatePartition));
     };
-    refuse_versions(&desk)?;
+    refuse_versions(desk.versions.as_ref())?;
     let listed = listed(&*desk.manager, &wanted, topology, guest)?;
     let running = running(world, topology)?;
     let file = desk.remembered().map_err(|e| FabricError::from(e).told())?;
@@ -124,7 +127,7 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     let Some(desk) = shared(world, &topology)? else { return Ok(steps) };
     let guest = Guest { devices: &after, ..guest };
     let Some(wanted) = needed(&topology, guest)? else { return Ok(steps) };
-    refuse_versions(&desk)?;
+    refuse_versions(desk.versions.as_ref())?;
     let mut listed = listed(&*desk.manager, &wanted, &topology, guest)?;
     let step = activation(&wanted, &listed, guest)?;
     // The old activation ends before the new one begins.

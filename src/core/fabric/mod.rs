@@ -24,7 +24,7 @@ pub use restore::{
     FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
 };
 pub use verdict::{PartitionState, Verdict, modules_of, states};
-pub use versions::{FabricVersions, VersionCheck};
+pub use versions::{FabricVersions, VersionCheck, VersionsApart};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

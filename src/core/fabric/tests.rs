@@ -481,6 +481,7 @@ fn versions_that_are_not_known_are_not_compared() {
     let versions = |manager: &str, driver: &str| FabricVersions {
         manager: Some(manager.to_owned()).filter(|text| !text.is_empty()),
         driver: Some(driver.to_owned()).filter(|text| !text.is_empty()),
+        library: None,
     };
     for (manager, driver, check, of_guests) in [
         ("570.1", "570.1", VersionCheck::Same, Some("570.1")),
@@ -491,5 +492,16 @@ fn versions_that_are_not_known_are_not_compared() {
     ] {
         let versions = versions(manager, driver);
         assert_eq!((versions.check(), versions.of_guests()), (check, of_guests), "{versions:?}");
+    }
+    for (manager, driver, library, check) in [
+        ("570.1", "570.1", "570.1", VersionCheck::Same),
+        ("570.1", "570.1", "570.2", VersionCheck::Differ),
+        ("570.1", "", "570.2", VersionCheck::Differ),
+        ("570.1", "", "570.1", VersionCheck::NotChecked),
+        ("", "570.1", "570.2", VersionCheck::NotChecked),
+    ] {
+        let known = FabricVersions { library: Some(library.into()), ..versions(manager, driver) };
+        assert_eq!(known.check(), check, "{known:?}");
+        assert_eq!(known.apart().is_some(), check == VersionCheck::Differ, "{known:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! The versions that must match where NVSwitches are shared: those of Fabric Manager, the host's
-//! driver and the driver in each guest ("Fabric Manager User Guide": Fabric Manager refuses another
-//! driver, and guests with another one get no NVLink).
+//! The versions that have to be the same where NVSwitches are shared: Fabric Manager's, that of the host's driver, that of
+//! the client library by which Fabric Manager is asked, and that of the driver in each guest ("Fabric Manager User Guide";
+//! it refuses another driver, and guests with another one get no NVLink).
 
 use serde::Serialize;
 
@@ -11,6 +11,8 @@ pub struct FabricVersions {
     pub manager: Option<String>,
     /// Version of the loaded driver.
     pub driver: Option<String>,
+    /// Of the client library.
+    pub library: Option<String>,
 }
 
 /// What is to be said of them.
@@ -18,26 +20,55 @@ pub struct FabricVersions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VersionCheck {
-    /// They are the same.
+    /// They are the same; that of the client library too, where it is known.
     Same,
     /// They are not.
     Differ,
-    /// One of them is not known.
+    /// That of Fabric Manager or of the driver is not known.
     NotChecked,
+}
+
+/// Two versions that differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VersionsApart {
+    /// Fabric Manager's and the driver's.
+    Driver {
+        /// Fabric Manager's.
+        manager: String,
+        /// The driver's.
+        driver: String,
+    },
+    /// Fabric Manager's and its client library's.
+    Library {
+        /// Fabric Manager's.
+        manager: String,
+        /// The library's.
+        library: String,
+    },
 }
 
 impl FabricVersions {
     /// Compares them.
     pub fn check(&self) -> VersionCheck {
-        match (&self.manager, &self.driver) {
-            (Some(manager), Some(driver)) if manager == driver => VersionCheck::Same,
-            (Some(_), Some(_)) => VersionCheck::Differ,
+        match (self.apart(), &self.manager, &self.driver) {
+            (Some(_), ..) => VersionCheck::Differ,
+            (None, Some(_), Some(_)) => VersionCheck::Same,
             _ => VersionCheck::NotChecked,
         }
     }
 
-    /// Returns the version that a guest's driver must have: Fabric Manager's, which does not run
-    /// with another driver.
+    /// The first two that differ; what is not known is not compared.
+    pub fn apart(&self) -> Option<VersionsApart> {
+        let manager = self.manager.clone()?;
+        let other = |version: &Option<String>| version.clone().filter(|one| *one != manager);
+        match (other(&self.driver), other(&self.library)) {
+            (Some(driver), _) => Some(VersionsApart::Driver { manager, driver }),
+            (None, Some(library)) => Some(VersionsApart::Library { manager, library }),
+            (None, None) => None,
+        }
+    }
+
+    /// The version that a guest's driver has to have: Fabric Manager's, which does not run beside another driver.
     pub fn of_guests(&self) -> Option<&str> {
         self.manager.as_deref().or(self.driver.as_deref())
     }

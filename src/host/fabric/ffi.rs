@@ -64,6 +64,10 @@ fn refused(call: &str, code: c_int) -> ManagerRefusal {
 /// Makes one request to Fabric Manager over a separate connection, which is always closed again.
 pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     let library = load(route.libraries).map_err(absent)?;
+    if *ask == Ask::Version {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        return Ok(Answer::Version(version_in(&maps)));
+    }
     // SAFETY: the types are those of the published interface.
     let (init, shutdown, disconnect) = unsafe {
         (
@@ -87,7 +91,19 @@ pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     answer
 }
 
-/// Connects, with retries: Fabric Manager may be starting.
+/// The version in the name of the library's file, as the kernel lists what is loaded (proc(5), `maps`): links to it are
+/// resolved there. NVIDIA's versions begin with the driver's branch; a lesser number is that of an interface.
+fn version_in(maps: &str) -> Option<String> {
+    let file = |line: &'_ str| line.rsplit_once('/').map(|(_, name)| name.to_owned());
+    let name = maps.lines().filter_map(file).find(|name| name.starts_with("libnvfm.so"))?;
+    let version = name.strip_prefix("libnvfm.so.")?;
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let (branch, _) = version.split_once('.')?;
+    let is_version = branch.len() >= 3 && version.split('.').all(is_number);
+    is_version.then(|| version.to_owned())
+}
+
+/// Connects, some times where nobody answers: it may be just starting.
 fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerRefusal> {
     // SAFETY: the type is that of the published interface.
     let connect: Symbol<'_, Connect> = unsafe { find(library, "fmConnect") }.map_err(absent)?;
@@ -149,6 +165,7 @@ impl Session<'_> {
                 self.functions("fmActivateFabricPartitionWithVFs", *partition, &mut functions)
             }
             Ask::Deactivate { partition } => self.number("fmDeactivateFabricPartition", *partition),
+            Ask::Version => Ok(Answer::Version(None)),
         }
     }
 
@@ -189,6 +206,33 @@ impl Session<'_> {
         match unsafe { call(self.handle, partition, functions.as_mut_ptr(), count) } {
             0 => Ok(Answer::Done),
             code => Err(refused(name, code)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_from_the_name_of_the_file() {
+        let maps = |name: &str| {
+            format!(
+                "7f00-7f01 r-xp 0 08:01 7 /usr/lib/libc.so.6\n7f02-7f03 rw-p 0 00:00 0 \n\
+                 7f04-7f05 r-xp 0 08:01 9 /usr/lib/x86_64-linux-gnu/{name}\n"
+            )
+        };
+        for (name, version) in [
+            ("libnvfm.so.570.124.06", Some("570.124.06")),
+            ("libnvfm.so.570.1", Some("570.1")),
+            ("libnvfm.so.1", None),
+            ("libnvfm.so.1.0.0", None),
+            ("libnvfm.so.570", None),
+            ("libnvfm.so.570.1.old", None),
+            ("libnvfm.so", None),
+            ("libcuda.so.570.1", None),
+        ] {
+            assert_eq!(version_in(&maps(name)).as_deref(), version, "{name}");
         }
     }
 }

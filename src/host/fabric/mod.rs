@@ -204,6 +204,8 @@ enum Ask {
     Failed,
     /// List partitions unsupported because of these.
     Unsupported,
+    /// The version of the library, which is not connected for that.
+    Version,
 }
 
 /// An answer.
@@ -217,6 +219,8 @@ enum Answer {
     Failed(FailedDevices),
     /// Unsupported partitions.
     Unsupported(Vec<UnsupportedPartition>),
+    /// The version of the library; none: nothing tells it.
+    Version(Option<String>),
 }
 
 /// A GPU or an NVSwitch with failed NVLinks.
@@ -321,6 +325,14 @@ impl Manager {
         match Manager::end(self.begin(Ask::Unsupported, self.limits.list))? {
             Answer::Unsupported(partitions) => Ok(partitions),
             other => Err(other.unasked()),
+        }
+    }
+
+    /// The version of its library. No function tells it: it is in the name of the file that the loader finds, or nowhere.
+    pub fn library_version(&self) -> Option<String> {
+        match Manager::end(self.begin(Ask::Version, self.limits.list)) {
+            Ok(Answer::Version(version)) => version,
+            _ => None,
         }
     }
 

@@ -1,6 +1,7 @@
-//! Fabric Manager's program on a host: whether it runs, and its version and the driver's, which
-//! must match. Runs the program only to get its version.
+//! Fabric Manager's program on a host: whether it runs, and its version beside those of the driver and of the client
+//! library, which have to be the same. Asks the program for nothing but its version.
 
+use super::Manager;
 use crate::command::output;
 use crate::fsroot::{FsError, FsRoot};
 use crate::program::PATH;
@@ -35,7 +36,11 @@ pub fn process(root: &FsRoot) -> Result<Option<u32>, FsError> {
 /// Reads the versions of this machine.
 pub fn versions(root: &FsRoot) -> FabricVersions {
     let driver = root.read("sys/module/nvidia/version").ok().flatten();
-    FabricVersions { manager: running_version(root), driver }
+    let manager = running_version(root);
+    // It is compared with Fabric Manager's alone.
+    let asked = manager.as_ref().and_then(|_| Manager::of_host(root).ok());
+    let library = asked.and_then(|asked| asked.library_version());
+    FabricVersions { manager, driver, library }
 }
 
 /// Returns the version of the installed program; none if it is not installed, or prints none.

@@ -11,6 +11,7 @@ use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
+use crate::partition::refuse_versions;
 use crate::topology::FabricModel;
 use gpuvm_core::fabric::{Modules, NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
@@ -57,8 +58,8 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         }
         Err(refusal) => return Err(FabricError::from(refusal).told()),
     };
-    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager
-    // provides them.
+    refuse_versions(None)?;
+    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager tells them.
     let listed = match need.modules().len() < need.gpus.len() {
         true => {
             Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?

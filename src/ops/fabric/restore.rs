@@ -13,6 +13,7 @@ use crate::discover::{discover, process};
 use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders;
+use crate::partition::refuse_versions;
 use crate::topology::{FabricModel, HOW_MODULES, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
@@ -124,6 +125,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         );
         return Ok(nothing);
     }
+    refuse_versions(None)?;
     let manager = Manager::of_host(&root)?;
     let mode = started(&manager, wanted.boot).map_err(told)?;
     let list = RestoreFile::read(RestoreFile::here());

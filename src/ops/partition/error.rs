@@ -49,7 +49,19 @@ pub enum FabricError {
         /// The driver's version.
         driver: String,
     },
-    /// The holders of its GPUs cannot be determined.
+    /// Fabric Manager and the library by which it is asked are of two versions.
+    #[error(
+        "Fabric Manager is of version {manager}, and its client library libnvfm of {library}: both are to be of one \
+         version"
+    )]
+    #[strum(to_string = "fabric-library-version")]
+    LibraryVersion {
+        /// Fabric Manager's.
+        manager: String,
+        /// The library's.
+        library: String,
+    },
+    /// Whether somebody has its GPUs cannot be told.
     #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
     #[strum(to_string = "fabric-unknown-modules")]
     UnknownModules {
@@ -150,6 +162,9 @@ impl FabricError {
             FabricError::Versions { driver, .. } => format!(
                 "install Fabric Manager {driver} and `systemctl restart nvidia-fabricmanager`, or reboot where another \
                  driver is installed than loaded"
+            ),
+            FabricError::LibraryVersion { manager, .. } => format!(
+                "install its development package (nvidia-fabricmanager-dev or -devel) of version {manager}"
             ),
             FabricError::UnknownModules { .. } | FabricError::UnknownGpus { .. } => MODULES.into(),
             FabricError::NoPartition { why, .. } | FabricError::Need(why) => why.hint(),

@@ -126,8 +126,8 @@ impl Place {
 
     /// The same place with these versions.
     fn with_versions(mut self, manager: &str, driver: &str) -> Place {
-        let known =
-            Some(FabricVersions { manager: Some(manager.into()), driver: Some(driver.into()) });
+        let (manager, driver) = (Some(manager.into()), Some(driver.into()));
+        let known = Some(FabricVersions { manager, driver, library: None });
         let desk = self.stage.world.known_fabric().unwrap();
         let world = std::mem::replace(&mut self.stage.world, Stage::who_says(Answer::Yes).world);
         self.stage.world = world.with_fabric(FabricDesk { versions: known, ..desk });
