@@ -110,7 +110,7 @@ impl Machine {
                       mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
                       [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
                       [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \"$DIR\"/own; \
-                      cp -asu \"$DIR\"/own/. \"$DIR\"/sbin/; mount --bind \"$DIR\"/sbin /usr/sbin; }; \
+                      cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ 2>/dev/null || true; mount --bind \"$DIR\"/sbin /usr/sbin; }; \
                       exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);

@@ -152,6 +152,8 @@ fn step_word(partition: u32, modules: &[u32], domain: &str) -> String {
 struct Watch {
     /// What was told.
     notes: Vec<String>,
+    /// Whether a signal comes once Fabric Manager was asked for a change.
+    is_signalled: bool,
 }
 
 impl Observer for Watch {
@@ -161,13 +163,14 @@ impl Observer for Watch {
     }
     fn undoing(&mut self, _: &Step) {}
     fn interrupted(&mut self) -> Option<String> {
-        None
+        let calls = Path::new(&std::env::var_os("DIR")?).join("calls");
+        let text = fs::read_to_string(calls).unwrap_or_default();
+        (self.is_signalled && text.contains("ctivate")).then(|| "SIGINT".to_owned())
     }
 }
 
-/// Performs steps with a journal: a directory before and after those that are given, as a guest's
-/// disk and definition.
-fn does_steps(words: &str) -> Value {
+/// Does steps with a journal: a directory before and after those that are given, as a guest's disk and definition.
+fn does_steps(words: &str, mut watch: Watch) -> Value {
     let made = std::env::var_os("DIR").map(|dir| Path::new(&dir).join("made")).unwrap();
     let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
     let step = |word: &str| match word.split_once(' ').unwrap() {
@@ -182,7 +185,6 @@ fn does_steps(words: &str) -> Value {
         steps.push(directory("after"));
     }
     let journal = Journal::begin("create", "a", "test:///default").unwrap();
-    let mut watch = Watch::default();
     let done = apply(&steps, &NoHypervisor, &mut watch, Some(journal));
     let error = done.err().map(|error| whole(&error));
     json!({ "error": error, "notes": watch.notes })
@@ -240,19 +242,24 @@ fn does(ask: &str) -> Value {
             let mut words = rest.split(' ');
             let id = number(words.next().unwrap());
             let vfs: Vec<_> = words.map(|word| word.parse().unwrap()).collect();
-            manager.activate(id, &vfs).map(|()| "done".into())
+            manager.activate(id, &vfs, &mut || None).map(|()| "done".into())
         }
-        "deactivate" => manager.deactivate(number(rest)).map(|()| "done".into()),
+        "deactivate" => manager.deactivate(number(rest), &mut || None).map(|()| "done".into()),
         "set" => {
             let ids: Vec<u32> = numbers(rest);
             manager.set_activated(&ids).map(|()| "done".into())
         }
         "failed" => manager.failed_devices().map(|devices| json!(devices)),
         "unsupported" => manager.unsupported().map(|partitions| json!(partitions)),
-        "steps" => return does_steps(rest),
+        "steps" => return does_steps(rest, Watch::default()),
         "hurried-steps" => {
             limit_this_process(Limits { change: ms(300), ..limits });
-            return does_steps(rest);
+            return does_steps(rest, Watch::default());
+        }
+        // A signal comes once the first change is asked for, which takes as long as it likes.
+        "interrupted-steps" => {
+            limit_this_process(Limits { list: ms(300), change: ms(600_000), ..limits });
+            return does_steps(rest, Watch { is_signalled: true, ..Watch::default() });
         }
         "recover" => return recovers(),
         other => panic!("{other} is no question"),
@@ -514,6 +521,55 @@ fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
         "{said}"
     );
     assert_eq!((fm.remembered(), fm.journals()), (vec![(3, "u".into())], 0));
+}
+
+#[test]
+fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
+    if !can() {
+        return;
+    }
+    // The activation hangs; Fabric Manager answers again, or neither to the lists after it nor to the undoing.
+    let begun = Instant::now();
+    let three = three("u");
+    for (hangs, note, error, left) in [
+        (
+            "hang 2",
+            "Fabric Manager had not answered when SIGINT came, and lists NVLink partition 3 (modules 1, 3) as inactive",
+            "interrupted by SIGINT; what was done before is undone",
+            0,
+        ),
+        (
+            "hang 2\nhang 3\nhang 4",
+            "Fabric Manager had not answered when SIGINT came, so it is not known whether NVLink partition 3 \
+             (modules 1, 3) is active",
+            "interrupted by SIGINT; what was done before is undone only in part",
+            1,
+        ),
+    ] {
+        let fm = Fm::new("h100", hangs);
+        let said = fm.ask(&format!("interrupted-steps activate {three}")).remove(0);
+        assert_eq!((&said["error"], &said["notes"]), (&json!(error), &json!([note])), "{said}");
+        assert_eq!((fm.journals(), fm.active()), (left, BTreeSet::new()), "{hangs}");
+        fm.tell("h100", "");
+        if left > 0 {
+            assert_eq!(fm.ask("recover"), [json!(["undo"])]);
+        }
+        assert_eq!((fm.journals(), fm.remembered()), (0, vec![]), "{hangs}");
+        assert_eq!(fs::read_dir(fm.path("made")).unwrap().count(), 0, "{hangs}");
+    }
+    // A deactivation by itself, as `fabric release` has it.
+    let fm = Fm::new("h100", "");
+    fm.ask(&format!("steps activate {three}"));
+    for file in ["state", "calls"] {
+        fs::remove_file(fm.path(file)).unwrap();
+    }
+    fm.tell("h100", "active 3\nhang 2");
+    let said = fm.ask(&format!("interrupted-steps deactivate {three}")).remove(0);
+    let note = said["notes"][0].as_str().unwrap_or_else(|| panic!("{said}"));
+    assert!(note.ends_with("and lists NVLink partition 3 (modules 1, 3) as active"), "{said}");
+    assert_eq!((&said["error"], fm.journals()), (&json!("interrupted by SIGINT"), 0));
+    assert_eq!((fm.remembered(), fm.active()), (vec![(3, "u".into())], BTreeSet::from([3])));
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -22,7 +22,22 @@ const END_LIMIT: Duration = Duration::from_millis(500);
 /// The largest answer in bytes; 64 partitions of 16 GPUs take some 100 KiB.
 const LARGEST: usize = 1 << 20;
 
-/// A query running in a child process.
+/// How often it is looked whether the answer is still waited for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Says why an answer is not waited for any longer; none: it is.
+pub type Stop<'s> = &'s mut dyn FnMut() -> Option<String>;
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// What the child did instead.
+    Silent(String),
+    /// Why it was not waited for any longer.
+    Stopped(String),
+}
+
+/// A question that a child process is to answer.
 pub struct Question {
     /// The child and its answer, or why there is none.
     child: Result<(Pid, UnixStream), String>,
@@ -42,44 +57,73 @@ impl Question {
 
     /// Waits for the answer; the error says what the child did instead.
     pub fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
-        let (child, mut from) = self.child?;
+        self.answer_unless(&mut || None).map_err(|why| match why {
+            NoAnswer::Silent(why) | NoAnswer::Stopped(why) => why,
+        })
+    }
+
+    /// Waits for the answer as long as nothing stops it; the child is ended then.
+    pub fn answer_unless<T: DeserializeOwned>(self, stop: Stop<'_>) -> Result<T, NoAnswer> {
+        let (child, mut from) = self.child.map_err(NoAnswer::Silent)?;
         let mut bytes = Vec::new();
-        let ended = read(&mut from, self.until, &mut bytes);
+        let ended = read(&mut from, self.until, &mut bytes, stop);
         if ended.is_err() {
             let _ = kill(child, Signal::SIGKILL);
         }
         let status = reap(child);
-        match (ended, serde_json::from_slice(&bytes)) {
-            (Ok(()), Ok(answer)) => Ok(answer),
-            (Err(ErrorKind::TimedOut | ErrorKind::WouldBlock), _) => {
-                Err(format!("did not answer within {} s", self.limit.as_secs_f32()))
+        Err(NoAnswer::Silent(match (ended, serde_json::from_slice(&bytes)) {
+            (Ok(()), Ok(answer)) => return Ok(answer),
+            (Err(Unread::Stopped(why)), _) => return Err(NoAnswer::Stopped(why)),
+            (Err(Unread::Late), _) => {
+                format!("did not answer within {} s", self.limit.as_secs_f32())
             }
-            (Err(kind), _) => Err(format!("could not be heard: {kind}")),
-            (Ok(()), Err(_)) => Err(match status {
+            (Err(Unread::Failed(kind)), _) => format!("could not be heard: {kind}"),
+            (Ok(()), Err(_)) => match status {
                 Some(WaitStatus::Signaled(_, signal, _)) => format!("crashed with {signal}"),
                 _ => "ended without an answer".into(),
-            }),
-        }
+            },
+        }))
     }
 }
 
-/// Reads to the end of the stream, no longer than the deadline.
-fn read(from: &mut UnixStream, until: Instant, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
+/// Why a stream was not read to its end.
+enum Unread {
+    /// The deadline has passed.
+    Late,
+    /// It is not waited for any longer, for this reason.
+    Stopped(String),
+    /// The system could not.
+    Failed(ErrorKind),
+}
+
+/// Reads to the end of the stream, at most until the deadline, unless it is stopped.
+fn read(
+    from: &mut UnixStream,
+    until: Instant,
+    bytes: &mut Vec<u8>,
+    stop: Stop<'_>,
+) -> Result<(), Unread> {
+    let failed = |error: std::io::Error| Unread::Failed(error.kind());
     let mut page = [0; 4096];
     loop {
+        if let Some(why) = stop() {
+            return Err(Unread::Stopped(why));
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ErrorKind::TimedOut);
+            return Err(Unread::Late);
         }
-        from.set_read_timeout(Some(left)).map_err(|error| error.kind())?;
+        from.set_read_timeout(Some(left.min(LOOK))).map_err(failed)?;
         match from.read(&mut page) {
             Ok(0) => return Ok(()),
             Ok(length) if bytes.len() + length <= LARGEST => {
                 bytes.extend_from_slice(&page[..length]);
             }
-            Ok(_) => return Err(ErrorKind::InvalidData),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.kind()),
+            Ok(_) => return Err(Unread::Failed(ErrorKind::InvalidData)),
+            Err(error) => match error.kind() {
+                ErrorKind::Interrupted | ErrorKind::TimedOut | ErrorKind::WouldBlock => {}
+                kind => return Err(Unread::Failed(kind)),
+            },
         }
     }
 }
@@ -144,6 +188,14 @@ mod tests {
             7
         });
         assert_eq!(answer(hung), Err("did not answer within 0.05 s".into()));
+        let hung = Question::ask(limit, || {
+            sleep(Duration::from_secs(600));
+            7
+        });
+        let begun = Instant::now();
+        let mut stop = || (begun.elapsed() > Duration::from_millis(50)).then(|| "enough".into());
+        assert_eq!(hung.answer_unless::<u32>(&mut stop), Err(NoAnswer::Stopped("enough".into())));
+        assert!(begun.elapsed() < limit);
         let crashed = Question::ask(limit, || {
             let _ = kill(nix::unistd::getpid(), Signal::SIGABRT);
             7

@@ -3,10 +3,9 @@
 
 use super::restore::RestoreList;
 use super::{Domain, Listed, Modules, ModulesText, Running};
-use serde::{Deserialize, Serialize};
 
 /// A partition that a domain needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// Its number when this was planned.
     pub partition: u32,
@@ -16,9 +15,8 @@ pub struct Wanted {
     pub domain: String,
 }
 
-/// The decision on a partition that a domain needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What to do about a partition that a domain needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// It is to be activated.
     Activate,
@@ -28,9 +26,8 @@ pub enum Decision {
     Refused(PartitionRefusal),
 }
 
-/// The decision on a partition to be deactivated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What to do about a partition that is to be inactive.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Release {
     /// It is to be deactivated.
     Deactivate,
@@ -42,17 +39,8 @@ pub enum Release {
 
 /// Why a partition is neither activated nor deactivated.
 #[derive(
-    Debug,
-    Clone,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    thiserror::Error,
-    strum::IntoStaticStr,
-    strum::VariantNames,
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
-#[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
 pub enum PartitionRefusal {
     /// A running domain has some of its GPUs.

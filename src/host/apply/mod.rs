@@ -225,9 +225,11 @@ impl<'a> Transaction<'a> {
             self.observer.doing(step);
             match self.step(number, step) {
                 Ok(()) => {}
-                Err(StepError::Signal { signal }) => return Err(self.interrupt(signal)),
                 Err(source) => {
                     let aftermath = self.undo_after(number, step, &source);
+                    if let Some(signal) = source.signal().map(str::to_owned) {
+                        return Err(ApplyError::Interrupted { signal, aftermath });
+                    }
                     let step = Box::new(step.clone());
                     return Err(ApplyError::Failed { step, source, aftermath });
                 }

@@ -15,7 +15,7 @@
 use super::bind::BindError;
 use super::journal::JournalError;
 use super::{Observer, owner};
-use crate::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError};
+use crate::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError, Stop};
 use crate::fsroot::{FsError, FsRoot};
 use crate::hypervisor::Hypervisor;
 use crate::identity::Identity;
@@ -173,15 +173,23 @@ impl PartitionError {
     }
 }
 
-/// The operations of Fabric Manager used here.
+/// An answer of Fabric Manager. The outer error: it was not asked, or not waited for.
+type Answered<T> = Result<Result<T, ManagerRefusal>, PartitionError>;
+
+/// What may be asked of Fabric Manager here.
 pub trait Partitions {
     /// Its partitions.
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal>;
     /// Activates one, for vGPU with a virtual function of each GPU.
-    fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal>;
+    fn activate(
+        &self,
+        partition: u32,
+        vfs: &[Bdf],
+        stop: Stop<'_>,
+    ) -> Result<(), ManagerRefusal>;
     /// Deactivates one.
-    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal>;
-    /// The pauses between two attempts while it is starting.
+    fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal>;
+    /// The pauses between two tries while it is starting.
     fn pauses(&self) -> gpuvm_core::fabric::Pauses;
 }
 
@@ -189,11 +197,16 @@ impl Partitions for Manager {
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal> {
         Manager::list(self)
     }
-    fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal> {
-        Manager::activate(self, partition, vfs)
+    fn activate(
+        &self,
+        partition: u32,
+        vfs: &[Bdf],
+        stop: Stop<'_>,
+    ) -> Result<(), ManagerRefusal> {
+        Manager::activate(self, partition, vfs, stop)
     }
-    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
-        Manager::deactivate(self, partition)
+    fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
+        Manager::deactivate(self, partition, stop)
     }
     fn pauses(&self) -> gpuvm_core::fabric::Pauses {
         self.limits.pauses
@@ -226,11 +239,16 @@ impl Watched<'_> {
         }
     }
 
-    /// Waits; a signal cancels.
+    /// The signal that has come.
+    fn signal(&mut self) -> Option<String> {
+        self.0.as_mut().and_then(|observer| observer.interrupted())
+    }
+
+    /// Waits; a signal breaks off.
     fn pause(&mut self, pause: Duration) -> Result<(), PartitionError> {
         let until = Instant::now() + pause;
         loop {
-            if let Some(signal) = self.0.as_mut().and_then(|observer| observer.interrupted()) {
+            if let Some(signal) = self.signal() {
                 return Err(PartitionError::Signal { signal });
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -248,12 +266,12 @@ impl Switch<'_> {
         &self,
         call: Call,
         watched: &mut Watched<'_>,
-        ask: impl Fn(&dyn Partitions) -> Result<Result<T, ManagerRefusal>, PartitionError>,
-    ) -> Result<Result<T, ManagerRefusal>, PartitionError> {
+        ask: impl Fn(&dyn Partitions, Stop<'_>) -> Answered<T>,
+    ) -> Answered<T> {
         let mut pauses = self.manager.pauses();
         let mut is_first = true;
         loop {
-            let refusal = match ask(self.manager)? {
+            let refusal = match ask(self.manager, &mut || watched.signal())? {
                 Ok(answer) => return Ok(Ok(answer)),
                 Err(refusal) => refusal,
             };
@@ -271,7 +289,28 @@ impl Switch<'_> {
 
     /// Returns the list, or an error.
     fn list(&self, watched: &mut Watched<'_>) -> Result<Vec<Listed>, PartitionError> {
-        Ok(self.asked(Call::List, watched, |manager| Ok(manager.list()))??)
+        Ok(self.asked(Call::List, watched, |manager, _| Ok(manager.list()))??)
+    }
+
+    /// Asks for a change, and then for the list: the answer, and whether the partition is active. A signal ends the waiting
+    /// for the answer, and what is known of the partition then is told.
+    fn changed(
+        &self,
+        step: &PartitionStep,
+        call: Call,
+        watched: &mut Watched<'_>,
+        ask: impl Fn(&dyn Partitions, Stop<'_>) -> Answered<()>,
+    ) -> (Answered<()>, Result<bool, PartitionError>) {
+        let answer = self.asked(call, watched, ask);
+        let is_active = self.list(watched).map(|listed| step.is_active(&listed));
+        if let Ok(Err(refusal @ ManagerRefusal::Interrupted { .. })) = &answer {
+            watched.note(&match is_active {
+                Ok(true) => format!("{refusal}, and lists {step} as active"),
+                Ok(false) => format!("{refusal}, and lists {step} as inactive"),
+                Err(_) => format!("{refusal}, so it is not known whether {step} is active"),
+            });
+        }
+        (answer, is_active)
     }
 
     /// Activates a partition for its domain, and verifies it.
@@ -295,30 +334,22 @@ impl Switch<'_> {
         made(Identity::Partition { partition })?;
         let before = file.list().clone();
         file.write(before.with(step.entry()))?;
-        let answer = self.asked(Call::Activate, watched, |m| Ok(m.activate(partition, &step.vfs)));
-        let is_active = self.list(watched).map(|listed| step.is_active(&listed));
+        let (answer, is_active) = self.changed(step, Call::Activate, watched, |manager, stop| {
+            Ok(manager.activate(partition, &step.vfs, stop))
+        });
         if matches!(is_active, Ok(false)) {
             file.write(before)?;
         }
-        let refusal = match (answer?, is_active) {
-            (Ok(()), Ok(true)) => return Ok(()),
-            (Ok(()), Ok(false)) => {
-                return Err(PartitionError::NotProven { partition, active: false });
-            }
-            (Ok(()), Err(PartitionError::Manager(unproven))) => {
-                return Err(PartitionError::Unsure(unproven));
-            }
-            (Ok(()), Err(other)) => return Err(other),
+        let answer = match (answer?, &is_active) {
             (Err(refusal), Ok(true))
                 if refusal.meaning(Call::Activate) == Meaning::AlreadyActive =>
             {
                 watched.note(&format!("{refusal}, and lists it as active"));
-                return Ok(());
+                Ok(())
             }
-            (Err(refusal), Ok(false)) => return Err(refusal.into()),
-            (Err(refusal), _) => refusal,
+            (answer, _) => answer,
         };
-        Err(PartitionError::Unsure(refusal))
+        proven(partition, true, answer, is_active)
     }
 
     /// Deactivates a partition that no guest uses, and verifies it. Does nothing if it is inactive,
@@ -381,22 +412,15 @@ impl Switch<'_> {
         let functions = step.functions();
         (self.guests)(&functions)?;
         made(Identity::Partition { partition })?;
-        let answer = self.asked(Call::Deactivate, watched, |manager| {
+        let (answer, is_active) = self.changed(step, Call::Deactivate, watched, |manager, stop| {
             (self.guests)(&functions)?;
-            Ok(manager.deactivate(partition))
+            Ok(manager.deactivate(partition, stop))
         });
-        let is_active = self.list(watched).map(|listed| step.is_active(&listed));
         if matches!(is_active, Ok(false)) {
             // Whatever was returned, it is inactive.
             return Ok(file.write(without)?);
         }
-        match (answer?, is_active) {
-            (Err(refusal), Ok(_)) => Err(refusal.into()),
-            (Err(refusal), Err(_)) => Err(PartitionError::Unsure(refusal)),
-            (Ok(()), Ok(_)) => Err(PartitionError::NotProven { partition, active: true }),
-            (Ok(()), Err(PartitionError::Manager(why))) => Err(PartitionError::Unsure(why)),
-            (Ok(()), Err(other)) => Err(other),
-        }
+        proven(partition, false, answer?, is_active)
     }
 
     /// Undoes an activation, if it had begun.
@@ -408,6 +432,25 @@ impl Switch<'_> {
     /// Undoes a deactivation, if it had begun.
     pub fn undo_deactivation(&self, step: &PartitionStep) -> Result<(), PartitionError> {
         self.activate(step, &mut Watched(None), &mut |_| Ok(()))
+    }
+}
+
+/// What a change has come to, by the answer and by the list after it, which counts more. `wanted`: whether the partition is
+/// to be active.
+fn proven(
+    partition: u32,
+    wanted: bool,
+    answer: Result<(), ManagerRefusal>,
+    is_active: Result<bool, PartitionError>,
+) -> Result<(), PartitionError> {
+    match (answer, is_active) {
+        (Ok(()), Ok(active)) if active == wanted => Ok(()),
+        (Ok(()), Ok(active)) => Err(PartitionError::NotProven { partition, active }),
+        (Ok(()), Err(PartitionError::Manager(why))) => Err(PartitionError::Unsure(why)),
+        (Ok(()), Err(other)) => Err(other),
+        // It is as it was.
+        (Err(refusal), Ok(active)) if active != wanted => Err(refusal.into()),
+        (Err(refusal), _) => Err(PartitionError::Unsure(refusal)),
     }
 }
 

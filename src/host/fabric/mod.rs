@@ -9,9 +9,10 @@ mod ffi;
 pub mod program;
 mod remembered;
 
+pub use crate::child::Stop;
 pub use remembered::{RestoreFile, RestoreFileError};
 
-use crate::child::Question;
+use crate::child::{NoAnswer, Question};
 use crate::fsroot::{FsError, FsRoot};
 use config::{Address, Config};
 use gpuvm_core::bdf::Bdf;
@@ -117,6 +118,12 @@ pub enum ManagerRefusal {
         /// How it ended.
         reason: String,
     },
+    /// A signal came before the answer to a change.
+    #[error("Fabric Manager had not answered when {signal} came")]
+    Interrupted {
+        /// The signal's name.
+        signal: String,
+    },
 }
 
 impl ManagerRefusal {
@@ -126,7 +133,7 @@ impl ManagerRefusal {
             ManagerRefusal::Library { .. } => format!(
                 "{self}; its development package (nvidia-fabricmanager-dev or -devel) has the library"
             ),
-            ManagerRefusal::Address(_) => self.to_string(),
+            ManagerRefusal::Address(_) | ManagerRefusal::Interrupted { .. } => self.to_string(),
             ManagerRefusal::Call { call, code } => {
                 let advice =
                     code.advice(Call::List).map(|advice| format!("; {advice}")).unwrap_or_default();
@@ -165,7 +172,9 @@ impl ManagerRefusal {
                  library",
             ),
             ManagerRefusal::Call { call, code } => code.advice(called(call)),
-            ManagerRefusal::Silent { .. } => Some("`systemctl status nvidia-fabricmanager`"),
+            ManagerRefusal::Silent { .. } | ManagerRefusal::Interrupted { .. } => {
+                Some("`systemctl status nvidia-fabricmanager`")
+            }
             ManagerRefusal::Address(_) | ManagerRefusal::List { .. } => None,
         }
     }
@@ -297,19 +306,25 @@ impl Manager {
     }
 
     /// Activates a partition. `vfs`: in the mode for vGPU a virtual function of each of its GPUs, in the list's order.
-    pub fn activate(&self, partition: u32, vfs: &[Bdf]) -> Result<(), ManagerRefusal> {
-        self.change(Ask::Activate { partition, vfs: vfs.to_vec() })
+    /// `stop`: asked while it is waited for.
+    pub fn activate(
+        &self,
+        partition: u32,
+        vfs: &[Bdf],
+        stop: Stop<'_>,
+    ) -> Result<(), ManagerRefusal> {
+        self.change(Ask::Activate { partition, vfs: vfs.to_vec() }, stop)
     }
 
-    /// Deactivates a partition.
-    pub fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
-        self.change(Ask::Deactivate { partition })
+    /// Deactivates a partition. `stop`: asked while it is waited for.
+    pub fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
+        self.change(Ask::Deactivate { partition }, stop)
     }
 
     /// Sets the active partitions, possibly none, in a Fabric Manager that waits for them after a
     /// restart.
     pub fn set_activated(&self, partitions: &[u32]) -> Result<(), ManagerRefusal> {
-        self.change(Ask::SetActivated(partitions.to_vec()))
+        self.change(Ask::SetActivated(partitions.to_vec()), &mut || None)
     }
 
     /// The devices whose NVLinks failed.
@@ -336,9 +351,9 @@ impl Manager {
         }
     }
 
-    /// Makes a change.
-    fn change(&self, ask: Ask) -> Result<(), ManagerRefusal> {
-        match Manager::end(self.begin(ask, self.limits.change))? {
+    /// Makes a change, and waits for the answer as long as nothing stops it.
+    fn change(&self, ask: Ask, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
+        match Manager::end_unless(self.begin(ask, self.limits.change), stop)? {
             Answer::Done => Ok(()),
             other => Err(other.unasked()),
         }
@@ -360,8 +375,16 @@ impl Manager {
 
     /// Returns the answer.
     fn end(question: Question) -> Result<Answer, ManagerRefusal> {
+        Manager::end_unless(question, &mut || None)
+    }
+
+    /// The answer, unless something stops the waiting for it.
+    fn end_unless(question: Question, stop: Stop<'_>) -> Result<Answer, ManagerRefusal> {
         let answer: Result<Answer, ManagerRefusal> =
-            question.answer().map_err(|reason| ManagerRefusal::Silent { reason })?;
+            question.answer_unless(stop).map_err(|why| match why {
+                NoAnswer::Silent(reason) => ManagerRefusal::Silent { reason },
+                NoAnswer::Stopped(signal) => ManagerRefusal::Interrupted { signal },
+            })?;
         answer
     }
 }
@@ -388,6 +411,7 @@ mod tests {
             (call(-77), "unknown code -77"),
             (ManagerRefusal::List { reason: "it counts 99".into() }, "it counts 99"),
             (ManagerRefusal::Silent { reason: "crashed".into() }, "systemctl status"),
+            (ManagerRefusal::Interrupted { signal: "SIGINT".into() }, "when SIGINT came"),
         ] {
             let note = refusal.note(&address);
             assert!(note.contains(text), "{note}");

@@ -10,7 +10,7 @@ use crate::topology::{Partition, PartitionId, Trust};
 use crate::world::Settings;
 use gpuvm_core::fabric::{Code, FabricVersions, ListedGpu, Pauses};
 use gpuvm_core::topology::file::from_json;
-use gpuvm_host::fabric::ManagerRefusal;
+use gpuvm_host::fabric::{ManagerRefusal, Stop};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,12 +54,12 @@ impl Partitions for Fm {
         });
         Ok(sets.collect())
     }
-    fn activate(&self, partition: u32, _: &[Bdf]) -> Result<(), ManagerRefusal> {
+    fn activate(&self, partition: u32, _: &[Bdf], _: Stop<'_>) -> Result<(), ManagerRefusal> {
         self.call("fmActivateFabricPartition")?;
         self.active.borrow_mut().insert(partition);
         Ok(())
     }
-    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
+    fn deactivate(&self, partition: u32, _: Stop<'_>) -> Result<(), ManagerRefusal> {
         self.call("fmDeactivateFabricPartition")?;
         self.active.borrow_mut().remove(&partition);
         Ok(())

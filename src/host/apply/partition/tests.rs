@@ -53,14 +53,14 @@ impl Partitions for Fake {
         };
         Ok(sets.map(listed).to_vec())
     }
-    fn activate(&self, partition: u32, _: &[Bdf]) -> Result<(), ManagerRefusal> {
+    fn activate(&self, partition: u32, _: &[Bdf], _: Stop<'_>) -> Result<(), ManagerRefusal> {
         let (answer, done) = self.call(format!("activate {partition}"));
         if done {
             self.active.borrow_mut().insert(partition);
         }
         answer
     }
-    fn deactivate(&self, partition: u32) -> Result<(), ManagerRefusal> {
+    fn deactivate(&self, partition: u32, _: Stop<'_>) -> Result<(), ManagerRefusal> {
         let (answer, done) = self.call(format!("deactivate {partition}"));
         if done {
             self.active.borrow_mut().remove(&partition);

@@ -13,6 +13,7 @@ use super::super::setting::SettingError;
 use super::Step;
 use crate::blockdev::BlockError;
 use crate::command::CommandError;
+use crate::fabric::ManagerRefusal;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use std::path::PathBuf;
 
@@ -255,7 +256,20 @@ impl StepError {
         )
     }
 
-    /// Whether the hypervisor was unreachable.
+    /// The signal by which it ended, if one has come: of Fabric Manager, before it had answered.
+    pub fn signal(&self) -> Option<&str> {
+        use PartitionError::{Manager, Unsure};
+        match self {
+            StepError::Signal { signal }
+            | StepError::Partition(
+                Manager(ManagerRefusal::Interrupted { signal })
+                | Unsure(ManagerRefusal::Interrupted { signal }),
+            ) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Whether the hypervisor was away.
     pub fn is_away(&self) -> bool {
         matches!(self, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection)
     }
