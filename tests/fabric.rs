@@ -714,6 +714,55 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
 }
 
 #[test]
+fn a_partition_is_released_where_nobody_can_have_it_though_module_ids_are_unknown() {
+    // All GPUs are bound for guests, and of two the admin's file has the module ids.
+    let record = host_text("dgx-h100")
+        .replace("product_name = DGXH100", "product_name = SYS-821")
+        .replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
+    let Some(machine) = Machine::new(&record) else { return };
+    let machine = machine.mode(1);
+    std::fs::create_dir_all(machine.path("etc/gpuvm")).unwrap();
+    let known = "{\"0000:9d:00.0\": 1, \"0000:c3:00.0\": 3}\n";
+    std::fs::write(machine.path("etc/gpuvm/module-ids.json"), known).unwrap();
+    remembering(&machine, "active 3\nactive 5");
+    let release = |id: &str, uri: &str| {
+        let (code, _, err) = machine.gpuvm(&["fabric", "release", id, "--yes", "-c", uri], true);
+        (code, err)
+    };
+    // A guest runs with a GPU of unknown module id: it is neither 1 nor 3, and may be 5 or 7.
+    let uri = guest_with(&machine, &["1b"]);
+    let (_, document) = shown(&machine, &uri);
+    let verdict = |id: usize| document["partitions"][id]["verdict"].clone();
+    assert_eq!((verdict(3), verdict(5)), ("stale".into(), "unknown".into()), "{document}");
+    let (code, err) = release("5", &uri);
+    assert!(code == 1 && err.contains("whether domain `train-a` uses it cannot be told"), "{err}");
+    let hint = "once `gpuvm stop train-a` has ended it, `gpuvm fabric release 5` deactivates the partition";
+    assert!(err.contains(hint), "{err}");
+    assert_eq!(operations(&machine), [""; 0]);
+    let (code, err) = release("3", &uri);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(operations(&machine), ["fmDeactivateFabricPartition 3"]);
+    // Nobody has any of those that may be 5 or 7.
+    let uri = guest_with(&machine, &["9d", "c3"]);
+    let (code, err) = release("5", &uri);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 5"]);
+    // What libvirt calls once a guest is off asks for no more.
+    remembering(&machine, "active 6");
+    std::fs::remove_file(machine.path("state")).unwrap();
+    std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let text = format!(
+        "{{\"version\":1,\"partitions\":[{{\"id\":6,\"modules\":[6,8],\"domain\":\"{uuid}\"}}]}}"
+    );
+    std::fs::write(machine.path("var/gpuvm/fabric.json"), text).unwrap();
+    let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", "release", "--stdin"];
+    let (code, _, err) = machine.gpuvm_on(&words, true, &domain_with(uuid, &["52", "61"]));
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(operations(&machine)[2..], ["fmDeactivateFabricPartition 6"]);
+}
+
+#[test]
 fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     let Some(machine) = Machine::h100() else { return };
     machine.fake("h100", &H100, "address elsewhere");

@@ -141,9 +141,7 @@ fn step_word(partition: u32, modules: &[u32], domain: &str) -> String {
         module,
         bdf: format!("0000:{module:02x}:00.0").parse().unwrap(),
     });
-    let (domain, vfs, may_wait) = (domain.to_owned(), Vec::new(), false);
-    let lost = Default::default();
-    let step = PartitionStep { partition, gpus: gpus.collect(), lost, domain, vfs, may_wait };
+    let step = PartitionStep::new(partition, gpus.collect(), domain.to_owned());
     serde_json::to_string(&step).unwrap()
 }
 

@@ -12,12 +12,14 @@ pub use boot_files::{
 pub use ensure::{EnsuredPartitions, ensure, release_of};
 pub use restore::{Restored, Restoring, StartMode, Unrestored, restore};
 
-use crate::apply::Step;
+use crate::apply::bind::BindError;
 use crate::apply::partition::{PartitionGpu, PartitionStep};
+use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
+use crate::hypervisor::Hypervisor;
 pub use crate::partition::FabricError;
 use crate::partition::{is_managed, running};
 use crate::reporter::Question;
@@ -236,11 +238,37 @@ fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
 }
 
-/// Whether a module without an address is one whose GPU has left the bus: all present GPUs have
-/// one.
-fn has_all_modules(topology: &Topology) -> bool {
-    let all = &topology.fabric().module_ids;
-    !all.is_empty() && topology.ruled().all(|gpu| all.iter().any(|(bdf, _)| *bdf == gpu))
+/// The GPUs of the board whose module id is not known.
+fn unplaced(topology: &Topology) -> Vec<Bdf> {
+    let known = &topology.fabric().module_ids;
+    topology.ruled().filter(|gpu| !known.iter().any(|(bdf, _)| bdf == gpu)).collect()
+}
+
+/// The step that deactivates a partition. A module without an address is one whose GPU has left the bus, or one of those
+/// whose module id is not known: then each of these has to be nobody's.
+fn deactivation(topology: &Topology, entry: &RestoreEntry) -> PartitionStep {
+    let gpu =
+        |&module: &u32| Some(PartitionGpu { module, bdf: address_of(topology, module)? });
+    let gpus: Vec<PartitionGpu> = entry.modules.iter().filter_map(gpu).collect();
+    let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
+    let lost: Modules = entry.modules.difference(&found).copied().collect();
+    let candidates = if lost.is_empty() { Vec::new() } else { unplaced(topology) };
+    let step = PartitionStep::new(entry.id, gpus, entry.domain.clone());
+    PartitionStep { lost, candidates, ..step }
+}
+
+/// Refuses the deactivation of a partition where a guest has a GPU that may be one of it.
+fn refuse_candidates(
+    step: &PartitionStep,
+    hypervisor: &dyn Hypervisor,
+) -> std::result::Result<(), FabricError> {
+    let free: std::result::Result<(), BindError> =
+        owner::on_this_machine(hypervisor, false, |look| look.free_of_guests(&step.candidates));
+    free.map_err(|why| FabricError::UnknownModules {
+        partition: step.partition,
+        modules: step.lost.clone(),
+        why: why.to_string(),
+    })
 }
 
 /// Plans the release of an unused active partition; does nothing if it is not active.
@@ -261,6 +289,7 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         Release::AlreadySo => Vec::new(),
         Release::Deactivate => {
             let step = step(partition, &listed, &topology).map_err(FabricError::told)?;
+            refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::told)?;
             vec![Step::DeactivatePartition(step)]
         }
         Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
@@ -283,18 +312,9 @@ fn step(
 ) -> std::result::Result<PartitionStep, FabricError> {
     let found = listed.iter().find(|one| one.id == partition);
     let modules = found.map(Listed::modules).unwrap_or_default();
-    let gpu = |&module: &u32| {
-        address_of(topology, module).map(|bdf| PartitionGpu { module, bdf }).ok_or(module)
-    };
-    let (gpus, unknown): (Vec<_>, Vec<_>) = modules.iter().map(gpu).partition(|gpu| gpu.is_ok());
-    let lost: Modules = unknown.into_iter().filter_map(std::result::Result::err).collect();
-    if !lost.is_empty() && !has_all_modules(topology) {
-        return Err(FabricError::UnknownModules { partition, modules: lost });
-    }
     let file = RestoreFile::read(RestoreFile::here())?;
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
-    let gpus = gpus.into_iter().flatten().collect();
-    Ok(PartitionStep { partition, gpus, domain, lost, vfs: Vec::new(), may_wait: false })
+    Ok(deactivation(topology, &RestoreEntry { id: partition, modules, domain }))
 }
 
 /// Refuses to call a partition released that Fabric Manager lists as active: such as with other

@@ -375,8 +375,13 @@ fn of_entry(entry: &RestoreEntry, topology: &Topology, guest: Guest<'_>) -> Part
     let gpus: Vec<PartitionGpu> = entry.modules.iter().filter_map(gpu).collect();
     let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
     let lost = entry.modules.difference(&found).copied().collect();
-    let (domain, vfs) = (entry.domain.clone(), Vec::new());
-    PartitionStep { partition: entry.id, gpus, lost, domain, vfs, may_wait: true }
+    let step = PartitionStep::new(entry.id, gpus, entry.domain.clone());
+    PartitionStep { lost, may_wait: true, ..step }
+}
+
+/// Module ids whose GPU is known.
+pub fn placed(topology: &Topology) -> Modules {
+    topology.fabric().module_ids.iter().map(|(_, module)| *module).collect()
 }
 
 /// The domains that run, with the GPUs of the board that each has.
@@ -399,6 +404,7 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
             domain: Domain { name: row.name.clone(), uuid: row.uuid.clone() },
             modules: Modules::new(),
             unknown: 0,
+            placed: placed(topology),
         };
         for gpu in held.devices.iter().filter(|bdf| board.contains(bdf)) {
             match topology.fabric().module_ids.iter().find(|(bdf, _)| bdf == gpu) {

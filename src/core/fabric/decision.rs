@@ -142,8 +142,8 @@ pub fn decide(
     }
     let is_ours = |uuid: &str| uuid.eq_ignore_ascii_case(domain);
     let others: Vec<&Running> = running.iter().filter(|one| !is_ours(&one.domain.uuid)).collect();
-    let untold = |partition: u32| {
-        let one = others.iter().find(|one| one.unknown > 0)?;
+    let untold = |partition: u32, modules: &Modules| {
+        let one = others.iter().find(|one| one.may_have_any(modules))?;
         Some(refused(Untold { partition, domain: one.domain.clone(), unknown: one.unknown }))
     };
     if let Some(holder) = others.iter().find(|one| one.has_any(modules) && found.active) {
@@ -157,14 +157,14 @@ pub fn decide(
             Some(entry) if is_ours(&entry.domain) && entry.modules == *modules => {
                 Decision::AlreadySo
             }
-            _ => untold(partition).unwrap_or_else(|| refused(Stale { partition })),
+            _ => untold(partition, modules).unwrap_or_else(|| refused(Stale { partition })),
         };
     }
     if let Some(other) = listed.iter().find(|one| one.active && one.has_any(modules)) {
         let theirs = other.modules();
         let holder = others.iter().find(|one| one.has_any(&theirs)).map(|one| one.domain.clone());
         if holder.is_none()
-            && let Some(untold) = untold(other.id)
+            && let Some(untold) = untold(other.id, &theirs)
         {
             return untold;
         }
@@ -190,7 +190,7 @@ pub fn release(partition: u32, listed: &[Listed], running: &[Running]) -> Releas
         let domain = one.domain.clone();
         return Release::Refused(PartitionRefusal::Held { partition, domain });
     }
-    match running.iter().find(|one| one.unknown > 0) {
+    match running.iter().find(|one| one.may_have_any(&modules)) {
         None => Release::Deactivate,
         Some(one) => {
             let (domain, unknown) = (one.domain.clone(), one.unknown);

@@ -46,8 +46,8 @@ pub struct Domain {
     pub uuid: String,
 }
 
-/// A running domain and the GPUs of the board that it has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A domain that runs, and the GPUs of the board that it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
     /// The domain.
     pub domain: Domain,
@@ -55,6 +55,8 @@ pub struct Running {
     pub modules: Modules,
     /// How many of its GPUs have an unknown module id.
     pub unknown: usize,
+    /// Module ids whose GPU is known on this host: none of the unknown ones is one of these.
+    pub placed: Modules,
 }
 
 impl Running {
@@ -74,8 +76,16 @@ impl Running {
 
     /// Whether it may have exactly the GPUs of a set, some module ids being unknown.
     pub fn may_have(&self, modules: &Modules) -> bool {
-        let unknown = modules.len().checked_sub(self.modules.len());
-        self.unknown > 0 && self.modules.is_subset(modules) && unknown == Some(self.unknown)
+        let others: Modules = modules.difference(&self.modules).copied().collect();
+        self.unknown > 0
+            && self.modules.is_subset(modules)
+            && others.len() == self.unknown
+            && others.is_disjoint(&self.placed)
+    }
+
+    /// Whether one of its GPUs of unknown module id may be one of a set.
+    pub fn may_have_any(&self, modules: &Modules) -> bool {
+        self.unknown > 0 && !modules.is_subset(&self.placed)
     }
 }
 

@@ -38,7 +38,7 @@ fn domain(name: &str) -> Domain {
 
 /// A running domain.
 fn runs(name: &str, gpus: &[u32]) -> Running {
-    Running { domain: domain(name), modules: modules(gpus), unknown: 0 }
+    Running { domain: domain(name), modules: modules(gpus), unknown: 0, placed: modules(&[]) }
 }
 
 /// An entry of the file.
@@ -158,7 +158,16 @@ fn only_what_no_running_domain_has_is_released() {
     }
     let unknown = Running { unknown: 1, ..runs("b", &[]) };
     let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 1 };
-    assert_eq!(release(3, &list, &[unknown]), Release::Refused(untold));
+    assert_eq!(release(3, &list, std::slice::from_ref(&unknown)), Release::Refused(untold));
+    // Its unknown GPU is none of those whose module id is known, so it has none of a partition of these.
+    let elsewhere = Running { placed: modules(&[1, 3, 5]), ..unknown.clone() };
+    assert_eq!(release(3, &list, std::slice::from_ref(&elsewhere)), Release::Deactivate);
+    let stale = PartitionRefusal::Stale { partition: 3 };
+    assert_eq!(refusal(&list, std::slice::from_ref(&elsewhere), &[]), stale);
+    assert_eq!(states(&list, &[elsewhere])[3].verdict, Verdict::Stale);
+    let perhaps = Running { placed: modules(&[1, 5]), ..unknown };
+    assert_eq!(states(&list, std::slice::from_ref(&perhaps))[3].verdict, Verdict::Unknown);
+    assert!(matches!(release(3, &list, &[perhaps]), Release::Refused(_)));
     let none = PartitionRefusal::NotListed { partition: 99, listed: 9 };
     assert_eq!(release(99, &list, &[]), Release::Refused(none));
 }

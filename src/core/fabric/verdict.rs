@@ -103,7 +103,7 @@ fn state(one: &Listed, listed: &[Listed], running: &[Running], all: &Modules) ->
         (true, ..) if is_shared => Verdict::Overlap,
         (true, None, Some(holder)) if holder.may_have(&modules) => Verdict::Unknown,
         (true, None, Some(_)) => Verdict::Overlap,
-        (true, None, None) if running.iter().any(|r| r.unknown > 0) => Verdict::Unknown,
+        (true, None, None) if running.iter().any(|r| r.may_have_any(&modules)) => Verdict::Unknown,
         (true, None, None) => Verdict::Stale,
         (false, Some(_), _) => Verdict::Missing,
         _ if is_worn => Verdict::Degraded,

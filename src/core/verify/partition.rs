@@ -191,7 +191,8 @@ mod tests {
     /// A domain that runs with these GPUs, and some of unknown module id.
     fn runs(name: &str, modules: &[u32], unknown: usize) -> Running {
         let domain = Domain { name: name.into(), uuid: name.to_uppercase() };
-        Running { domain, modules: modules.iter().copied().collect(), unknown }
+        let modules = modules.iter().copied().collect();
+        Running { domain, modules, unknown, placed: Modules::new() }
     }
 
     /// Rules and partitions found for domain `a`.

@@ -56,6 +56,9 @@ pub struct PartitionStep {
     /// Modules of it whose GPU is not known, or not on the bus any more; only of one that is to be deactivated.
     #[serde(default, skip_serializing_if = "Modules::is_empty")]
     pub lost: Modules,
+    /// GPUs whose module id is not known, where some are lost: each may be one of these, so that no guest may have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Bdf>,
     /// UUID of the domain that it is for, with dashes.
     pub domain: String,
     /// For vGPU a virtual function of each GPU, in Fabric Manager's order of them.
@@ -67,14 +70,17 @@ pub struct PartitionStep {
 }
 
 impl PartitionStep {
-    /// Returns the step for the partition that a domain needs; none if its modules are not those
-    /// that Fabric Manager lists.
+    /// A partition of these GPUs, which are all known, for a domain.
+    pub fn new(partition: u32, gpus: Vec<PartitionGpu>, domain: String) -> PartitionStep {
+        let (lost, candidates, vfs) = (Modules::new(), Vec::new(), Vec::new());
+        PartitionStep { partition, gpus, lost, candidates, domain, vfs, may_wait: false }
+    }
+
+    /// The partition that a domain needs, by its UUID; none where its modules are not those that Fabric Manager lists.
     pub fn of(need: &Need, listed: &[Listed], domain: &str) -> Option<PartitionStep> {
         let gpus = need.placed(listed)?.into_iter();
         let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
-        let (partition, domain) = (need.partition, domain.to_owned());
-        let (lost, vfs) = (Modules::new(), Vec::new());
-        Some(PartitionStep { partition, gpus, lost, domain, vfs, may_wait: false })
+        Some(PartitionStep::new(need.partition, gpus, domain.to_owned()))
     }
 
     /// Module ids of its GPUs.
@@ -82,9 +88,10 @@ impl PartitionStep {
         self.gpus.iter().map(|gpu| gpu.module).chain(self.lost.iter().copied()).collect()
     }
 
-    /// Addresses of its GPUs and of the virtual functions.
+    /// Addresses of its GPUs, of those that may be its, and of the virtual functions.
     fn functions(&self) -> Vec<Bdf> {
-        self.gpus.iter().map(|gpu| gpu.bdf).chain(self.vfs.iter().copied()).collect()
+        let others = self.candidates.iter().chain(&self.vfs).copied();
+        self.gpus.iter().map(|gpu| gpu.bdf).chain(others).collect()
     }
 
     /// Returns it as an entry of the file.

@@ -2,7 +2,7 @@
 //! libvirt's hook, during which libvirt must not be called. It uses the XML, Fabric Manager, the
 //! file of active partitions and the processes that have GPUs open.
 
-use super::{FabricError, address_of, has_all_modules};
+use super::{FabricError, deactivation, refuse_candidates};
 use crate::apply::owner;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::bdf::Bdf;
@@ -13,7 +13,7 @@ use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
 use crate::partition::refuse_versions;
 use crate::topology::FabricModel;
-use gpuvm_core::fabric::{Modules, NeedRefusal, RestoreEntry, need};
+use gpuvm_core::fabric::{NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, RestoreFile};
@@ -70,14 +70,9 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let Some(placed) = need.placed(&listed) else {
         return Err(FabricError::UnknownGpus { partition, domain: xml.name() }.told());
     };
-    let step = PartitionStep {
-        partition,
-        gpus: placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect(),
-        domain: xml.uuid().unwrap_or_default().to_ascii_lowercase(),
-        lost: Modules::new(),
-        vfs: Vec::new(),
-        may_wait: false,
-    };
+    let gpus = placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
+    let uuid = xml.uuid().unwrap_or_default().to_ascii_lowercase();
+    let step = PartitionStep::new(partition, gpus, uuid);
     switched(&root, |switch| switch.activate(&step, &mut Watched(None), &mut |_| Ok(())))?;
     Ok(EnsuredPartitions { partitions: vec![step.partition] })
 }
@@ -97,24 +92,8 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     let root = FsRoot::live()?;
     let topology = discover(&root)?;
     for entry in entries {
-        let known = entry.modules.iter().filter_map(|&module| {
-            address_of(&topology, module).map(|bdf| PartitionGpu { module, bdf })
-        });
-        let gpus: Vec<PartitionGpu> = known.collect();
-        let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
-        let lost: Modules = entry.modules.difference(&found).copied().collect();
-        if !lost.is_empty() && !has_all_modules(&topology) {
-            let (partition, modules) = (entry.id, entry.modules.clone());
-            return Err(FabricError::UnknownModules { partition, modules }.told());
-        }
-        let step = PartitionStep {
-            partition: entry.id,
-            gpus,
-            domain: entry.domain.clone(),
-            lost,
-            vfs: Vec::new(),
-            may_wait: false,
-        };
+        let step = deactivation(&topology, entry);
+        refuse_candidates(&step, &NoHypervisor).map_err(FabricError::told)?;
         switched(&root, |switch| switch.deactivate(&step, &mut Watched(None), &mut |_| Ok(())))?;
         done.partitions.push(entry.id);
     }

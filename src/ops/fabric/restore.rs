@@ -7,13 +7,13 @@
 //! guests are found by the open files of QEMU processes, and the file of active partitions provides
 //! the rest.
 
-use super::{FabricError, address_of, running};
+use super::{FabricError, address_of, running, unplaced};
 use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep, Switch, Watched};
 use crate::discover::{discover, process};
 use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders;
-use crate::partition::refuse_versions;
+use crate::partition::{placed, refuse_versions};
 use crate::topology::{FabricModel, HOW_MODULES, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
@@ -241,10 +241,11 @@ pub(super) fn by_processes(
 ) -> Result<Vec<Running>> {
     let board: Vec<Bdf> = topology.ruled().collect();
     let opened = holders::guest_processes(root, &board)?;
+    let placed = placed(topology);
     let mut all = Vec::new();
     for (uuid, pid) in process::all(root)? {
         let domain = Domain { name: uuid.clone(), uuid: uuid.clone() };
-        let mut one = Running { domain, modules: Modules::new(), unknown: 0 };
+        let mut one = Running { domain, modules: Modules::new(), unknown: 0, placed: placed.clone() };
         for bdf in opened.get(&pid).into_iter().flatten() {
             match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
                 Some((_, module)) => drop(one.modules.insert(*module)),
@@ -356,23 +357,15 @@ fn activate(
     entry: &RestoreEntry,
     topology: &Topology,
 ) -> Result<(), PartitionError> {
-    // The assignment of unknown module ids to GPUs does not matter here.
-    let is_unknown =
-        |bdf: &Bdf| !topology.fabric().module_ids.iter().any(|(known, _)| known == bdf);
-    let mut unknown = topology.ruled().filter(is_unknown);
+    // Which of the GPUs whose module id is not known has which one matters to nobody here.
+    let mut unknown = unplaced(topology).into_iter();
     let gpu = |&module: &u32| {
         let bdf = address_of(topology, module).or_else(|| unknown.next())?;
         Some(PartitionGpu { module, bdf })
     };
-    let step = PartitionStep {
-        partition: entry.id,
-        gpus: entry.modules.iter().filter_map(gpu).collect(),
-        domain: entry.domain.clone(),
-        lost: Modules::new(),
-        vfs: Vec::new(),
-        may_wait: false,
-    };
-    // Its guest runs with these GPUs, so they are not checked.
+    let gpus = entry.modules.iter().filter_map(gpu).collect();
+    let step = PartitionStep::new(entry.id, gpus, entry.domain.clone());
+    // Its guest runs with these GPUs: that is why it is activated.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(()))

@@ -61,14 +61,19 @@ pub enum FabricError {
         /// The library's.
         library: String,
     },
-    /// Whether somebody has its GPUs cannot be told.
-    #[error("NVLink partition {partition}: the GPUs of {} are not known", ModulesText(modules))]
+    /// A guest has a GPU that may be one of it, or whether one has cannot be told.
+    #[error(
+        "NVLink partition {partition}: which GPUs {} are is not known, and not all that may be are free: {why}",
+        ModulesText(modules)
+    )]
     #[strum(to_string = "fabric-unknown-modules")]
     UnknownModules {
         /// The partition.
         partition: u32,
         /// The modules whose GPU is unknown.
         modules: Modules,
+        /// Who has one that may be one of these.
+        why: String,
     },
     /// The modules of a guest's GPUs are not known, and Fabric Manager lists another number of
     /// them.
@@ -166,7 +171,10 @@ impl FabricError {
             FabricError::LibraryVersion { manager, .. } => format!(
                 "install its development package (nvidia-fabricmanager-dev or -devel) of version {manager}"
             ),
-            FabricError::UnknownModules { .. } | FabricError::UnknownGpus { .. } => MODULES.into(),
+            FabricError::UnknownModules { partition, .. } => format!(
+                "once that guest is off, `gpuvm fabric release {partition}` deactivates it; {MODULES}"
+            ),
+            FabricError::UnknownGpus { .. } => MODULES.into(),
             FabricError::NoPartition { why, .. } | FabricError::Need(why) => why.hint(),
             FabricError::NotTold { .. } => LIST.into(),
             FabricError::ChangedSince { .. } => "`gpuvm fabric show` lists it as it is now".into(),
@@ -195,9 +203,11 @@ pub fn hint(refusal: &PartitionRefusal) -> String {
         | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
             format!("`gpuvm stop {}` ends it", word(&domain.name))
         }
-        PartitionRefusal::Untold { .. } => {
-            "`gpuvm host modules` shows which module ids are known".into()
-        }
+        PartitionRefusal::Untold { domain, partition, .. } => format!(
+            "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has ended it, `gpuvm fabric \
+             release {partition}` deactivates the partition",
+            word(&domain.name)
+        ),
         _ => "`gpuvm fabric show` lists the partitions".into(),
     }
 }

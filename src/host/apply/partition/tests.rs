@@ -96,14 +96,7 @@ impl Observer for Watch {
 /// Partition 3 for domain `u`.
 fn step() -> PartitionStep {
     let gpu = |module, bus| PartitionGpu { module, bdf: Bdf::new(0, bus, 0, 0).unwrap() };
-    PartitionStep {
-        partition: 3,
-        gpus: vec![gpu(1, 0x9d), gpu(3, 0xc3)],
-        domain: "u".into(),
-        lost: Modules::new(),
-        vfs: Vec::new(),
-        may_wait: false,
-    }
+    PartitionStep::new(3, vec![gpu(1, 0x9d), gpu(3, 0xc3)], "u".into())
 }
 
 /// The result of one step.
