@@ -736,8 +736,9 @@ fn a_partition_is_released_where_nobody_can_have_it_though_module_ids_are_unknow
     assert_eq!((verdict(3), verdict(5)), ("stale".into(), "unknown".into()), "{document}");
     let (code, err) = release("5", &uri);
     assert!(code == 1 && err.contains("whether domain `train-a` uses it cannot be told"), "{err}");
-    let hint = "once `gpuvm stop train-a` has ended it, `gpuvm fabric release 5` deactivates the partition";
-    assert!(err.contains(hint), "{err}");
+    for hint in ["once `gpuvm stop ", " 5` deactivates the partition"] {
+        assert!(err.contains(hint), "{err}");
+    }
     assert_eq!(operations(&machine), [""; 0]);
     let (code, err) = release("3", &uri);
     assert_eq!(code, 0, "{err}");
@@ -1087,7 +1088,7 @@ fn nvswitches_that_go_to_the_guest_are_reset_and_refused_while_fabric_manager_ha
     assert!(err.contains("4 NVSwitches are bound to the nvidia driver"), "{err}");
     assert!(err.contains("hint: `systemctl disable --now nvidia-fabricmanager`"), "{err}");
     let (code, _, err) = dry_run(&machine, &uri, "1");
-    assert_eq!(code, 0, "a guest without NVSwitches is in nobody's way: {err}");
+    assert!(code == 1 && !err.contains("Fabric Manager of the host"), "in nobody's way: {err}");
     let (code, document) = shown(&machine, "test:///default");
     assert_eq!((code, document["managed_switches"].as_array().unwrap().len()), (0, 4));
     let (_, _, err) = machine.gpuvm(&["fabric", "show", "-c", "test:///default"], true);
@@ -1098,6 +1099,90 @@ fn nvswitches_that_go_to_the_guest_are_reset_and_refused_while_fabric_manager_ha
     }
     let (code, _, err) = dry_run(&machine, &uri, "8");
     assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn some_gpus_of_an_h100_keep_their_nvlinks_on_unless_they_are_shared() {
+    let Some(machine) = Machine::h100() else { return };
+    let machine = machine.mode(0);
+    machine.fake("h100", &H100, "");
+    let said = "not isolated on NVLink: from H100 on NVLinks of a guest with some of the board's GPUs stay on";
+    let plan = |gpus: &str| {
+        let (code, out, err) = machine.gpuvm(&["plan", "--gpus", gpus, "--assume-empty"], true);
+        assert_eq!(code, 0, "{err}");
+        out + &err
+    };
+    assert!(plan("1").contains(said), "{}", plan("1"));
+    assert!(!plan("8").contains(said) && !plan("8").contains("bridge"), "{}", plan("8"));
+    // It is made for who says that this is known.
+    if let Some(uri) = embedded(&machine) {
+        let (code, steps, err) = dry_run(&machine, &uri, "1");
+        assert_eq!((code, steps.len()), (1, 0), "{err}");
+        assert!(err.contains(said) && err.contains("--accept-shared-fabric"), "{err}");
+        let (code, _, err) = dry_run(&machine, &uri, "8");
+        assert_eq!(code, 0, "{err}");
+    }
+    // So do the guests that are there, and none where Fabric Manager keeps the NVSwitches.
+    let rules = |machine: &Machine, buses: &[&str]| {
+        let uri = guest_with(machine, buses);
+        let (_, out, err) = machine.gpuvm(&["verify", "train-a", "--json", "-c", &uri], true);
+        let text = out + &err;
+        assert!(text.contains("gpuvm-verify"), "{text}");
+        text.contains("nvlinks-not-blocked")
+    };
+    assert!(rules(&machine, &["9d"]));
+    assert!(!rules(&machine, &H100.map(|(bus, _)| bus)));
+    assert!(!rules(&machine.mode(1), &["9d"]));
+}
+
+#[test]
+fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
+    let record = host_text("dgx-h100")
+        .replace("product_name = DGXH100", "product_name = SYS-821")
+        .replace("device = 0x2330", "device = 0x2901")
+        .replace("v000010DEd00002330", "v000010DEd00002901")
+        .replace("class = 0x068000", "class = 0x088000")
+        .replace("bc06sc80i00", "bc08sc80i00");
+    let Some(machine) = Machine::new(&record) else { return };
+    let machine = machine.mode(0);
+    machine.fake("b200", &H100, "");
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (code, out, err) = machine.gpuvm(&words, true);
+        (code, out + &err)
+    };
+    let (code, text) = run("plan --gpus 8 --assume-empty");
+    assert!(code == 0 && text.contains("behind a ConnectX-7 bridge, whose functions are not"), "{text}");
+    // The card of one NIC says that it is the bridge.
+    let devices = machine.dir.path().join("host/sys/bus/pci/devices");
+    let read = |bdf: &str, file: &str| std::fs::read_to_string(devices.join(bdf).join(file)).unwrap();
+    let names = std::fs::read_dir(&devices).unwrap().map(|one| one.unwrap().file_name());
+    let mut nics: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    nics.retain(|bdf| read(bdf, "vendor").contains("15b3") && read(bdf, "class").starts_with("0x02"));
+    nics.sort();
+    let bridge = nics[0].clone();
+    std::fs::write(devices.join(&bridge).join("vpd"), b"\x82\x05\0CX7\xff\x90V5\x06SW_MNG\0").unwrap();
+    let slot = &bridge[..10];
+    let card = nics.iter().filter(|bdf| bdf.starts_with(slot)).count();
+    let (_, text) = run("host show --json");
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    let fabric = &shown["host"]["fabric"];
+    assert_eq!(fabric["bridge"].as_array().map(Vec::len), Some(card), "{fabric}");
+    assert!(shown["host"]["notes"].to_string().contains(&format!("({bridge}")), "{text}");
+    let (code, text) = run("plan --gpus 8 --assume-empty");
+    assert!(code == 0 && text.contains(&format!("whose functions {bridge}")), "{text}");
+    let all: String =
+        nics.iter().filter(|bdf| bdf.starts_with(slot)).map(|bdf| format!(" --nic {bdf}")).collect();
+    let (code, text) = run(&format!("plan --gpus 8 --assume-empty{all}"));
+    assert!(code == 0 && !text.contains("no NVLink in the guest"), "{text}");
+    // No number takes it, and no guest gets it while Fabric Manager of the host needs it.
+    let (code, text) = run(&format!("plan --gpus 8 --assume-empty --nics {}", nics.len()));
+    let why = "is in front of the board's NVSwitches, which Fabric Manager reaches by it";
+    assert!(code == 1 && text.contains(&format!("{bridge} {why}")), "{text}");
+    let machine = machine.mode(1);
+    let (code, _, err) =
+        machine.gpuvm(&["plan", "--gpus", "8", "--assume-empty", "--nic", &bridge], true);
+    assert!(code == 1 && err.contains(why), "{err}");
 }
 
 /// The document of `fabric restore`, with its exit code.

@@ -182,6 +182,18 @@ impl FsRoot {
         self.utf8(page[..end].to_vec(), path).map(Some)
     }
 
+    /// Whether these bytes are in the first 32 KiB of a file, which need be no text; false where it cannot be read.
+    pub fn has_bytes(&self, path: &str, bytes: &[u8]) -> bool {
+        let Ok(fd) = self.open(path, OFlag::O_RDONLY) else { return false };
+        self.reads(path);
+        let mut all = vec![0; 8 * PAGE];
+        let mut length = 0;
+        while let Ok(more @ 1..) = nix::unistd::read(&fd, &mut all[length..]) {
+            length += more;
+        }
+        all[..length].windows(bytes.len()).any(|window| window == bytes)
+    }
+
     /// Names in a directory, sorted; empty where it is missing.
     pub fn names(&self, path: &str) -> Result<Vec<String>, FsError> {
         match self.dir(path)? {

@@ -23,8 +23,25 @@ const FOREIGN: Rule =
 const SHARED: Rule =
     Rule::error("nvswitch-shared", "a passed NVSwitch where Fabric Manager keeps the switches");
 
+/// Its links lead to GPUs of others, and CUDA waits for Fabric Manager.
+const NOT_BLOCKED: Rule = Rule::warning(
+    "nvlinks-not-blocked",
+    "some of a board's GPUs without its NVSwitches, whose NVLinks nothing blocks",
+);
+/// Fabric Manager, on the host or in the guest of all GPUs, loses the NVSwitches.
+const BRIDGE: Rule = Rule::error(
+    "nvswitch-bridge",
+    "a passed NIC that Fabric Manager reaches the NVSwitches by, in a guest without all GPUs of the board",
+);
+/// Its own Fabric Manager reaches no NVSwitch.
+const NO_BRIDGE: Rule = Rule::warning(
+    "nvswitch-bridge-missing",
+    "all GPUs of a board without the NICs that Fabric Manager reaches its NVSwitches by",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[NO_PARTITION, COUNT, FOREIGN, SHARED];
+pub const RULES: &[Rule] =
+    &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE];
 
 /// Checks GPUs and NVSwitches.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -33,10 +50,18 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         guest.passed.iter().filter(is).collect()
     };
     let (gpus, switches) = (of_kind(DeviceKind::Gpu), of_kind(DeviceKind::NvSwitch));
-    let Some(first) = gpus.first() else { return };
     let fabric = topology.fabric();
     let set: BTreeSet<Bdf> = gpus.iter().map(|passed| passed.bdf.value).collect();
     let list_of: Vec<Bdf> = set.iter().copied().collect();
+    bridge(guest, topology, (&gpus, &list_of), report);
+    let Some(first) = gpus.first() else { return };
+    if topology.keeps_links_on(&list_of) {
+        let message = format!(
+            "nothing blocks the NVLinks of {}: other guests may reach them, and CUDA ends with error 802",
+            words::count(set.len(), "passed GPU")
+        );
+        report.add(&NOT_BLOCKED, first.device, message, SHARE.to_owned());
+    }
     let passes = fabric.model == FabricModel::FullPassthrough;
     let splits = guest.asked.as_ref().is_some_and(|asked| asked.allow.split);
     let partition = match topology.partition_of(&list_of) {
@@ -99,7 +124,45 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
 }
 
-/// Formats addresses for a message.
+/// What helps where guests are to have a part of a board from H100 on.
+const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in /usr/share/nvidia/nvswitch/fabricmanager.cfg, then \
+                     `systemctl enable nvidia-fabricmanager` and `systemctl restart nvidia-fabricmanager`";
+
+/// Checks who has the NICs in front of NVSwitches that are no PCI functions: the guest of all GPUs alone.
+fn bridge<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    (gpus, set): (&[&Passed<'t>], &[Bdf]),
+    report: &mut Report<'t>,
+) {
+    let functions = &topology.fabric().bridge;
+    let needs = topology.behind_bridge(set).is_some();
+    let passed = guest.passed.iter().filter(|p| functions.contains(&p.bdf.value));
+    for function in passed.clone().filter(|_| !needs) {
+        let message = format!(
+            "NIC {} is in front of the board's NVSwitches, which Fabric Manager reaches by it",
+            function.bdf.value
+        );
+        let hint = "pass another NIC: `gpuvm nic list` shows them".to_owned();
+        report.add(&BRIDGE, function.bdf.spot, message, hint);
+    }
+    let missing = functions.len() - passed.count();
+    let Some(first) = gpus.first().filter(|_| needs && (missing > 0 || functions.is_empty()))
+    else {
+        return;
+    };
+    let (which, hint) = match functions.is_empty() {
+        true => ("which are not known".to_owned(), SHARE.to_owned()),
+        false => (list(functions), format!("pass them along, or {SHARE}")),
+    };
+    let message = format!(
+        "the {} passed GPUs have no NVLink without the NICs in front of their NVSwitches, {which}",
+        set.len()
+    );
+    report.add(&NO_BRIDGE, first.device, message, hint);
+}
+
+/// Addresses for a message.
 fn list(all: &[Bdf]) -> String {
     if all.is_empty() {
         return "nowhere: it needs none".to_owned();

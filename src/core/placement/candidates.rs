@@ -9,7 +9,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::DeviceWish;
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::topology::{DeviceKind, FabricModel, PciDevice, Sriov, Topology};
 use crate::words::are;
 use std::collections::BTreeMap;
 
@@ -144,6 +144,7 @@ impl Devices<'_> {
         for device in devices {
             let data = || groups::remains(self.topology, device.bdf).filter(|_| is_count);
             let refusal = self.refusal(device.bdf).or_else(|| data().map(|why| (false, why)));
+            let refusal = refusal.or_else(|| self.in_front(device, is_count));
             if let Some((is_taken, why)) = refusal {
                 let line = format!("{} {why}", device.bdf);
                 supply.refused.push(Refused { bdf: device.bdf, is_taken, line });
@@ -164,7 +165,20 @@ impl Devices<'_> {
         supply
     }
 
-    /// Makes a candidate of an available function.
+    /// Why a NIC in front of the board's NVSwitches cannot be had: Fabric Manager of the host needs it where it keeps these,
+    /// and else the guest of all GPUs alone, which names it.
+    fn in_front(&self, device: &PciDevice, is_count: bool) -> Option<(bool, String)> {
+        let fabric = self.topology.fabric();
+        let card = match device.sriov {
+            Some(Sriov::Vf { pf }) => pf,
+            _ => device.bdf,
+        };
+        let is_kept = is_count || fabric.model == FabricModel::SharedNvswitch;
+        let why = "is in front of the board's NVSwitches, which Fabric Manager reaches by it";
+        (is_kept && fabric.bridge.contains(&card)).then(|| (false, why.to_owned()))
+    }
+
+    /// A function that can be had.
     fn candidate(&self, bdf: Bdf, crowd: usize) -> Candidate {
         let along = groups::companions(self.topology, self.taken, &[bdf]).len();
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);

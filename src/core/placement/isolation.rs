@@ -81,6 +81,13 @@ fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mu
         }
         FabricModel::FullPassthrough if devices.gpus.len() == gpus => {
             reasons.say(Topic::Isolation, IsolationReason::WholeHost);
+            let bridge = &topology.fabric().bridge;
+            let is_whole = !bridge.is_empty()
+                && bridge.iter().all(|function| devices.extras.nics.contains(function));
+            if topology.behind_bridge(&devices.gpus).is_some() && !is_whole {
+                let functions = bridge.clone();
+                reasons.compromise(Topic::Partition, IsolationReason::NoBridge { functions });
+            }
         }
         FabricModel::FullPassthrough if owns_boards(topology, devices) => {
             let switches = devices.switches.len();
@@ -93,7 +100,9 @@ fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mu
         FabricModel::FullPassthrough => {
             let holders = switches.iter().filter_map(|&b| taken.device(b));
             let domains: Vec<String> = holders.map(str::to_owned).collect();
-            if domains.is_empty() {
+            if domains.is_empty() && topology.keeps_links_on(&devices.gpus) {
+                reasons.compromise(Topic::Isolation, IsolationReason::LinksStayOn);
+            } else if domains.is_empty() {
                 reasons.say(Topic::Isolation, IsolationReason::NoSwitchHeld);
             } else {
                 reasons.compromise(Topic::Isolation, IsolationReason::SwitchesOfOthers { domains });

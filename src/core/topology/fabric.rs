@@ -95,6 +95,14 @@ pub struct Fabric {
     /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the shared model, before H100.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset_cuts_links: bool,
+    /// Whether NVLinks of a guest with some of the GPUs stay on unless something blocks them: in full passthrough, from
+    /// H100 on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub links_stay_on: bool,
+    /// Functions of the ConnectX-7 bridge in front of NVSwitches that are no PCI functions, by address; empty: there is
+    /// none, or it is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bridge: Vec<Bdf>,
 }
 
 /// The error of a set of GPUs that may not form a guest: it is not an NVLink partition of the host.
@@ -115,10 +123,24 @@ impl Topology {
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
     }
 
-    /// Returns the GPUs that guests get only in partitions: those of the NVLink board. A GPU beside
-    /// the board, recognized by its id, needs none. Where Fabric Manager controls the switches this
-    /// applies to a single GPU, too: CUDA in its guest waits until a partition of exactly that GPU
-    /// is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
+    /// The partition of a set of GPUs in full passthrough whose NVLinks are reached by a bridge only: its NVSwitches are no
+    /// PCI functions. None: there is no such bridge, or the set needs none.
+    pub fn behind_bridge(&self, gpus: &[Bdf]) -> Option<&Partition> {
+        let is_passed = self.fabric().model == FabricModel::FullPassthrough;
+        let own = self.partition_of(gpus).ok().flatten().filter(|_| is_passed)?;
+        let is_behind = own.gpus.len() > 1 && own.nvlinks_per_gpu > 0 && own.nvswitches == 0;
+        is_behind.then_some(own)
+    }
+
+    /// Whether a set of GPUs is a part of the board whose NVLinks stay on unless something blocks them.
+    pub fn keeps_links_on(&self, gpus: &[Bdf]) -> bool {
+        let own = self.ruled().filter(|bdf| gpus.contains(bdf)).count();
+        self.fabric().links_stay_on && (1..self.ruled().count()).contains(&own)
+    }
+
+    /// GPUs that go to guests in partitions only: those of the NVLink board. A GPU beside the board, which shows by its
+    /// id, needs none. Where Fabric Manager keeps the switches this holds for one GPU alone, too: CUDA in its guest
+    /// waits until a partition of exactly that GPU is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
     pub fn ruled(&self) -> impl Iterator<Item = Bdf> {
         let id = |gpu: &PciDevice| (gpu.vendor, gpu.device);
         let mut models = self.gpus().map(id);

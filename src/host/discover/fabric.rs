@@ -5,6 +5,7 @@
 
 pub mod answer;
 mod boards;
+mod bridge;
 mod census;
 mod ffi;
 pub mod links;
@@ -50,6 +51,10 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
     let mut notes = std::mem::take(&mut told.notes);
     let (mut fabric, more) = judged(&found, &told);
     notes.extend(more);
+    if matches!(found.board.sets, Sets::Switched { .. }) && found.board.switches == 0 {
+        fabric.bridge = bridge::functions(root, parts);
+        notes.extend(bridge::note(&fabric));
+    }
     notes.extend(links::lay_over(&mut fabric, &told.links, told.listed.is_some()));
     Ok((fabric, notes))
 }
@@ -98,13 +103,13 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
         Sets::Switched { shared, .. } if told.model == FabricModel::SharedNvswitch => {
             shared::fill(&mut fabric, found, told, shared)
         }
-        Sets::Switched { runs, .. } => {
+        Sets::Switched { runs, shared, .. } => {
+            fabric.links_stay_on = !shared.reset_cuts_links;
             fabric.partitions = aligned(layout, board, runs);
             fabric.module_ids = told.modules.iter().collect();
             let untold = if layout.placed { "" } else { UNPLACED };
-            let bridged = board.switches == 0 && fabric.partitions.iter().any(|p| p.gpus.len() > 1);
-            let notes = bridged.then(|| BRIDGED.to_owned()).into_iter().collect();
-            (notes, format!("NVLinks and partitions: {table}; {}{untold}", told.model_source))
+            let source = format!("NVLinks and partitions: {table}; {}{untold}", told.model_source);
+            (Vec::new(), source)
         }
     };
     fabric.source = Some(source);
@@ -114,10 +119,6 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
 /// The note if GPUs are missing from the bus and it is unknown which.
 const UNPLACED: &str =
     "; GPUs are missing and the PCIe tree does not show which, so only single GPUs are offered";
-
-/// The note if a board's switches are behind NICs (gpuvm-hardware(7), BOARDS).
-const BRIDGED: &str = "in full passthrough a guest of all GPUs of this board also needs the four functions of the \
-                       ConnectX-7 bridge in front of its NVSwitches, which gpuvm does not pass";
 
 impl<'a> Found<'a> {
     /// Recognises the board of a host; otherwise describes the NVLink parts found, if any.

@@ -2,7 +2,7 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, isolation, large_bars,
-    offline, other, pages, set,
+    offline, other, pages, set, without_bridge,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, NetFace};
@@ -415,6 +415,20 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[],
     ),
+    setting(
+        "nvlinks-not-blocked",
+        "/domain/devices/hostdev[1]",
+        |s| s.host.fabric.links_stay_on = true,
+        &[],
+    ),
+    setting(
+        "nvswitch-bridge",
+        "/domain/devices/interface[2]/source/address",
+        |s| s.host.fabric.bridge = vec!["0000:35:00.0".parse().unwrap()],
+        &[NIC_35],
+    ),
+    setting("nvswitch-bridge-missing", "/domain/devices/hostdev[1]", without_bridge, &[])
+        .also(&["nvswitch-count"]),
     // I/O threads and queues
     defect(
         "iothreadpin-undefined",

@@ -31,6 +31,13 @@ pub enum IsolationReason {
     },
     /// No guest holds an NVSwitch.
     NoSwitchHeld,
+    /// Nothing blocks the NVLinks of the guest's GPUs, which stay on.
+    LinksStayOn,
+    /// The functions of the bridge in front of the NVSwitches do not go to the guest of all GPUs.
+    NoBridge {
+        /// The functions; none: they are not known.
+        functions: Vec<Bdf>,
+    },
     /// Others hold NVSwitches that the GPUs have links to.
     SwitchesOfOthers {
         /// Domain names.
@@ -82,6 +89,19 @@ impl fmt::Display for IsolationReason {
             IsolationReason::NoSwitchHeld => f.write_str(
                 "no NVSwitch is handed out: isolated on NVLink as long as no other guest holds one",
             ),
+            IsolationReason::LinksStayOn => f.write_str(
+                "not isolated on NVLink: from H100 on NVLinks of a guest with some of the board's GPUs stay on, and CUDA \
+                 ends with error 802 there, unless they are blocked, which gpuvm does not do and QEMU's resets lift; with \
+                 FABRIC_MODE=1 in fabricmanager.cfg (shared NVSwitches) such guests have their own",
+            ),
+            IsolationReason::NoBridge { functions } => {
+                f.write_str("no NVLink in the guest: its NVSwitches are behind a ConnectX-7 bridge, ")?;
+                match functions.is_empty() {
+                    true => f.write_str("whose functions are not known here (SW_MNG in their product data)")?,
+                    false => write!(f, "whose functions {} go along where `--nic` names them", list(functions))?,
+                }
+                f.write_str("; with FABRIC_MODE=1 in fabricmanager.cfg Fabric Manager of the host keeps them")
+            }
             IsolationReason::SwitchesOfOthers { domains: names } => write!(
                 f,
                 "not isolated on NVLink: {} holds NVSwitches that these GPUs have links to, and stock QEMU filters no \
