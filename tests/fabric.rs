@@ -4,6 +4,7 @@
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{known, project, run, skip};
+use gpuvm_host::fabric::{Limits, limit_this_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,6 +104,11 @@ impl Machine {
 
     /// Runs a command there with a text on standard input.
     fn gpuvm_on(&self, words: &[&str], libraries: bool, text: &str) -> (i32, String, String) {
+        run(&mut self.command(words, libraries, text))
+    }
+
+    /// Such a command, whose process number is in the file `pid`.
+    fn command(&self, words: &[&str], libraries: bool, text: &str) -> Command {
         std::fs::write(self.path("stdin"), text).unwrap();
         let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
                       cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
@@ -111,7 +117,7 @@ impl Machine {
                       [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
                       [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \"$DIR\"/own; \
                       cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ 2>/dev/null || true; mount --bind \"$DIR\"/sbin /usr/sbin; }; \
-                      exec \"$@\"";
+                      echo $$ >\"$DIR\"/pid; exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
         command.args(words).stdin(std::fs::File::open(self.path("stdin")).unwrap());
@@ -121,7 +127,7 @@ impl Machine {
             let dirs = format!("{}:{}", self.path("lib"), fakes().display());
             command.env("LD_LIBRARY_PATH", dirs);
         }
-        run(&mut command)
+        command
     }
 
     /// Has Fabric Manager of this version run there, and the driver of that one: a process of root's in the place of another
@@ -1035,6 +1041,139 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
 }
 
+/// Has the arguments of a run of the program in a process of this binary that waits for no change longer than 0.3 s.
+const HURRIED: &str = "GPUVM_TEST_FABRIC_HURRIED";
+
+/// What another test runs in a process of its own; by itself it does nothing.
+#[test]
+fn runs_the_program_hurriedly() {
+    let Some(line) = std::env::var_os(HURRIED) else { return };
+    let change = Duration::from_millis(300);
+    limit_this_process(Limits { change, list: Duration::from_secs(20), ..Limits::default() });
+    let words = line.to_str().unwrap().split(' ').map(Into::into);
+    std::process::exit(gpuvm::cli::main([std::ffi::OsString::from("gpuvm")].into_iter().chain(words)).into());
+}
+
+/// A machine on which a guest of one GPU can be made up to its start: its GPUs are bound for guests, as an admin had them.
+fn unbound() -> Option<(Machine, String)> {
+    let record =
+        host_text("dgx-h100").replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
+    let machine = Machine::new(&record)?.mode(1);
+    for (bus, _) in H100 {
+        let dir = machine.dir.path().join(format!("host/sys/bus/pci/devices/0000:{bus}:00.0"));
+        std::fs::write(dir.join("reset"), "").unwrap();
+    }
+    let uri = embedded(&machine)?;
+    Some((machine, uri))
+}
+
+/// The words that make a guest of one GPU there.
+fn makes(machine: &Machine, uri: &str) -> String {
+    let disks = machine.path("disks");
+    format!(
+        "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M --data-size none"
+    )
+}
+
+/// Tells the fakes what to be, in the beginning.
+fn afresh(machine: &Machine, more: &str) {
+    for file in ["state", "calls"] {
+        let _ = std::fs::remove_file(machine.path(file));
+    }
+    remembering(machine, more);
+}
+
+/// That nothing is left of a guest that was not made.
+fn nothing_is_left(machine: &Machine, uri: &str, case: &str) {
+    let state = std::fs::read_to_string(machine.path("state")).unwrap_or_default();
+    assert!(!state.contains("active"), "{case}: {state}");
+    let file = std::fs::read_to_string(machine.path("var/gpuvm/fabric.json")).unwrap_or_default();
+    assert!(!file.contains("domain"), "{case}: {file}");
+    let files = |dir: &str| std::fs::read_dir(machine.path(dir)).map_or(0, |dir| dir.count());
+    assert_eq!((files("disks"), files("var/gpuvm/journal")), (0, 0), "{case}");
+    let (code, out, _) = machine.gpuvm(&["-c", uri, "list"], true);
+    assert_eq!((code, out.as_str()), (0, ""), "{case}");
+}
+
+#[test]
+fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
+    let Some((machine, uri)) = unbound() else { return };
+    let line = makes(&machine, &uri);
+    let words: Vec<&str> = [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
+    let create = || {
+        let (code, _, err) = machine.gpuvm_on(&words, true, "");
+        (code, operations(&machine), err)
+    };
+    // All is well up to the start, which this machine's QEMU cannot do: the partition is given back.
+    afresh(&machine, "");
+    let (code, calls, err) = create();
+    let [activated, deactivated] = &calls[..] else { panic!("{calls:?}: {err}") };
+    let id = activated.strip_prefix("fmActivateFabricPartition ").unwrap_or_else(|| panic!("{err}"));
+    assert_eq!((code, deactivated), (1, &format!("fmDeactivateFabricPartition {id}")), "{err}");
+    nothing_is_left(&machine, &uri, "start");
+    let text = std::fs::read_to_string(machine.path("calls")).unwrap();
+    let number = 1 + text.lines().position(|line| line.contains("fmActivate")).unwrap();
+    for code in [-7, -17] {
+        // It is not active: refused.
+        afresh(&machine, &format!("fail fmActivateFabricPartition {code}"));
+        let (ended, calls, err) = create();
+        assert_eq!((ended, calls.len()), (1, 1), "{code}: {err}");
+        assert!(err.contains(&format!("IN_USE ({code})")), "{err}");
+        assert!(err.contains("what was done before is undone"), "{err}");
+        nothing_is_left(&machine, &uri, &code.to_string());
+        // It is active nevertheless: that counts.
+        afresh(&machine, &format!("fail_nth {number} {code} done"));
+        let (ended, calls, err) = create();
+        assert_eq!((ended, calls.len()), (1, 2), "{code}: {err}");
+        assert!(err.contains(&format!("IN_USE ({code}), and lists it as active")), "{err}");
+        nothing_is_left(&machine, &uri, &format!("{code}, and done"));
+    }
+    // It hangs: given up after its limit.
+    afresh(&machine, "hang fmActivateFabricPartition");
+    let own = std::env::current_exe().unwrap();
+    let own = [own.to_str().unwrap(), "--exact", "fabric::runs_the_program_hurriedly", "--nocapture"];
+    let (ended, _, err) = run(machine.command(&own, true, "").env(HURRIED, &line));
+    assert_eq!(ended, 1, "{err}");
+    assert!(err.contains("library did not answer within 0.3 s"), "{err}");
+    nothing_is_left(&machine, &uri, "hang");
+}
+
+#[test]
+fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known() {
+    let Some((machine, uri)) = unbound() else { return };
+    let line = makes(&machine, &uri);
+    let words: Vec<&str> = [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
+    // Interrupted once it has been asked for; `then`: what Fabric Manager is from that moment on.
+    let interrupted = |then: &str| {
+        afresh(&machine, "hang fmActivateFabricPartition");
+        let mut command = machine.command(&words, true, "");
+        let piped = std::process::Stdio::piped;
+        let child = command.stdout(piped()).stderr(piped()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(300);
+        while operations(&machine).is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        remembering(&machine, &format!("hang fmActivateFabricPartition\n{then}"));
+        let pid = std::fs::read_to_string(machine.path("pid")).unwrap();
+        let (code, _, err) = run(Command::new("kill").args(["-INT", pid.trim()]));
+        assert_eq!(code, 0, "{err}");
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, err) = interrupted("");
+    assert!(code != Some(0) && err.contains("had not answered when SIGINT came, and lists"), "{err}");
+    assert!(err.contains("interrupted by SIGINT; what was done before is undone\n"), "{err}");
+    nothing_is_left(&machine, &uri, "SIGINT");
+    // Nor does it answer afterwards: that is said, and the journal stays.
+    let (code, err) = interrupted("hang fmGetSupportedFabricPartitions");
+    assert!(code != Some(0) && err.contains("so it is not known whether NVLink partition"), "{err}");
+    assert!(err.contains("undone only in part") && err.contains("gpuvm recover"), "{err}");
+    remembering(&machine, "");
+    let (code, out, err) = machine.gpuvm(&["recover", "--yes", "-c", &uri], true);
+    assert_eq!(code, 0, "{out}{err}");
+    nothing_is_left(&machine, &uri, "recover");
+}
+
 #[test]
 fn before_h100_only_a_guest_of_all_gpus_is_made_in_the_shared_mode() {
     let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
@@ -1122,12 +1261,13 @@ fn some_gpus_of_an_h100_keep_their_nvlinks_on_unless_they_are_shared() {
         let (code, _, err) = dry_run(&machine, &uri, "8");
         assert_eq!(code, 0, "{err}");
     }
-    // So do the guests that are there, and none where Fabric Manager keeps the NVSwitches.
+    // So it is with guests that are there, and not where Fabric Manager keeps the NVSwitches.
     let rules = |machine: &Machine, buses: &[&str]| {
-        let uri = guest_with(machine, buses);
-        let (_, out, err) = machine.gpuvm(&["verify", "train-a", "--json", "-c", &uri], true);
+        let xml = domain_with("11111111-2222-3333-4444-555555555555", buses);
+        std::fs::write(machine.path("guest.xml"), xml).unwrap();
+        let (_, out, err) = machine.gpuvm(&["check", &machine.path("guest.xml"), "--json"], true);
         let text = out + &err;
-        assert!(text.contains("gpuvm-verify"), "{text}");
+        assert!(text.contains("gpuvm-check"), "{text}");
         text.contains("nvlinks-not-blocked")
     };
     assert!(rules(&machine, &["9d"]));
@@ -1158,7 +1298,9 @@ fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
     let read = |bdf: &str, file: &str| std::fs::read_to_string(devices.join(bdf).join(file)).unwrap();
     let names = std::fs::read_dir(&devices).unwrap().map(|one| one.unwrap().file_name());
     let mut nics: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
-    nics.retain(|bdf| read(bdf, "vendor").contains("15b3") && read(bdf, "class").starts_with("0x02"));
+    nics.retain(|bdf| read(bdf, "class").starts_with("0x02"));
+    let number = nics.len();
+    nics.retain(|bdf| read(bdf, "vendor").contains("15b3"));
     nics.sort();
     let bridge = nics[0].clone();
     std::fs::write(devices.join(&bridge).join("vpd"), b"\x82\x05\0CX7\xff\x90V5\x06SW_MNG\0").unwrap();
@@ -1176,7 +1318,7 @@ fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
     let (code, text) = run(&format!("plan --gpus 8 --assume-empty{all}"));
     assert!(code == 0 && !text.contains("no NVLink in the guest"), "{text}");
     // No number takes it, and no guest gets it while Fabric Manager of the host needs it.
-    let (code, text) = run(&format!("plan --gpus 8 --assume-empty --nics {}", nics.len()));
+    let (code, text) = run(&format!("plan --gpus 8 --assume-empty --nic {number}"));
     let why = "is in front of the board's NVSwitches, which Fabric Manager reaches by it";
     assert!(code == 1 && text.contains(&format!("{bridge} {why}")), "{text}");
     let machine = machine.mode(1);
