@@ -1051,7 +1051,9 @@ fn runs_the_program_hurriedly() {
     let change = Duration::from_millis(300);
     limit_this_process(Limits { change, list: Duration::from_secs(20), ..Limits::default() });
     let words = line.to_str().unwrap().split(' ').map(Into::into);
-    std::process::exit(gpuvm::cli::main([std::ffi::OsString::from("gpuvm")].into_iter().chain(words)).into());
+    std::process::exit(
+        gpuvm::cli::main([std::ffi::OsString::from("gpuvm")].into_iter().chain(words)).into(),
+    );
 }
 
 /// A machine on which a guest of one GPU can be made up to its start: its GPUs are bound for guests, as an admin had them.
@@ -1099,7 +1101,8 @@ fn nothing_is_left(machine: &Machine, uri: &str, case: &str) {
 fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
     let Some((machine, uri)) = unbound() else { return };
     let line = makes(&machine, &uri);
-    let words: Vec<&str> = [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
+    let words: Vec<&str> =
+        [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
     let create = || {
         let (code, _, err) = machine.gpuvm_on(&words, true, "");
         (code, operations(&machine), err)
@@ -1108,7 +1111,8 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
     afresh(&machine, "");
     let (code, calls, err) = create();
     let [activated, deactivated] = &calls[..] else { panic!("{calls:?}: {err}") };
-    let id = activated.strip_prefix("fmActivateFabricPartition ").unwrap_or_else(|| panic!("{err}"));
+    let id =
+        activated.strip_prefix("fmActivateFabricPartition ").unwrap_or_else(|| panic!("{err}"));
     assert_eq!((code, deactivated), (1, &format!("fmDeactivateFabricPartition {id}")), "{err}");
     nothing_is_left(&machine, &uri, "start");
     let text = std::fs::read_to_string(machine.path("calls")).unwrap();
@@ -1131,7 +1135,8 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
     // It hangs: given up after its limit.
     afresh(&machine, "hang fmActivateFabricPartition");
     let own = std::env::current_exe().unwrap();
-    let own = [own.to_str().unwrap(), "--exact", "fabric::runs_the_program_hurriedly", "--nocapture"];
+    let own =
+        [own.to_str().unwrap(), "--exact", "fabric::runs_the_program_hurriedly", "--nocapture"];
     let (ended, _, err) = run(machine.command(&own, true, "").env(HURRIED, &line));
     assert_eq!(ended, 1, "{err}");
     assert!(err.contains("library did not answer within 0.3 s"), "{err}");
@@ -1142,7 +1147,8 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
 fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known() {
     let Some((machine, uri)) = unbound() else { return };
     let line = makes(&machine, &uri);
-    let words: Vec<&str> = [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
+    let words: Vec<&str> =
+        [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
     // Interrupted once it has been asked for; `then`: what Fabric Manager is from that moment on.
     let interrupted = |then: &str| {
         afresh(&machine, "hang fmActivateFabricPartition");
@@ -1161,12 +1167,18 @@ fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, err) = interrupted("");
-    assert!(code != Some(0) && err.contains("had not answered when SIGINT came, and lists"), "{err}");
+    assert!(
+        code != Some(0) && err.contains("had not answered when SIGINT came, and lists"),
+        "{err}"
+    );
     assert!(err.contains("interrupted by SIGINT; what was done before is undone\n"), "{err}");
     nothing_is_left(&machine, &uri, "SIGINT");
     // Nor does it answer afterwards: that is said, and the journal stays.
     let (code, err) = interrupted("hang fmGetSupportedFabricPartitions");
-    assert!(code != Some(0) && err.contains("so it is not known whether NVLink partition"), "{err}");
+    assert!(
+        code != Some(0) && err.contains("so it is not known whether NVLink partition"),
+        "{err}"
+    );
     assert!(err.contains("undone only in part") && err.contains("gpuvm recover"), "{err}");
     remembering(&machine, "");
     let (code, out, err) = machine.gpuvm(&["recover", "--yes", "-c", &uri], true);
@@ -1292,10 +1304,14 @@ fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
         (code, out + &err)
     };
     let (code, text) = run("plan --gpus 8 --assume-empty");
-    assert!(code == 0 && text.contains("behind a ConnectX-7 bridge, whose functions are not"), "{text}");
+    assert!(
+        code == 0 && text.contains("behind a ConnectX-7 bridge, whose functions are not"),
+        "{text}"
+    );
     // The card of one NIC says that it is the bridge.
     let devices = machine.dir.path().join("host/sys/bus/pci/devices");
-    let read = |bdf: &str, file: &str| std::fs::read_to_string(devices.join(bdf).join(file)).unwrap();
+    let read =
+        |bdf: &str, file: &str| std::fs::read_to_string(devices.join(bdf).join(file)).unwrap();
     let names = std::fs::read_dir(&devices).unwrap().map(|one| one.unwrap().file_name());
     let mut nics: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
     nics.retain(|bdf| read(bdf, "class").starts_with("0x02"));
@@ -1303,7 +1319,8 @@ fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
     nics.retain(|bdf| read(bdf, "vendor").contains("15b3"));
     nics.sort();
     let bridge = nics[0].clone();
-    std::fs::write(devices.join(&bridge).join("vpd"), b"\x82\x05\0CX7\xff\x90V5\x06SW_MNG\0").unwrap();
+    std::fs::write(devices.join(&bridge).join("vpd"), b"\x82\x05\0CX7\xff\x90V5\x06SW_MNG\0")
+        .unwrap();
     let slot = &bridge[..10];
     let card = nics.iter().filter(|bdf| bdf.starts_with(slot)).count();
     let (_, text) = run("host show --json");
@@ -1313,8 +1330,11 @@ fn nics_in_front_of_nvswitches_go_to_the_guest_of_all_gpus_alone() {
     assert!(shown["host"]["notes"].to_string().contains(&format!("({bridge}")), "{text}");
     let (code, text) = run("plan --gpus 8 --assume-empty");
     assert!(code == 0 && text.contains(&format!("whose functions {bridge}")), "{text}");
-    let all: String =
-        nics.iter().filter(|bdf| bdf.starts_with(slot)).map(|bdf| format!(" --nic {bdf}")).collect();
+    let all: String = nics
+        .iter()
+        .filter(|bdf| bdf.starts_with(slot))
+        .map(|bdf| format!(" --nic {bdf}"))
+        .collect();
     let (code, text) = run(&format!("plan --gpus 8 --assume-empty{all}"));
     assert!(code == 0 && !text.contains("no NVLink in the guest"), "{text}");
     // No number takes it, and no guest gets it while Fabric Manager of the host needs it.

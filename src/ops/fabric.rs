@@ -247,8 +247,7 @@ fn unplaced(topology: &Topology) -> Vec<Bdf> {
 /// The step that deactivates a partition. A module without an address is one whose GPU has left the bus, or one of those
 /// whose module id is not known: then each of these has to be nobody's.
 fn deactivation(topology: &Topology, entry: &RestoreEntry) -> PartitionStep {
-    let gpu =
-        |&module: &u32| Some(PartitionGpu { module, bdf: address_of(topology, module)? });
+    let gpu = |&module: &u32| Some(PartitionGpu { module, bdf: address_of(topology, module)? });
     let gpus: Vec<PartitionGpu> = entry.modules.iter().filter_map(gpu).collect();
     let found: Modules = gpus.iter().map(|gpu| gpu.module).collect();
     let lost: Modules = entry.modules.difference(&found).copied().collect();

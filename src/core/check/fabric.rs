@@ -40,8 +40,7 @@ const NO_BRIDGE: Rule = Rule::warning(
 );
 
 /// Rules of this module.
-pub const RULES: &[Rule] =
-    &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE];
+pub const RULES: &[Rule] = &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE];
 
 /// Checks GPUs and NVSwitches.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {

@@ -188,12 +188,7 @@ pub trait Partitions {
     /// Its partitions.
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal>;
     /// Activates one, for vGPU with a virtual function of each GPU.
-    fn activate(
-        &self,
-        partition: u32,
-        vfs: &[Bdf],
-        stop: Stop<'_>,
-    ) -> Result<(), ManagerRefusal>;
+    fn activate(&self, partition: u32, vfs: &[Bdf], stop: Stop<'_>) -> Result<(), ManagerRefusal>;
     /// Deactivates one.
     fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal>;
     /// The pauses between two tries while it is starting.
@@ -204,12 +199,7 @@ impl Partitions for Manager {
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal> {
         Manager::list(self)
     }
-    fn activate(
-        &self,
-        partition: u32,
-        vfs: &[Bdf],
-        stop: Stop<'_>,
-    ) -> Result<(), ManagerRefusal> {
+    fn activate(&self, partition: u32, vfs: &[Bdf], stop: Stop<'_>) -> Result<(), ManagerRefusal> {
         Manager::activate(self, partition, vfs, stop)
     }
     fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal> {

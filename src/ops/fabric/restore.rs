@@ -245,7 +245,8 @@ pub(super) fn by_processes(
     let mut all = Vec::new();
     for (uuid, pid) in process::all(root)? {
         let domain = Domain { name: uuid.clone(), uuid: uuid.clone() };
-        let mut one = Running { domain, modules: Modules::new(), unknown: 0, placed: placed.clone() };
+        let mut one =
+            Running { domain, modules: Modules::new(), unknown: 0, placed: placed.clone() };
         for bdf in opened.get(&pid).into_iter().flatten() {
             match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
                 Some((_, module)) => drop(one.modules.insert(*module)),

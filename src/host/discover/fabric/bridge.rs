@@ -16,8 +16,7 @@ const MARK: &[u8] = b"SW_MNG";
 pub fn functions(root: &FsRoot, parts: &Parts) -> Vec<Bdf> {
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     let cards = parts.devices.iter().filter(|device| device.vendor == MELLANOX);
-    let is_marked =
-        |bdf: &Bdf| root.has_bytes(&format!("sys/bus/pci/devices/{bdf}/vpd"), MARK);
+    let is_marked = |bdf: &Bdf| root.has_bytes(&format!("sys/bus/pci/devices/{bdf}/vpd"), MARK);
     let all: Vec<Bdf> = cards.map(|device| device.bdf).collect();
     let marked: BTreeSet<_> = all.iter().filter(|bdf| is_marked(bdf)).map(|b| slot(*b)).collect();
     all.into_iter().filter(|bdf| marked.contains(&slot(*bdf))).collect()
