@@ -161,7 +161,7 @@ done
 [[ -z $(virsh -q list --all --name) ]] || quietly gpuvm delete a --yes
 is "at the end" ""
 for bdf in "${g[@]}"; do let_go "$bdf"; done
-rm -f /var/lib/gpuvm/fabric.json
+rm -f /var/lib/gpuvm/fabric.json /var/lib/gpuvm/history/host/*.json
 check "all is as before" diff /tmp/before <(/share/vdgx/state)
 rm -rf /tmp/fm $lib $config/fabricmanager.cfg
 finish
