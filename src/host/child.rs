@@ -22,22 +22,22 @@ const END_LIMIT: Duration = Duration::from_millis(500);
 /// The largest answer in bytes; 64 partitions of 16 GPUs take some 100 KiB.
 const LARGEST: usize = 1 << 20;
 
-/// How often it is looked whether the answer is still waited for.
+/// Interval at which `stop` is asked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Says why an answer is not waited for any longer; none: it is.
+/// Returns why not to wait for the answer any longer; none to go on waiting.
 pub type Stop<'s> = &'s mut dyn FnMut() -> Option<String>;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// What the child did instead.
+    /// The child gave none; what it did instead.
     Silent(String),
-    /// Why it was not waited for any longer.
+    /// The wait was cancelled, for this reason.
     Stopped(String),
 }
 
-/// A question that a child process is to answer.
+/// A query running in a child process.
 pub struct Question {
     /// The child and its answer, or why there is none.
     child: Result<(Pid, UnixStream), String>,
@@ -62,7 +62,7 @@ impl Question {
         })
     }
 
-    /// Waits for the answer as long as nothing stops it; the child is ended then.
+    /// Waits for the answer until `stop` gives a reason; the child is killed then.
     pub fn answer_unless<T: DeserializeOwned>(self, stop: Stop<'_>) -> Result<T, NoAnswer> {
         let (child, mut from) = self.child.map_err(NoAnswer::Silent)?;
         let mut bytes = Vec::new();
@@ -86,17 +86,17 @@ impl Question {
     }
 }
 
-/// Why a stream was not read to its end.
+/// The reason a stream was not read to its end.
 enum Unread {
     /// The deadline has passed.
     Late,
-    /// It is not waited for any longer, for this reason.
+    /// The wait was cancelled, for this reason.
     Stopped(String),
-    /// The system could not.
+    /// A system error.
     Failed(ErrorKind),
 }
 
-/// Reads to the end of the stream, at most until the deadline, unless it is stopped.
+/// Reads to the end of the stream, no longer than the deadline, unless cancelled.
 fn read(
     from: &mut UnixStream,
     until: Instant,

@@ -182,7 +182,7 @@ impl FsRoot {
         self.utf8(page[..end].to_vec(), path).map(Some)
     }
 
-    /// Whether these bytes are in the first 32 KiB of a file, which need be no text; false where it cannot be read.
+    /// Whether the first 32 KiB of a file, text or not, contain these bytes; false if unreadable.
     pub fn has_bytes(&self, path: &str, bytes: &[u8]) -> bool {
         let Ok(fd) = self.open(path, OFlag::O_RDONLY) else { return false };
         self.reads(path);

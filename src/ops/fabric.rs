@@ -83,9 +83,9 @@ pub struct ShownFabric {
     pub manager_version: Option<String>,
     /// Version of the host's driver; none: none is loaded, or NVSwitches are not shared.
     pub driver_version: Option<String>,
-    /// Version of Fabric Manager's client library; none: it does not tell, or no Fabric Manager runs here.
+    /// Version of Fabric Manager's client library; none: unknown, or no Fabric Manager runs here.
     pub library_version: Option<String>,
-    /// Whether Fabric Manager as it runs, the driver and the client library, where it tells, are of one version.
+    /// Whether Fabric Manager as it runs, the driver and, if known, the client library are of one version.
     pub versions: VersionCheck,
     /// NVSwitches that Fabric Manager of this host manages though they are to go to guests: none gets them meanwhile.
     pub managed_switches: Vec<Bdf>,
@@ -238,14 +238,14 @@ fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
 }
 
-/// The GPUs of the board whose module id is not known.
+/// Returns the GPUs of the board with unknown module id.
 fn unplaced(topology: &Topology) -> Vec<Bdf> {
     let known = &topology.fabric().module_ids;
     topology.ruled().filter(|gpu| !known.iter().any(|(bdf, _)| bdf == gpu)).collect()
 }
 
-/// The step that deactivates a partition. A module without an address is one whose GPU has left the bus, or one of those
-/// whose module id is not known: then each of these has to be nobody's.
+/// Returns the step that deactivates a partition. The GPU of a module without an address has left
+/// the bus, or is one with unknown module id: then no guest may have any of these.
 fn deactivation(topology: &Topology, entry: &RestoreEntry) -> PartitionStep {
     let gpu = |&module: &u32| Some(PartitionGpu { module, bdf: address_of(topology, module)? });
     let gpus: Vec<PartitionGpu> = entry.modules.iter().filter_map(gpu).collect();
@@ -256,7 +256,7 @@ fn deactivation(topology: &Topology, entry: &RestoreEntry) -> PartitionStep {
     PartitionStep { lost, candidates, ..step }
 }
 
-/// Refuses the deactivation of a partition where a guest has a GPU that may be one of it.
+/// Refuses to deactivate a partition if a guest has a GPU that may belong to it.
 fn refuse_candidates(
     step: &PartitionStep,
     hypervisor: &dyn Hypervisor,

@@ -37,8 +37,9 @@ pub struct Guest<'a> {
     pub devices: &'a [Bdf],
 }
 
-/// Refuses to activate anything where Fabric Manager, the driver and the client library are not of one version. What is not
-/// known is not compared. `known`: the versions of a caller; none: this machine's.
+/// Refuses to activate a partition if the versions of Fabric Manager, the driver and the client
+/// library differ. Unknown versions are not compared. `known`: the caller's versions; none: those of
+/// this machine.
 pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
     let found = match known {
         Some(versions) => versions.clone(),
@@ -379,7 +380,7 @@ fn of_entry(entry: &RestoreEntry, topology: &Topology, guest: Guest<'_>) -> Part
     PartitionStep { lost, may_wait: true, ..step }
 }
 
-/// Module ids whose GPU is known.
+/// Returns the module ids whose GPU is known.
 pub fn placed(topology: &Topology) -> Modules {
     topology.fabric().module_ids.iter().map(|(_, module)| *module).collect()
 }

@@ -23,7 +23,7 @@ const FOREIGN: Rule =
 const SHARED: Rule =
     Rule::error("nvswitch-shared", "a passed NVSwitch where Fabric Manager keeps the switches");
 
-/// Its links lead to GPUs of others, and CUDA waits for Fabric Manager.
+/// Its NVLinks reach GPUs of other guests, and CUDA waits for Fabric Manager.
 const NOT_BLOCKED: Rule = Rule::warning(
     "nvlinks-not-blocked",
     "some of a board's GPUs without its NVSwitches, whose NVLinks nothing blocks",
@@ -33,7 +33,7 @@ const BRIDGE: Rule = Rule::error(
     "nvswitch-bridge",
     "a passed NIC that Fabric Manager reaches the NVSwitches by, in a guest without all GPUs of the board",
 );
-/// Its own Fabric Manager reaches no NVSwitch.
+/// The guest's own Fabric Manager reaches no NVSwitch.
 const NO_BRIDGE: Rule = Rule::warning(
     "nvswitch-bridge-missing",
     "all GPUs of a board without the NICs that Fabric Manager reaches its NVSwitches by",
@@ -123,11 +123,11 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
 }
 
-/// What helps where guests are to have a part of a board from H100 on.
+/// The hint for guests with some GPUs of an H100 or later board.
 const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in /usr/share/nvidia/nvswitch/fabricmanager.cfg, then \
                      `systemctl enable nvidia-fabricmanager` and `systemctl restart nvidia-fabricmanager`";
 
-/// Checks who has the NICs in front of NVSwitches that are no PCI functions: the guest of all GPUs alone.
+/// Checks that only a guest with all GPUs has the NICs in front of NVSwitches that are not PCI functions.
 fn bridge<'t>(
     guest: &Guest<'t>,
     topology: &Topology,
@@ -161,7 +161,7 @@ fn bridge<'t>(
     report.add(&NO_BRIDGE, first.device, message, hint);
 }
 
-/// Addresses for a message.
+/// Formats addresses for a message.
 fn list(all: &[Bdf]) -> String {
     if all.is_empty() {
         return "nowhere: it needs none".to_owned();

@@ -15,7 +15,7 @@ pub struct Wanted {
     pub domain: String,
 }
 
-/// What to do about a partition that a domain needs.
+/// The decision on a partition that a domain needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// It is to be activated.
@@ -26,7 +26,7 @@ pub enum Decision {
     Refused(PartitionRefusal),
 }
 
-/// What to do about a partition that is to be inactive.
+/// The decision on a partition to be deactivated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Release {
     /// It is to be deactivated.

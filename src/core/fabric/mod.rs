@@ -46,7 +46,7 @@ pub struct Domain {
     pub uuid: String,
 }
 
-/// A domain that runs, and the GPUs of the board that it has.
+/// A running domain and the GPUs of the board that it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
     /// The domain.
@@ -55,7 +55,7 @@ pub struct Running {
     pub modules: Modules,
     /// How many of its GPUs have an unknown module id.
     pub unknown: usize,
-    /// Module ids whose GPU is known on this host: none of the unknown ones is one of these.
+    /// Module ids whose GPU is known on this host; no unknown GPU has one of these.
     pub placed: Modules,
 }
 
@@ -83,7 +83,7 @@ impl Running {
             && others.is_disjoint(&self.placed)
     }
 
-    /// Whether one of its GPUs of unknown module id may be one of a set.
+    /// Whether one of its GPUs with unknown module id may be in a set.
     pub fn may_have_any(&self, modules: &Modules) -> bool {
         self.unknown > 0 && !modules.is_subset(&self.placed)
     }

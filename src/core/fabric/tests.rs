@@ -159,7 +159,7 @@ fn only_what_no_running_domain_has_is_released() {
     let unknown = Running { unknown: 1, ..runs("b", &[]) };
     let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 1 };
     assert_eq!(release(3, &list, std::slice::from_ref(&unknown)), Release::Refused(untold));
-    // Its unknown GPU is none of those whose module id is known, so it has none of a partition of these.
+    // Its unknown GPU is not one whose module id is known, so it is not in a partition of these.
     let elsewhere = Running { placed: modules(&[1, 3, 5]), ..unknown.clone() };
     assert_eq!(release(3, &list, std::slice::from_ref(&elsewhere)), Release::Deactivate);
     let stale = PartitionRefusal::Stale { partition: 3 };

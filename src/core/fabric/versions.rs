@@ -1,6 +1,6 @@
-//! The versions that have to be the same where NVSwitches are shared: Fabric Manager's, that of the host's driver, that of
-//! the client library by which Fabric Manager is asked, and that of the driver in each guest ("Fabric Manager User Guide";
-//! it refuses another driver, and guests with another one get no NVLink).
+//! The versions that must match where NVSwitches are shared: those of Fabric Manager, its client
+//! library, the host's driver and the driver in each guest ("Fabric Manager User Guide": Fabric
+//! Manager refuses another driver, and guests with another one get no NVLink).
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct FabricVersions {
     pub manager: Option<String>,
     /// Version of the loaded driver.
     pub driver: Option<String>,
-    /// Of the client library.
+    /// Version of the client library.
     pub library: Option<String>,
 }
 
@@ -20,11 +20,11 @@ pub struct FabricVersions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VersionCheck {
-    /// They are the same; that of the client library too, where it is known.
+    /// They are the same, including that of the client library if known.
     Same,
     /// They are not.
     Differ,
-    /// That of Fabric Manager or of the driver is not known.
+    /// The version of Fabric Manager or of the driver is unknown.
     NotChecked,
 }
 
@@ -57,7 +57,7 @@ impl FabricVersions {
         }
     }
 
-    /// The first two that differ; what is not known is not compared.
+    /// Returns the first two that differ; unknown versions are not compared.
     pub fn apart(&self) -> Option<VersionsApart> {
         let manager = self.manager.clone()?;
         let other = |version: &Option<String>| version.clone().filter(|one| *one != manager);
@@ -68,7 +68,8 @@ impl FabricVersions {
         }
     }
 
-    /// The version that a guest's driver has to have: Fabric Manager's, which does not run beside another driver.
+    /// Returns the version that a guest's driver must have: Fabric Manager's, which does not run
+    /// with another driver.
     pub fn of_guests(&self) -> Option<&str> {
         self.manager.as_deref().or(self.driver.as_deref())
     }

@@ -165,8 +165,8 @@ impl Devices<'_> {
         supply
     }
 
-    /// Why a NIC in front of the board's NVSwitches cannot be had: Fabric Manager of the host needs it where it keeps these,
-    /// and else the guest of all GPUs alone, which names it.
+    /// Returns why a NIC in front of the board's NVSwitches is unavailable: Fabric Manager of the
+    /// host needs it if it controls these, otherwise only a guest with all GPUs that names it.
     fn in_front(&self, device: &PciDevice, is_count: bool) -> Option<(bool, String)> {
         let fabric = self.topology.fabric();
         let card = match device.sriov {
@@ -178,7 +178,7 @@ impl Devices<'_> {
         (is_kept && fabric.bridge.contains(&card)).then(|| (false, why.to_owned()))
     }
 
-    /// A function that can be had.
+    /// Makes a candidate of an available function.
     fn candidate(&self, bdf: Bdf, crowd: usize) -> Candidate {
         let along = groups::companions(self.topology, self.taken, &[bdf]).len();
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);

@@ -95,12 +95,12 @@ pub struct Fabric {
     /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the shared model, before H100.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset_cuts_links: bool,
-    /// Whether NVLinks of a guest with some of the GPUs stay on unless something blocks them: in full passthrough, from
-    /// H100 on.
+    /// Whether the NVLinks of a guest with some of the GPUs stay on unless blocked: in full
+    /// passthrough, from H100 on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub links_stay_on: bool,
-    /// Functions of the ConnectX-7 bridge in front of NVSwitches that are no PCI functions, by address; empty: there is
-    /// none, or it is not known.
+    /// Functions of the ConnectX-7 bridge in front of NVSwitches that are not PCI functions, by
+    /// address; empty if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bridge: Vec<Bdf>,
 }
@@ -123,8 +123,8 @@ impl Topology {
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
     }
 
-    /// The partition of a set of GPUs in full passthrough whose NVLinks are reached by a bridge only: its NVSwitches are no
-    /// PCI functions. None: there is no such bridge, or the set needs none.
+    /// Returns the partition of a set of GPUs in full passthrough whose NVSwitches are reached only
+    /// through a bridge, since they are not PCI functions; none if the set needs no bridge.
     pub fn behind_bridge(&self, gpus: &[Bdf]) -> Option<&Partition> {
         let is_passed = self.fabric().model == FabricModel::FullPassthrough;
         let own = self.partition_of(gpus).ok().flatten().filter(|_| is_passed)?;
@@ -132,15 +132,16 @@ impl Topology {
         is_behind.then_some(own)
     }
 
-    /// Whether a set of GPUs is a part of the board whose NVLinks stay on unless something blocks them.
+    /// Whether a set of GPUs is a part of a board whose NVLinks stay on unless blocked.
     pub fn keeps_links_on(&self, gpus: &[Bdf]) -> bool {
         let own = self.ruled().filter(|bdf| gpus.contains(bdf)).count();
         self.fabric().links_stay_on && (1..self.ruled().count()).contains(&own)
     }
 
-    /// GPUs that go to guests in partitions only: those of the NVLink board. A GPU beside the board, which shows by its
-    /// id, needs none. Where Fabric Manager keeps the switches this holds for one GPU alone, too: CUDA in its guest
-    /// waits until a partition of exactly that GPU is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
+    /// Returns the GPUs that guests get only in partitions: those of the NVLink board. A GPU beside
+    /// the board, recognized by its id, needs none. Where Fabric Manager controls the switches this
+    /// applies to a single GPU, too: CUDA in its guest waits until a partition of exactly that GPU
+    /// is active (cuInit 802; "Fabric Manager User Guide", shared NVSwitch).
     pub fn ruled(&self) -> impl Iterator<Item = Bdf> {
         let id = |gpu: &PciDevice| (gpu.vendor, gpu.device);
         let mut models = self.gpus().map(id);

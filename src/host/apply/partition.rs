@@ -56,7 +56,8 @@ pub struct PartitionStep {
     /// Modules of it whose GPU is not known, or not on the bus any more; only of one that is to be deactivated.
     #[serde(default, skip_serializing_if = "Modules::is_empty")]
     pub lost: Modules,
-    /// GPUs whose module id is not known, where some are lost: each may be one of these, so that no guest may have it.
+    /// GPUs with unknown module id, if some modules are lost: each may be a lost one, so no guest may
+    /// have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Bdf>,
     /// UUID of the domain that it is for, with dashes.
@@ -70,13 +71,14 @@ pub struct PartitionStep {
 }
 
 impl PartitionStep {
-    /// A partition of these GPUs, which are all known, for a domain.
+    /// Makes a step for a partition whose GPUs are all known.
     pub fn new(partition: u32, gpus: Vec<PartitionGpu>, domain: String) -> PartitionStep {
         let (lost, candidates, vfs) = (Modules::new(), Vec::new(), Vec::new());
         PartitionStep { partition, gpus, lost, candidates, domain, vfs, may_wait: false }
     }
 
-    /// The partition that a domain needs, by its UUID; none where its modules are not those that Fabric Manager lists.
+    /// Returns the step for the partition that a domain needs; none if its modules are not those
+    /// that Fabric Manager lists.
     pub fn of(need: &Need, listed: &[Listed], domain: &str) -> Option<PartitionStep> {
         let gpus = need.placed(listed)?.into_iter();
         let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
@@ -88,7 +90,7 @@ impl PartitionStep {
         self.gpus.iter().map(|gpu| gpu.module).chain(self.lost.iter().copied()).collect()
     }
 
-    /// Addresses of its GPUs, of those that may be its, and of the virtual functions.
+    /// Addresses of its GPUs, of GPUs that may belong to it, and of the virtual functions.
     fn functions(&self) -> Vec<Bdf> {
         let others = self.candidates.iter().chain(&self.vfs).copied();
         self.gpus.iter().map(|gpu| gpu.bdf).chain(others).collect()
@@ -180,10 +182,10 @@ impl PartitionError {
     }
 }
 
-/// An answer of Fabric Manager. The outer error: it was not asked, or not waited for.
+/// An answer of Fabric Manager; the outer error ends the step.
 type Answered<T> = Result<Result<T, ManagerRefusal>, PartitionError>;
 
-/// What may be asked of Fabric Manager here.
+/// The operations of Fabric Manager used here.
 pub trait Partitions {
     /// Its partitions.
     fn list(&self) -> Result<Vec<Listed>, ManagerRefusal>;
@@ -191,7 +193,7 @@ pub trait Partitions {
     fn activate(&self, partition: u32, vfs: &[Bdf], stop: Stop<'_>) -> Result<(), ManagerRefusal>;
     /// Deactivates one.
     fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal>;
-    /// The pauses between two tries while it is starting.
+    /// The pauses between two attempts while it is starting.
     fn pauses(&self) -> gpuvm_core::fabric::Pauses;
 }
 
@@ -236,12 +238,12 @@ impl Watched<'_> {
         }
     }
 
-    /// The signal that has come.
+    /// Returns the signal received, if any.
     fn signal(&mut self) -> Option<String> {
         self.0.as_mut().and_then(|observer| observer.interrupted())
     }
 
-    /// Waits; a signal breaks off.
+    /// Waits; a signal cancels.
     fn pause(&mut self, pause: Duration) -> Result<(), PartitionError> {
         let until = Instant::now() + pause;
         loop {
@@ -289,8 +291,8 @@ impl Switch<'_> {
         Ok(self.asked(Call::List, watched, |manager, _| Ok(manager.list()))??)
     }
 
-    /// Asks for a change, and then for the list: the answer, and whether the partition is active. A signal ends the waiting
-    /// for the answer, and what is known of the partition then is told.
+    /// Requests a change, then the list: returns the answer and whether the partition is active. A
+    /// signal cancels the wait for the answer; what is known of the partition then is reported.
     fn changed(
         &self,
         step: &PartitionStep,
@@ -432,8 +434,8 @@ impl Switch<'_> {
     }
 }
 
-/// What a change has come to, by the answer and by the list after it, which counts more. `wanted`: whether the partition is
-/// to be active.
+/// Judges a change by its answer and by the list after it, which takes precedence. `wanted`: whether
+/// the partition should be active.
 fn proven(
     partition: u32,
     wanted: bool,
@@ -445,7 +447,7 @@ fn proven(
         (Ok(()), Ok(active)) => Err(PartitionError::NotProven { partition, active }),
         (Ok(()), Err(PartitionError::Manager(why))) => Err(PartitionError::Unsure(why)),
         (Ok(()), Err(other)) => Err(other),
-        // It is as it was.
+        // Nothing has changed.
         (Err(refusal), Ok(active)) if active != wanted => Err(refusal.into()),
         (Err(refusal), _) => Err(PartitionError::Unsure(refusal)),
     }

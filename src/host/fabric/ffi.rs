@@ -91,8 +91,9 @@ pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     answer
 }
 
-/// The version in the name of the library's file, as the kernel lists what is loaded (proc(5), `maps`): links to it are
-/// resolved there. NVIDIA's versions begin with the driver's branch; a lesser number is that of an interface.
+/// Returns the version in the name of the library's file, as the kernel lists loaded files (proc(5),
+/// `maps`), with links resolved. NVIDIA's versions begin with the driver's branch; a lower number is
+/// an interface version.
 fn version_in(maps: &str) -> Option<String> {
     let file = |line: &'_ str| line.rsplit_once('/').map(|(_, name)| name.to_owned());
     let name = maps.lines().filter_map(file).find(|name| name.starts_with("libnvfm.so"))?;
@@ -103,7 +104,7 @@ fn version_in(maps: &str) -> Option<String> {
     is_version.then(|| version.to_owned())
 }
 
-/// Connects, some times where nobody answers: it may be just starting.
+/// Connects, with retries: Fabric Manager may be starting.
 fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerRefusal> {
     // SAFETY: the type is that of the published interface.
     let connect: Symbol<'_, Connect> = unsafe { find(library, "fmConnect") }.map_err(absent)?;

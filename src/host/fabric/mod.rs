@@ -118,7 +118,7 @@ pub enum ManagerRefusal {
         /// How it ended.
         reason: String,
     },
-    /// A signal came before the answer to a change.
+    /// A signal was received before the answer to a change.
     #[error("Fabric Manager had not answered when {signal} came")]
     Interrupted {
         /// The signal's name.
@@ -213,7 +213,7 @@ enum Ask {
     Failed,
     /// List partitions unsupported because of these.
     Unsupported,
-    /// The version of the library, which is not connected for that.
+    /// The version of the library; makes no connection.
     Version,
 }
 
@@ -228,7 +228,7 @@ enum Answer {
     Failed(FailedDevices),
     /// Unsupported partitions.
     Unsupported(Vec<UnsupportedPartition>),
-    /// The version of the library; none: nothing tells it.
+    /// The version of the library; none if unknown.
     Version(Option<String>),
 }
 
@@ -306,7 +306,7 @@ impl Manager {
     }
 
     /// Activates a partition. `vfs`: in the mode for vGPU a virtual function of each of its GPUs, in the list's order.
-    /// `stop`: asked while it is waited for.
+    /// `stop`: asked while waiting.
     pub fn activate(
         &self,
         partition: u32,
@@ -316,7 +316,7 @@ impl Manager {
         self.change(Ask::Activate { partition, vfs: vfs.to_vec() }, stop)
     }
 
-    /// Deactivates a partition. `stop`: asked while it is waited for.
+    /// Deactivates a partition. `stop`: asked while waiting.
     pub fn deactivate(&self, partition: u32, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
         self.change(Ask::Deactivate { partition }, stop)
     }
@@ -343,7 +343,7 @@ impl Manager {
         }
     }
 
-    /// The version of its library. No function tells it: it is in the name of the file that the loader finds, or nowhere.
+    /// Returns the version of its library. No function returns it; only the file's name may have it.
     pub fn library_version(&self) -> Option<String> {
         match Manager::end(self.begin(Ask::Version, self.limits.list)) {
             Ok(Answer::Version(version)) => version,
@@ -351,7 +351,7 @@ impl Manager {
         }
     }
 
-    /// Makes a change, and waits for the answer as long as nothing stops it.
+    /// Makes a change. `stop`: asked while waiting.
     fn change(&self, ask: Ask, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
         match Manager::end_unless(self.begin(ask, self.limits.change), stop)? {
             Answer::Done => Ok(()),
@@ -378,7 +378,7 @@ impl Manager {
         Manager::end_unless(question, &mut || None)
     }
 
-    /// The answer, unless something stops the waiting for it.
+    /// Returns the answer, unless `stop` cancels the wait.
     fn end_unless(question: Question, stop: Stop<'_>) -> Result<Answer, ManagerRefusal> {
         let answer: Result<Answer, ManagerRefusal> =
             question.answer_unless(stop).map_err(|why| match why {

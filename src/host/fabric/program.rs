@@ -1,5 +1,5 @@
-//! Fabric Manager's program on a host: whether it runs, and its version beside those of the driver and of the client
-//! library, which have to be the same. Asks the program for nothing but its version.
+//! Fabric Manager's program on a host: whether it runs, and its version, the driver's and the client
+//! library's, which must match. Runs the program only to get its version.
 
 use super::Manager;
 use crate::command::output;
@@ -37,7 +37,7 @@ pub fn process(root: &FsRoot) -> Result<Option<u32>, FsError> {
 pub fn versions(root: &FsRoot) -> FabricVersions {
     let driver = root.read("sys/module/nvidia/version").ok().flatten();
     let manager = running_version(root);
-    // It is compared with Fabric Manager's alone.
+    // Compared only with Fabric Manager's.
     let asked = manager.as_ref().and_then(|_| Manager::of_host(root).ok());
     let library = asked.and_then(|asked| asked.library_version());
     FabricVersions { manager, driver, library }

@@ -59,7 +59,8 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         Err(refusal) => return Err(FabricError::from(refusal).told()),
     };
     refuse_versions(None)?;
-    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager tells them.
+    // Only the partition of all GPUs is known without their module ids, and then Fabric Manager
+    // provides them.
     let listed = match need.modules().len() < need.gpus.len() {
         true => {
             Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?

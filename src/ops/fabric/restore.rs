@@ -358,7 +358,7 @@ fn activate(
     entry: &RestoreEntry,
     topology: &Topology,
 ) -> Result<(), PartitionError> {
-    // Which of the GPUs whose module id is not known has which one matters to nobody here.
+    // The assignment of unknown module ids to GPUs does not matter here.
     let mut unknown = unplaced(topology).into_iter();
     let gpu = |&module: &u32| {
         let bdf = address_of(topology, module).or_else(|| unknown.next())?;
@@ -366,7 +366,7 @@ fn activate(
     };
     let gpus = entry.modules.iter().filter_map(gpu).collect();
     let step = PartitionStep::new(entry.id, gpus, entry.domain.clone());
-    // Its guest runs with these GPUs: that is why it is activated.
+    // Its guest runs with these GPUs, so they are not checked.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(()))

@@ -49,7 +49,7 @@ pub enum FabricError {
         /// The driver's version.
         driver: String,
     },
-    /// Fabric Manager and the library by which it is asked are of two versions.
+    /// The versions of Fabric Manager and its client library differ.
     #[error(
         "Fabric Manager is of version {manager}, and its client library libnvfm of {library}: both are to be of one \
          version"
@@ -61,7 +61,7 @@ pub enum FabricError {
         /// The library's.
         library: String,
     },
-    /// A guest has a GPU that may be one of it, or whether one has cannot be told.
+    /// A guest has, or may have, a GPU that may belong to it.
     #[error(
         "NVLink partition {partition}: which GPUs {} are is not known, and not all that may be are free: {why}",
         ModulesText(modules)
@@ -72,7 +72,7 @@ pub enum FabricError {
         partition: u32,
         /// The modules whose GPU is unknown.
         modules: Modules,
-        /// Who has one that may be one of these.
+        /// The holder of a GPU that may be one of these.
         why: String,
     },
     /// The modules of a guest's GPUs are not known, and Fabric Manager lists another number of

@@ -69,7 +69,7 @@ pub fn other(setting: &mut Setting, change: fn(&mut Held)) {
     setting.others.domains.push(held);
 }
 
-/// Has a board whose NVSwitches are behind a bridge.
+/// Puts the NVSwitches behind a bridge.
 pub fn without_bridge(setting: &mut Setting) {
     setting.host.fabric.partitions.iter_mut().for_each(|one| one.nvswitches = 0);
     setting.host.fabric.bridge = vec!["0000:b8:00.0".parse().unwrap()];

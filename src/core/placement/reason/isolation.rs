@@ -31,11 +31,11 @@ pub enum IsolationReason {
     },
     /// No guest holds an NVSwitch.
     NoSwitchHeld,
-    /// Nothing blocks the NVLinks of the guest's GPUs, which stay on.
+    /// The NVLinks of the guest's GPUs stay on: nothing blocks them.
     LinksStayOn,
-    /// The functions of the bridge in front of the NVSwitches do not go to the guest of all GPUs.
+    /// The guest has all GPUs but not the functions of the bridge in front of the NVSwitches.
     NoBridge {
-        /// The functions; none: they are not known.
+        /// The functions; empty if unknown.
         functions: Vec<Bdf>,
     },
     /// Others hold NVSwitches that the GPUs have links to.

@@ -256,7 +256,7 @@ impl StepError {
         )
     }
 
-    /// The signal by which it ended, if one has come: of Fabric Manager, before it had answered.
+    /// Returns the signal that cancelled the step, if any.
     pub fn signal(&self) -> Option<&str> {
         use PartitionError::{Manager, Unsure};
         match self {
@@ -269,7 +269,7 @@ impl StepError {
         }
     }
 
-    /// Whether the hypervisor was away.
+    /// Whether the hypervisor was unreachable.
     pub fn is_away(&self) -> bool {
         matches!(self, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection)
     }

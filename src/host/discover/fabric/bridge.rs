@@ -1,6 +1,6 @@
-//! The ConnectX-7 bridge of a board whose NVSwitches are no PCI functions: Fabric Manager reaches them by it, on the host or in
-//! the guest that has all GPUs. Of its four functions those with limits say so in their product data (gpuvm-hardware(7),
-//! BOARDS).
+//! The ConnectX-7 bridge of a board whose NVSwitches are not PCI functions: Fabric Manager reaches
+//! them through it, on the host or in the guest that has all GPUs. The limited ones of its four
+//! functions are marked in their VPD (gpuvm-hardware(7), WHAT WORKS ON WHICH BOARD).
 
 use crate::fsroot::FsRoot;
 use gpuvm_core::bdf::Bdf;
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 /// PCI vendor of Mellanox.
 const MELLANOX: u16 = 0x15b3;
-/// What the product data of a function in front of NVSwitches holds.
+/// The mark in the VPD of a function in front of NVSwitches.
 const MARK: &[u8] = b"SW_MNG";
 
-/// The functions of every card of which one function is marked, by address; empty also where product data cannot be read.
+/// Returns all functions of each card with a marked function, by address; none if no VPD is readable.
 pub fn functions(root: &FsRoot, parts: &Parts) -> Vec<Bdf> {
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     let cards = parts.devices.iter().filter(|device| device.vendor == MELLANOX);
@@ -22,7 +22,7 @@ pub fn functions(root: &FsRoot, parts: &Parts) -> Vec<Bdf> {
     all.into_iter().filter(|bdf| marked.contains(&slot(*bdf))).collect()
 }
 
-/// What is said of it in full passthrough, where the partition of all GPUs needs it.
+/// Returns the note for full passthrough, where the partition of all GPUs needs the bridge.
 pub fn note(fabric: &Fabric) -> Option<String> {
     let is_passed = fabric.model == FabricModel::FullPassthrough;
     if !is_passed || !fabric.partitions.iter().any(|partition| partition.gpus.len() > 1) {
