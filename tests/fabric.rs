@@ -1147,8 +1147,9 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
 fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known() {
     let Some((machine, uri)) = unbound() else { return };
     let line = makes(&machine, &uri);
-    let words: Vec<&str> =
-        [env!("CARGO_BIN_EXE_gpuvm")].into_iter().chain(line.split(' ')).collect();
+    // Who starts the tests in the background may have it ignored.
+    let program = ["env", "--default-signal=INT", env!("CARGO_BIN_EXE_gpuvm")];
+    let words: Vec<&str> = program.into_iter().chain(line.split(' ')).collect();
     // Interrupted once it has been asked for; `then`: what Fabric Manager is from that moment on.
     let interrupted = |then: &str| {
         afresh(&machine, "hang fmActivateFabricPartition");
