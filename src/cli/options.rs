@@ -45,6 +45,7 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     });
     add(repaged, "--huge-pages", one(pages));
     let pins = match to.pins {
+        PinPolicy::Auto => "auto",
         PinPolicy::Core => "core",
         PinPolicy::Thread => "thread",
         PinPolicy::None => "none",

@@ -25,6 +25,40 @@ pub struct Held {
     pub memory: Vec<(NodeSet, MemSize)>,
     /// Page size of its memory, where it asks for huge pages.
     pub huge_page_kib: Option<MemSize>,
+    /// Whether it starts with the host, or is counted as one that will run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub autostart: bool,
+}
+
+impl Held {
+    /// Whether others may have its cores and its normal pages where nothing else is free: it is off, and starts only when
+    /// somebody starts it. Its devices stay its own.
+    pub fn yields(&self) -> bool {
+        !self.active && !self.autostart
+    }
+
+    /// What nobody else may have.
+    fn kept(&self) -> Held {
+        if !self.yields() {
+            return self.clone();
+        }
+        let paged = self.huge_page_kib.is_some();
+        Held {
+            vcpu_pins: Vec::new(),
+            emulator_pin: None,
+            iothread_pins: Vec::new(),
+            memory: if paged { self.memory.clone() } else { Vec::new() },
+            ..self.clone()
+        }
+    }
+}
+
+impl Occupancy {
+    /// The same without what domains that are off yield; none: none of them yields anything.
+    pub fn without_yielded(&self) -> Option<Occupancy> {
+        let domains: Vec<Held> = self.domains.iter().map(Held::kept).collect();
+        (domains != self.domains).then(|| Occupancy { domains, ..self.clone() })
+    }
 }
 
 /// What is taken on a host: every domain, running or only defined.

@@ -280,6 +280,9 @@ pub enum Profile {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PinPolicy {
+    /// As [`PinPolicy::Core`]; a guest without passed-through functions floats instead where no cores are left for it, and no
+    /// guest with such functions has cores of its own.
+    Auto,
     /// Each vCPU on one pcpu; successive vCPUs on the threads of one core.
     #[default]
     Core,

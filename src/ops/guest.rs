@@ -6,7 +6,7 @@ mod render;
 
 pub use name::NameRequest;
 pub use planned::Planned;
-pub use render::{Extra, RenderError, path_text, render, template_file};
+pub use render::{Extra, RenderError, path_text, render, template_file, template_of};
 
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
@@ -14,7 +14,7 @@ use crate::domain::wish::NicWish;
 use crate::error::{Class, NoPlace, Result, classed};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, nearest, plan};
-use crate::request::Request;
+use crate::request::{PinPolicy, Request};
 use crate::shell::word;
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
@@ -65,6 +65,10 @@ pub fn resolve(
             return Err(refused.into());
         }
     };
+    // What was chosen is remembered, so that it is not chosen anew of a guest that is there.
+    if request.pins == PinPolicy::Auto {
+        request.pins = placement.pins();
+    }
     let placement = match wanted.virt {
         VirtType::Kvm => placement,
         VirtType::Qemu => placement.emulated(),

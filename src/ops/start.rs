@@ -8,7 +8,10 @@ use crate::error::{Class, Result, classed};
 use crate::guest::{find, restart_hint};
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::pages;
+use crate::shell::word;
 use crate::world::World;
+use gpuvm_core::check;
+use gpuvm_core::versions::Versions;
 
 /// A request to start a guest.
 #[derive(Debug, Clone)]
@@ -36,6 +39,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let xml = DomainXml::parse(&before)?;
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
             let claims = claim_of(&xml, world)?;
+            warn_of_shared(&xml, world)?;
             change.journal = pages.iter().chain(&claims).any(Step::is_of_host);
             change.parts.clear();
             if world.has_guests_here()? && has_devices(&xml) {
@@ -68,7 +72,71 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
     Ok(change)
 }
 
+/// Says what of the guest's cores and memory guests have that run: they may have got them while it was off.
+fn warn_of_shared(xml: &DomainXml, world: &World) -> Result<()> {
+    if !world.is_here()? {
+        return Ok(());
+    }
+    let name = xml.name();
+    let mut others = world.occupancy(false)?;
+    others.domains.retain(|held| held.active && held.domain != name);
+    if others.domains.is_empty() {
+        return Ok(());
+    }
+    let found = check::check(xml, &world.topology()?, &others, &Versions::default());
+    for finding in found.iter().filter(|finding| check::is_on_shared(finding.rule)) {
+        world.warning(&format!(
+            "`{name}`: {}; `gpuvm tune {} --all --pins auto` finds it others while it is off",
+            finding.says.message,
+            word(&name)
+        ));
+    }
+    Ok(())
+}
+
 /// Whether a guest has devices of the host.
 fn has_devices(xml: &DomainXml) -> bool {
     xml.held(false).is_ok_and(|held| !held.devices.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reporter::Answer;
+    use crate::stage::{Stage, UUID};
+    use gpuvm_core::topology::file::from_json;
+
+    /// A domain that is pinned to a pcpu.
+    fn pinned(name: &str, pcpu: u32) -> String {
+        format!(
+            "<domain type='test'><name>{name}</name><uuid>{UUID}</uuid><memory>1024</memory><vcpu>1</vcpu>\
+             <cputune><vcpupin vcpu='0' cpuset='{pcpu}'/></cputune><os><type>hvm</type></os></domain>"
+        )
+    }
+
+    #[test]
+    fn who_has_its_cores_meanwhile_is_said_and_what_moves_it() {
+        let host = from_json(include_str!("../../topologies/dgx-2.json")).unwrap();
+        let Stage { dir, fake, caller, world } = Stage::who_says(Answer::Nobody);
+        let world = world.with_topology(host);
+        let put = |name: &str, pcpu, runs| {
+            fake.domains.borrow_mut().insert(name.to_owned(), (pinned(name, pcpu), runs));
+        };
+        put("a", 3, false);
+        put("off", 3, false);
+        put("other", 4, true);
+        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run: true };
+        start(&world, &wanted).unwrap();
+        assert_eq!(caller.heard("warning"), 0);
+        put("b", 3, true);
+        start(&world, &wanted).unwrap();
+        assert_eq!(caller.heard("`a`: pcpus 3 carry vcpus of domain `b` (running)"), 1);
+        assert_eq!(caller.heard("`gpuvm tune a --all --pins auto`"), 1);
+        // Who starts with the host yields nothing.
+        fake.autostarts.borrow_mut().insert("off".into());
+        let held = world.occupancy(false).unwrap().domains;
+        let yields = held.iter().filter(|held| held.yields());
+        assert_eq!(yields.map(|held| held.domain.as_str()).collect::<Vec<_>>(), ["a"]);
+        drop(dir);
+    }
 }

@@ -355,7 +355,10 @@ impl World {
     fn held_by(&self, hypervisor: &dyn Hypervisor) -> Result<Occupancy> {
         let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
-        for summary in hypervisor.domains()? {
+        let summaries = hypervisor.domains()?;
+        let some_off = summaries.iter().any(|summary| !summary.state.is_active());
+        let autostarted = if some_off { hypervisor.autostarted()? } else { BTreeSet::new() };
+        for summary in summaries {
             let active = summary.state.is_active();
             // A running domain may hold other things now than after its next start.
             let kinds =
@@ -369,6 +372,7 @@ impl World {
                 let failed = || format!("cannot tell what domain `{}` holds", summary.name);
                 let xml = DomainXml::parse(&text).doing(failed)?;
                 let mut held = xml.held(active).doing(failed)?;
+                held.autostart = autostarted.contains(&summary.name);
                 if is_here {
                     let drives = functions_of_disks(&xml);
                     held.devices.extend(drives.doing(failed)?);

@@ -141,6 +141,26 @@ fn own_hosts() -> Vec<PathBuf> {
     all
 }
 
+/// What gpuvm has just made is right by `check`, `tune` and `verify` alike, also without GPUs.
+#[test]
+fn a_guest_without_gpus_is_right_on_every_recorded_host() {
+    let (mut judged, mut broken) = (0, Vec::new());
+    let mut ask = |name: &str, topology: &Topology| {
+        for size in ["", "--vcpus 2", "--vcpus 3 --memory 1G", "--pins none"] {
+            let outcome = judge(&Asked::new(topology, size));
+            judged += usize::from(outcome.asked.contains(&Clause::Verify));
+            let line = |broken: Broken| format!("{name} {size}: {broken}");
+            broken.extend(outcome.broken.into_iter().map(line));
+        }
+    };
+    for path in own_hosts() {
+        ask(&path.display().to_string(), &load(&path).unwrap());
+    }
+    each_posted(|name, path| ask(name, &load(path).unwrap()));
+    assert_eq!(broken, [""; 0]);
+    assert!(judged >= 50, "{judged} judged");
+}
+
 #[test]
 fn no_verb_contradicts_the_plan() {
     let (which, began) = (Which::asked_for(), Instant::now());

@@ -6,7 +6,7 @@ use gpuvm::cli::args::{Cli, GuestArgs, Verb};
 use gpuvm::domain::DomainXml;
 use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind};
 use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
-use gpuvm::request::Request;
+use gpuvm::request::{PinPolicy, Request};
 use gpuvm::topology::Topology;
 use gpuvm_ops::guest::{Extra, Planned, render};
 use gpuvm_ops::plan::with_disks;
@@ -85,10 +85,15 @@ impl<'a> Asked<'a> {
             Verb::Export(args) => args.guest,
             _ => unreachable!(),
         };
-        let request = request(&args.gpus, &args.shape).unwrap_or_else(|e| panic!("{size}: {e}"));
+        let mut request =
+            request(&args.gpus, &args.shape).unwrap_or_else(|e| panic!("{size}: {e}"));
         let mut answer = plan(topology, &others, &request);
         if let Ok(placement) = &mut answer {
             with_disks(placement, (1, 0), false);
+            // As it is remembered.
+            if request.pins == PinPolicy::Auto {
+                request.pins = placement.pins();
+            }
         }
         Asked { topology, args, request, others, answer }
     }

@@ -31,7 +31,8 @@ pub fn switch(text: &str) -> Result<Item<Never>, String> {
 
 /// Reads an order of pins.
 pub fn pins(text: &str) -> Result<Item<PinOrder>, String> {
-    item(text, ", core, thread", |text| match text {
+    item(text, ", auto, core, thread", |text| match text {
+        "auto" => Some(PinOrder::Auto),
         "core" => Some(PinOrder::Core),
         "thread" => Some(PinOrder::Thread),
         _ => None,

@@ -258,7 +258,8 @@ mod tests {
         }
         let cells = wish("--pins none --cells 2 --threads 2 --vcpus 4").unwrap();
         assert_eq!((cells.cells, cells.threads), (CellWish::Count(2), Some(2)));
-        assert_eq!(wish("--cells per-node").unwrap(), Request::for_gpus(0));
+        let usual = Request { pins: PinPolicy::Auto, ..Request::for_gpus(0) };
+        assert_eq!(wish("--cells per-node").unwrap(), usual);
         let all = wish(
             "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near switch \
              --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer package --allow \

@@ -98,8 +98,9 @@ pub struct TuneArgs {
 pub struct ItemArgs {
     /// vCPU pinning
     ///
-    /// on and core put successive vCPUs on the threads of one core.
-    #[arg(long, value_name = "on|off|core|thread", value_parser = item::pins, help_heading = CPU)]
+    /// POLICY is auto, core or thread. on and core put successive vCPUs on the threads of one core; auto does so too, and
+    /// takes the pins of a guest without passed-through devices away if no cores are left for it.
+    #[arg(long, value_name = "on|off|POLICY", value_parser = item::pins, help_heading = CPU)]
     pub pins: Option<Item<PinOrder>>,
     /// Guest CPU topology, such as 2x23x2
     ///
@@ -232,6 +233,12 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off|virtio", value_parser = item::balloon)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub balloon: Option<Item<Virtio>>,
+    /// Log of the serial console
+    ///
+    /// on writes it to /var/log/libvirt/qemu/NAME-serial.log as well, from the next start on; `gpuvm logs` prints it.
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub serial_log: Option<Item<Never>>,
 }
 
 impl ItemArgs {
@@ -265,6 +272,7 @@ impl ItemArgs {
             self.cpu_cache.is_some(),
             self.invtsc.is_some(),
             self.balloon.is_some(),
+            self.serial_log.is_some(),
         ];
         !named.contains(&true)
     }
@@ -334,6 +342,12 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         cpu_cache: or(&args.cpu_cache, base.cpu_cache),
         invtsc: or(&args.invtsc, base.invtsc),
         balloon: or(&args.balloon, base.balloon),
+        serial_log: match args.serial_log {
+            Some(Item::Keep) => Item::Keep,
+            Some(Item::Off) => Item::Off,
+            Some(Item::On | Item::To(_)) => Item::On,
+            None => base.serial_log,
+        },
         unnamed,
     }
 }

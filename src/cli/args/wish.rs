@@ -113,6 +113,8 @@ impl From<ProfileArg> for Profile {
 /// A pin policy on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PinsArg {
+    /// core; a guest without passed-through devices floats if no cores are left for it
+    Auto,
     /// Successive vCPUs on the threads of one core; the guest sees that core
     Core,
     /// First threads of all cores first, then second threads, as in nvidia-vm
@@ -124,6 +126,7 @@ pub enum PinsArg {
 impl From<PinsArg> for PinPolicy {
     fn from(arg: PinsArg) -> PinPolicy {
         match arg {
+            PinsArg::Auto => PinPolicy::Auto,
             PinsArg::Core => PinPolicy::Core,
             PinsArg::Thread => PinPolicy::Thread,
             PinsArg::None => PinPolicy::None,

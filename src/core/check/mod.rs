@@ -60,6 +60,11 @@ pub fn is_on_others(rule: &str) -> bool {
     others::RULES.iter().chain(disks::RULES).any(|other| other.id == rule)
 }
 
+/// Whether a rule is about cores and memory that other domains have, too.
+pub fn is_on_shared(rule: &str) -> bool {
+    others::SHARED.iter().any(|other| other.id == rule)
+}
+
 /// Checks a domain against a host, what other domains hold, and the versions it will run on;
 /// `others` excludes the domain itself.
 pub fn check(

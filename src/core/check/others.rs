@@ -30,6 +30,12 @@ const MEMORY: Rule = Rule::warning(
     "memory on nodes that cannot hold it together with other domains' memory",
 );
 
+/// Those of cores and memory, which several can have at once, each slower.
+pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
+
+/// What helps where cores are held.
+const FREE_CORES: &str = "`gpuvm plan` finds cores that nobody holds";
+
 /// Rules of this module.
 pub const RULES: &[Rule] = &[DEVICE, PCPU, CORE, HELPER, MEMORY];
 
@@ -57,19 +63,24 @@ fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report
         let Some(there) = super::memory::memory_of(topology, &nodes) else { continue };
         let inside = |held: &&Held| held.memory.iter().any(|(on, _)| within(on, &nodes));
         let holders: Vec<&Held> = others.domains.iter().filter(inside).collect();
-        let taken: MemSize = holders
-            .iter()
-            .flat_map(|held| held.memory.iter().filter(|(on, _)| within(on, &nodes)))
-            .map(|(_, memory)| *memory)
-            .sum();
-        if wanted <= there && wanted + taken > there {
-            let names: Vec<String> = holders.iter().take(4).map(|held| name(held)).collect();
-            let message = format!(
-                "{wanted} are bound to node {nodes}, which has {there}, and {taken} of it are \
-                 bound by {}",
-                names.join(", ")
-            );
-            report.add(&MEMORY, spot, message, "ask for less, or never run them together");
+        let bound = |held: &Held| -> MemSize {
+            let own = held.memory.iter().filter(|(on, _)| within(on, &nodes));
+            own.map(|(_, memory)| *memory).sum()
+        };
+        let taken: MemSize = holders.iter().map(|held| bound(held)).sum();
+        if wanted > there || wanted + taken <= there {
+            continue;
+        }
+        let names: Vec<String> = holders.iter().take(4).map(|held| name(held)).collect();
+        let message = format!(
+            "{wanted} are bound to node {nodes}, which has {there}, and {taken} of it are bound by {}",
+            names.join(", ")
+        );
+        let yields = |held: &&&Held| held.yields() && held.huge_page_kib.is_none();
+        let yielded: MemSize = holders.iter().filter(yields).map(|held| bound(held)).sum();
+        match wanted + taken <= there + yielded {
+            true => report.note(&MEMORY, spot, message),
+            false => report.add(&MEMORY, spot, message, "ask for less, or never run them together"),
         }
     }
 }
@@ -131,7 +142,8 @@ impl Theirs {
 
 /// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned. An
 /// overlap with pcpus that the other domain merely floats over is a note: if it floats over all
-/// pcpus, no place is free of it, and the planner says so, too.
+/// pcpus, no place is free of it, and the planner says so, too. So is an overlap with cores that a
+/// stopped domain yields: `start` reports what is taken by then.
 fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
     let theirs = Theirs::of(topology, held);
     let split = theirs.cores.minus(&theirs.vcpus);
@@ -151,14 +163,20 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
     for (rule, sets, theirs, what) in rows {
         if let Some((first, shared)) = shared(sets.iter().copied(), theirs) {
             let message = format!("pcpus {shared} {what} {}", name(held));
-            report.add(rule, first.spot, message, "`gpuvm plan` finds cores that nobody holds");
+            match held.yields() {
+                true => report.note(rule, first.spot, message),
+                false => report.add(rule, first.spot, message, FREE_CORES),
+            }
         }
     }
     let wide = |set: &&&At<'t, CpuSet>| floats(topology, &set.value);
     // Guests that float over the same pcpus could be given cores of their own.
     if let Some((first, shared)) = shared(pins.iter().filter(wide).copied(), &theirs.floating) {
         let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
-        report.add(&PCPU, first.spot, message, "`gpuvm plan` finds cores that nobody holds");
+        match held.yields() {
+            true => report.note(&PCPU, first.spot, message),
+            false => report.add(&PCPU, first.spot, message, FREE_CORES),
+        }
     }
     let single: Vec<_> = pins.iter().filter(|set| !wide(set)).copied().collect();
     let rows = [

@@ -7,13 +7,15 @@ mod setting;
 mod sound;
 
 use crate::check::{self, Finding, InXml};
+use crate::cpuset::{NodeId, NodeSet};
 use crate::domain::DomainXml;
 use crate::domain::tests::examples::HAND;
 use crate::domain::tests::guests::hosts;
 use crate::domain::tests::readings::ODD;
 use crate::finding::Severity;
 use crate::golden::{compare, numbers};
-use crate::placement::Occupancy;
+use crate::memsize::MemSize;
+use crate::placement::{Held, Occupancy};
 use crate::topology::{Parts, Topology, file};
 use crate::versions::{Version, Versions};
 use defects::{DEFECTS, Defect};
@@ -233,6 +235,34 @@ proptest! {
             check::check(&domain, &host, &others, &Versions::default());
         }
     }
+}
+
+/// What is found in the correct domain beside another with these pins, and what is only noted, by rule.
+fn beside(other: &Held) -> (Vec<&'static str>, Vec<&'static str>) {
+    let domain = DomainXml::parse(GOOD).unwrap();
+    let others = Occupancy { domains: vec![other.clone()], ..Occupancy::default() };
+    let (found, notes) = check::judge(&domain, &dgx2(), &others, &Versions::default());
+    let found = found.iter().map(|finding| finding.rule).collect();
+    (found, notes.iter().map(|note| note.rule).collect())
+}
+
+#[test]
+fn what_a_domain_that_is_off_yields_is_only_noted() {
+    let held = DomainXml::parse(GOOD).unwrap().held(false).unwrap();
+    let off = Held { domain: "off".into(), devices: Vec::new(), ..held };
+    let (found, notes) = beside(&off);
+    assert_eq!(found, [""; 0]);
+    assert!(notes.contains(&"pcpu-held"), "{notes:?}");
+    for firm in [Held { active: true, ..off.clone() }, Held { autostart: true, ..off.clone() }] {
+        assert!(beside(&firm).0.contains(&"pcpu-held"));
+    }
+    // Its devices are its own, and wide pins are judged alike.
+    let gpu = DomainXml::parse(GOOD).unwrap().held(false).unwrap().devices;
+    assert_eq!(beside(&Held { devices: gpu, ..off.clone() }).0.first(), Some(&"device-held"));
+    let whole = vec![(NodeSet::of(NodeId(0)), MemSize::from_gib(1 << 20))];
+    let large = Held { memory: whole, vcpu_pins: Vec::new(), emulator_pin: None, ..off };
+    assert!(beside(&large).1.contains(&"memory-held"));
+    assert!(beside(&Held { active: true, ..large }).0.contains(&"memory-held"));
 }
 
 #[test]

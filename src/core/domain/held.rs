@@ -15,7 +15,7 @@ const DEFAULT_HUGE_PAGE: MemSize = MemSize::from_kib(2048);
 impl DomainXml {
     /// Returns the host resources that the domain holds. Any libvirt domain can be read; a relevant
     /// value that cannot be parsed is an error, since a pcpu or device overlooked here would be
-    /// given away twice.
+    /// given away twice. A definition does not tell whether the domain starts with the host.
     pub fn held(&self, active: bool) -> Result<Held, DomainXmlError> {
         let claims = Claims::read(self);
         if let Some(fault) = claims.faults.first() {
@@ -51,6 +51,7 @@ impl DomainXml {
             devices: claims.passed.iter().map(|passed| passed.bdf.value).collect(),
             memory: bound_memory(&claims),
             huge_page_kib: page,
+            autostart: false,
             domain: claims.name,
         })
     }

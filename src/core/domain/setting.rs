@@ -188,11 +188,21 @@ pub enum Setting {
         /// The functions.
         devices: Vec<Bdf>,
     },
+    /// The file that the first serial port is written to as well, emptied at each start; none: it goes.
+    SerialLog {
+        /// The file.
+        path: Option<String>,
+    },
     /// What our metadata says was asked for, where there is any.
     Request {
         /// The wish.
         request: Box<Request>,
     },
+}
+
+/// The file that the serial console of a domain is written to, in the directory of the hypervisor's logs.
+pub fn serial_log_path(dir: &str, name: &str) -> String {
+    format!("{dir}/{name}-serial.log")
 }
 
 impl Setting {
@@ -261,6 +271,14 @@ impl Setting {
                 let seats =
                     names.flat_map(|name| devices.iter().map(move |bdf| (name, bdf))).map(seat);
                 domain.child(Fragment::new("devices").if_there().children(seats))
+            }
+            Setting::SerialLog { path } => {
+                let log = match path {
+                    Some(path) => Fragment::new("log").attr("file", path).attr("append", "off"),
+                    None => Fragment::gone("log"),
+                };
+                let serial = Fragment::new("serial").nth(0).if_there().child(log);
+                domain.child(Fragment::new("devices").if_there().child(serial))
             }
             Setting::Request { request } => {
                 let guest = Fragment::new("gpuvm:guest").if_there().child(shape::request(request));

@@ -8,7 +8,7 @@ use super::slots::{Slots, first};
 use super::taken::Taken;
 use super::{Occupancy, PlanError, Topic, plan};
 use crate::bdf::Bdf;
-use crate::request::{GpuWish, Request};
+use crate::request::{GpuWish, PinPolicy, Request};
 use crate::topology::{Topology, Trust};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -169,6 +169,11 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     let mut fit = Fit { guests: 0, shares: false };
     while fit.guests < most {
         let Ok(placement) = plan(topology, &held, request) else { return fit };
+        // Any number floats; one is said to fit where `create` makes one.
+        if fit.guests > 0 && request.pins == PinPolicy::Auto && placement.pins() == PinPolicy::None
+        {
+            return fit;
+        }
         if fit.guests == 0 {
             fit.shares = placement.reasons.iter().any(|reason| reason.choice == Topic::Trust);
         }

@@ -38,7 +38,7 @@ pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> 
     let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
     let step = match request.pins {
         PinPolicy::None => cells.saturating_mul(request.threads.unwrap_or(1)).max(1),
-        PinPolicy::Core | PinPolicy::Thread => 1,
+        PinPolicy::Auto | PinPolicy::Core | PinPolicy::Thread => 1,
     };
     Some(MOST_VCPUS - MOST_VCPUS % step)
 }

@@ -33,6 +33,7 @@ mod pick;
 pub mod reason;
 mod score;
 mod search;
+mod short;
 mod shortage;
 mod slots;
 mod taken;
@@ -259,7 +260,14 @@ impl Placement {
         self.cells.iter().map(|cell| cell.memory_kib).sum()
     }
 
-    /// Returns what a guest of this plan will hold once it is defined; it does not run yet.
+    /// How it is pinned, where that was left to the planner.
+    pub fn pins(&self) -> PinPolicy {
+        let pinned = self.vcpu_pins.iter().any(|pin| !pin.is_empty());
+        if pinned { PinPolicy::Core } else { PinPolicy::None }
+    }
+
+    /// Returns what a guest of this plan will hold once it is defined. It does not run yet, and
+    /// counts as one that will.
     pub fn held(&self, name: &str) -> Held {
         let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
         Held {
@@ -271,6 +279,7 @@ impl Placement {
             devices: self.devices.clone(),
             memory: self.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
             huge_page_kib: self.huge_pages.map(PageSize::size),
+            autostart: true,
         }
     }
 
@@ -332,6 +341,15 @@ pub fn check_model(topology: &Topology, name: &str) -> Result<(), PlanError> {
 
 /// Finds a guest's place.
 pub fn plan(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+) -> Result<Placement, PlanError> {
+    short::plan(topology, held, request)
+}
+
+/// Finds a place beside all that is held, pinned or not, on the pages that are asked for or the best.
+fn on_pages(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,

@@ -230,6 +230,25 @@ impl<'a> Taken<'a> {
         by_domain.iter().map(line).collect()
     }
 
+    /// Domains that yield cores among these pcpus, with the pcpus.
+    pub(super) fn yielded_cores(&self, pcpus: &CpuSet) -> Vec<(String, CpuSet)> {
+        let yielding = self.domains.iter().filter(|domain| domain.yields());
+        let shared = yielding.map(|domain| (domain.domain.clone(), self.own(domain).and(pcpus)));
+        shared.filter(|(_, pcpus)| !pcpus.is_empty()).collect()
+    }
+
+    /// Domains that yield memory on nodes at these places.
+    pub(super) fn yielded_memory(&self, nodes: &[usize]) -> Vec<String> {
+        let on =
+            |at: &u32| nodes.iter().any(|&node| self.memory[node].iter().any(|(d, _)| d == at));
+        let yields = |at: &u32| {
+            let domain = &self.domains[*at as usize];
+            domain.yields() && domain.huge_page_kib.is_none()
+        };
+        let all = 0..u32::try_from(self.domains.len()).unwrap_or(NOBODY);
+        all.filter(yields).filter(on).map(|at| self.domains[at as usize].domain.clone()).collect()
+    }
+
     /// Returns the domains that run, or may run, on these pcpus.
     pub(super) fn floating_over(&self, pcpus: impl FnOnce() -> CpuSet) -> Vec<&'a str> {
         if self.floating.is_empty() {

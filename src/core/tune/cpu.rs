@@ -6,6 +6,7 @@ use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
 use crate::domain::edit::DomainEdit;
+use crate::domain::setting::serial_log_path;
 use crate::domain::setting::{AddressBits, Setting};
 use crate::domain::{DomainXml, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
@@ -26,7 +27,8 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     invtsc(work)?;
     kvm_hints(work)?;
     window(work)?;
-    balloon(work)
+    balloon(work)?;
+    serial_log(work)
 }
 
 /// Tunes huge pages and preallocation of memory.
@@ -379,6 +381,22 @@ fn hole(xml: &DomainXml) -> Option<MemSize> {
     let hole = devices.children("controller").find_map(|found| found.child("pcihole64"))?;
     let unit = hole.attr("unit");
     crate::domain::read::memory(&hole.text(), unit.as_deref()).ok()
+}
+
+/// The file that the serial console is written to. One that is there stays, wherever it is.
+fn serial_log(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = ItemName::SerialLog;
+    let devices = work.xml.root().child("devices");
+    let serial = devices.and_then(|devices| devices.children("serial").next());
+    let logs = serial.map(|serial| serial.child("log").is_some());
+    match (&work.given.items.serial_log, logs) {
+        (Item::To(dir), Some(false)) => {
+            let path = Some(serial_log_path(dir, &work.xml.name()));
+            work.set(item, Setting::SerialLog { path })
+        }
+        (Item::Off, Some(true)) => work.set(item, Setting::SerialLog { path: None }),
+        _ => Ok(()),
+    }
 }
 
 /// Tunes the memory balloon.

@@ -46,6 +46,8 @@ impl<T> Item<T> {
 /// The order in which vCPUs are pinned to the threads of cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinOrder {
+    /// As [`PinOrder::Core`]; not at all where cores are short, as of a new guest.
+    Auto,
     /// Successive vCPUs on the threads of one core.
     Core,
     /// First the first threads of all cores.
@@ -126,6 +128,8 @@ pub struct Items {
     pub invtsc: Item<Never>,
     /// Memory balloon.
     pub balloon: Item<Virtio>,
+    /// The file that the serial console is written to: its directory; on: the one that the hypervisor keeps logs in.
+    pub serial_log: Item<String>,
     /// Settings that were not named, so that in guests of ours they follow the request of their
     /// creation.
     pub unnamed: BTreeSet<ItemName>,
@@ -164,6 +168,7 @@ impl Items {
             cpu_cache: Item::On,
             invtsc: Item::On,
             balloon: Item::On,
+            serial_log: Item::On,
             unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells, ItemName::Pcie].into(),
         }
     }
@@ -229,6 +234,7 @@ pub enum ItemName {
     CpuCache,
     Invtsc,
     Balloon,
+    SerialLog,
     Request,
 }
 
@@ -263,6 +269,7 @@ impl ItemName {
             ItemName::CpuCache => "cpu-cache",
             ItemName::Invtsc => "invtsc",
             ItemName::Balloon => "balloon",
+            ItemName::SerialLog => "serial-log",
             ItemName::Request => "request",
         }
     }

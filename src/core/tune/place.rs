@@ -99,6 +99,10 @@ fn as_sized(guest: &Guest<'_>, request: Request, given: &Given<'_>) -> Option<Pl
 /// Plans freely, then on the cores that the domain has, and takes these if they are as good.
 fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Placement, TuneError> {
     let Given { topology, others, .. } = *given;
+    if request.pins == PinPolicy::Auto {
+        let pins = plan(topology, others, request)?.pins();
+        return chosen(guest, &Request { pins, ..request.clone() }, given);
+    }
     if request.pins == PinPolicy::None {
         return Ok(plan(topology, others, request)?);
     }

@@ -6,7 +6,7 @@ use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::domain::claims::Claims;
 use crate::domain::setting::Setting;
-use crate::request::{CellWish, Request};
+use crate::request::{CellWish, PinPolicy, Request};
 
 /// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
@@ -27,7 +27,12 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         request.huge_pages = wish.huge_pages;
     }
     if !items.pins.is_kept() {
-        request.pins = wish.pins;
+        request.pins = match wish.pins {
+            PinPolicy::Auto if request.pins == PinPolicy::Auto => PinPolicy::Auto,
+            PinPolicy::Auto if claims.vcpu_pins.is_empty() => PinPolicy::None,
+            PinPolicy::Auto => PinPolicy::Core,
+            pins => pins,
+        };
     }
     match items.cells {
         cells if items.is_as_asked(ItemName::Cells, &cells) => {}

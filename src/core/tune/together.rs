@@ -36,11 +36,13 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
 /// next start.
 fn replace(occupancy: &mut Occupancy, name: &str, tuned: &Tuned) {
     let Ok(new) = tuned.after.held(false) else { return };
-    let active = occupancy.domains.iter().any(|held| held.domain == name && held.active);
+    let own = || occupancy.domains.iter().filter(|held| held.domain == name);
+    let active = own().any(|held| held.active);
+    let autostart = own().any(|held| held.autostart);
     if !active {
         occupancy.domains.retain(|held| held.domain != name);
     }
-    let new = Held { active, ..new };
+    let new = Held { active, autostart, ..new };
     if !occupancy.domains.contains(&new) {
         occupancy.domains.push(new);
     }

@@ -179,6 +179,7 @@ impl<'t> Guest<'t> {
     fn policy(&self, given: &Given<'_>) -> Result<PinPolicy, TuneError> {
         match given.items.pins {
             Item::On | Item::To(PinOrder::Core) => return Ok(PinPolicy::Core),
+            Item::To(PinOrder::Auto) => return Ok(PinPolicy::Auto),
             Item::To(PinOrder::Thread) => return Ok(PinPolicy::Thread),
             Item::Off => return Ok(PinPolicy::None),
             Item::Keep => {}

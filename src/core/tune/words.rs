@@ -152,6 +152,10 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             let model = devices("memballoon").next().and_then(|balloon| balloon.attr("model"));
             model.unwrap_or_else(|| "libvirt's default".into()).into_owned()
         }
+        ItemName::SerialLog => {
+            let log = devices("serial").find_map(|serial| serial.child("log")?.attr("file"));
+            log.map_or("none".into(), |file| file.into_owned())
+        }
         ItemName::Request => {
             let record = xml.record().ok().flatten();
             record.map_or("nothing".into(), |record| wish(&record.request))
@@ -170,6 +174,7 @@ pub(super) fn has_agent(xml: &DomainXml) -> bool {
 /// Describes the parts of a request that settings may change.
 fn wish(request: &Request) -> String {
     let pins = match request.pins {
+        PinPolicy::Auto => "pins by core where cores are free",
         PinPolicy::Core => "pins by core",
         PinPolicy::Thread => "pins by thread",
         PinPolicy::None => "no pins",

@@ -118,6 +118,7 @@ impl Plan<'_> {
     fn pins(&mut self, request: &Request, defined: &Guest<'_>) {
         let alone = defined.vcpu_pins.iter().filter(|pin| pin.cpuset.value.len() == 1).count();
         let (expected, found) = match request.pins {
+            PinPolicy::Auto => return,
             PinPolicy::Core | PinPolicy::Thread => (defined.vcpus.value as usize, alone),
             PinPolicy::None => (0, defined.vcpu_pins.len()),
         };

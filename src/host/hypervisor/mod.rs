@@ -24,6 +24,7 @@ use gpuvm_core::network::GuestAddress;
 use gpuvm_core::versions::Versions;
 use machine::{Identity, Machine};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -250,6 +251,10 @@ pub trait Hypervisor {
     fn has_guests_here(&self) -> bool {
         self.machine().is_here() && !machine::is_test(self.uri())
     }
+    /// The directory of this machine that it keeps the logs of guests in; none: it keeps none here.
+    fn log_dir(&self) -> Option<PathBuf> {
+        None
+    }
     /// The versions of the components that guests run on, as far as reported.
     fn versions(&self) -> Versions {
         Versions::default()
@@ -335,6 +340,11 @@ pub trait Hypervisor {
     ) -> Result<String, HypervisorError>;
     /// Whether a domain starts with the host.
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
+    /// Names of the domains that are started with the host; of a driver that cannot tell, all.
+    fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
+        let names = self.domains()?.into_iter().map(|row| row.name);
+        Ok(names.filter(|name| self.autostart(name).unwrap_or(true)).collect())
+    }
     /// Attaches to the first console of a running guest; `force` takes it over from another user.
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
     /// Returns the addresses of a running guest known now; none is not an error. For each interface

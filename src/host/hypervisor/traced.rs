@@ -15,6 +15,7 @@ use gpuvm_core::domain::guest::Abilities;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use gpuvm_core::versions::Versions;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -191,8 +192,14 @@ impl Hypervisor for Traced {
         let what = format_args!("ask the agent of domain `{name}`");
         told(Reads, what, || self.inner.ask_agent(name, command, wait))
     }
+    fn log_dir(&self) -> Option<PathBuf> {
+        self.inner.log_dir()
+    }
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         told(Reads, format_args!("autostart of domain `{name}`"), || self.inner.autostart(name))
+    }
+    fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
+        told(Reads, format_args!("domains that start with the host"), || self.inner.autostarted())
     }
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {
         let what = format_args!("attach to the console of domain `{name}`");

@@ -57,8 +57,7 @@ pub struct Extra {
 
 /// Renders a planned guest's domain XML from its template.
 pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result<DomainXml> {
-    let architecture = planned.topology.machine().architecture.as_deref();
-    let mut xml = template(wanted.template.as_deref(), architecture)?;
+    let mut xml = template_of(wanted, &planned.topology)?;
     let record = Record {
         request: planned.request.clone(),
         made: extra.made.clone(),
@@ -83,11 +82,15 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
     Ok(xml)
 }
 
+/// The template that a guest is made of, before it becomes the guest.
+pub fn template_of(wanted: &GuestRequest, topology: &Topology) -> Result<DomainXml> {
+    template(wanted.template.as_deref(), topology.machine().architecture.as_deref())
+}
+
 /// Refuses a template for another processor architecture than the host's, such as the built-in one
 /// on hosts of an architecture without one.
 pub fn refuse_foreign(wanted: &GuestRequest, topology: &Topology) -> Result<()> {
-    let architecture = topology.machine().architecture.as_deref();
-    let xml = template(wanted.template.as_deref(), architecture)?;
+    let xml = template_of(wanted, topology)?;
     Ok(check_architecture(&xml, wanted.virt, topology)?)
 }
 

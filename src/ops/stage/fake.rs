@@ -31,6 +31,8 @@ pub struct Fake {
     pub live: RefCell<BTreeMap<String, String>>,
     /// Domains that have crashed and kept their process.
     pub crashed: RefCell<BTreeSet<String>>,
+    /// Domains that start with the host.
+    pub autostarts: RefCell<BTreeSet<String>>,
     /// Domains that cannot be read, and why.
     pub unreadable: RefCell<BTreeMap<String, HypervisorErrorKind>>,
     /// Domains whose definition does not outlive them.
@@ -265,8 +267,8 @@ impl Hypervisor for Fake {
         let answer = answer.map(|(_, answer)| format!("{{\"return\":{answer}}}"));
         answer.ok_or_else(|| absent("agent"))
     }
-    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
-        Ok(false)
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        Ok(self.autostarts.borrow().contains(name))
     }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         Err(absent("console"))

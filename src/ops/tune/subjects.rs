@@ -23,6 +23,7 @@ use crate::world::World;
 use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The reason a domain is not tuned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -51,6 +52,8 @@ pub struct Subjects {
     disks: BTreeMap<String, DiskIo>,
     /// The features of the hypervisor.
     abilities: Abilities,
+    /// Where it keeps logs of guests; none: they are not tuned on it, or it keeps none here.
+    log_dir: Option<PathBuf>,
     /// The versions of the hypervisor.
     versions: Versions,
     /// The converted disks of each, or the reason they are not converted.
@@ -89,6 +92,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         occupancy,
         disks: BTreeMap::new(),
         abilities: Abilities::default(),
+        log_dir: None,
         versions: Versions::default(),
         conversions: Vec::new(),
         networks: wanted.networks.iter().map(|wish| (wish.clone(), false)).collect(),
@@ -98,6 +102,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
         let passes = subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
+        subjects.log_dir = hypervisor.log_dir().filter(|_| !files);
         subjects.networks = networks(&wanted.networks, &*hypervisor)?;
         subjects.versions = hypervisor.versions();
         if hypervisor.machine().is_here() && !recorded {
@@ -267,6 +272,10 @@ impl Subjects {
     pub fn tune(&self, world: &World, wanted: &Tune) -> Result<Vec<Result<Tuned, TuneError>>> {
         let mut items = wanted.items.clone();
         items.networks = self.networks.clone();
+        if items.serial_log == Item::On {
+            let dir = self.log_dir.as_ref().and_then(|dir| dir.to_str());
+            items.serial_log = dir.map_or(Item::Keep, |dir| Item::To(dir.to_owned()));
+        }
         let converted = self.conversions.iter().flatten().flatten();
         items.convert = converted.map(|one| (one.path.clone(), one.converted.clone())).collect();
         let given = Given {

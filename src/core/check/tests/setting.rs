@@ -64,7 +64,7 @@ pub fn set(text: &str) -> CpuSet {
 
 /// Adds another domain.
 pub fn other(setting: &mut Setting, change: fn(&mut Held)) {
-    let mut held = Held { domain: "train-b".into(), ..Held::default() };
+    let mut held = Held { domain: "train-b".into(), autostart: true, ..Held::default() };
     change(&mut held);
     setting.others.domains.push(held);
 }

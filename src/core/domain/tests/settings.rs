@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 24;
+pub const VARIANTS: usize = 25;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -40,6 +40,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::CpuCache { .. } => 21,
         Setting::Migratable { .. } => 22,
         Setting::RemapInterrupts { .. } => 23,
+        Setting::SerialLog { .. } => 24,
     }
 }
 
@@ -259,6 +260,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
 +    </iommu>",
         ),
         (Setting::NoPciHole, ""),
+        (Setting::SerialLog { path: Some("/l/a-serial.log".into()) }, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
         // Guests made by others get no record of a request.
         (Setting::Request { request: Box::new(Request::for_gpus(1)) }, ""),

@@ -4,6 +4,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::placement::explain::{count, domains, list};
 use crate::request::Profile;
+use crate::shell::word;
 use std::fmt;
 
 /// Why a guest sees fewer threads of a core than the host has.
@@ -91,6 +92,13 @@ pub enum CoreReason {
         /// Domain names.
         domains: Vec<String>,
     },
+    /// Cores of domains that are off, where no others are free.
+    Yielded {
+        /// Domains, with their pcpus that the guest has too.
+        cores: Vec<(String, CpuSet)>,
+    },
+    /// Pins were left to the planner, and no cores are free.
+    NoneLeft,
     /// The kernel reports no node for a GPU.
     NodeUnknown {
         /// The GPU.
@@ -235,6 +243,10 @@ impl fmt::Display for CoreReason {
                 "{} may run on the same pcpus: not pinned to single cores",
                 domains(names.iter().map(String::as_str))
             ),
+            CoreReason::Yielded { cores } => yielded(f, cores),
+            CoreReason::NoneLeft => f.write_str(
+                "no core is left for it alone, so it is not pinned and shares all pcpus with other guests",
+            ),
             CoreReason::NodeUnknown { gpu, from } => {
                 write!(f, "the kernel names no node of {gpu}; its cores are taken from node {from}")
             }
@@ -341,6 +353,27 @@ impl CoreReason {
             _ => Ok(()),
         }
     }
+}
+
+/// The words for cores that are also of domains that are off.
+fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Result {
+    let lent = |(name, pcpus): &(String, CpuSet)| {
+        let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
+        let verb = if pcpus.len() == 1 { "belongs" } else { "belong" };
+        format!("{noun} {pcpus} {verb} to domain `{name}`, which is off")
+    };
+    let tunes =
+        cores.iter().map(|(name, _)| format!("`gpuvm tune {} --all --pins auto`", word(name)));
+    let (they, move_it) = match cores.len() {
+        1 => ("it", "moves it before it starts"),
+        _ => ("them", "move them before they start"),
+    };
+    write!(
+        f,
+        "{}; no other core is free, and both slow down if they run beside {they}: {} {move_it}",
+        list(cores.iter().map(lent)),
+        list(tunes)
+    )
 }
 
 /// Writes the text for the cores of a node.

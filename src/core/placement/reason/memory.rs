@@ -3,7 +3,7 @@
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::placement::NodePages;
-use crate::placement::explain::{count, list};
+use crate::placement::explain::{count, domains, list};
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words::are;
 use std::fmt;
@@ -52,6 +52,11 @@ pub enum NoPages {
 /// A reason for memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryReason {
+    /// Memory of domains that are off, where no other is left.
+    Yielded {
+        /// Their names.
+        domains: Vec<String>,
+    },
     /// The requested amount.
     Asked {
         /// The amount.
@@ -203,6 +208,12 @@ impl fmt::Display for MemoryReason {
                 let gpus = count(*gpus, "GPU");
                 write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")
             }
+            MemoryReason::Yielded { domains: names } => write!(
+                f,
+                "memory of {}, which {} off, counts as free: not all of them can run beside this guest",
+                domains(names.iter().map(String::as_str)),
+                are(names.len())
+            ),
             MemoryReason::NoMemory { node, from } => {
                 write!(f, "node {node} has no memory; it is taken from node {from}, the nearest")
             }

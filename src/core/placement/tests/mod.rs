@@ -9,6 +9,7 @@ mod edges;
 mod extras;
 mod nearest;
 mod properties;
+mod short;
 mod slots;
 mod sound;
 pub(crate) mod testhost;

@@ -22,6 +22,9 @@ use virt::sys;
 /// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
+/// Where the system's libvirt keeps the logs of guests of QEMU.
+const LOG_DIR: &str = "/var/log/libvirt/qemu";
+
 /// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
@@ -266,6 +269,20 @@ impl Hypervisor for Libvirt {
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         let doing = format!("read whether domain `{name}` starts with the host");
         self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
+    }
+
+    fn log_dir(&self) -> Option<PathBuf> {
+        // That of libvirt's packages; a daemon of somebody's own may have another, which nobody tells.
+        let dir = PathBuf::from(LOG_DIR);
+        let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
+        (is_system && self.has_guests_here() && dir.is_dir()).then_some(dir)
+    }
+
+    fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
+        let doing = format!("list the domains of {} that start with the host", self.uri);
+        let flags = sys::VIR_CONNECT_LIST_DOMAINS_AUTOSTART;
+        let listed = self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e))?;
+        Ok(listed.iter().filter_map(|domain| domain.name().ok()).collect())
     }
 
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {

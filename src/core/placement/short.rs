@@ -1,0 +1,113 @@
+//! Where cores or memory are short: what domains that are off yield is taken, and guests whose pins are left to the planner
+//! float. Whoever has a place beside all domains gets that.
+
+use super::reason::{CoreReason, MemoryReason};
+use super::taken::Taken;
+use super::{Because, Held, NodeSet, Occupancy, Placement, PlanError, Reason, Topic, on_pages};
+use crate::cpuset::CpuSet;
+use crate::memsize::MemSize;
+use crate::request::{CellWish, PinPolicy, Profile, Request};
+use crate::topology::Topology;
+
+/// Finds a guest's place.
+pub(super) fn plan(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+) -> Result<Placement, PlanError> {
+    let is_auto = request.pins == PinPolicy::Auto;
+    let pinned = |pins| Request { pins, ..request.clone() };
+    let by_core = pinned(PinPolicy::Core);
+    let firm = if is_auto { &by_core } else { request };
+    let refused = match on_pages(topology, held, firm) {
+        Err(refused @ (PlanError::Taken { .. } | PlanError::Impossible { .. })) => refused,
+        answer => return answer,
+    };
+    let free = held.without_yielded();
+    let is_taken = matches!(refused, PlanError::Taken { .. });
+    let beside = |request: &Request| {
+        let found = on_pages(topology, free.as_ref().filter(|_| is_taken)?, request).ok()?;
+        Some(with_lenders(found, topology, held))
+    };
+    if let Some(found) = beside(firm) {
+        return Ok(found);
+    }
+    if is_auto && may_float(topology, held, request) {
+        let floating = pinned(PinPolicy::None);
+        let found = on_pages(topology, held, &floating).ok().or_else(|| beside(&floating));
+        if let Some(mut found) = found {
+            found.reasons.push(compromise(Topic::Pins, CoreReason::NoneLeft));
+            return Ok(found);
+        }
+    }
+    Err(refused)
+}
+
+/// Whether a guest may float where cores are short: it passes nothing through, says nothing of cores, fits on the host's
+/// pcpus, and disturbs nobody who does.
+fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
+    let extras = &request.extras;
+    let passed = request.gpus.number() as usize
+        + extras.nics.number()
+        + extras.vfs.number()
+        + extras.nvmes.number();
+    let says_nothing = request.threads.is_none()
+        && request.reserve.cores == 0
+        && matches!(request.cells, CellWish::Auto | CellWish::Count(1))
+        && request.profile != Profile::NvidiaVm;
+    let fits = request.vcpus.is_none_or(|vcpus| vcpus as usize <= topology.pcpus().len());
+    let has_cores = |held: &Held| {
+        let pinned = held.vcpu_pins.iter().any(|pin| !super::floats(topology, pin));
+        !held.yields() && !held.devices.is_empty() && pinned
+    };
+    passed == 0 && says_nothing && fits && !held.domains.iter().any(has_cores)
+}
+
+/// Says whose cores and memory a place takes that stay theirs until somebody else has them.
+fn with_lenders(mut found: Placement, topology: &Topology, held: &Occupancy) -> Placement {
+    let taken = Taken::new(topology, held);
+    let helpers = found.iothread_pins.iter().chain([&found.emulator_pin]);
+    let pcpus = found.vcpu_pins.iter().chain(helpers);
+    let pcpus = pcpus.fold(CpuSet::new(), |all, pin| all.or(pin));
+    let cores = taken.yielded_cores(&pcpus);
+    let nodes = short_nodes(&found, topology, &taken, cores.is_empty());
+    let memory = taken.yielded_memory(&nodes);
+    if !cores.is_empty() {
+        found.reasons.push(compromise(Topic::Pins, CoreReason::Yielded { cores }));
+    }
+    if !memory.is_empty() {
+        let reason = MemoryReason::Yielded { domains: memory };
+        found.reasons.push(compromise(Topic::Memory, reason));
+    }
+    found
+}
+
+/// Places of nodes whose memory does not last for a guest and all that is there; `all`: of all that it has memory on.
+fn short_nodes(found: &Placement, topology: &Topology, taken: &Taken<'_>, all: bool) -> Vec<usize> {
+    let mut short = Vec::new();
+    for cell in &found.cells {
+        let nodes = places(topology, &cell.host_nodes);
+        let left = |at: &usize| topology.nodes()[*at].memory_kib.saturating_sub(taken.memory(*at));
+        let left: MemSize = nodes.iter().map(left).sum();
+        if all || left < cell.memory_kib {
+            short.extend(nodes);
+        }
+    }
+    short.sort_unstable();
+    short.dedup();
+    short
+}
+
+/// Places of nodes with memory that a cell bound to these may have it on; bound to none: all.
+fn places(topology: &Topology, bound: &NodeSet) -> Vec<usize> {
+    let on = |at: &usize| {
+        let node = &topology.nodes()[*at];
+        !node.memory_kib.is_zero() && (bound.is_empty() || bound.contains(node.os_index))
+    };
+    (0..topology.nodes().len()).filter(on).collect()
+}
+
+/// A reason that is a compromise.
+fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
+    Reason { choice, because: because.into(), compromise: true }
+}
