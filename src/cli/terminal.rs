@@ -39,7 +39,13 @@ impl Reporter for Screen {
     }
 
     fn bytes(&self, through: u64, of: u64) {
-        if of == 0 { self.bar().clear() } else { self.bar().set(through, of) }
+        if of == 0 {
+            return self.bar().clear();
+        }
+        let line = self.bar().set(through, of);
+        if let Some(line) = line {
+            self.output.progress(&line);
+        }
     }
 
     fn leads_away(&self, uri: &str) {

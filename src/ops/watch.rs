@@ -1,15 +1,18 @@
 //! The watch over a run of steps: the signals that ask to stop, the host's lock, and progress
 //! reports.
 
+mod ticker;
+
 use crate::apply::{Heard, HostLock, Interrupt, LockError, Observer, Step, StepError};
 use crate::error::Result;
 use crate::reporter::Reporter;
 use nix::sys::signal::Signal;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
+use ticker::Ticker;
 
 /// Reports steps as progress, and signals.
 pub struct Watch {
@@ -23,6 +26,8 @@ pub struct Watch {
     state: Option<PathBuf>,
     /// How long to wait for it.
     wait: Duration,
+    /// Who tells of the step that goes on.
+    ticker: Option<Ticker>,
 }
 
 /// How long the undoing of a change waits for another change of the host; then it is undone without
@@ -48,7 +53,14 @@ impl Watch {
             });
         };
         let interrupt = Interrupt::hold(Box::new(tell))?;
-        Ok(Watch { reporter, interrupt, lock: None, state: None, wait: Duration::ZERO })
+        Ok(Watch {
+            reporter,
+            interrupt,
+            lock: None,
+            state: None,
+            wait: Duration::ZERO,
+            ticker: None,
+        })
     }
 
     /// The same with the lock in the caller's directory.
@@ -59,6 +71,7 @@ impl Watch {
 
     /// Clears the progress bar at the end of a long step.
     pub fn clear(&mut self) {
+        self.ticker = None;
         self.reporter.bytes(0, 0);
     }
 
@@ -99,7 +112,19 @@ impl Watch {
 
 impl Observer for Watch {
     fn doing(&mut self, step: &Step) {
+        self.ticker = None;
         self.reporter.progress(&step.to_string());
+        if let Step::StartDomain { uuid: Some(uuid), .. } = step {
+            self.ticker = Ticker::of_start(&self.reporter, uuid.clone());
+        }
+    }
+
+    fn grows(&mut self, path: &Path, bytes: u64) {
+        self.ticker = Some(Ticker::of_file(&self.reporter, path, bytes));
+    }
+
+    fn done(&mut self) {
+        self.ticker = None;
     }
 
     fn note(&mut self, text: &str) {
@@ -136,6 +161,7 @@ impl Observer for Watch {
     }
 
     fn undoing(&mut self, step: &Step) {
+        self.ticker = None;
         self.reporter.progress(&format!("undo: {step}"));
     }
 

@@ -161,6 +161,10 @@ pub trait Observer {
     fn doing(&mut self, step: &Step);
     /// Progress of the current step: `through` of `bytes` bytes.
     fn progress(&mut self, _through: u64, _bytes: u64) {}
+    /// A step waits for the hypervisor, which has a file grow to about so many bytes meanwhile.
+    fn grows(&mut self, _path: &std::path::Path, _bytes: u64) {}
+    /// The step that was begun is over.
+    fn done(&mut self) {}
     /// A note on the current step.
     fn note(&mut self, _text: &str) {}
     /// Something is left as it is, because it belongs to somebody else by now.
@@ -266,7 +270,9 @@ impl<'a> Transaction<'a> {
             Ok(())
         };
         let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
-        match perform::perform(step, self.hypervisor, self.observer, &mut ours) {
+        let performed = perform::perform(step, self.hypervisor, self.observer, &mut ours);
+        self.observer.done();
+        match performed {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
             }

@@ -12,11 +12,12 @@ use super::{
     needed, ours, owner, pages,
 };
 use crate::fsroot::FsRoot;
-use crate::hypervisor::storage::Progress;
+use crate::hypervisor::storage::{NewVolume, Progress};
 use crate::hypervisor::{
     AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
 };
 use crate::identity::{Identity, Mark, Proof};
+use gpuvm_core::domain::guest::VolumeRef;
 use gpuvm_core::image::Summing;
 use std::io::Read;
 use std::path::Path;
@@ -194,9 +195,11 @@ pub(super) fn perform(
             hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?
         }
         Step::MakeVolume { pool, volume, from: None } => {
+            grows(hypervisor, observer, (pool, volume), None);
             hypervisor.storage().make_volume(pool, volume)?;
         }
         Step::MakeVolume { pool, volume, from: Some(from) } => {
+            grows(hypervisor, observer, (pool, volume), Some(from));
             hypervisor.storage().copy_volume(pool, volume, (&from.pool, &from.name))?;
         }
         Step::GrowVolume { pool, name, bytes } => {
@@ -249,6 +252,35 @@ pub(super) fn perform(
         })?,
     }
     Ok(())
+}
+
+/// A volume whose making is told of as it grows; smaller ones are made in no time.
+const LARGE: u64 = 1 << 30;
+
+/// Says which file grows while libvirt makes a volume that is filled, or copied `from` another.
+fn grows(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (pool, volume): (&str, &NewVolume),
+    from: Option<&VolumeRef>,
+) {
+    let is_long = volume.capacity_bytes >= LARGE && (from.is_some() || volume.preallocated);
+    if !is_long || !hypervisor.has_guests_here() {
+        return;
+    }
+    // What cannot be told is not: the volume is made all the same.
+    let storage = hypervisor.storage();
+    let bytes = match from {
+        None => Some(volume.capacity_bytes),
+        Some(from) => {
+            let there = storage.volumes(&from.pool).unwrap_or_default().into_iter();
+            { there }.find(|other| other.name == from.name).map(|other| other.allocation_bytes)
+        }
+    };
+    let dir = storage.pools().unwrap_or_default().into_iter().find(|other| other.name == *pool);
+    if let (Some(bytes), Some(dir)) = (bytes, dir.and_then(|pool| pool.path)) {
+        observer.grows(&dir.join(&volume.name), bytes);
+    }
 }
 
 /// Changes a definition if it is unchanged since the plan: somebody else's edit is never lost.

@@ -2,6 +2,10 @@
 //! which devices it has open. Does not judge it. Data that this user may not read is reported as
 //! such, not guessed.
 
+mod filling;
+
+pub use filling::{Filling, filling};
+
 use crate::fsroot::{Dir, FsError, FsRoot};
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::memsize::MemSize;
