@@ -161,6 +161,7 @@ const PROVOKED: &[&str] = &[
     "restart nosuch --connect test:///default",
     "ip nosuch --connect test:///default",
     "console test --connect test:///default",
+    "logs test --connect test:///default",
     "ssh nosuch --print --connect test:///default",
     "cp README.md nosuch: --print --connect test:///default",
     "cp README.md CHANGELOG.md --connect test:///default",

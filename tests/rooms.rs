@@ -66,10 +66,10 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 29] = [
+const VERBS: [&str; 30] = [
     "capacity", "check", "console", "create", "delete", "device", "drive", "export", "fabric",
-    "gpu", "history", "host", "image", "ip", "list", "meta", "nccl", "network", "nic", "plan",
-    "recover", "restart", "seed", "show", "start", "stop", "tune", "undo", "verify",
+    "gpu", "history", "host", "image", "ip", "list", "logs", "meta", "nccl", "network", "nic",
+    "plan", "recover", "restart", "seed", "show", "start", "stop", "tune", "undo", "verify",
 ];
 
 /// Imports of a verb by another, with the file.

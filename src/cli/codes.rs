@@ -53,6 +53,7 @@ use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
@@ -130,6 +131,7 @@ static KNOWN: [Known; 77] = [
     known::<LinkError>(),
     known::<LoadError>(),
     known::<LockError>(),
+    known::<LogsError>(),
     known::<LstopoError>(),
     known::<MemSizeError>(),
     known::<NcclError>(),

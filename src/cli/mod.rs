@@ -30,6 +30,7 @@ pub mod image;
 pub mod ip;
 pub mod list;
 pub mod login;
+pub mod logs;
 pub mod manual;
 pub mod meta;
 pub mod names;
@@ -163,6 +164,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Restart(args) => restart::run(args, &cx),
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
+        Verb::Logs(args) => logs::run(args, &cx),
         Verb::Ssh(args) => login::ssh(args, &cx),
         Verb::Cp(args) => login::cp(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 58] = [
+const ALL: [Listed; 59] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -56,6 +56,7 @@ const ALL: [Listed; 58] = [
     ("gpuvm-image-added", document::<gpuvm_ops::images::add::Added>),
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
+    ("gpuvm-log", document::<gpuvm_ops::logs::GuestLog>),
     ("gpuvm-matrix", document::<crate::topology::Matrix>),
     ("gpuvm-nccl", document::<gpuvm_ops::nccl::Nccl>),
     ("gpuvm-nccl-installed", document::<gpuvm_ops::nccl::install::Installed>),

@@ -209,7 +209,7 @@ fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
 
 /// Returns the best address to reach a guest: one of its own NICs. An agent also reports bridges
 /// inside the guest.
-fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
+pub(crate) fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
     let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
     let own = addresses.into_iter().filter_map(|address| Some((nth(&address)?, address)));
     own.min_by_key(|(nth, address)| (address.ip.is_ipv6(), *nth)).map(|(_, address)| address)

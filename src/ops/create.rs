@@ -1,6 +1,7 @@
 //! `create`: defines and starts a planned guest, and waits for its address. It is created
 //! completely or not at all.
 
+mod machine;
 mod prepare;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,12 @@ pub enum CreateError {
         /// Why.
         why: String,
     },
+    /// The guest is to run by hardware virtualization, and the machine has no KVM.
+    #[error("this machine has no /dev/kvm, and the guest needs KVM")]
+    NoKvm,
+    /// The kernel is to serve the guest's NICs, and does not.
+    #[error("this machine has no /dev/vhost-net, which the guest's virtio NICs need")]
+    NoVhostNet,
 }
 
 impl Coded for CreateError {}

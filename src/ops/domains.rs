@@ -1,15 +1,24 @@
 //! Existing domains, whoever made them: a list of all, or one with all details.
 
-use crate::domain::view::{View, gpu_indexes, remembered};
+use crate::address::best;
+use crate::discover::process;
+use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::error::{Result, usage};
+use crate::fsroot::FsRoot;
 use crate::guest::find;
-use crate::hypervisor::{DomainState, DomainSummary, HypervisorErrorKind, XmlOf};
-use crate::network::GuestAddress;
+use crate::hypervisor::network::NetworkLease;
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::network::{AddressSource, GuestAddress};
 use crate::taken::{domains_of_files, is_active};
+use crate::verify::{Verify, verify};
 use crate::world::World;
+use gpuvm_core::finding::Severity;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A domain of a list.
 #[derive(Debug, Serialize)]
@@ -21,6 +30,24 @@ pub struct ListedDomain {
     /// What it holds; none: its definition cannot be understood.
     #[serde(flatten)]
     pub view: Option<View>,
+    /// The address to reach it by, as DHCP leases tell it; where more was asked for, also its agent and ARP.
+    pub address: Option<IpAddr>,
+    /// For how long it has run, in seconds; none: it does not, or not here, or more was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uptime_s: Option<u64>,
+    /// What `verify` finds of it; none: more was not asked for, or it cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verdict>,
+}
+
+/// How many findings `verify` has of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Verdict {
+    /// Errors.
+    pub errors: usize,
+    /// Warnings.
+    pub warnings: usize,
 }
 
 /// A domain, and all that is known of it.
@@ -42,8 +69,9 @@ pub struct ShownDomain {
 /// A domain with its definition, if that can be parsed.
 type Defined = (DomainSummary, Result<DomainXml, DomainXmlError>);
 
-/// Lists the domains of the hypervisor, or those in files of a recorded host. Each definition is read once.
-pub fn list(world: &World, files: &[PathBuf]) -> Result<Vec<ListedDomain>> {
+/// Lists the domains of the hypervisor, or those in files of a recorded host. Each definition is read once. `long`: with what
+/// takes longer, asked of each guest.
+pub fn list(world: &World, files: &[PathBuf], long: bool) -> Result<Vec<ListedDomain>> {
     let files = domains_of_files(world, files)?;
     if files.is_empty() && world.is_recorded() {
         return Err(usage(
@@ -52,11 +80,80 @@ pub fn list(world: &World, files: &[PathBuf]) -> Result<Vec<ListedDomain>> {
              libvirt of this machine",
         ));
     }
-    let domains = match files.is_empty() {
-        true => known(world)?,
-        false => files.into_iter().map(of_file).collect(),
+    if !files.is_empty() {
+        return Ok(listed(files.into_iter().map(of_file).collect(), world));
+    }
+    let mut rows = listed(known(world)?, world);
+    let hypervisor = world.hypervisor()?;
+    match long {
+        false => leased(&mut rows, &*hypervisor),
+        true => {
+            asked(&mut rows, &*hypervisor);
+            judged(&mut rows, world);
+        }
+    }
+    Ok(rows)
+}
+
+/// Adds the addresses that networks have leased: one question for each network that guests which run are on.
+fn leased(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
+    let mut leases: BTreeMap<String, Vec<NetworkLease>> = BTreeMap::new();
+    for row in rows.iter_mut().filter(|row| row.summary.state.has_guest()) {
+        let Some(view) = &row.view else { continue };
+        let mut known = Vec::new();
+        for NicView { mac, source } in &view.nics {
+            let given = leases.entry(source.clone()).or_insert_with(|| {
+                // A bridge, or an interface of the host, leases nothing.
+                hypervisor.networks().network_leases(source).unwrap_or_default()
+            });
+            let own = given.iter().filter(|lease| lease.mac == *mac);
+            let latest = own.max_by_key(|lease| (lease.ip.is_ipv4(), lease.expires_s));
+            known.extend(latest.map(|lease| GuestAddress {
+                mac: mac.clone(),
+                ip: lease.ip,
+                source: AddressSource::Lease,
+            }));
+        }
+        row.address = best(&macs(view), known).map(|address| address.ip);
+    }
+}
+
+/// Adds the addresses that any source knows, and for how long guests have run.
+fn asked(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
+    let root = hypervisor.has_guests_here().then(FsRoot::live).and_then(std::result::Result::ok);
+    let processes = root.as_ref().and_then(|root| process::all(root).ok()).unwrap_or_default();
+    for row in rows.iter_mut().filter(|row| row.summary.state.is_active()) {
+        let pid = processes.get(&row.summary.uuid.to_ascii_lowercase());
+        let age = root.as_ref().zip(pid).and_then(|(root, &pid)| process::age(root, pid));
+        row.uptime_s = age.map(|age| age.as_secs());
+        let Some(view) = row.view.as_ref().filter(|_| row.summary.state.has_guest()) else {
+            continue;
+        };
+        let macs = macs(view);
+        let known = hypervisor.addresses(&row.summary.name, &macs).unwrap_or_default();
+        row.address = best(&macs, known).map(|address| address.ip);
+    }
+}
+
+/// Adds what `verify` finds, without asking agents. Where it cannot be told the list is there all the same.
+fn judged(rows: &mut [ListedDomain], world: &World) {
+    let wanted = Verify { name: None, agent_wait: Duration::ZERO };
+    let all = match verify(world, &wanted) {
+        Ok(compared) => compared.all,
+        Err(error) => return world.warning(&format!("nothing is verified: {}", error.whole())),
     };
-    Ok(listed(domains, world))
+    for row in rows {
+        let found = all.iter().find(|found| found.domain == row.summary.name);
+        row.verify = found.map(|found| {
+            let of = |severity| found.findings.iter().filter(|f| f.severity == severity).count();
+            Verdict { errors: of(Severity::Error), warnings: of(Severity::Warning) }
+        });
+    }
+}
+
+/// MAC addresses of a guest's NICs.
+fn macs(view: &View) -> Vec<String> {
+    view.nics.iter().map(|nic| nic.mac.clone()).collect()
 }
 
 /// Shows one domain.
@@ -71,9 +168,10 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         let inactive = hypervisor.xml(name, XmlOf::Inactive)?;
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
-    let macs: Vec<String> = view.nics.iter().map(|nic| nic.mac.clone()).collect();
-    let addresses =
-        if summary.state.has_guest() { hypervisor.addresses(name, &macs)? } else { Vec::new() };
+    let addresses = match summary.state.has_guest() {
+        true => hypervisor.addresses(name, &macs(&view))?,
+        false => Vec::new(),
+    };
     let autostart = hypervisor.autostart(name).ok();
     Ok(ShownDomain { summary, view, autostart, addresses })
 }
@@ -109,7 +207,8 @@ fn listed(domains: Vec<Defined>, world: &World) -> Vec<ListedDomain> {
         if let Err(error) = &view {
             world.warning(&format!("domain `{}`: {error}", summary.name));
         }
-        rows.push(ListedDomain { summary, view: view.ok() });
+        let view = view.ok();
+        rows.push(ListedDomain { summary, view, address: None, uptime_s: None, verify: None });
     }
     let has_devices =
         |row: &ListedDomain| row.view.as_ref().is_some_and(|view| !view.devices.is_empty());

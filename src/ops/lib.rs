@@ -143,6 +143,7 @@ pub mod host_show;
 pub mod images;
 pub mod links;
 pub mod login;
+pub mod logs;
 pub mod made;
 pub mod modules;
 pub mod nccl;

@@ -12,7 +12,7 @@ mod fit;
 mod guests;
 pub mod undo;
 
-pub use demand::on_demand;
+pub use demand::{on_demand, taken_up};
 pub use error::NetworkError;
 pub use fit::refuse_unfit;
 pub use guests::{GuestNic, Guests};

@@ -10,8 +10,8 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Guests",
         &[
-            "create", "list", "show", "start", "stop", "restart", "ip", "console", "ssh", "cp",
-            "delete", "disk", "seed",
+            "create", "list", "show", "start", "stop", "restart", "ip", "console", "logs", "ssh",
+            "cp", "delete", "disk", "seed",
         ],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),

@@ -17,6 +17,7 @@ mod image;
 mod item;
 mod life;
 mod login;
+mod logs;
 mod make;
 mod meta;
 mod nccl;
@@ -51,6 +52,7 @@ pub use host::{
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
 pub use login::{CpArgs, LoginArgs, SshArgs};
+pub use logs::LogsArgs;
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use nccl::NcclArgs;
@@ -282,6 +284,13 @@ pub enum Verb {
     /// output, until the input or the guest ends.
     #[command(after_long_help = life::CONSOLE)]
     Console(ConsoleArgs),
+    /// Print a guest's serial log or QEMU's log
+    ///
+    /// `create` has the serial console written to a file, which each start begins anew: what the guest said before it had a network,
+    /// or before it ended. `gpuvm tune NAME --serial-log on` does so for a guest that has no such file yet. --qemu prints
+    /// QEMU's log instead.
+    #[command(after_long_help = logs::LOGS)]
+    Logs(LogsArgs),
     /// Log in to a running guest by ssh
     ///
     /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's host key is remembered by the
@@ -444,6 +453,11 @@ pub struct NameArgs {
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
+    /// Also print uptime and what `verify` finds
+    ///
+    /// Asks every guest: addresses come from guest agents and ARP as well, not from DHCP leases alone.
+    #[arg(short, long, conflicts_with = "domain_xml")]
+    pub long: bool,
     /// Domain XML of the recorded host; repeatable
     ///
     /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains that were running when

@@ -91,9 +91,14 @@ impl SeedArgs {
 /// The home directory of the person who calls, who may have become root by sudo.
 fn home() -> Option<PathBuf> {
     let caller = std::env::var("SUDO_USER").ok().filter(|_| nix::unistd::geteuid().is_root());
-    let user = caller.and_then(|name| nix::unistd::User::from_name(&name).ok().flatten());
-    let own = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    user.map(|user| user.dir).or_else(own)
+    let own = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    home_of(caller.as_deref(), own)
+}
+
+/// The home directory of whoever called by sudo, else one's own.
+fn home_of(caller: Option<&str>, own: Option<PathBuf>) -> Option<PathBuf> {
+    let user = caller.and_then(|name| nix::unistd::User::from_name(name).ok().flatten());
+    user.map(|user| user.dir).or(own)
 }
 
 /// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
@@ -140,4 +145,17 @@ pub struct SeedDropArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_whoever_called_by_sudo() {
+        let own = || Some(PathBuf::from("/home/me"));
+        assert_eq!(home_of(Some("root"), own()), Some("/root".into()));
+        assert_eq!(home_of(Some("no such user"), own()), own());
+        assert_eq!(home_of(None, own()), own());
+    }
 }

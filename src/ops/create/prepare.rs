@@ -1,6 +1,7 @@
 //! Prepares a new guest: its place, its disks, pages and functions, its definition, and the steps
 //! that make them. Changes nothing.
 
+use super::machine::{networks_of, refuse_without_kvm, refuse_without_vhost};
 use super::{CreateError, CreateRequest, macs, refuse_existing};
 use crate::apply::Step;
 use crate::claim::claim;
@@ -8,13 +9,15 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Record, SeededNccl};
+use crate::domain::setting::{Setting, serial_log_path};
 use crate::error::{Class, Coded as _, Result, classed};
-use crate::guest::{Extra, NameRequest, Planned, render, resolve};
+use crate::fsroot::FsRoot;
+use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
 use crate::history::guest::GuestRecord;
 use crate::host_files::too_few_files;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
-use crate::networks::{self, on_demand};
+use crate::networks::{self, on_demand, taken_up};
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
 use crate::request::HugePages;
@@ -123,6 +126,9 @@ fn placed(
     if let (Some(hypervisor), NameRequest::Exact(name)) = (hypervisor, &wanted.guest.name) {
         refuse_existing(hypervisor, name.as_str())?;
     }
+    if let Some(root) = machine_of_guests(world, hypervisor)? {
+        refuse_without_kvm(wanted.guest.virt, &root)?;
+    }
     let mut planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
     if wanted.reserve_pages && planned.placement.huge_pages.is_none() {
         let mut guest = wanted.guest.clone();
@@ -142,6 +148,12 @@ fn placed(
     Ok(planned)
 }
 
+/// The files of the machine that the guest is to run on; none: it is another one, or only a record of one.
+fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Result<Option<FsRoot>> {
+    let is_here = hypervisor.is_some_and(Hypervisor::has_guests_here);
+    Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })
+}
+
 /// Returns a guest's networks that hand out virtual functions, and the steps that make missing
 /// networks.
 fn beside(
@@ -155,11 +167,21 @@ fn beside(
     extra.vf_pools = vfs::pools(nics, &planned.occupancy, wanted.starts, hypervisor)?;
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
-    let asked = nics.iter().map(|wish| wish.network.as_str()).chain(private);
+    // Those of the template matter where its NICs stay, and once it starts.
+    let own = match nics.is_empty() && wanted.starts {
+        true => networks_of(&template_of(&wanted.guest, &planned.topology)?),
+        false => Vec::new(),
+    };
+    let named = nics.iter().map(|wish| wish.network.as_str()).chain(private);
+    let asked = named.chain(own.iter().map(String::as_str));
     if wanted.starts {
         refuse_missing(asked.clone(), planned, hypervisor)?;
     }
-    on_demand(asked, hypervisor, world)
+    let mut steps = on_demand(asked.clone(), hypervisor, world)?;
+    if wanted.starts {
+        steps.extend(taken_up(asked, hypervisor, world)?);
+    }
+    Ok(steps)
 }
 
 /// Refuses a network that does not exist and is not made with the guest, which libvirt would refuse
@@ -198,16 +220,33 @@ fn defined(
     if let Some(uuid) = wanted.uuid.as_ref().filter(|_| xml.uuid().is_none()) {
         xml.apply(&DomainEdit::SetUuid { uuid: uuid.clone() })?;
     }
+    log_serial(&mut xml, hypervisor)?;
     let versions = hypervisor.map(Hypervisor::versions).unwrap_or_default();
     let facts = match hypervisor {
         Some(hypervisor) => disks::facts(&xml, None, true, hypervisor)?,
         None => Vec::new(),
     };
     judge(&xml, planned, &versions, (reserves, &facts), world)?;
+    if let Some(root) = machine_of_guests(world, hypervisor)?.filter(|_| wanted.starts) {
+        refuse_without_vhost(&xml, &root)?;
+    }
     if let Some(warning) = too_few_files(world, &xml, versions.qemu) {
         world.warning(&warning);
     }
     Ok(xml)
+}
+
+/// Has the serial console written to a file as well, where the hypervisor keeps logs and the template says nothing of it.
+fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Result<()> {
+    let dir = hypervisor.and_then(Hypervisor::log_dir);
+    let Some(dir) = dir.as_ref().and_then(|dir| dir.to_str()) else { return Ok(()) };
+    let devices = xml.root().child("devices");
+    let serial = devices.and_then(|devices| devices.children("serial").next());
+    if serial.is_some_and(|serial| serial.child("log").is_none()) {
+        let path = Some(serial_log_path(dir, &xml.name()));
+        xml.apply(&DomainEdit::Set { setting: Setting::SerialLog { path } })?;
+    }
+    Ok(())
 }
 
 /// Adds the NCCL topology file to a seed if the guest needs one. Below an expander bus no bus

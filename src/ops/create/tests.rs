@@ -58,9 +58,13 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
     }
 }
 
-/// A machine with a disk file.
+/// The network of the template.
+const DEFAULT: &str = "<network><name>default</name><bridge name='virbr0'/></network>";
+
+/// A machine with a disk file, whose network `default` is up.
 fn stage() -> (Stage, std::path::PathBuf) {
     let stage = Stage::who_says(Answer::Yes);
+    stage.fake.put_network(DEFAULT, true);
     let disk = stage.dir.path().join("disk.raw");
     std::fs::write(&disk, vec![0; 4096]).unwrap();
     (stage, disk)
@@ -245,6 +249,30 @@ fn with_networks(stage: &Stage, names: &[&str]) {
         let xml = format!("<network><name>{name}</name><bridge name='{name}'/></network>");
         stage.fake.put_network(&xml, true);
     }
+}
+
+#[test]
+fn the_network_of_the_template_is_up_before_anything_is_copied() {
+    let (stage, disk) = stage();
+    let mut wanted = wanted("a", &disk);
+    let mut steps = |starts| -> Vec<String> {
+        wanted.starts = starts;
+        let parts = create(&stage.world, &wanted).unwrap().parts;
+        let steps = parts.iter().filter_map(|part| match part {
+            Part::Steps(steps) => Some(steps),
+            _ => None,
+        });
+        let steps = steps.flatten().map(ToString::to_string).collect::<Vec<_>>();
+        let at = steps.iter().position(|step| step.contains("domain")).unwrap();
+        steps[..at].to_vec()
+    };
+    assert_eq!(steps(true), [""; 0]);
+    stage.fake.put_network(DEFAULT, false);
+    assert_eq!(steps(true), ["start network `default`"]);
+    assert_eq!(stage.caller.heard("network `default` is down and is started with the guest"), 1);
+    stage.fake.networks.borrow_mut().clear();
+    assert_eq!(steps(true)[0], "define network `default`");
+    assert_eq!(steps(false), [""; 0], "it is not needed before the start");
 }
 
 #[test]

@@ -1,0 +1,245 @@
+//! `logs`: what a guest's serial console and its QEMU have written to files of this machine.
+
+use crate::domain::{DomainXml, Element};
+use crate::error::{Class, Coded, Result, classed, usage};
+use crate::guest::find;
+use crate::hypervisor::XmlOf;
+use crate::hypervisor::machine::{self, Machine};
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{Error as IoError, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The most that is read of a log at once: more than libvirt lets one grow to before it begins another.
+const MOST: u64 = 16 << 20;
+
+/// Says why no log is read.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "logs-")]
+pub enum LogsError {
+    /// The serial console of the domain is written to no file.
+    #[error("the serial console of domain `{name}` is not logged")]
+    NotLogged {
+        /// Its name.
+        name: String,
+    },
+    /// There is no file.
+    #[error("domain `{name}` has no log {path} yet")]
+    Missing {
+        /// Its name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Coded for LogsError {}
+
+/// Whose log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum LogOf {
+    /// The guest's serial console.
+    Serial,
+    /// QEMU: its command line, its errors, why it ended.
+    Qemu,
+}
+
+/// A log, and what was read of it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuestLog {
+    /// Name of the domain.
+    pub domain: String,
+    /// Whose log.
+    pub of: LogOf,
+    /// The file.
+    pub path: PathBuf,
+    /// Its lines, the last ones where not all were asked for.
+    pub lines: Vec<String>,
+}
+
+/// A log that is read on as it grows.
+#[derive(Debug)]
+pub struct Follow {
+    /// The file.
+    path: PathBuf,
+    /// What tells it from another of its name, and how far it was read.
+    at: Option<(u64, u64)>,
+    /// The last line, as long as it has no end.
+    rest: Vec<u8>,
+}
+
+/// Finds a log and reads its last lines; none: all of them.
+pub fn read(
+    world: &World,
+    name: &str,
+    of: LogOf,
+    lines: Option<usize>,
+) -> Result<(GuestLog, Follow)> {
+    world.refuse_without_guests("logs")?;
+    let path = path(world, name, of)?;
+    let mut follow = Follow { path: path.clone(), at: None, rest: Vec::new() };
+    let mut found = match follow.lines() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let hint = format!("`gpuvm start {}` begins one", word(name));
+            return Err(LogsError::Missing { name: name.to_owned(), path }.hint(hint));
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let message = format!("cannot read {}: {error}", path.display());
+            return Err(classed(
+                Class::System,
+                message,
+                format!("`sudo gpuvm logs {}`", word(name)),
+            ));
+        }
+        found => found?,
+    };
+    // What has no end yet is shown where nobody waits for it.
+    let rest = String::from_utf8_lossy(&follow.rest).into_owned();
+    found.extend((!rest.is_empty()).then_some(rest));
+    if let Some(lines) = lines {
+        found.drain(..found.len().saturating_sub(lines));
+    }
+    Ok((GuestLog { domain: name.to_owned(), of, path, lines: found }, follow))
+}
+
+/// The file of a log.
+fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
+    let hypervisor = world.hypervisor()?;
+    let summary = find(&*hypervisor, name)?;
+    if let Machine::Elsewhere { host } = world.machine()? {
+        let there = machine::command_there(&host, &format!("logs {}", word(name)));
+        let message = format!("the logs of domain `{name}` are files of machine `{host}`");
+        return Err(classed(Class::OtherMachine, message, format!("`{there}` prints them")));
+    }
+    match of {
+        LogOf::Serial => {
+            let which = if summary.state.is_active() { XmlOf::Live } else { XmlOf::Inactive };
+            let xml = DomainXml::parse(&hypervisor.xml(name, which)?)?;
+            serial_log(&xml).ok_or_else(|| {
+                LogsError::NotLogged { name: name.to_owned() }.hint(format!(
+                    "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm console {name}` shows \
+                     what it writes now",
+                    name = word(name)
+                ))
+            })
+        }
+        LogOf::Qemu => {
+            let dir = hypervisor.log_dir().ok_or_else(|| {
+                usage(
+                    format!("where {} keeps the logs of QEMU is not known", hypervisor.uri()),
+                    "`gpuvm --connect qemu:///system logs NAME --qemu` reads those of the system's libvirt",
+                )
+            })?;
+            Ok(dir.join(format!("{name}.log")))
+        }
+    }
+}
+
+/// The file that a serial port or a console is written to.
+fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
+    let devices = || xml.root().child("devices").into_iter().flat_map(Element::elements);
+    let mut ports = devices().filter(|device| matches!(device.name(), "serial" | "console"));
+    ports.find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
+}
+
+impl Follow {
+    /// The lines that have come since; from the beginning, where the file is another one or was emptied.
+    pub fn lines(&mut self) -> Result<Vec<String>, IoError> {
+        let mut file = File::open(&self.path)?;
+        let meta = file.metadata()?;
+        let from = match self.at {
+            Some((inode, read)) if inode == meta.ino() && read <= meta.len() => read,
+            _ => {
+                self.rest.clear();
+                meta.len().saturating_sub(MOST)
+            }
+        };
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        let read = file.take(MOST).read_to_end(&mut bytes)?;
+        self.at = Some((meta.ino(), from + read as u64));
+        self.rest.append(&mut bytes);
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(Vec::new());
+        };
+        let rest = self.rest.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.rest, rest);
+        let text = String::from_utf8_lossy(&whole).into_owned();
+        Ok(text.lines().map(|line| line.trim_end_matches('\r').to_owned()).collect())
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reporter::Answer;
+    use crate::stage::{Stage, UUID};
+    use std::io::Write as _;
+
+    /// A guest whose serial port has this log.
+    fn stage(log: &str) -> Stage {
+        let stage = Stage::who_says(Answer::Nobody);
+        let xml = format!(
+            "<domain type='test'><name>a</name><uuid>{UUID}</uuid><memory>1024</memory><vcpu>1</vcpu><os><type>hvm\
+             </type></os><devices><serial type='pty'>{log}<target port='0'/></serial></devices></domain>"
+        );
+        stage.fake.domains.borrow_mut().insert("a".into(), (xml, true));
+        stage
+    }
+
+    /// The code of a refusal.
+    fn code(stage: &Stage, name: &str, of: LogOf) -> &'static str {
+        let error = read(&stage.world, name, of, None).unwrap_err();
+        error.refusal().map_or("of another", |refusal| refusal.code)
+    }
+
+    #[test]
+    fn a_log_that_is_not_there_is_refused_with_what_makes_one() {
+        let bare = stage("");
+        assert_eq!(code(&bare, "a", LogOf::Serial), "logs-not-logged");
+        assert_eq!(code(&bare, "b", LogOf::Serial), "of another");
+        let error = read(&bare.world, "a", LogOf::Serial, None).unwrap_err();
+        let hint = &error.refusal().unwrap().hint;
+        assert!(hint.contains("`gpuvm tune a --serial-log on`"), "{hint}");
+        assert_eq!(code(&bare, "a", LogOf::Qemu), "usage");
+        assert_eq!(
+            code(&stage("<log file='/nonexistent/a'/>"), "a", LogOf::Serial),
+            "logs-missing"
+        );
+    }
+
+    #[test]
+    fn a_log_is_read_on_and_from_the_beginning_where_it_was_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        std::fs::write(&path, b"one\r\ntwo\nthr").unwrap();
+        let stage = stage(&format!("<log file='{}' append='off'/>", path.display()));
+        let (log, mut follow) = read(&stage.world, "a", LogOf::Serial, None).unwrap();
+        assert_eq!(
+            (log.lines, &*log.path),
+            (vec!["one".into(), "two".into(), "thr".to_owned()], &*path)
+        );
+        let (last, _) = read(&stage.world, "a", LogOf::Serial, Some(1)).unwrap();
+        assert_eq!(last.lines, ["thr"]);
+        assert_eq!(follow.lines().unwrap(), [""; 0]);
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"ee\nf\xff\n").unwrap();
+        assert_eq!(follow.lines().unwrap(), ["three", "f\u{fffd}"]);
+        std::fs::write(&path, b"anew\n").unwrap();
+        assert_eq!(follow.lines().unwrap(), ["anew"]);
+        std::fs::rename(&path, dir.path().join("a.log.0")).unwrap();
+        std::fs::write(&path, b"another file\n").unwrap();
+        assert_eq!(follow.lines().unwrap(), ["another file"]);
+    }
+}
