@@ -88,7 +88,7 @@ fn a_domain_that_floats_over_cores_holds_none_of_them_for_the_plan_and_for_check
     // A pin to one core holds it; a domain that floats over it has to move.
     let (asked, xml) = guest(&topology, "--gpus 1");
     let mut there = Occupancy::default();
-    there.domains.push(xml.held(false).unwrap());
+    there.domains.push(xml.held(true).unwrap());
     let found = checked(&asked, asked.answer.as_ref().unwrap(), &xml);
     assert_eq!(found, [""; 0]);
     let wide = "<domain type='kvm'><name>wide</name><memory unit='GiB'>4</memory>\

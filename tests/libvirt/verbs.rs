@@ -77,6 +77,21 @@ fn by_pipes(daemon: &Daemon, dir: &Path) {
     assert!(all.contains("hello\r\n"), "the terminal of the guest does not echo: {all}");
 }
 
+/// What a guest has written is in its log, and the list has its address.
+fn logged_and_listed(daemon: &Daemon, ip: &str) {
+    let (code, out, err) = on(daemon, &["logs", "verbs"]);
+    assert!(code == 0 && out.contains("heard: hello"), "{out}{err}");
+    let (code, out, err) = on(daemon, &["logs", "verbs", "--lines", "1"]);
+    assert!(code == 0 && out.lines().count() == 1, "{out}{err}");
+    let (code, out, err) = on(daemon, &["logs", "verbs", "--qemu"]);
+    assert!(code == 0 && out.contains("-uuid"), "{out}{err}");
+    for (args, more) in [(&["list"][..], ""), (&["list", "--long"], "UPTIME")] {
+        let (code, out, err) = on(daemon, args);
+        let has = |word: &str| out.contains(word);
+        assert!(code == 0 && has(ip) && has("ADDRESS") && has(more), "{out}{err}");
+    }
+}
+
 /// A console at a terminal, which is in raw mode meanwhile and restored afterwards.
 fn at_a_terminal(daemon: &Daemon, leave: impl FnOnce(&mut Child, &mut std::fs::File)) {
     let pty = openpty(None, None).unwrap();
@@ -159,6 +174,7 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
     assert!(login.starts_with("ssh -o User=lab -o HostKeyAlias=gpuvm-"), "{login}");
     tiny.wait_for("seen: all");
     by_pipes(daemon, &dir);
+    logged_and_listed(daemon, ip.trim_end());
     at_a_terminal(daemon, |_, keys| keys.write_all(b"\x1d").unwrap());
     at_a_terminal(daemon, |console, _| {
         let pid = nix::unistd::Pid::from_raw(console.id().cast_signed());

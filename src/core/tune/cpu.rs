@@ -388,9 +388,11 @@ fn serial_log(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::SerialLog;
     let devices = work.xml.root().child("devices");
     let serial = devices.and_then(|devices| devices.children("serial").next());
+    let is_pty = serial.is_some_and(|serial| serial.attr("type").is_some_and(|k| k == "pty"));
     let logs = serial.map(|serial| serial.child("log").is_some());
     match (&work.given.items.serial_log, logs) {
-        (Item::To(dir), Some(false)) => {
+        // A port that leads to a file or a socket has its reader.
+        (Item::To(dir), Some(false)) if is_pty => {
             let path = Some(serial_log_path(dir, &work.xml.name()));
             work.set(item, Setting::SerialLog { path })
         }

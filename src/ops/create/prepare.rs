@@ -6,10 +6,10 @@ use super::{CreateError, CreateRequest, macs, refuse_existing};
 use crate::apply::Step;
 use crate::claim::claim;
 use crate::disks;
-use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Record, SeededNccl};
 use crate::domain::setting::{Setting, serial_log_path};
+use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
@@ -242,7 +242,10 @@ fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Resul
     let Some(dir) = dir.as_ref().and_then(|dir| dir.to_str()) else { return Ok(()) };
     let devices = xml.root().child("devices");
     let serial = devices.and_then(|devices| devices.children("serial").next());
-    if serial.is_some_and(|serial| serial.child("log").is_none()) {
+    let is_bare = |serial: &Element<'_>| {
+        serial.attr("type").is_some_and(|kind| kind == "pty") && serial.child("log").is_none()
+    };
+    if serial.is_some_and(|serial| is_bare(&serial)) {
         let path = Some(serial_log_path(dir, &xml.name()));
         xml.apply(&DomainEdit::Set { setting: Setting::SerialLog { path } })?;
     }
