@@ -12,7 +12,7 @@ use gpuvm::cli::options::{changes, told};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{Occupancy, nearest, plan};
-use gpuvm::request::Request;
+use gpuvm::request::{PinPolicy, Request};
 use gpuvm::topology::Topology;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -597,10 +597,11 @@ fn too_much(topology: &Topology) -> [Request; 4] {
 /// Checks the nearest requests to impossible ones on a host. Returns their number.
 fn check_nearest(name: &str, topology: &Topology) -> usize {
     let empty = Occupancy::default();
+    let usual = Request { pins: PinPolicy::Auto, ..Request::for_gpus(0) };
     let mut seen = 0;
     for asked in too_much(topology) {
         // The options of the request itself, as they would have been typed.
-        let line: Vec<String> = told(&changes(&Request::for_gpus(0), &asked))
+        let line: Vec<String> = told(&changes(&usual, &asked))
             .split(' ')
             .filter(|word| !word.is_empty())
             .map(str::to_owned)
