@@ -92,7 +92,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 77] = [
+static KNOWN: [Known; 78] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
