@@ -199,8 +199,15 @@ fn plan_on(
     plan(topology, &occupancy, request)
 }
 
-/// Whether a plan is no worse than another: no more cells and no more compromises.
+/// Whether a plan is no worse than another: no more cells and no more compromises, and nothing of
+/// stopped domains where the other has none.
 fn is_as_good(kept: &Placement, free: &Placement) -> bool {
+    let takes = |placement: &Placement| {
+        placement.reasons.iter().any(|reason| reason.because.is_of_stopped())
+    };
+    if takes(kept) && !takes(free) {
+        return false;
+    }
     let compromises =
         |placement: &Placement| placement.reasons.iter().filter(|reason| reason.compromise).count();
     kept.cells.len() <= free.cells.len() && compromises(kept) <= compromises(free)

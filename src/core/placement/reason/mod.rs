@@ -98,6 +98,15 @@ pub enum Because {
 }
 
 impl Because {
+    /// Whether cores or memory are those of stopped domains, because no others are free.
+    pub(crate) fn is_of_stopped(&self) -> bool {
+        matches!(
+            self,
+            Because::Cores(CoreReason::Yielded { .. })
+                | Because::Memory(MemoryReason::Yielded { .. })
+        )
+    }
+
     /// Whether memory was rounded to whole pages.
     pub(crate) fn is_rounded(&self) -> bool {
         let rounding = match self {
