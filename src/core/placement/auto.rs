@@ -159,7 +159,10 @@ impl Search<'_> {
                 || found.cells.len() > bare.cells.len()
                 || far(found) > far(bare)
         }) || self.request.memory_kib.is_none()
-            && self.beside(found).is_some_and(|beside| found.memory() < beside.memory())
+            && self.beside(found).is_some_and(|beside| {
+                let shape = |placement: &Placement| (placement.vcpus(), placement.cells.len());
+                shape(found) == shape(&beside) && found.memory() < beside.memory()
+            })
     }
 
     /// The same GPUs with memory that leaves all huge pages alone.
@@ -194,7 +197,9 @@ impl Search<'_> {
         };
         // What lies in its pool counts for a guest on its pages.
         let found = self.is_free(page).then(|| self.on(page, Counting::default()).ok()).flatten();
-        let nodes = found.filter(|found| !self.is_worse(found)).map_or(nodes, |f| f.node_pages);
+        let nodes = found
+            .filter(|found| found.memory() >= LEAST && !self.is_worse(found))
+            .map_or(nodes, |f| f.node_pages);
         self.explain(normal, NoPages::Few, page, nodes);
     }
 
