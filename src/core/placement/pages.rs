@@ -61,7 +61,8 @@ pub(super) fn taken_from(
         let all: u64 = solution.cells.iter().map(|cell| cell.size.kib().div_ceil(page.kib())).sum();
         let usual = ordinary(topology);
         let here = pools.iter().filter(|(at, _)| usual(&topology.nodes()[*at]));
-        let free = here.map(|&(at, pool)| (at, free(at, pool))).collect();
+        let most = |at: usize| topology.nodes()[at].memory_kib.kib() / page.kib();
+        let free = here.map(|&(at, pool)| (at, free(at, pool), most(at))).collect();
         wanted = anywhere(all, free);
     }
     let of = |&(at, pool): &(usize, &HugePagePool)| {
@@ -74,17 +75,20 @@ pub(super) fn taken_from(
 
 /// Spreads the pages of an unbound guest over nodes, given by index with their free pages: first
 /// the free ones, then as evenly as the kernel does.
-fn anywhere(mut pages: u64, free: Vec<(usize, u64)>) -> BTreeMap<usize, u64> {
+fn anywhere(mut pages: u64, mut free: Vec<(usize, u64, u64)>) -> BTreeMap<usize, u64> {
+    // What a small node cannot hold goes to larger ones.
+    free.sort_by_key(|(_, _, most)| *most);
     let mut left = free.len() as u64;
     let mut wanted = BTreeMap::new();
-    for (at, free) in &free {
+    for (at, free, _) in &free {
         let own = pages.min(*free);
         pages -= own;
         wanted.insert(*at, own);
     }
-    for (at, _) in free {
-        let own = pages.div_ceil(left);
-        *wanted.entry(at).or_default() += own;
+    for (at, _, most) in free {
+        let of_node = wanted.entry(at).or_default();
+        let own = pages.div_ceil(left).min(most.saturating_sub(*of_node));
+        *of_node += own;
         (pages, left) = (pages - own, left - 1);
     }
     wanted
@@ -121,6 +125,8 @@ mod tests {
 
     #[test]
     fn pages_that_may_lie_anywhere_come_from_what_is_free_first() {
+        let small = anywhere(10, vec![(0, 0, 20), (1, 0, 2), (2, 1, 20)]);
+        assert_eq!(small.into_values().collect::<Vec<_>>(), [4, 2, 4], "node 1 holds two");
         for (pages, free, wanted) in [
             (10, &[20, 5][..], &[10, 0][..]),
             (10, &[4, 5], &[5, 5]),
@@ -128,7 +134,8 @@ mod tests {
             (7, &[6, 0], &[7, 0]),
             (3, &[], &[]),
         ] {
-            let spread = anywhere(pages, free.iter().copied().enumerate().collect());
+            let nodes = free.iter().enumerate().map(|(at, free)| (at, *free, 100));
+            let spread = anywhere(pages, nodes.collect());
             assert_eq!(spread.into_values().collect::<Vec<_>>(), wanted, "{pages} of {free:?}");
         }
     }
