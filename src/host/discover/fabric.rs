@@ -48,13 +48,12 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
         }
     };
     let mut told = Told::of(root, &found, AskNvml::Unknown, links)?;
+    if matches!(found.board.sets, Sets::Switched { .. }) && found.board.switches == 0 {
+        told.bridge = bridge::functions(root, parts);
+    }
     let mut notes = std::mem::take(&mut told.notes);
     let (mut fabric, more) = judged(&found, &told);
     notes.extend(more);
-    if matches!(found.board.sets, Sets::Switched { .. }) && found.board.switches == 0 {
-        fabric.bridge = bridge::functions(root, parts);
-        notes.extend(bridge::note(&fabric));
-    }
     notes.extend(links::lay_over(&mut fabric, &told.links, told.listed.is_some()));
     Ok((fabric, notes))
 }
@@ -92,6 +91,7 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
         model: told.model,
         degraded: layout.missing.clone(),
         links: links(layout, board),
+        bridge: told.bridge.clone(),
         ..Fabric::default()
     };
     let table = format!("published table for {}, not read from this host", board.name);
@@ -109,7 +109,8 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
             fabric.module_ids = told.modules.iter().collect();
             let untold = if layout.placed { "" } else { UNPLACED };
             let source = format!("NVLinks and partitions: {table}; {}{untold}", told.model_source);
-            (Vec::new(), source)
+            let note = (board.switches == 0).then(|| bridge::note(&fabric)).flatten();
+            (note.into_iter().collect(), source)
         }
     };
     fabric.source = Some(source);

@@ -282,7 +282,18 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
             (18, needed)
         );
         assert_eq!(notes.len(), usize::from(switches == 0), "{notes:?}");
+        assert!(fabric.links_stay_on, "{id:x}");
+        if switches == 0 {
+            assert!(notes[0].contains("which are not known here"), "{notes:?}");
+            let bridge: Vec<Bdf> =
+                ["0000:05:00.0", "0000:05:00.1"].map(|b| b.parse().unwrap()).to_vec();
+            let (fabric, notes) = judged(&found, &Told { bridge: bridge.clone(), ..told });
+            assert_eq!(fabric.bridge, bridge);
+            assert!(notes[0].contains("0000:05:00.0, 0000:05:00.1, which `--nic`"), "{notes:?}");
+        }
     }
+    let a100 = host("", boards(1, 0x20b2, 0x1af1, 6));
+    assert!(!fabric(&a100).links_stay_on, "its links are off without a switch");
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Told {
     pub links: links::Read,
     /// Fabric Manager's list, by number; none if it was not asked or gave none.
     pub listed: Option<Vec<Listed>>,
+    /// Functions of the bridge in front of NVSwitches that are not PCI functions.
+    pub bridge: Vec<Bdf>,
     /// Problems and notes for the user.
     pub notes: Vec<String>,
 }
