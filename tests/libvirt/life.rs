@@ -53,7 +53,7 @@ fn a_guest_sees_its_cells_and_smt_pairs_and_leaves_nothing() {
     let (list, _) = done(daemon, &["list"]);
     let row = list.lines().find(|line| line.trim_start().starts_with("life ")).expect("listed");
     let words: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(words, ["life", "running", "4", "512", "MiB", "-", "any", "gpuvm"], "{list}");
+    assert_eq!(words, ["life", "running", "4", "512", "MiB", "-", ip, "any", "gpuvm"], "{list}");
     let (show, _) = done(daemon, &["show", "life"]);
     assert!(show.contains(&format!("{ip} of {mac} (DHCP lease)")), "{show}");
     assert!(show.contains("life.raw, raw, made for it"), "{show}");
@@ -182,7 +182,9 @@ fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
         assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it was not announced: {said}");
     }
     assert!(start.try_wait().unwrap().is_none(), "it was announced when it was over: {said}");
-    assert!(start.wait().unwrap().success(), "{said}");
+    let succeeded = start.wait().unwrap().success();
+    std::io::Read::read_to_string(&mut lines, &mut said).unwrap();
+    assert!(succeeded, "{said}");
     assert!(begun.elapsed() > Duration::from_secs(32), "the hook did not run");
     assert_eq!(daemon.virsh(&["domstate", "long"]).1.trim(), "running");
     assert_eq!(fs::read_to_string(&notes).unwrap(), "ensure\n");

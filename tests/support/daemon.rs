@@ -28,7 +28,7 @@ fi
 mkdir /run/libvirt/hugepages && mount -t hugetlbfs -o pagesize=2M hugetlbfs /run/libvirt/hugepages
 ip link set lo up
 if [ -d "$dir/capabilities" ]; then mkdir /var/cache/libvirt/qemu; mv "$dir/capabilities" /var/cache/libvirt/qemu/; fi
-mkdir /etc/libvirt/qemu
+mkdir /etc/libvirt/qemu /var/log/libvirt/qemu
 printf '%s\n' "unix_sock_dir = \"$dir\"" 'unix_sock_rw_perms = "0770"' 'unix_sock_ro_perms = "0777"' \
   'auth_unix_rw = "none"' 'auth_unix_ro = "none"' 'unix_sock_group = "root"' >/etc/libvirt/libvirtd.conf
 if [ -n "$name" ]; then

@@ -103,6 +103,9 @@ impl Hypervisor for Traced {
     fn has_guests_here(&self) -> bool {
         self.inner.has_guests_here()
     }
+    fn log_dir(&self) -> Option<PathBuf> {
+        self.inner.log_dir()
+    }
     fn versions(&self) -> Versions {
         asked("its versions", || self.inner.versions())
     }
@@ -191,9 +194,6 @@ impl Hypervisor for Traced {
     ) -> Result<String, HypervisorError> {
         let what = format_args!("ask the agent of domain `{name}`");
         told(Reads, what, || self.inner.ask_agent(name, command, wait))
-    }
-    fn log_dir(&self) -> Option<PathBuf> {
-        self.inner.log_dir()
     }
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         told(Reads, format_args!("autostart of domain `{name}`"), || self.inner.autostart(name))
