@@ -14,20 +14,9 @@ use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Returns the processes of domains, by the domain's UUID in lower case: libvirt starts each with
-/// `-uuid`.
-pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {
-    let mut found = BTreeMap::new();
-    for name in root.names("proc")? {
-        let Ok(pid) = name.parse::<u32>() else { continue };
-        // A process may end meanwhile.
-        let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
-        let arguments = dir.zero_ended("cmdline");
-        let uuid = arguments.windows(2).find(|pair| pair[0] == "-uuid");
-        found.extend(uuid.map(|pair| (pair[1].to_ascii_lowercase(), pid)));
-    }
-    Ok(found)
-}
+mod claim;
+
+pub use claim::{Claim, Proof, all, claims, proven};
 
 /// Returns how long a process has been running; none if it has ended. Both numbers count from the
 /// machine's boot: the 22nd field of stat, in hundredths of a second on every architecture

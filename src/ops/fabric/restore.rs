@@ -24,7 +24,7 @@ use gpuvm_core::fabric::{
 use gpuvm_host::fabric::config::{Config, PATH};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long to wait for a starting Fabric Manager at boot: it waits 60 s for the list, from its own
@@ -224,7 +224,10 @@ fn with_processes(
     list: &RestoreList,
 ) -> Result<Vec<Running>> {
     for one in by_processes(root, topology, list)? {
-        let is_same = |other: &Running| other.domain.uuid.eq_ignore_ascii_case(&one.domain.uuid);
+        let is_same = |other: &Running| match one.domain.uuid.as_str() {
+            "" => one.unknown == 0 && one.modules.is_subset(&other.modules),
+            uuid => other.domain.uuid.eq_ignore_ascii_case(uuid),
+        };
         if !running.iter().any(is_same) {
             running.push(one);
         }
@@ -241,26 +244,52 @@ pub(super) fn by_processes(
 ) -> Result<Vec<Running>> {
     let board: Vec<Bdf> = topology.ruled().collect();
     let opened = holders::guest_processes(root, &board)?;
-    let placed = placed(topology);
+    let claims = process::claims(root)?;
+    let proven = process::proven(&claims);
     let mut all = Vec::new();
-    for (uuid, pid) in process::all(root)? {
-        let domain = Domain { name: uuid.clone(), uuid: uuid.clone() };
-        let mut one =
-            Running { domain, modules: Modules::new(), unknown: 0, placed: placed.clone() };
-        for bdf in opened.get(&pid).into_iter().flatten() {
-            match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
-                Some((_, module)) => drop(one.modules.insert(*module)),
-                None => one.unknown += 1,
-            }
-        }
+    let mut seen: BTreeSet<Bdf> = BTreeSet::new();
+    for (uuid, &pid) in &proven {
+        let its = opened.get(&pid).into_iter().flatten();
+        seen.extend(its.clone());
+        let mut one = with_gpus(topology, (uuid, uuid), its);
         if one.modules.is_empty() && one.unknown == 0 {
             let its = list.partitions.iter().rev();
-            let its = its.into_iter().find(|entry| entry.domain.eq_ignore_ascii_case(&uuid));
+            let its = its.into_iter().find(|entry| entry.domain.eq_ignore_ascii_case(uuid));
             one.modules = its.map(|entry| entry.modules.clone()).unwrap_or_default();
         }
         all.push(one);
     }
+    for (pid, gpus) in opened {
+        let others: Vec<&Bdf> = gpus.iter().filter(|bdf| !seen.contains(bdf)).collect();
+        if others.is_empty() {
+            continue;
+        }
+        let said =
+            claims.iter().find(|claim| claim.pid == pid && !proven.contains_key(&claim.uuid));
+        all.push(match said {
+            Some(claim) => with_gpus(topology, (&claim.uuid, &claim.uuid), others),
+            None => with_gpus(topology, (&format!("process {pid}"), ""), others),
+        });
+    }
     Ok(all)
+}
+
+/// A guest of a name and UUID that runs with these GPUs.
+fn with_gpus<'b>(
+    topology: &Topology,
+    (name, uuid): (&str, &str),
+    gpus: impl IntoIterator<Item = &'b Bdf>,
+) -> Running {
+    let domain = Domain { name: name.to_owned(), uuid: uuid.to_owned() };
+    let placed = placed(topology);
+    let mut one = Running { domain, modules: Modules::new(), unknown: 0, placed };
+    for bdf in gpus {
+        match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
+            Some((_, module)) => drop(one.modules.insert(*module)),
+            None => one.unknown += 1,
+        }
+    }
+    one
 }
 
 /// Returns the GPUs of partitions by number from the board's table; empty if the admin has defined
@@ -371,3 +400,6 @@ fn activate(
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };
     switch.activate(&step, &mut Watched(None), &mut |_| Ok(()))
 }
+
+#[cfg(test)]
+mod tests;

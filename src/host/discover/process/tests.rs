@@ -17,6 +17,8 @@ fn recorded() -> tempfile::TempDir {
     write(&proc, "7/cmdline", "grep\0-uuid 4-B\0");
     write(&proc, "9/cmdline", "");
     write(&proc, "40/cmdline", "/usr/bin/qemu-system-x86_64\0-name\0guest=a\0-uuid\x004-B\0-x\0");
+    write(&proc, "40/status", "Name:\tqemu\nUid:\t0\t0\t0\t0\n");
+    symlink("/usr/bin/qemu-system-x86_64", proc.join("40/exe")).unwrap();
     let status =
         |pcpus: &str| format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{pcpus}\n");
     for (tid, name, pcpus) in
@@ -118,4 +120,66 @@ fn how_long_a_process_has_run() {
     assert_eq!(age(&root, 41), None);
     let own = age(&FsRoot::live().unwrap(), std::process::id()).unwrap();
     assert!(own < Duration::from_secs(24 * 3600), "{own:?}");
+}
+
+/// Writes a process of an account that runs a program and says that it runs domain `u`.
+fn claims_u(dir: &Path, pid: u32, uid: u32, program: &str) {
+    let proc = dir.join(format!("proc/{pid}"));
+    write(&proc, "cmdline", "/usr/bin/qemu-system-x86_64\0-uuid\0U\0");
+    write(&proc, "status", &format!("Name:\tq\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"));
+    symlink(program, proc.join("exe")).unwrap();
+}
+
+#[test]
+fn a_domain_is_not_claimed_by_arguments_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = FsRoot::at(dir.path()).unwrap();
+    let qemu = "/usr/bin/qemu-system-x86_64";
+    write(
+        dir.path(),
+        "etc/passwd",
+        "root:x:0:0::/:/x\nlibvirt-qemu:x:64055:1::/:/x\nal:x:1000:1::/:/x\n",
+    );
+    // A user's sleep and a user's QEMU, and a program of root's that was given such arguments.
+    claims_u(dir.path(), 90, 1000, "/usr/bin/sleep");
+    claims_u(dir.path(), 91, 1000, qemu);
+    claims_u(dir.path(), 92, 0, "/usr/bin/sudo");
+    assert_eq!(all(&root).unwrap(), [].into());
+    let pids: Vec<u32> = claims(&root).unwrap().iter().map(|claim| claim.pid).collect();
+    assert_eq!(pids, [90, 91, 92]);
+    // libvirt's, which it may have lost; a program that is replaced meanwhile.
+    claims_u(dir.path(), 50, 64055, "/usr/bin/qemu-system-x86_64 (deleted)");
+    assert_eq!(all(&root).unwrap(), [("u".to_owned(), 50)].into());
+    // One that has libvirt's word counts more, whoever it runs as and whatever its program is called.
+    claims_u(dir.path(), 60, 1001, "/opt/emulator");
+    write(
+        dir.path(),
+        "proc/60/cgroup",
+        "0::/machine.slice/machine-qemu\\x2d1\\x2du.scope/libvirt/emulator\n",
+    );
+    assert_eq!(all(&root).unwrap()["u"], 60);
+    std::fs::remove_file(dir.path().join("proc/60/cgroup")).unwrap();
+    assert_eq!(all(&root).unwrap()["u"], 50);
+    write(dir.path(), "run/libvirt/qemu/u.pid", "60\n");
+    assert_eq!(all(&root).unwrap()["u"], 60);
+    // A group that a user may make is none of libvirt's.
+    write(
+        dir.path(),
+        "proc/91/cgroup",
+        "0::/user.slice/user-1000.slice/machine.slice/machine-qemu-u\n",
+    );
+    assert_eq!(claims(&root).unwrap().iter().filter(|claim| claim.proof.is_some()).count(), 2);
+}
+
+#[test]
+fn the_account_that_is_configured_is_libvirts() {
+    for user in ["\"al\"", "\"+1000\"", "\"1000\" # so"] {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        write(dir.path(), "etc/passwd", "al:x:1000:1::/:/x\n");
+        claims_u(dir.path(), 91, 1000, "/usr/libexec/qemu-kvm");
+        assert_eq!(all(&root).unwrap().len(), 0);
+        write(dir.path(), "etc/libvirt/qemu.conf", &format!("#user = \"x\"\nuser = {user}\n"));
+        assert_eq!(all(&root).unwrap().len(), 1, "{user}");
+    }
 }
