@@ -14,6 +14,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// What leads into a guest.
 #[derive(Debug, Serialize)]
@@ -29,26 +30,28 @@ pub struct LoginCommand {
 /// Runs `ssh`.
 pub fn ssh(args: &SshArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let found = find(&args.name, &args.login, cx)?;
+    let caller = become_caller()?;
     let mut words: Vec<OsString> = vec!["ssh".into()];
-    words.extend(options(&found, &args.login));
+    words.extend(options(&found, &args.login, caller.as_ref()));
     words.extend(["--".into(), found.address.to_string().into()]);
     // ssh joins its arguments by spaces, and the guest's shell splits them.
     match &args.command[..] {
         [line] => words.push(line.into()),
         several => words.extend(several.iter().map(|part| word(part).into_owned().into())),
     }
-    run(words, found, args.login.print, cx)
+    run((words, caller), found, args.login.print, cx)
 }
 
 /// Runs `scp`.
 pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let guest = guest_of(&args.paths)?;
     let found = find(&guest, &args.login, cx)?;
+    let caller = become_caller()?;
     let mut words: Vec<OsString> = vec!["scp".into()];
     if args.recursive {
         words.push("-r".into());
     }
-    words.extend(options(&found, &args.login));
+    words.extend(options(&found, &args.login, caller.as_ref()));
     words.push("--".into());
     for path in &args.paths {
         words.push(match in_guest(path) {
@@ -63,7 +66,7 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             None => path.clone(),
         });
     }
-    run(words, found, args.login.print, cx)
+    run((words, caller), found, args.login.print, cx)
 }
 
 /// Splits `NAME:PATH`; none: a path of this machine.
@@ -114,11 +117,15 @@ fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login>
 
 /// Returns the options of `ssh` and `scp`. The caller's come first, since ssh uses the first of two
 /// values.
-fn options(found: &Login, args: &LoginArgs) -> Vec<OsString> {
+fn options(found: &Login, args: &LoginArgs, caller: Option<&User>) -> Vec<OsString> {
     let mut options = args.option.clone();
     options.extend(found.user.as_ref().map(|user| format!("User={user}")));
     options.push(format!("HostKeyAlias=gpuvm-{}", found.uuid));
-    options.push("StrictHostKeyChecking=accept-new".into());
+    let mut asks = by("ssh".as_ref(), caller);
+    asks.arg("-G").args(options.iter().flat_map(|option| ["-o", option.as_str()]));
+    if !is_strict(asks.arg("--").arg(found.address.to_string())) {
+        options.push("StrictHostKeyChecking=accept-new".into());
+    }
     // A shared connection is found by address alone, and networks of several machines use the same
     // addresses.
     options.push("ControlPath=none".into());
@@ -131,8 +138,23 @@ fn options(found: &Login, args: &LoginArgs) -> Vec<OsString> {
     options.into_iter().flat_map(|option| ["-o".into(), option.into()]).collect()
 }
 
+/// Whether the caller's own settings of ssh, as this call of it prints them, refuse every host key that is not known yet.
+fn is_strict(asks: &mut Command) -> bool {
+    let said = asks.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    // `yes` is printed as `true`.
+    let is_set =
+        |line: &str| matches!(line, "stricthostkeychecking true" | "stricthostkeychecking yes");
+    said.is_ok_and(|said| said.lines().any(is_set))
+}
+
 /// Prints the command, or becomes it.
-fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> anyhow::Result<u8> {
+fn run(
+    (words, caller): (Vec<OsString>, Option<User>),
+    found: Login,
+    print: bool,
+    cx: &Context<'_>,
+) -> anyhow::Result<u8> {
     let shown: Vec<String> = words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     if print || cx.output.json {
         let line: Vec<_> = shown.iter().map(|shown| word(shown)).collect();
@@ -144,15 +166,25 @@ fn run(words: Vec<OsString>, found: Login, print: bool, cx: &Context<'_>) -> any
         }
         return Ok(EXIT_DONE);
     }
-    let mut command = of_caller(&words[0]);
-    command.args(&words[1..]);
-    if let Some(caller) = caller()? {
-        command.env("HOME", &caller.dir).env("USER", &caller.name).env("LOGNAME", &caller.name);
-        become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;
-    }
-    let error = command.exec();
+    let error = by(&words[0], caller.as_ref()).args(&words[1..]).exec();
     let program = shown[0].clone();
     Err(around(error, format!("cannot run {program}"), "`sudo apt install openssh-client`"))
+}
+
+/// A program as this caller runs it.
+fn by(program: &OsStr, caller: Option<&User>) -> Command {
+    let mut command = of_caller(program);
+    if let Some(caller) = caller {
+        command.env("HOME", &caller.dir).env("USER", &caller.name).env("LOGNAME", &caller.name);
+    }
+    command
+}
+
+/// Becomes who called by sudo, for good: what ssh reads and runs is theirs.
+fn become_caller() -> anyhow::Result<Option<User>> {
+    let Some(caller) = caller()? else { return Ok(None) };
+    become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;
+    Ok(Some(caller))
 }
 
 /// Returns the user who called sudo, whose keys are used; none: no sudo.
@@ -206,7 +238,7 @@ mod tests {
             through: Some(vec!["-l".into(), "root".into(), "--".into(), "fe80::1%eth0".into()]),
         };
         let args = LoginArgs { user: None, option: vec!["Port=22".into()], wait: 0, print: true };
-        let said: Vec<OsString> = options(&found, &args);
+        let said: Vec<OsString> = options(&found, &args, None);
         let said: Vec<_> =
             said.iter().skip(1).step_by(2).map(|word| word.to_str().unwrap()).collect();
         assert_eq!(
@@ -220,5 +252,18 @@ mod tests {
                 "ProxyCommand=ssh -W '[%h]:%p' -l root -- fe80::1%%eth0",
             ]
         );
+    }
+
+    #[test]
+    fn the_stricter_of_two_settings_is_kept() {
+        // As `ssh -G` prints yes, ask, no and accept-new.
+        for (set, is_kept) in
+            [("true", true), ("ask", false), ("false", false), ("accept-new", false)]
+        {
+            let line = format!("echo user me; echo stricthostkeychecking {set}; echo port 22");
+            let mut asks = gpuvm_host::program::command("sh");
+            assert_eq!(is_strict(asks.args(["-c", &line])), is_kept, "{set}");
+        }
+        assert!(!is_strict(&mut gpuvm_host::program::command("/nonexistent")));
     }
 }

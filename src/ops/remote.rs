@@ -106,24 +106,26 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
 /// The arguments with which ssh reaches the host of a connection, ending with `--` and the host;
 /// none if the connection does not use ssh, or its parts are not safe on a command line.
 pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
-    let host = uri.host.filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
-    // A word that begins with `-` would be an option of ssh, and characters special to a shell are
-    // not allowed in names.
-    let fit = |text: &str| {
-        !text.starts_with('-')
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-:%@".contains(c))
+    let host = uri.host.as_deref().filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
+    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name. A user of a directory
+    // service has a backslash or a plus sign in it.
+    let fit = |text: &str, more: &str| {
+        let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-:%@".contains(c);
+        !text.starts_with('-') && text.chars().all(|c| is_fit(c) || more.contains(c))
     };
     let mut argv = Vec::new();
     if let Some(port) = uri.port {
         argv.extend(["-p".to_owned(), port.parse::<u16>().ok()?.to_string()]);
     }
-    if let Some(user) = uri.user {
-        argv.extend(["-l".to_owned(), Some(user).filter(|user| fit(user))?.to_owned()]);
+    if let Some(user) = &uri.user {
+        argv.extend(["-l".to_owned(), Some(user).filter(|user| fit(user, "\\+"))?.to_string()]);
     }
     if let Some(key) = uri.parameter("keyfile") {
-        argv.extend(["-i".to_owned(), Some(key).filter(|key| key.starts_with('/'))?]);
+        // ssh itself reads `~/` as the home of who runs it.
+        let is_fit = |key: &String| key.starts_with('/') || key.starts_with("~/");
+        argv.extend(["-i".to_owned(), Some(key).filter(is_fit)?]);
     }
-    argv.extend(["--".to_owned(), Some(host).filter(|host| fit(host))?.to_owned()]);
+    argv.extend(["--".to_owned(), Some(host).filter(|host| fit(host, ""))?.to_owned()]);
     Some(argv)
 }
 
@@ -146,6 +148,9 @@ mod tests {
             ("qemu+ssh://root@dgx:2222/system", format!("{ssh} -p 2222 -l root -- dgx {all}")),
             ("qemu+libssh2://[::1]/system", format!("{ssh} -- ::1 {all}")),
             ("qemu+ssh://dgx/system?keyfile=/k", format!("{ssh} -i /k -- dgx {all}")),
+            ("qemu+ssh://dgx/system?keyfile=~/a%20k", format!("{ssh} -i ~/a k -- dgx {all}")),
+            ("qemu+ssh://ad%5Cme@d%67x/system", format!("{ssh} -l ad\\me -- dgx {all}")),
+            ("qemu+ssh://[fe80::1%25eth0]/system", format!("{ssh} -- fe80::1%eth0 {all}")),
         ] {
             assert_eq!(line(uri), Some(said), "{uri}");
         }
@@ -158,6 +163,9 @@ mod tests {
             "qemu+ssh://-l@dgx/system",
             "qemu+ssh://dgx;reboot/system",
             "qemu+ssh://$(reboot)@dgx/system",
+            "qemu+ssh://%24(reboot)@dgx/system",
+            "qemu+ssh://%2dl@dgx/system",
+            "qemu+ssh://dgx%0areboot/system",
             "qemu+ssh://dgx:22x/system",
             "qemu+ssh://dgx/system?keyfile=-oProxyCommand",
             "qemu+tcp://dgx/system",

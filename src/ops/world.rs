@@ -426,7 +426,7 @@ impl World {
     pub fn refuse_elsewhere(&self, verb: &str) -> Result<()> {
         // A connection that cannot be opened is not proven to be of this machine.
         let named = machine::Uri::parse(&self.settings.connect).and_then(|uri| uri.host);
-        let named = named.map(|host| Machine::Elsewhere { host: host.to_owned() });
+        let named = named.map(|host| Machine::Elsewhere { host: host.into_owned() });
         match self.machine().or_else(|error| named.ok_or(error))? {
             Machine::Here => Ok(()),
             Machine::Elsewhere { host } => Err(usage(

@@ -294,7 +294,8 @@ pub enum Verb {
     /// Log in to a running guest by ssh
     ///
     /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's host key is remembered by the
-    /// guest's UUID, and taken without a question at the first login, so that a new guest at an old address is no alarm. A guest of another machine (--connect) is reached
+    /// guest's UUID, and taken without a question at the first login, so that a new guest at an old address is no alarm;
+    /// StrictHostKeyChecking yes in the settings of ssh is kept. A guest of another machine (--connect) is reached
     /// through that machine. Under sudo, `ssh` runs as the user who called, with their keys. Exits as `ssh` does.
     #[command(after_long_help = login::SSH)]
     Ssh(SshArgs),

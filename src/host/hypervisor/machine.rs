@@ -114,10 +114,10 @@ pub struct Uri<'u> {
     pub driver: &'u str,
     /// The transport: `ssh`, `unix`.
     pub transport: Option<&'u str>,
-    /// The user on the host.
-    pub user: Option<&'u str>,
-    /// The host.
-    pub host: Option<&'u str>,
+    /// The user on the host, decoded.
+    pub user: Option<Cow<'u, str>>,
+    /// The host, decoded.
+    pub host: Option<Cow<'u, str>>,
     /// The port.
     pub port: Option<&'u str>,
     /// The path and the rest.
@@ -149,11 +149,16 @@ impl<'u> Uri<'u> {
             },
         };
         let full = |text: &&str| !text.is_empty();
+        // libvirt reads both so.
+        let plain = |text: &'u str| match text.contains('%') {
+            true => Cow::Owned(decoded(text)),
+            false => Cow::Borrowed(text),
+        };
         Some(Uri {
             driver,
             transport,
-            user: user.filter(full),
-            host: Some(host).filter(full),
+            user: user.filter(full).map(plain),
+            host: Some(host).filter(full).map(plain),
             port: port.filter(full),
             path,
             query,
@@ -206,6 +211,25 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
 }
 
+/// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
+/// another hypervisor, or in an unknown home directory.
+pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
+    let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
+    let dir = match uri.path.trim_end_matches('/') {
+        "/system" => PathBuf::from("/var/log/libvirt/qemu"),
+        "/embed" => Path::new(&uri.parameter("root")?).join("log/qemu"),
+        "/session" if uri.host.is_none() => {
+            let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+            let cache = var("XDG_CACHE_HOME").map(PathBuf::from);
+            cache
+                .or_else(|| Some(Path::new(&var("HOME")?).join(".cache")))?
+                .join("libvirt/qemu/log")
+        }
+        _ => return None,
+    };
+    Some(dir.join(format!("{name}.log")))
+}
+
 /// Whether it is of libvirt's test driver, whose guests do not really run.
 pub fn is_test(uri: &str) -> bool {
     uri.starts_with("test:")
@@ -234,7 +258,7 @@ pub fn decide(told: &dyn Told) -> Machine {
     if here && !uri.as_ref().is_some_and(is_outside) {
         return Machine::Here;
     }
-    let of_uri = uri.and_then(|uri| uri.host.map(str::to_owned));
+    let of_uri = uri.and_then(|uri| uri.host.map(Cow::into_owned));
     let host = of_uri.or(name).unwrap_or(text);
     Machine::Elsewhere { host }
 }

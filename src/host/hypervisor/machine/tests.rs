@@ -78,13 +78,27 @@ fn names_are_the_same_where_one_lacks_its_domain() {
 fn a_uri_is_taken_apart() {
     let uri = Uri::parse("qemu+ssh://me@[fe80::1%25eth0]:2222/system?socket=/a%20b&x=1").unwrap();
     assert_eq!(
-        (uri.driver, uri.transport, uri.user, uri.host, uri.port),
-        ("qemu", Some("ssh"), Some("me"), Some("fe80::1%25eth0"), Some("2222"))
+        (uri.driver, uri.transport, uri.user.as_deref(), uri.host.as_deref(), uri.port),
+        ("qemu", Some("ssh"), Some("me"), Some("fe80::1%eth0"), Some("2222"))
     );
+    let uri = Uri::parse("qemu+ssh://ad%5Cme%40x@d%67x/system").unwrap();
+    assert_eq!((uri.user.as_deref(), uri.host.as_deref()), (Some("ad\\me@x"), Some("dgx")));
     assert_eq!(uri.parameter("socket").as_deref(), Some("/a b"));
     assert!(uri.may_ask() && !uri.is_plain());
     assert_eq!(Uri::parse("dgx"), None);
     assert!(!is_plain("dgx") && is_plain("qemu:///system") && is_plain("host:"));
+}
+
+#[test]
+fn the_log_of_a_guest_is_named_where_it_is_known() {
+    let log = |uri| log_of(uri, "a").map(|path| path.to_str().unwrap().to_owned());
+    for uri in ["qemu:///system", "qemu+ssh://dgx/system", "qemu:///system?socket=/x"] {
+        assert_eq!(log(uri).as_deref(), Some("/var/log/libvirt/qemu/a.log"), "{uri}");
+    }
+    assert_eq!(log("qemu:///embed?root=/r%20a").as_deref(), Some("/r a/log/qemu/a.log"));
+    for uri in ["test:///default", "qemu+ssh://dgx/session", "xen:///system", "dgx"] {
+        assert_eq!(log(uri), None, "{uri}");
+    }
 }
 
 #[test]
