@@ -5,15 +5,17 @@ pub mod inside;
 pub mod install;
 pub mod uninstall;
 
+use crate::discover::acs;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
+use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::hypervisor::XmlOf;
 use crate::shell::word;
 use crate::source::{Source, definition};
-use crate::topology::Topology;
 use crate::world::World;
-use gpuvm_core::nccl::{NcclError, Note, System, Told, topology};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::nccl::{NcclError, Note, System, Told, note_redirects, shared_ports, topology};
 use serde::Serialize;
 
 /// A guest's topology for NCCL.
@@ -37,18 +39,22 @@ impl Coded for NcclError {}
 /// Makes the topology of a domain; changes nothing.
 pub fn nccl(world: &World, source: &Source) -> Result<Nccl> {
     let domain = read(source, world)?;
-    of(&domain, &world.topology()?, source)
+    of(&domain, world, source)
 }
 
 /// Makes the topology of domain XML that is not defined yet.
 pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
-    of(domain, &world.topology()?, &Source::File("FILE".into()))
+    of(domain, world, &Source::File("FILE".into()))
 }
 
 /// Makes the topology of a domain on its host.
-fn of(domain: &DomainXml, host: &Topology, source: &Source) -> Result<Nccl> {
-    let Told { system, notes, is_needed } =
-        topology(domain, host).map_err(|error| helped(error, source))?;
+fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
+    let host = world.topology()?;
+    let Told { system, mut notes, is_needed } =
+        topology(domain, &host).map_err(|error| helped(error, source))?;
+    if let Some(root) = world.root()? {
+        notes.extend(note_redirects(&redirecting(&root, &shared_ports(&system, &host))));
+    }
     let name = Some(domain.name()).filter(|name| !name.is_empty());
     Ok(Nccl {
         domain: name.unwrap_or_else(|| source.named().to_owned()),
@@ -57,6 +63,12 @@ fn of(domain: &DomainXml, host: &Topology, source: &Source) -> Result<Nccl> {
         system,
         notes,
     })
+}
+
+/// Those of the ports that send requests to the root complex. Who may not see it is not told.
+fn redirecting(root: &FsRoot, ports: &[Bdf]) -> Vec<Bdf> {
+    let redirects = |port: &&Bdf| matches!(acs::redirects(root, **port), Ok(Some(true)));
+    ports.iter().filter(redirects).copied().collect()
 }
 
 /// Reads the domain: the live XML of a running one, in which functions have their current

@@ -3,6 +3,7 @@
 mod firmware;
 mod reader;
 
+use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{gpuvm, project, run, shared_hosts};
 use gpuvm::bdf::Bdf;
 use gpuvm::domain::DomainXml;
@@ -70,6 +71,36 @@ fn files_of_recorded_hosts_are_as_kept_and_nccl_reads_them() {
         }
     }
     assert!(wrong.is_empty(), "GPUVM_RENEW=1 renews: {wrong:#?}");
+}
+
+#[test]
+fn a_switch_that_sends_to_the_root_complex_is_told_of() {
+    let dir = scratch();
+    let tree = dir.path().join("host");
+    unpack(&host_text("dgx-a100"), &tree).unwrap();
+    let file = exported(dir.path(), "dgx-a100", "--gpus 2 --nic 2 --nic-near switch");
+    let (file, tree_text) = (file.to_str().unwrap(), tree.to_str().unwrap());
+    let told = || {
+        let (code, _, err) = run(&mut gpuvm(&["nccl", file, "--host", tree_text]));
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    assert!(!told().contains("ACS"), "nobody can see it");
+    // ACS with request redirect, as Linux sets it where the IOMMU is on.
+    let mut config = [0; 4096];
+    config[0x100..0x108].copy_from_slice(&[0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, 0x1d, 0x00]);
+    let devices = tree.join("sys/bus/pci/devices");
+    let all: Vec<_> = std::fs::read_dir(&devices).unwrap().map(|one| one.unwrap().path()).collect();
+    let write = |config: &[u8]| {
+        all.iter().for_each(|device| std::fs::write(device.join("config"), config).unwrap());
+    };
+    write(&config);
+    let err = told();
+    assert!(err.contains("ACS redirects requests at 0000:"), "{err}");
+    assert!(!err.contains("0000:00:01.1"), "a root port is above what they share: {err}");
+    config[0x106] = 0x01;
+    write(&config);
+    assert!(!told().contains("ACS"), "it is off");
 }
 
 #[test]

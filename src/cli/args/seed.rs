@@ -5,9 +5,18 @@ use super::life::LockArgs;
 use crate::cli::error::around;
 use crate::input;
 use crate::seed::{self, Hidden, MAX_BYTES};
-use clap::{Args, Subcommand, ValueHint};
-use gpuvm_ops::storage::{SeedRequest, SeedWanted};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use gpuvm_ops::storage::{NcclWanted, SeedRequest, SeedWanted};
 use std::path::{Path, PathBuf};
+
+/// How a guest finds its NCCL topology file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NcclArg {
+    /// Where NCCL looks by itself
+    Link,
+    /// Also named in /etc/nccl.conf
+    Conf,
+}
 
 /// What a guest is told at its first start.
 #[derive(Debug, Clone, Args)]
@@ -52,6 +61,13 @@ pub struct SeedArgs {
     /// Default for guests with one GPU and no NIC, which need none. `gpuvm nccl NAME --install` writes it later.
     #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
     pub no_nccl: bool,
+    /// How the guest finds its NCCL topology file
+    ///
+    /// link: where NCCL 2.10.3 and newer look by themselves. conf: also named in the guest's /etc/nccl.conf, unless that names a
+    /// file: for older NCCL, and for guests with NVIDIA's nvidia-topologyd.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
+    #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
+    pub nccl: NcclArg,
     /// Create no cloud-init seed
     ///
     /// Default for guests without an image that have none of the options of this section.
@@ -78,7 +94,11 @@ impl SeedArgs {
             meta_data: self.meta_data.clone(),
             network_config: self.network_config.clone(),
             agent: !self.no_agent,
-            nccl: !self.no_nccl,
+            nccl: match (self.no_nccl, self.nccl) {
+                (true, _) => NcclWanted::No,
+                (false, NcclArg::Link) => NcclWanted::Link,
+                (false, NcclArg::Conf) => NcclWanted::Conf,
+            },
             wanted: match (self.no_seed, self.drop_seed) {
                 (true, _) => SeedWanted::No,
                 (false, true) => SeedWanted::Yes,

@@ -109,6 +109,8 @@ pub enum About {
     GpuDirect,
     /// NICs that a network of libvirt's gives when the guest starts.
     Networks,
+    /// Switches that send to the root complex what their functions send each other.
+    Acs,
 }
 
 /// Something to know of the file.
@@ -418,6 +420,32 @@ impl System {
         }
         functions
     }
+}
+
+/// The host's switch ports that functions of a guest reach each other by: those above each that shares a switch.
+pub fn shared_ports(system: &System, host: &Topology) -> Vec<Bdf> {
+    let mut ports = BTreeSet::new();
+    let mut left: Vec<&Pci> = system.cpus.iter().flat_map(|cpu| &cpu.below).collect();
+    while let Some(pci) = left.pop() {
+        left.extend(&pci.below);
+        // What is left of switches has two of the guest's functions or more below it; bridges between are ports of theirs.
+        for below in pci.below.iter().filter(|_| pci.ids.is_some()) {
+            let above = host.path_to_root(below.host).into_iter().skip(1);
+            ports.extend(above.take_while(|bdf| *bdf != pci.host));
+        }
+    }
+    ports.into_iter().collect()
+}
+
+/// What is to be known where these of the ports send requests to the root complex.
+pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
+    let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
+    let says = format!(
+        "ACS redirects requests at {}: what GPUs and NICs below one PCIe switch send each other goes through the host's \
+         root complex, at less than the switch's speed",
+        named.join(", ")
+    );
+    (!ports.is_empty()).then(|| Note { about: About::Acs, says, compromise: true })
 }
 
 /// The guest addresses of the functions that a file of ours names, in its order; switches have

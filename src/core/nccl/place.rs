@@ -23,6 +23,12 @@ L+ /run/nvidia-topologyd/virtualTopology.xml - - - - /etc/nccl-topo.xml
 ";
 /// NCCL's settings file.
 pub const CONF: &str = "/etc/nccl.conf";
+/// What names the file in them, where they name none, as [`naming`] does; for a shell in the guest.
+pub const APPEND: &str = r#"conf=/etc/nccl.conf
+grep -qs '^NCCL_TOPO_FILE=' "$conf" && exit 0
+[ ! -s "$conf" ] || [ -z "$(tail -c 1 "$conf")" ] || echo >>"$conf"
+echo NCCL_TOPO_FILE=/etc/nccl-topo.xml >>"$conf"
+"#;
 
 /// Possible unit files of NVIDIA's daemon that writes its own file at [`FOUND_AT`]; a guest with
 /// the daemon has one of them.

@@ -138,6 +138,12 @@ fn functions_share_the_switches_of_the_host() {
         ["left out: 4 switches of the host with only one device of this guest below"]
     );
     assert!(told.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == told);
+    // The ports below each shared switch are told of where they redirect.
+    let ports = shared_ports(&told.system, &host("dgx-a100"));
+    let ports: Vec<String> = ports.iter().map(|port| port.to_string()[5..].to_owned()).collect();
+    let outer = ["02:00.0", "02:04.0", "02:08.0", "03:00.0", "04:00.0", "05:00.0", "06:00.0"];
+    let inner = ["0b:00.0", "0b:10.0", "0d:00.0", "0e:00.0", "10:00.0", "11:00.0"];
+    assert_eq!(ports, [&outer[..], &inner[..]].concat());
 }
 
 /// For every written switch, how many GPUs and NICs are directly below.

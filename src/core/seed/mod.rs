@@ -43,6 +43,8 @@ pub struct Seed {
     pub fabric_wait: bool,
     /// The topology file for NCCL, as `gpuvm nccl` prints it; none: the guest gets none.
     pub nccl: Option<String>,
+    /// Whether the guest's settings of NCCL name that file, too, where they name none.
+    pub nccl_conf: bool,
     /// The admin's own user-data, as it is.
     pub user_data: Option<Hidden>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
@@ -233,6 +235,9 @@ impl Seed {
             files.push(file(place::FILE, nccl, "0644"));
             files.push(file(place::TMPFILES, place::TMPFILES_TEXT, "0644"));
             of_files.push(json!(["systemd-tmpfiles", "--create", place::TMPFILES_NAME]));
+            if self.nccl_conf {
+                of_files.push(json!(["sh", "-c", place::APPEND]));
+            }
         }
         // Files overridden by the user-data do not exist.
         if !self.has_own("write_files") {

@@ -19,6 +19,7 @@ fn seed() -> Seed {
         guest_agent: true,
         data_disk: true,
         fabric_wait: true,
+        nccl_conf: false,
         ..Seed::default()
     }
 }
@@ -247,6 +248,10 @@ fn the_file_for_nccl_is_written_where_nccl_finds_it() {
     assert!(files.iter().all(|file| file["permissions"] == "0644"));
     let create = json!(["systemd-tmpfiles", "--create", "nccl-topo.conf"]);
     assert!(told["runcmd"].as_array().unwrap().contains(&create));
+    assert!(!told["runcmd"].to_string().contains("/etc/nccl.conf"));
+    let named = Seed { nccl_conf: true, ..alone };
+    let told = config(&named.files(), "user-data");
+    assert_eq!(told["runcmd"].as_array().unwrap()[2], json!(["sh", "-c", place::APPEND]));
     // Along with the files of a guest on a shared fabric, but not if the user-data has files of its
     // own.
     let both = Seed { nccl, user_data: Some("#cloud-config\nwrite_files: []\n".into()), ..seed() };

@@ -17,6 +17,20 @@ impl Dir<'_> {
 }
 
 impl Dir<'_> {
+    /// The first bytes of a file of the directory, at most so many; none where it cannot be read.
+    pub fn bytes(&self, name: &str, most: usize) -> Option<Vec<u8>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+        let file = openat(&self.fd, name, flags, Mode::empty()).ok()?;
+        let (mut bytes, mut read) = (vec![0; most], 0);
+        while let Ok(length @ 1..) = nix::unistd::read(&file, &mut bytes[read..]) {
+            read += length;
+        }
+        bytes.truncate(read);
+        Some(bytes)
+    }
+}
+
+impl Dir<'_> {
     /// Returns for the target of a link in /proc/PID whether it is a block device, its device
     /// number, and that of its file system. None on a recorded host, whose links are dangling, and
     /// without permission.

@@ -23,7 +23,7 @@ use crate::placement::Topic;
 use crate::request::HugePages;
 use crate::seed::Seed;
 use crate::shell::word;
-use crate::storage::{self, Disks, Notice, remains, room};
+use crate::storage::{self, Disks, NcclWanted, Notice, remains, room};
 
 use crate::topology::{Topology, Trust};
 use crate::world::World;
@@ -90,7 +90,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let mut xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
-        if wanted.seed.nccl
+        if wanted.seed.nccl != NcclWanted::No
             && let Some(told) = tell_nccl(&mut seed, &xml, &planned.topology, world)
         {
             remember_nccl(&mut xml, told, &planned)?;
@@ -280,6 +280,9 @@ fn tell_nccl(
             "`runcmd` of the user-data takes the place of gpuvm's own: NCCL finds its topology file from the guest's second \
              start on, or after `systemd-tmpfiles --create nccl-topo.conf` in the guest",
         );
+        if seed.nccl_conf {
+            world.warning("/etc/nccl.conf does not name that file, for the same reason");
+        }
     }
     let file = told.system.to_string();
     let sum = place::sum_of(&file).unwrap_or_default().to_owned();

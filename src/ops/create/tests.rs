@@ -47,7 +47,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
             meta_data: None,
             network_config: None,
             agent: false,
-            nccl: true,
+            nccl: crate::storage::NcclWanted::Link,
             wanted: SeedWanted::No,
         },
         uuid: Some(UUID.into()),

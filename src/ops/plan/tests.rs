@@ -213,7 +213,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         meta_data: None,
         network_config: None,
         agent: false,
-        nccl: true,
+        nccl: crate::storage::NcclWanted::Link,
         wanted: SeedWanted::No,
     };
     let wanted = CreateRequest {

@@ -19,7 +19,7 @@ mod tuning;
 pub use another::{Owner, another};
 pub use error::StorageError;
 pub use request::{
-    DataRequest, ImageRequest, NewDisk, OsDisk, SeedRequest, SeedWanted, StorageRequest,
+    DataRequest, ImageRequest, NcclWanted, NewDisk, OsDisk, SeedRequest, SeedWanted, StorageRequest,
 };
 pub use seed::complete;
 pub use tuning::{abilities, best_io};

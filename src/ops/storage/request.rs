@@ -133,10 +133,22 @@ pub struct SeedRequest {
     pub network_config: Option<PathBuf>,
     /// Whether the guest agent is installed.
     pub agent: bool,
-    /// Whether it gets the topology file for NCCL, if it needs one.
-    pub nccl: bool,
-    /// Whether the guest gets a seed.
+    /// How it gets the topology file for NCCL, where it needs one.
+    pub nccl: NcclWanted,
+    /// Whether there is a seed.
     pub wanted: SeedWanted,
+}
+
+/// How a guest gets the topology file for NCCL.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NcclWanted {
+    /// It does not.
+    #[default]
+    No,
+    /// Where NCCL looks by itself.
+    Link,
+    /// There, and named in the guest's settings of NCCL where they name none.
+    Conf,
 }
 
 /// Whether a guest gets a seed.

@@ -1,7 +1,7 @@
 //! The seed: the volume that cloud-init reads a guest's first settings from. All of the admin's
 //! input is read and checked here, before anything is created.
 
-use super::{Disks, Place, SeedRequest, SeedWanted};
+use super::{Disks, NcclWanted, Place, SeedRequest, SeedWanted};
 use crate::apply::{Secret, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Error, Refusal, Result, usage};
@@ -110,6 +110,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         meta_data,
         network_config,
         nccl: None,
+        nccl_conf: wanted.nccl == NcclWanted::Conf,
         nics: Vec::new(),
     };
     for key in seed.overruled() {
