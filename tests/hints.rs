@@ -1,6 +1,8 @@
 //! Every command that a hint suggests exists, applies to the same host, and does what the hint
 //! says.
 
+mod states;
+
 use crate::support::shared::each_shared_host;
 use crate::support::tree::scratch;
 use crate::support::{gpuvm, project, run};

@@ -4,7 +4,7 @@ use super::args::{DownArgs, StopArgs};
 use super::change::manner;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use gpuvm_ops::session::{Manner, Session};
+use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::stop::{Down, stop_or_end};
 
 impl From<&DownArgs> for Down {
@@ -17,7 +17,10 @@ impl From<&DownArgs> for Down {
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("stop")?;
     let StopArgs { name, down, dry_run, lock } = args;
-    let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
+    let mut session = Session::begin(
+        cx,
+        Manner { confirm: Confirm::IfNeeded, dry_run: *dry_run, ..manner(lock) },
+    )?;
     let done = stop_or_end(&mut session, name, down.into())?;
     if !done.made && !dry_run {
         cx.output.progress(&format!("domain `{name}` is stopped already"));

@@ -3,6 +3,7 @@
 use super::bar::Bar;
 use super::output::{Output, ask, ask_yes, leads_away, tell};
 use crate::apply::Step;
+use gpuvm_ops::error::crashed;
 use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
 use std::io::{self, IsTerminal as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -82,7 +83,10 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
             let told = "gets drives with data on them, and may overwrite it";
             tell(&format!("domain `{name}` {told}{losses}"));
         }
-        Question::Losses { .. } | Question::End { .. } | Question::CutPower { .. } => {}
+        Question::Losses { .. }
+        | Question::End { .. }
+        | Question::EndCrashed { .. }
+        | Question::CutPower { .. } => {}
     }
     Ok(match asked.question {
         _ if !is_terminal => Answer::Nobody,
@@ -96,6 +100,9 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
         Question::End { why, name } => {
             let question = format!("{why}, and domain `{name}` runs. Type its name to end it:");
             is_yes(ask(&question)? == *name)
+        }
+        Question::EndCrashed { name, .. } => {
+            is_yes(ask_yes(&format!("{}; end it and lose that?", crashed(name)))?)
         }
         Question::CutPower { why } => {
             is_yes(ask_yes(&format!("{why}; cut its power, which may lose data?"))?)

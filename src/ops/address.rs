@@ -5,8 +5,8 @@ use crate::discover::ear::Ear;
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::error::{Class, Error, Result, classed};
-use crate::guest::{find, find_alive, restart_hint};
-use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::guest::{find, find_alive, has_ended, log_hint, restart_hint};
+use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::network::{AddressSource, GuestAddress};
 use crate::shell::word;
 use crate::world::World;
@@ -84,12 +84,17 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
 
 /// Makes the error that a guest stopped during the wait.
 fn ended(hypervisor: &dyn Hypervisor, name: &str) -> Error {
-    let hint = match find(hypervisor, name) {
-        Ok(row) if row.state.is_active() => restart_hint(name),
-        _ => format!("`gpuvm start {}` starts it", word(name)),
+    let (is, does) = match find(hypervisor, name) {
+        Ok(row) if row.state.is_active() => ("has crashed", restart_hint(name)),
+        Ok(row) if row.state == DomainState::ShutOff => {
+            ("has ended", format!("`gpuvm start {}` starts it", word(name)))
+        }
+        // A transient domain is gone with its end.
+        _ => ("has ended and is gone", "it had no definition to start it from".into()),
     };
-    let message = format!("domain `{name}` has ended before it had an address");
-    classed(Class::WrongState, message, hint)
+    let message = format!("domain `{name}` {is} before it had an address");
+    let hints = [log_hint(hypervisor, name), Some(does)];
+    classed(Class::WrongState, message, hints.into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
 /// Makes the error that there is no address, with a hint.
@@ -159,8 +164,8 @@ impl Wait<'_> {
     ) -> Result<(Waited, Vec<GuestAddress>), E> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
-        let mut since = None;
-        // Guests of another host cannot be heard here; without permission to listen it is skipped.
+        let (mut since, mut uuid) = (None, None);
+        // Guests of another host are not heard here; whoever may not listen does without.
         let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
         let mut heard: Vec<GuestAddress> = Vec::new();
@@ -188,8 +193,7 @@ impl Wait<'_> {
             if over {
                 return Ok((Waited::Over, heard));
             }
-            let rows = hypervisor.domains().unwrap_or_default();
-            if rows.iter().any(|row| row.name == name && !row.state.has_guest()) {
+            if has_ended(hypervisor, name, &mut uuid) {
                 return Ok((Waited::Ended, heard));
             }
             go_on()?;
@@ -218,11 +222,12 @@ pub(crate) fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<Gues
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::fake::Fake;
 
     #[test]
     fn the_first_nic_is_waited_for_a_while() {
         let macs = ["a".to_owned(), "b".to_owned()];
-        let fake = crate::stage::fake::Fake::default();
+        let fake = Fake::default();
         fake.put("g", crate::stage::UUID, true);
         let second = told("b", "10.0.1.1", AddressSource::Lease);
         fake.addresses.replace(vec![second]);
@@ -235,6 +240,47 @@ mod tests {
         let (waited, _) = wait.run(&fake, come).unwrap();
         let first = told("a", "10.0.0.1", AddressSource::Lease);
         assert_eq!(waited, Waited::Found(first));
+    }
+
+    #[test]
+    fn a_guest_that_ends_is_waited_for_no_longer() {
+        let macs = ["a".to_owned()];
+        let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
+        let other = "22222222-2222-4333-8444-555555555555";
+        // It is off; it was transient and is gone; another one has its name by now; it has crashed.
+        let ends: [fn(&Fake, &str); 4] = [
+            |fake, _| fake.put("g", crate::stage::UUID, false),
+            |fake, _| assert!(fake.domains.borrow_mut().remove("g").is_some()),
+            |fake, other| fake.put("g", other, true),
+            |fake, _| assert!(fake.crashed.borrow_mut().insert("g".into())),
+        ];
+        let hints = ["`gpuvm start g`", "no definition", "", "`gpuvm restart --force g`"];
+        for (end, hint) in ends.into_iter().zip(hints) {
+            let fake = Fake::default();
+            fake.put("g", crate::stage::UUID, true);
+            let mut asked = 0;
+            let go_on = || {
+                asked += 1;
+                assert!(asked < 3, "it is waited for");
+                end(&fake, other);
+                Ok::<(), Error>(())
+            };
+            assert_eq!(wait.run(&fake, go_on).unwrap().0, Waited::Ended, "{hint}");
+            let Error::Refused(said) = ended(&fake, "g") else { panic!("{hint}") };
+            assert!(said.hint.contains(hint), "{}", said.hint);
+        }
+        // A hypervisor that does not answer does not say that it has ended.
+        let fake = Fake::default();
+        fake.put("g", crate::stage::UUID, true);
+        let mut asked = 0;
+        let go_on = || {
+            asked += 1;
+            fake.gone.set(asked < 3);
+            let back = told("a", "10.0.0.1", AddressSource::Lease);
+            fake.addresses.replace(if asked < 3 { Vec::new() } else { vec![back] });
+            Ok::<(), Error>(())
+        };
+        assert!(matches!(wait.run(&fake, go_on).unwrap().0, Waited::Found(_)));
     }
 
     /// An address that a source tells.

@@ -13,7 +13,7 @@ use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
-use crate::guest::GuestRequest;
+use crate::guest::{GuestRequest, log_hint};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
@@ -208,7 +208,11 @@ fn wait(
             }
             return Ok(Some(address));
         }
-        Waited::Ended => world.warning(&format!("`{name}` has ended before it had an address")),
+        Waited::Ended => {
+            let log = log_hint(running.hypervisor, name).map(|log| format!("; {log}"));
+            let log = log.unwrap_or_default();
+            world.warning(&format!("`{name}` has ended before it had an address{log}"));
+        }
         Waited::Over if seconds > 0 => world.warning(&format!(
             "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \
              {name}` shows what it does",
@@ -238,6 +242,7 @@ fn drop_seed(
         FirstBoot::Over(said) => {
             return stays(&format!("cloud-init is not done after {seconds} s ({said})"));
         }
+        FirstBoot::Ended => return stays("the guest has ended"),
         FirstBoot::Untold(why) => {
             return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
         }

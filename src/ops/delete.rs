@@ -8,11 +8,11 @@ use crate::domain::guest::{Made, Role};
 use crate::domain::view::View;
 use crate::domain_history::boot;
 use crate::drives;
-use crate::error::Result;
+use crate::error::{Result, crashed, dump_hint};
 use crate::guest::find;
 use crate::history::guest;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{Hypervisor, Lease, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
 use crate::pages;
 use crate::partition;
@@ -67,6 +67,10 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
     let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
     made.extend(left);
+    let mut warnings = Vec::new();
+    if summary.state == DomainState::Crashed {
+        warnings.push(format!("{}, which is lost; {}", crashed(name), dump_hint(name)));
+    }
     let mut stays: Vec<String> = made_on.iter().map(|uri| others(name, uri)).collect();
     let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
         true => Uses::default(),
@@ -101,7 +105,8 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
     let change = Change::new("delete", name, steps, on_drives);
-    Ok(Change { warnings: stays, question, again, ..change })
+    warnings.append(&mut stays);
+    Ok(Change { warnings, question, again, ..change })
 }
 
 /// Returns the steps for the NVLink partition of a removed guest; the running guest may have other

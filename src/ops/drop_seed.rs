@@ -7,7 +7,7 @@ use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
 use crate::error::{Class, Coded, Error, Result, classed};
-use crate::guest::find;
+use crate::guest::{find, has_ended};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::made::{Fate, Proof};
@@ -59,6 +59,8 @@ pub enum FirstBoot {
     Over(String),
     /// The agent is not allowed to tell.
     Untold(String),
+    /// The guest has ended.
+    Ended,
 }
 
 /// Refuses to remove a seed that may not have been read.
@@ -71,6 +73,10 @@ fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
             format!("cloud-init of `{name}` is not done after {wait_s} s: {said}"),
             format!("--wait SECONDS waits longer; {now}"),
         )),
+        FirstBoot::Ended => {
+            let message = format!("domain `{name}` has ended before its cloud-init was done");
+            Err(classed(Class::WrongState, message, now))
+        }
         FirstBoot::Untold(why) => {
             Err(DropSeedError::Untold { name: name.to_string(), why: why.to_string() }.hint(now))
         }
@@ -85,12 +91,16 @@ pub fn wait_for<E>(
     mut go_on: impl FnMut() -> Result<(), E>,
 ) -> Result<FirstBoot, E> {
     let until = Instant::now() + wait;
+    let mut uuid = None;
     loop {
         let said = match is_done(hypervisor, name) {
             Ok(()) => return Ok(FirstBoot::Done),
             Err(error) if is_forbidden(&error) => return Ok(FirstBoot::Untold(error.message)),
             Err(error) => error.message,
         };
+        if has_ended(hypervisor, name, &mut uuid) {
+            return Ok(FirstBoot::Ended);
+        }
         if Instant::now() >= until {
             return Ok(FirstBoot::Over(said));
         }

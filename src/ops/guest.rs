@@ -11,7 +11,8 @@ pub use render::{Extra, RenderError, path_text, render, template_file, template_
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::NicWish;
-use crate::error::{Class, NoPlace, Result, classed};
+use crate::error::{Class, NoPlace, Result, classed, dump_hint};
+use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{PinPolicy, Request};
@@ -105,8 +106,29 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
 
 /// Returns the hint for a crashed guest whose process is preserved.
 pub fn restart_hint(name: &str) -> String {
-    let name = word(name);
-    format!("`gpuvm restart {name}` ends it and starts it again; `gpuvm stop {name}` only ends it")
+    format!(
+        "{}; `gpuvm restart --force {name}` ends it and starts it again, `gpuvm stop --force {name}` only ends it",
+        dump_hint(name),
+        name = word(name)
+    )
+}
+
+/// Whether a guest that is waited for has ended: it is off or has crashed, it was transient and is gone, or another one has
+/// its name by now. `uuid` is the one's that was seen first. A hypervisor that does not answer does not say so.
+pub fn has_ended(hypervisor: &dyn Hypervisor, name: &str, uuid: &mut Option<String>) -> bool {
+    let Ok(rows) = hypervisor.domains() else { return false };
+    let Some(row) = rows.into_iter().find(|row| row.name == name) else { return true };
+    !row.state.has_guest() || *uuid.get_or_insert(row.uuid.clone()) != row.uuid
+}
+
+/// Where the log of a guest's QEMU is; none: it has none that is known.
+pub fn log_hint(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
+    let path = log_of(&hypervisor.opened_uri(), name)?;
+    let path = path.to_str()?;
+    Some(match hypervisor.machine().elsewhere() {
+        None => format!("`tail {}` shows what its QEMU said last", word(path)),
+        Some(host) => format!("{path} on `{host}` has what its QEMU said last"),
+    })
 }
 
 /// Finds the domain of this name.

@@ -2,7 +2,7 @@
 //! nothing themselves.
 
 use crate::apply::Step;
-use crate::error::{Class, Result, classed, usage};
+use crate::error::{Class, Result, classed, crashed, dump_hint, usage};
 use crate::shell::word;
 use std::io;
 
@@ -37,6 +37,13 @@ pub enum Question {
     End {
         /// The reason, such as: `create a` (process 7) would be undone.
         why: String,
+        /// The guest.
+        name: String,
+    },
+    /// Whether a guest that has crashed may be ended, answered by yes: its process is kept for what it has in memory.
+    EndCrashed {
+        /// The verb that ends it: `stop`.
+        verb: &'static str,
         /// The guest.
         name: String,
     },
@@ -115,6 +122,18 @@ impl Question {
                     name = word(name)
                 );
                 classed(Class::Declined, message, hint)
+            }
+            Question::EndCrashed { verb, name } if nobody => usage(
+                format!("{}; ending it {no_one}", crashed(name)),
+                format!(
+                    "{}; `gpuvm {verb} --force {}` ends it without asking",
+                    dump_hint(name),
+                    word(name)
+                ),
+            ),
+            Question::EndCrashed { name, .. } => {
+                let message = format!("domain `{name}` is not ended; nothing is changed");
+                classed(Class::Declined, message, dump_hint(name))
             }
             Question::Losses { .. } | Question::CutPower { .. } => {
                 classed(Class::Declined, "declined; nothing is changed", "")

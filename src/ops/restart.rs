@@ -39,7 +39,10 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
             RestartError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
         );
     }
-    let mut steps: Vec<Step> = way_down(&*hypervisor, name, down)?.into_iter().collect();
+    let step = way_down(&*hypervisor, name, down)?;
+    let question = stop::question("restart", name, step.as_ref(), down);
+    let warnings = stop::paused(&*hypervisor, name, step.as_ref());
+    let mut steps: Vec<Step> = step.into_iter().collect();
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
     steps.extend(match steps.is_empty() {
@@ -51,7 +54,9 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
         }
     });
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
-    Ok(Change { hold: Hold::Planning, ..Change::new("restart", name, steps, ()) })
+    let again = format!("gpuvm restart {}", word(name));
+    let change = Change::new("restart", name, steps, ());
+    Ok(Change { hold: Hold::Planning, question, warnings, again, ..change })
 }
 
 /// Restarts a guest, and reports how far a failed restart got.

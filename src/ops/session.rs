@@ -9,7 +9,7 @@ pub use agreed::Agreed;
 use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
 use crate::domain_history::{change_domain, change_host, read_back};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, crashed};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::links;
@@ -276,6 +276,10 @@ impl<'w> Session<'w> {
                     .reporter()
                     .warning(&format!("{loss}: `{verb}` asks first, or takes --accept-data-loss"));
             }
+        }
+        if let Some(Question::EndCrashed { verb, name }) = &change.question {
+            let told = format!("{}: `{verb}` asks first, or takes --force", crashed(name));
+            self.world.reporter().warning(&told);
         }
         Ok(self.world.reporter().preview(&change.steps())?)
     }

