@@ -2,54 +2,47 @@
 //! connection, and does what it is offered for.
 
 use super::{offered, parses, shell_words};
+use crate::support::daemon::namespaces;
 use crate::support::tree::scratch;
-use crate::support::{gpuvm, run};
+use crate::support::{gpuvm, run, skip};
 use gpuvm::apply::{Journal, Step};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Guests by name, with libvirt's number of their state and whether they have no definition.
-const GUESTS: [(&str, u32, bool); 6] = [
+const GUESTS: [(&str, u32, bool); 5] = [
     ("runs", 1, false),
     ("paused", 3, false),
     ("off guest", 5, false),
     ("crashed", 6, false),
     ("transient", 1, true),
-    ("transient-crashed", 6, true),
 ];
 
 /// What each of them is asked; `NAME` stands for it.
-const LINES: [&str; 30] = [
+const LINES: [&str; 23] = [
     "show NAME",
     "start NAME",
     "start NAME --dry-run",
-    "start NAME --reserve-pages --dry-run",
     "stop NAME --wait 0",
     "stop NAME --dry-run",
     "stop NAME --force",
     "restart NAME --wait 0",
-    "restart NAME --dry-run",
     "restart NAME --force",
     "delete NAME",
-    "delete NAME --dry-run",
     "delete NAME --yes",
     "check NAME",
     "verify NAME",
     "ip NAME",
     "ip NAME --wait 1",
-    "ip NAME --all",
     "ssh NAME --print --wait 0",
     "console NAME",
     "tune NAME --check",
-    "tune NAME --dry-run",
     "nccl NAME",
     "nccl NAME --install",
     "nccl NAME --check",
     "seed drop NAME",
     "undo NAME",
-    "history NAME",
-    "fabric ensure NAME",
     "create --name NAME --vcpus 1 --memory 64M --virt-type qemu --no-seed --dry-run",
 ];
 
@@ -104,10 +97,14 @@ fn run_all(said: &str, (uri, dir, line): (&str, &Path, &str), ran: &mut BTreeSet
             continue;
         }
         let shell = format!("virsh -c {uri} {command}");
-        let (code, out, err) = run(Command::new("sh").args(["-c", &shell]).current_dir(dir));
+        // `virsh edit` opens one.
+        let mut virsh = Command::new("sh");
+        virsh.args(["-c", &shell]).env("EDITOR", "true").stdin(Stdio::null());
+        let (code, out, err) = run(virsh.current_dir(dir));
         // The driver cannot dump what has crashed, and says so.
         let may_not = words[0] == "dump" && err.contains("not");
-        assert!(code == 0 || may_not, "{line}: {shell}: {out}{err}");
+        let is_same = words[0] == "edit" && err.contains("not changed");
+        assert!(code == 0 || may_not || is_same, "{line}: {shell}: {out}{err}");
         ran.insert(format!("virsh {}", words[0]));
     }
 }
@@ -135,13 +132,27 @@ fn what_is_offered_of_a_guest_in_any_state_is_done() {
     }
 }
 
+/// Runs the program on a machine whose interrupted changes are those of a directory.
+fn with_journals(journals: &Path, args: &[&str]) -> (i32, String, String) {
+    let program = gpuvm(args);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    let state = "/var/lib/gpuvm/journal";
+    command.arg(format!("mkdir -p {state} && mount --bind \"$0\" {state} && exec \"$@\""));
+    run(command.arg(journals).arg(program.get_program()).args(program.get_args()))
+}
+
 #[test]
 fn what_is_offered_while_a_guest_is_half_made_ends_it() {
+    if !namespaces() {
+        return skip("namespaces cannot be made");
+    }
     let dir = scratch();
     let uri = hypervisor(dir.path());
+    let journals = dir.path().join("journal");
     let said = |line: &str| {
         let args: Vec<&str> = ["-c", &uri].into_iter().chain(line.split(' ')).collect();
-        let (code, out, err) = run(gpuvm(&args).current_dir(dir.path()));
+        let (code, out, err) = with_journals(&journals, &args);
         (code, format!("{line}: {code} {out}{err}"))
     };
     for line in [
@@ -151,11 +162,10 @@ fn what_is_offered_while_a_guest_is_half_made_ends_it() {
         "delete runs --yes",
         "create --name half --vcpus 1 --memory 64M --virt-type qemu --no-seed",
         "tune runs",
-        "undo runs",
         "seed drop runs",
         "list",
     ] {
-        let mut journal = Journal::begin("create", "half", &uri).unwrap();
+        let mut journal = Journal::begin_in(&journals, "create", "half", &uri).unwrap();
         let xml = "<domain type='test'><name>half</name><memory>65536</memory><vcpu>1</vcpu>\
                    <os><type>hvm</type></os></domain>";
         journal.plan(&[Step::DefineDomain { name: "half".into(), xml: xml.into() }]).unwrap();
@@ -167,9 +177,15 @@ fn what_is_offered_while_a_guest_is_half_made_ends_it() {
         } else {
             assert!(code == 1 && told.contains("is unfinished"), "{told}");
         }
-        let mut ran = BTreeSet::new();
-        run_all(&told, (&uri, dir.path(), line), &mut ran);
-        assert!(ran.iter().any(|command| command.starts_with("recover")), "{told}");
+        let mut ran = 0;
+        for command in offered(&told).iter().filter(|command| !is_form(&shell_words(command))) {
+            let words = shell_words(command);
+            let verb: Vec<&str> = words.iter().map(String::as_str).collect();
+            let (code, out, err) = with_journals(&journals, &verb);
+            assert_eq!(code, 0, "{told}: `gpuvm {command}`: {out}{err}");
+            ran += usize::from(verb[0] == "recover");
+        }
+        assert!(ran > 0, "{told}");
         // Nothing is in the way any more.
         let (_, told) = said("list");
         assert!(!told.contains("interrupted"), "{told}");

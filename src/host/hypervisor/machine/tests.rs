@@ -81,10 +81,10 @@ fn a_uri_is_taken_apart() {
         (uri.driver, uri.transport, uri.user.as_deref(), uri.host.as_deref(), uri.port),
         ("qemu", Some("ssh"), Some("me"), Some("fe80::1%eth0"), Some("2222"))
     );
-    let uri = Uri::parse("qemu+ssh://ad%5Cme%40x@d%67x/system").unwrap();
-    assert_eq!((uri.user.as_deref(), uri.host.as_deref()), (Some("ad\\me@x"), Some("dgx")));
     assert_eq!(uri.parameter("socket").as_deref(), Some("/a b"));
     assert!(uri.may_ask() && !uri.is_plain());
+    let uri = Uri::parse("qemu+ssh://ad%5Cme%40x@d%67x/system").unwrap();
+    assert_eq!((uri.user.as_deref(), uri.host.as_deref()), (Some("ad\\me@x"), Some("dgx")));
     assert_eq!(Uri::parse("dgx"), None);
     assert!(!is_plain("dgx") && is_plain("qemu:///system") && is_plain("host:"));
 }
