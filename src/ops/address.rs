@@ -165,7 +165,7 @@ impl Wait<'_> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
         let (mut since, mut uuid) = (None, None);
-        // Guests of another host are not heard here; whoever may not listen does without.
+        // Guests of another host cannot be heard here; without permission to listen it is skipped.
         let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
         let mut heard: Vec<GuestAddress> = Vec::new();

@@ -133,9 +133,9 @@ pub struct SeedRequest {
     pub network_config: Option<PathBuf>,
     /// Whether the guest agent is installed.
     pub agent: bool,
-    /// How it gets the topology file for NCCL, where it needs one.
+    /// How it gets the topology file for NCCL, if it needs one.
     pub nccl: NcclWanted,
-    /// Whether there is a seed.
+    /// Whether the guest gets a seed.
     pub wanted: SeedWanted,
 }
 
