@@ -95,7 +95,7 @@ fn helped(error: NcclError, source: &Source) -> Error {
     let hint = match (&error, source) {
         (NcclError::NoGpu, Source::Domain(_)) => format!("`gpuvm show {named}` lists its devices"),
         (NcclError::NoGpu, Source::File(_)) => "`gpuvm gpu list` lists the host's GPUs".into(),
-        (NcclError::NoPcie, _) => "give it machine type q35, as `gpuvm create` does".into(),
+        (NcclError::NoPcie, _) => "give it machine type q35, which guests of gpuvm have".into(),
         (NcclError::NoAddress { .. }, Source::File(_)) => {
             format!("`virsh define {named}` fills it in; then name the domain")
         }

@@ -162,7 +162,6 @@ fn what_is_offered_while_a_guest_is_half_made_ends_it() {
         "delete runs --yes",
         "create --name half --vcpus 1 --memory 64M --virt-type qemu --no-seed",
         "tune runs",
-        "seed drop runs",
         "list",
     ] {
         let mut journal = Journal::begin_in(&journals, "create", "half", &uri).unwrap();
