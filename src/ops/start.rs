@@ -62,10 +62,16 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let message = format!("domain `{name}` has crashed and still holds its devices");
             return Err(classed(Class::WrongState, message, restart_hint(name)));
         }
-        // A paused or ending domain is not started; libvirt reports why.
-        DomainState::Paused | DomainState::ShuttingDown if !dry_run => {
-            change.journal = false;
-            change.parts = vec![Part::Steps(vec![start])];
+        // One that is just starting is paused, too.
+        DomainState::Paused if !dry_run => {
+            let message = format!("domain `{name}` is active already, and paused");
+            let hint = format!("`virsh resume {}` lets it go on", word(name));
+            return Err(classed(Class::WrongState, message, hint));
+        }
+        DomainState::ShuttingDown if !dry_run => {
+            let message = format!("domain `{name}` is shutting down");
+            let hint = format!("`gpuvm restart {}` waits for its end and starts it", word(name));
+            return Err(classed(Class::WrongState, message, hint));
         }
         _ => change.parts.clear(),
     }
