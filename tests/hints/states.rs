@@ -1,14 +1,12 @@
-//! What is offered of guests in every state, on libvirt's test driver: each command is one of ours, leads to the same
-//! connection, and does what it is offered for.
+//! What is offered while a change of a guest is half done, on libvirt's test driver: each command does what it is offered for.
 
-use super::{offered, parses, shell_words};
+use super::{offered, shell_words};
 use crate::support::daemon::namespaces;
 use crate::support::tree::scratch;
 use crate::support::{gpuvm, run, skip};
 use gpuvm::apply::{Journal, Step};
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Guests by name, with libvirt's number of their state and whether they have no definition.
 const GUESTS: [(&str, u32, bool); 5] = [
@@ -17,33 +15,6 @@ const GUESTS: [(&str, u32, bool); 5] = [
     ("off guest", 5, false),
     ("crashed", 6, false),
     ("transient", 1, true),
-];
-
-/// What each of them is asked; `NAME` stands for it.
-const LINES: [&str; 23] = [
-    "show NAME",
-    "start NAME",
-    "start NAME --dry-run",
-    "stop NAME --wait 0",
-    "stop NAME --dry-run",
-    "stop NAME --force",
-    "restart NAME --wait 0",
-    "restart NAME --force",
-    "delete NAME",
-    "delete NAME --yes",
-    "check NAME",
-    "verify NAME",
-    "ip NAME",
-    "ip NAME --wait 1",
-    "ssh NAME --print --wait 0",
-    "console NAME",
-    "tune NAME --check",
-    "nccl NAME",
-    "nccl NAME --install",
-    "nccl NAME --check",
-    "seed drop NAME",
-    "undo NAME",
-    "create --name NAME --vcpus 1 --memory 64M --virt-type qemu --no-seed --dry-run",
 ];
 
 /// The hypervisor with these guests in a file.
@@ -62,90 +33,9 @@ fn hypervisor(dir: &Path) -> String {
     format!("test://{}", file.display())
 }
 
-/// The commands of virsh in a text, after `virsh`.
-fn of_virsh(text: &str) -> Vec<String> {
-    let inside = text.split('`').skip(1).step_by(2);
-    inside.filter_map(|part| part.strip_prefix("virsh ")).map(str::to_owned).collect()
-}
-
 /// Whether a command has a word in capitals, for which whoever reads it puts something of their own.
 fn is_form(words: &[String]) -> bool {
     words.iter().any(|word| word == "..." || word.chars().all(|c| c.is_ascii_uppercase()))
-}
-
-/// What was run, and what was wrong with it.
-#[derive(Default)]
-struct Ran {
-    /// Commands that were done, by their first words.
-    done: BTreeSet<String>,
-    /// What was not.
-    wrong: Vec<String>,
-}
-
-/// Runs what a text offers; each has to be done.
-fn run_all(said: &str, (uri, dir): (&str, &Path), ran: &mut Ran) {
-    for command in offered(said) {
-        let words = shell_words(&command);
-        let leads_there = command.contains(&format!("--connect {uri}"));
-        if !parses(&words) || !leads_there {
-            ran.wrong.push(format!("{said}\nnot ours: `gpuvm {command}`"));
-        }
-        // A console needs QEMU, and a terminal.
-        if is_form(&words) || words[0] == "console" {
-            continue;
-        }
-        let verb: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (code, out, err) = run(gpuvm(&verb).current_dir(dir));
-        let asks = code == 2 && err.contains("--yes does it");
-        if ![0, 3].contains(&code) && !asks {
-            ran.wrong.push(format!("{said}\nfails: `gpuvm {command}`: {code} {out}{err}"));
-        }
-        ran.done.insert(command.replace(uri, ""));
-    }
-    for command in of_virsh(said) {
-        let words = shell_words(&command);
-        if is_form(&words) || !Path::new("/usr/bin/virsh").exists() {
-            continue;
-        }
-        let shell = format!("virsh -c {uri} {command}");
-        // `virsh edit` opens one.
-        let mut virsh = Command::new("sh");
-        virsh.args(["-c", &shell]).env("EDITOR", "true").stdin(Stdio::null());
-        let (code, out, err) = run(virsh.current_dir(dir));
-        // The driver cannot dump what has crashed, and says so.
-        let may_not = words[0] == "dump" && err.contains("not");
-        let is_same = words[0] == "edit" && err.contains("not changed");
-        if code != 0 && !may_not && !is_same {
-            ran.wrong.push(format!("{said}\nfails: {shell}: {out}{err}"));
-        }
-        ran.done.insert(format!("virsh {}", words[0]));
-    }
-}
-
-#[test]
-fn what_is_offered_of_a_guest_in_any_state_is_done() {
-    let dir = scratch();
-    let uri = hypervisor(dir.path());
-    let mut ran = Ran::default();
-    for (name, ..) in GUESTS {
-        for line in LINES {
-            let words = line.split(' ').map(|word| if word == "NAME" { name } else { word });
-            let args: Vec<&str> = ["-c", &uri].into_iter().chain(words).collect();
-            let (code, out, err) = run(gpuvm(&args).current_dir(dir.path()));
-            let told = format!("{name}: {line}: {code} {out}{err}");
-            let helps = err.contains("hint: ") || err.contains("try '--help'");
-            if ![0, 3].contains(&code) && (code > 3 || !helps) {
-                ran.wrong.push(format!("{told}\nno hint"));
-            }
-            run_all(&told, (&uri, dir.path()), &mut ran);
-        }
-    }
-    assert!(ran.wrong.is_empty(), "{}", ran.wrong.join("\n\n"));
-    for (verb, whom) in [("start", "off guest"), ("restart", "crashed"), ("stop", "crashed")] {
-        let is_it = |done: &String| done.starts_with(verb) && done.contains(whom);
-        assert!(ran.done.iter().any(is_it), "{verb} {whom}: {:#?}", ran.done);
-    }
-    assert!(ran.done.contains("virsh resume"), "{:#?}", ran.done);
 }
 
 /// Runs the program on a machine whose interrupted changes are those of a directory.
