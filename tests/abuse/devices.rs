@@ -300,7 +300,7 @@ fn a_number_of_nvme_drives_takes_none_with_something_on_it() {
     let disks = host.place.disks.to_str().unwrap();
     let create = |nvme: &str, more: &[&str]| {
         let wish = ["create", "--name", "n", "--vcpus", "1", "--memory", "64M", "--pins", "none"];
-        let disks = ["--disk-dir", disks, "--os-size", "1M", "--dry-run"];
+        let disks = ["--disk-dir", disks, "--os-size", "1M", "--virt-type", "qemu", "--dry-run"];
         let (code, out, err) =
             host.place.gpuvm(&[&wish[..], &disks, &["--nvme", nvme], more].concat());
         (code, out + &err)

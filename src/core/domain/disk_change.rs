@@ -249,7 +249,7 @@ mod tests {
         let volume = Some(VolumeRef { pool: "p".into(), name: "v".into() });
         let made = Made { role: Role::Data, path: "/a.raw".into(), volume };
         let with = guest("").with_made(&made).unwrap();
-        assert_eq!(with.made(), [made.clone()]);
+        assert_eq!(with.made(), std::slice::from_ref(&made));
         assert_eq!(with.with_made(&made).unwrap().text(), with.text());
         let kept = with.without_disk("vda", None).unwrap();
         assert_eq!((kept.disks().count(), kept.made().len()), (0, 1));
