@@ -5,6 +5,7 @@ use crate::error::{Class, Coded, Result, classed, usage};
 use crate::guest::find;
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::machine::{self, Machine};
+use crate::input::{InputError, open_regular};
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
@@ -133,7 +134,10 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             let dir = hypervisor.log_dir().ok_or_else(|| {
                 usage(
                     format!("where {} keeps the logs of QEMU is not known", hypervisor.uri()),
-                    "`gpuvm --connect qemu:///system logs NAME --qemu` reads those of the system's libvirt",
+                    format!(
+                        "`gpuvm --connect qemu:///system logs {} --qemu` reads those of the system's libvirt",
+                        word(name)
+                    ),
                 )
             })?;
             Ok(dir.join(format!("{name}.log")))
@@ -148,10 +152,18 @@ fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
     ports.find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
 }
 
+/// Opens a log. Anybody may have made a pipe of it, on which a plain call would wait for ever.
+fn open(path: &Path) -> Result<File, IoError> {
+    open_regular(path).map_err(|error| match error {
+        InputError::Unreadable { source, .. } => source,
+        other => IoError::other(other),
+    })
+}
+
 impl Follow {
     /// The lines that have come since; from the beginning, where the file is another one or was emptied.
     pub fn lines(&mut self) -> Result<Vec<String>, IoError> {
-        let mut file = File::open(&self.path)?;
+        let mut file = open(&self.path)?;
         let meta = file.metadata()?;
         let from = match self.at {
             Some((inode, read)) if inode == meta.ino() && read <= meta.len() => read,
@@ -217,6 +229,16 @@ mod tests {
             code(&stage("<log file='/nonexistent/a'/>"), "a", LogOf::Serial),
             "logs-missing"
         );
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_log_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let stage = stage(&format!("<log file='{}'/>", path.display()));
+        let error = read(&stage.world, "a", LogOf::Serial, None).unwrap_err().to_string();
+        assert!(error.contains("a named pipe"), "{error}");
     }
 
     #[test]

@@ -102,6 +102,11 @@ pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>>
     let (defined, running) = subject.disk(target)?;
     let Some(disk) = running.or(defined) else { unreachable!("one of both has it") };
     let path = fit(disk, target)?;
+    if running.is_none() && subject.state.is_active() {
+        let hint = format!("`gpuvm restart {}` gives it to the guest; resize it then", word(name));
+        let why = "the running guest gets it at its next start only".to_owned();
+        return Err(GuestDiskError::Fixed { target: target.clone(), why }.hint(hint));
+    }
     let format = disk.child("driver").and_then(|driver| driver.attr("type"));
     let format = format.map_or_else(|| "raw".to_owned(), |format| format.into_owned());
     let uses = Uses::read(hypervisor)?;
@@ -206,7 +211,7 @@ impl Grown<'_> {
                     self.path,
                     said(&others)
                 ),
-                "`gpuvm list` shows what each guest has",
+                format!("`gpuvm disk list {}` shows who has its disks", word(&self.subject.name)),
             )),
         }
     }

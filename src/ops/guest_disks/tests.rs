@@ -257,6 +257,17 @@ fn a_disk_grows_by_its_guest_its_pool_or_as_a_file_and_never_shrinks() {
 }
 
 #[test]
+fn a_disk_that_the_running_guest_gets_at_its_next_start_does_not_grow() {
+    let stage = stage(true);
+    run_add(&stage, &wanted(blank(), false)).unwrap();
+    let error = run_resize(&stage, "vdb", 2 * BYTES).map(drop).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "guest-disk-fixed");
+    assert!(refusal.hint.contains("`gpuvm restart a`"), "{}", refusal.hint);
+    assert_eq!((kept(&stage), stage.journals()), (1, 0));
+}
+
+#[test]
 fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
     for (runs, number) in (0..4).flat_map(|number| [(true, number), (false, number)]) {
         let stage = stage(runs);
