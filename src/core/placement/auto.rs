@@ -197,10 +197,37 @@ impl Search<'_> {
         };
         // What lies in its pool counts for a guest on its pages.
         let found = self.is_free(page).then(|| self.on(page, Counting::default()).ok()).flatten();
-        let nodes = found
+        let mut nodes = found
             .filter(|found| found.memory() >= LEAST && !self.is_worse(found))
             .map_or(nodes, |f| f.node_pages);
+        if self.has_small_nodes() && !self.would_help(page, &nodes) {
+            nodes.clear();
+        }
         self.explain(normal, NoPages::Few, page, nodes);
+    }
+
+    /// Whether a guest can come to a node that leaves it so little memory that it gets no huge pages there.
+    fn has_small_nodes(&self) -> bool {
+        let kept = self.request.reserve.memory_kib.unwrap_or_default();
+        let mut nodes = self.topology.nodes().iter().filter(|node| !node.memory_kib.is_zero());
+        nodes.any(|node| node.memory_kib.saturating_sub(kept) < LEAST)
+    }
+
+    /// Whether the guest gets pages of a size once those are reserved that it is missing on these nodes.
+    fn would_help(&self, page: PageSize, nodes: &[NodePages]) -> bool {
+        let mut parts = self.topology.parts().clone();
+        for pages in nodes {
+            let node = parts.nodes.iter_mut().find(|node| node.os_index == pages.node);
+            let pools = node.into_iter().flat_map(|node| &mut node.huge_pages);
+            for pool in pools.filter(|pool| pool.page_kib == page.size()) {
+                pool.total = pool.total.saturating_add(pages.missing());
+                pool.free = pool.free.saturating_add(pages.missing());
+            }
+        }
+        let Ok(topology) = Topology::new(parts) else { return false };
+        let (held, request) = (self.held, self.request);
+        let search = Search { topology: &topology, held, request, bare: OnceCell::new() };
+        search.on_free(page).is_some()
     }
 
     /// Adds the cost of normal pages and how to get others.
