@@ -33,7 +33,7 @@ fn fill(name: &str, topology: &Topology, size: &str, wrong: &mut Vec<String>) ->
         let asked = Asked::beside(topology, size, there.clone());
         let Ok(placement) = asked.answer.clone() else { break };
         let Ok(xml) = asked.export(&placement) else { break };
-        let mut held = xml.held(false).unwrap();
+        let mut held = xml.held(true).unwrap();
         held.domain = format!("guest{}", guests.len());
         there.domains.push(held);
         guests.push((asked, placement, xml));
