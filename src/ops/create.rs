@@ -40,9 +40,6 @@ pub enum CreateError {
     /// The guest is to run by hardware virtualization, and the machine has no KVM.
     #[error("this machine has no /dev/kvm, and the guest needs KVM")]
     NoKvm,
-    /// The kernel is to serve the guest's NICs, and does not.
-    #[error("this machine has no /dev/vhost-net, which the guest's virtio NICs need")]
-    NoVhostNet,
 }
 
 impl Coded for CreateError {}

@@ -86,7 +86,7 @@ fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mu
                 && bridge.iter().all(|function| devices.extras.nics.contains(function));
             if topology.behind_bridge(&devices.gpus).is_some() && !is_whole {
                 let functions = bridge.clone();
-                reasons.compromise(Topic::Partition, IsolationReason::NoBridge { functions });
+                reasons.compromise(Topic::Nvswitches, IsolationReason::NoBridge { functions });
             }
         }
         FabricModel::FullPassthrough if owns_boards(topology, devices) => {

@@ -1,7 +1,7 @@
 //! Prepares a new guest: its place, its disks, pages and functions, its definition, and the steps
 //! that make them. Changes nothing.
 
-use super::machine::{networks_of, refuse_without_kvm, refuse_without_vhost};
+use super::machine::{networks_of, refuse_without_kvm, without_vhost};
 use super::{CreateError, CreateRequest, macs, refuse_existing};
 use crate::apply::Step;
 use crate::claim::claim;
@@ -227,8 +227,10 @@ fn defined(
         None => Vec::new(),
     };
     judge(&xml, planned, &versions, (reserves, &facts), world)?;
-    if let Some(root) = machine_of_guests(world, hypervisor)?.filter(|_| wanted.starts) {
-        refuse_without_vhost(&xml, &root)?;
+    if let Some(root) = machine_of_guests(world, hypervisor)?.filter(|_| wanted.starts)
+        && let Some(warning) = without_vhost(&xml, &root)
+    {
+        world.warning(warning);
     }
     if let Some(warning) = too_few_files(world, &xml, versions.qemu) {
         world.warning(&warning);

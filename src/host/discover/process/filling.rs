@@ -117,6 +117,7 @@ mod tests {
         let line: String = line.map(|word| format!("{word}\0")).collect();
         std::fs::write(proc.join("cmdline"), line).unwrap();
         std::fs::write(proc.join("status"), status).unwrap();
+        std::fs::write(proc.join("cgroup"), "0::/machine.slice/machine-qemu.scope\n").unwrap();
         filling(&FsRoot::at(dir.path()).unwrap(), "ab")
     }
 
