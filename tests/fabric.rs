@@ -1072,8 +1072,15 @@ fn unbound() -> Option<(Machine, String)> {
 /// The words that make a guest of one GPU there.
 fn makes(machine: &Machine, uri: &str) -> String {
     let disks = machine.path("disks");
+    // The embedded driver has no networks, which `create` would make.
+    let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let (before, rest) = text.split_once("<interface").unwrap();
+    let (_, after) = rest.split_once("</interface>").unwrap();
+    let template = machine.path("template.xml");
+    std::fs::write(&template, [before, after].concat()).unwrap();
     format!(
-        "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M --data-size none"
+        "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M --data-size none \
+         --template {template}"
     )
 }
 
