@@ -209,7 +209,7 @@ fn tune_says_that_a_file_in_the_guest_is_outdated() {
     let (path, host) = (file.display().to_string(), host("dgx-h100"));
     let words = ["tune", &path, "--host", &host, "--pcie", "on", "--dry-run", "--assume-empty"];
     let told = |more: &[&str]| run(&mut gpuvm(&[&words[..], more].concat())).1;
-    let renew = " --install`";
+    let renew = "` prints it then";
     assert!(!told(&[]).contains(renew), "{}", told(&[]));
     // On root ports NCCL finds no node; tune gives other addresses.
     let device = |bus: &str, index: u32| {
