@@ -134,3 +134,17 @@ proptest! {
         prop_assert_eq!(second.after.text(), first.after.text());
     }
 }
+
+#[test]
+fn a_guest_whose_emulator_is_not_pinned_stays_on_its_cores() {
+    let nobody = Occupancy::default();
+    let items = Items { pins: Item::On, ..Items::default() };
+    let mut wanted = Wanted::vendor(2, 2);
+    wanted.pins = (12..17).chain(60..65).collect();
+    let xml = DomainXml::parse(&wanted.xml(&DGX2)).unwrap();
+    let first = tuned(&xml, &DGX2, &nobody, &items).unwrap();
+    let pinned = |pcpu: u32| first.after.text().contains(&format!("cpuset='{pcpu}'/>"));
+    assert!((12..17).chain(60..65).all(pinned), "{}", first.after.text());
+    let second = tuned(&first.after, &DGX2, &nobody, &items).unwrap();
+    assert_eq!(second.changes, [], "{}", first.after.text());
+}

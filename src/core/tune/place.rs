@@ -129,7 +129,13 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         // Its own cores may leave none for the emulator while others are free.
         let helpers = pins(&free).skip(free.vcpu_pins.len());
         let more = here.or(&whole_cores(topology, helpers.flat_map(CpuSet::iter)));
-        if shares_cores(&kept, topology) && !shares_cores(&free, topology) && more != here {
+        let is_short = shares_cores(&kept, topology) && !shares_cores(&free, topology);
+        // Where one more core is enough, the vCPUs stay on theirs: also of a guest that this has
+        // been done to before, and whose emulator is not pinned.
+        if is_short && let Some(beside) = with_one_more(guest, request, given, (&here, &free)) {
+            return Ok(beside);
+        }
+        if is_short && more != here {
             here = more;
             continue;
         }
@@ -143,6 +149,41 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         last = Some(kept);
     }
     Ok(free)
+}
+
+/// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. None: no
+/// core does that without moving a vCPU to another core.
+fn with_one_more(
+    guest: &Guest<'_>,
+    request: &Request,
+    given: &Given<'_>,
+    (here, free): (&CpuSet, &Placement),
+) -> Option<Placement> {
+    let Given { topology, others, .. } = *given;
+    let cores = |pins: &[CpuSet]| whole_cores(topology, pins.iter().flat_map(CpuSet::iter));
+    let own = cores(&guest.pins);
+    let nodes: BTreeSet<_> =
+        here.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+    let mut tried = here.clone();
+    // After its cores first: there the planner puts the emulator.
+    let last = here.iter().last()?;
+    let (before, after): (Vec<_>, Vec<_>) =
+        topology.pcpus().minus(here).iter().partition(|pcpu| *pcpu < last);
+    for pcpu in after.into_iter().chain(before) {
+        let Some(core) = topology.core_of(pcpu).filter(|core| nodes.contains(&core.node)) else {
+            continue;
+        };
+        if tried.intersects(&core.pcpus) {
+            continue;
+        }
+        tried.extend(core.pcpus.iter());
+        let Ok(plan) = plan_on(topology, others, request, &here.or(&core.pcpus)) else { continue };
+        let stays = cores(&plan.vcpu_pins) == own && !shares_cores(&plan, topology);
+        if stays && is_as_good(&plan, free) {
+            return Some(plan);
+        }
+    }
+    None
 }
 
 /// All pins of a plan.
