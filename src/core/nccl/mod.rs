@@ -445,7 +445,7 @@ pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
          root complex, at less than the switch's speed",
         named.join(", ")
     );
-    (!ports.is_empty()).then(|| Note { about: About::Acs, says, compromise: true })
+    (!ports.is_empty()).then_some(Note { about: About::Acs, says, compromise: true })
 }
 
 /// The guest addresses of the functions that a file of ours names, in its order; switches have
