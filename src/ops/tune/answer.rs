@@ -128,7 +128,8 @@ fn named(subject: &Subject, mut reason: Reason) -> Reason {
 /// The findings that are told and that no reason has told. Of a file their commands name the file.
 fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     let is_told = |finding: &&Finding| {
-        !(subject.running && finding.rule == HUGE_PAGES_SHORT) && !is_said(finding, &tuned.reasons)
+        let is_taken = subject.running && finding.rule == HUGE_PAGES_SHORT;
+        !is_taken && !is_said(finding, &tuned.reasons)
     };
     let findings = tuned.findings.iter().filter(is_told).cloned();
     findings.map(|finding| Finding { hint: subject.naming(&finding.hint), ..finding }).collect()
