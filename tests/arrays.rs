@@ -1,10 +1,9 @@
-//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`), nightly: every level, and kills
-//! at every command, with `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor; else one level, in one.
+//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`): one level; with
+//! `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor, every level, and kills at every command.
 
 use crate::support::uml;
 
 #[test]
-#[ignore = "nightly: a minute of a processor on user-mode Linux"]
 fn arrays_are_released_restored_and_rebuilt() {
     let set = std::env::var("GPUVM_ARRAYS").unwrap_or_else(|_| "short".into());
     let words = ["tests/uml/arrays.sh", env!("CARGO_BIN_EXE_gpuvm"), &set];

@@ -62,7 +62,6 @@ fn a_create_of_a_cloned_disk_killed_at_any_record_is_undone() {
 }
 
 #[test]
-#[ignore = "nightly: 20 s of a processor, beside the clone"]
 fn a_create_of_an_overlay_killed_at_any_record_is_undone() {
     let Some(place) = Place::with_image() else { return };
     create_killed(&place, &["--os-size", "16M", "--os-disk", "overlay"], 6);
@@ -113,7 +112,6 @@ fn a_delete_killed_at_any_record_is_finished() {
 }
 
 #[test]
-#[ignore = "nightly: 20 s of a processor, beside the delete of all"]
 fn a_delete_that_keeps_the_data_killed_at_any_record_is_finished() {
     delete_killed(&["--keep-data"]);
 }

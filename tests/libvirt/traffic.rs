@@ -113,7 +113,6 @@ fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
 const HERE: (&str, &str) = ("GPUVM_TRAFFIC", "here");
 
 #[test]
-#[ignore = "nightly: 90 s of a processor on user-mode Linux"]
 fn bonds_carry_what_they_should_and_limits_hold() {
     let here = std::env::var(HERE.0).is_ok_and(|value| value == HERE.1) || !namespaces();
     if let Some(refused) = if here { None } else { uml::refused() } {

@@ -64,7 +64,10 @@ pub(super) fn within(
     }
     let has_template = request.template.is_given;
     if has_template && !request.template.is_pcie && !placement.devices.is_empty() {
-        let what = "a template without PCI Express, which passed-through devices need".to_owned();
+        let what =
+            "domain/os/type/@machine of the template is a machine without PCI Express, which \
+                    passed-through devices need"
+                .to_owned();
         let hint = "leave --template out, or give it machine q35 (`virt` on Arm)".to_owned();
         return Err(PlanError::Impossible { what, hint });
     }
