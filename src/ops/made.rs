@@ -11,7 +11,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::uses::{How, Use, User, Uses};
-use crate::identity::FileId;
+use crate::identity::{FileId, Identity};
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;
@@ -47,6 +47,8 @@ pub struct Proof<'a> {
     elsewhere: Option<String>,
     /// The hypervisor that the domain was created on, if it is another one of this machine.
     made_on: Option<String>,
+    /// The directory of the records of which disks were made.
+    state: PathBuf,
 }
 
 impl<'a> Proof<'a> {
@@ -61,7 +63,8 @@ impl<'a> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);
         let made_on = Owner::of(uuid, hypervisor, state).other_hypervisor();
-        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on }
+        let state = state.map_or_else(apply::state_root, Path::to_owned);
+        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on, state }
     }
 
     /// Whether the definition is a copy of another domain's, whose disks and devices its metadata
@@ -146,6 +149,9 @@ impl<'a> Proof<'a> {
         if !self.is_disk(made) && !self.is_dropped_seed(made) {
             return stays("it is not a disk of the domain any more".into());
         }
+        if self.is_another(made) {
+            return stays("it is not the one that gpuvm made there".into());
+        }
         Fate::Goes(match volume.cloned() {
             None => {
                 let path = PathBuf::from(&made.path);
@@ -157,6 +163,26 @@ impl<'a> Proof<'a> {
                 Step::DeleteVolume { pool, name, file: here.flatten() }
             }
         })
+    }
+
+    /// Whether something else is in the place of the disk that was made: a file or a volume of that
+    /// name that somebody has put there.
+    fn is_another(&self, made: &Made) -> bool {
+        let path = Path::new(&made.path);
+        if self.elsewhere.is_some() {
+            return false;
+        }
+        let key = |VolumeRef { pool, name }: &VolumeRef| {
+            self.storage.volume_id(pool, name).ok().flatten().map(|now| now.key)
+        };
+        match apply::disk_made_at(&self.state, path) {
+            Some(Identity::File(was)) => apply::is_another_file(Some(&was), path),
+            Some(Identity::Volume { key: was, file }) => {
+                let now = made.volume.as_ref().and_then(key);
+                apply::is_another_file(file.as_ref(), path) || now.is_some_and(|now| now != was)
+            }
+            _ => false,
+        }
     }
 
     /// Whether it is a disk of the domain itself, and not only a backing file of one.

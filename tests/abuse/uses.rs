@@ -306,6 +306,43 @@ fn metadata_that_lies_removes_nothing() {
 }
 
 #[test]
+fn what_somebody_put_in_a_disks_place_stays() {
+    let Some(place) = Place::with_image() else { return };
+    let dir = place.disks.to_str().unwrap().to_owned();
+    place.done(&place.create("a", &["--no-start", "--os-size", "16M"]));
+    let xml = place.virsh(&["dumpxml", "a"]);
+    let sources = xml.split("<source file='").skip(1).filter_map(|rest| rest.split('\'').next());
+    // The boot disk is a volume, the data disk a file.
+    let volume = sources.clone().find(|path| path.contains("gpuvm-guests")).unwrap();
+    let file = sources.clone().find(|path| path.starts_with(&dir)).unwrap();
+    let records = || crate::libvirt::files(&place.daemon.own_path("/var/lib/gpuvm/disks"));
+    assert!(records().len() >= 2, "{:?}", records());
+    let here = |path: &str| place.daemon.inside(path);
+    for path in [volume, file] {
+        std::fs::write(here(&format!("{path}.new")), "theirs").unwrap();
+        std::fs::rename(here(&format!("{path}.new")), here(path)).unwrap();
+    }
+    place.virsh(&["pool-refresh", "gpuvm-guests"]);
+    let (code, out, err) = place.gpuvm(&["delete", "a", "--dry-run"]);
+    assert_eq!(code, 0, "{out}{err}");
+    let said = "stays: it is not the one that gpuvm made there";
+    assert_eq!(format!("{out}{err}").matches(said).count(), 2, "{out}{err}");
+    let (code, out, err) = place.gpuvm(&["delete", "a", "--yes"]);
+    assert!(code == 0 && err.matches(said).count() == 2, "{out}{err}");
+    for path in [volume, file] {
+        assert_eq!(std::fs::read_to_string(here(path)).unwrap(), "theirs");
+    }
+    // What was not touched goes, and so does what is known of it.
+    std::fs::remove_file(here(volume)).unwrap();
+    std::fs::remove_file(here(file)).unwrap();
+    place.virsh(&["pool-refresh", "gpuvm-guests"]);
+    place.done(&place.create("b", &["--no-start", "--os-size", "16M"]));
+    let before = records().len();
+    place.done(&["delete", "b", "--yes"]);
+    assert!(!here(volume).with_file_name("b.raw").exists() && records().len() + 2 <= before);
+}
+
+#[test]
 fn a_guest_that_comes_while_another_is_deleted_keeps_its_disk() {
     let Some(ground) = Ground::new() else { return };
     let mut met = 0;

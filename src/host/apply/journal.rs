@@ -28,6 +28,8 @@ use std::path::{Path, PathBuf};
 
 /// The version of the records.
 const FORMAT: u32 = 1;
+/// The directory of the journals in that of the state.
+const DIRECTORY: &str = "journal";
 /// Suffix of a journal's name.
 const SUFFIX: &str = "jsonl";
 
@@ -147,7 +149,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalError + '_ {
 
 /// The directory of the journals.
 fn directory() -> PathBuf {
-    state_directory("journal")
+    state_directory(DIRECTORY)
 }
 
 impl Journal {
@@ -270,6 +272,12 @@ impl Journal {
         let made = made.map(|made| Record::Made(number, made.clone()));
         let records: Vec<Record> = made.into_iter().chain([Record::Done(number)]).collect();
         self.write_all(&records)
+    }
+
+    /// Returns the state directory that the journal is in; none: it is in a directory of its own.
+    pub(super) fn state(&self) -> Option<PathBuf> {
+        let dir = self.path.parent()?;
+        dir.ends_with(DIRECTORY).then(|| dir.parent().map(Path::to_owned)).flatten()
     }
 
     /// The random name of its change; none: older versions gave none.

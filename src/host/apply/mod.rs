@@ -17,6 +17,7 @@ mod grow;
 pub mod hostnet;
 mod interrupt;
 mod journal;
+mod kept;
 mod lease;
 mod lock;
 mod made;
@@ -40,19 +41,21 @@ pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
+pub use kept::{disk_made_at, is_another_file};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use needed::nvram;
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
-pub use state::{kept_in, now_s, state_directory};
+pub use state::{kept_in, now_s, state_directory, state_root};
 pub use step::{GrowBy, LET_GO_S, Step, StepError};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};
 use perform::Ours;
 use std::fmt;
+use std::path::PathBuf;
 use undo::{Done, Of, Undone, undo_all};
 
 /// Something that was done and could not be undone.
@@ -191,6 +194,8 @@ pub struct Transaction<'a> {
     observer: &'a mut dyn Observer,
     /// The journal; none: an interrupted run leaves nothing to undo.
     journal: Option<Journal>,
+    /// The state directory, which says which disks are ours; none: without a journal.
+    state: Option<PathBuf>,
     /// The random name of the change.
     change: Option<String>,
     /// Steps that were done, in order.
@@ -208,7 +213,8 @@ impl<'a> Transaction<'a> {
     ) -> Self {
         let named = journal.as_ref().and_then(Journal::id).map(str::to_owned);
         let change = named.or_else(|| random_uuid().ok());
-        Transaction { hypervisor, observer, journal, change, done: Vec::new(), made: None }
+        let state = journal.as_ref().and_then(Journal::state);
+        Transaction { hypervisor, observer, journal, state, change, done: Vec::new(), made: None }
     }
 
     /// Does further steps. On failure, or when a signal was received, everything is undone,
@@ -270,7 +276,11 @@ impl<'a> Transaction<'a> {
             Ok(())
         };
         let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
-        let performed = perform::perform(step, self.hypervisor, self.observer, &mut ours);
+        let (hypervisor, observer) = (self.hypervisor, &mut *self.observer);
+        let state = self.state.as_deref();
+        let performed = kept::deleting(state, step, hypervisor, || {
+            perform::perform(step, hypervisor, observer, &mut ours)
+        });
         self.observer.done();
         match performed {
             Err(why) if why.lets_be(step) => {
@@ -284,6 +294,7 @@ impl<'a> Transaction<'a> {
             // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
+        kept::keep(state, step, made.as_ref(), (self.hypervisor, self.observer));
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::array::ArrayError;
 use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::{Ours, perform_again};
 use super::undo::{Done, Of, undo_all};
-use super::{Aftermath, ApplyError, Left, Observer, Step, StepError};
+use super::{Aftermath, ApplyError, Left, Observer, Step, StepError, kept};
 use crate::hypervisor::Hypervisor;
 use serde::Serialize;
 
@@ -142,6 +142,7 @@ fn finish(
     (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
     journal: &mut Journal,
 ) -> Result<(), ApplyError> {
+    let state = journal.state();
     let mut array_left = false;
     for done in steps {
         let Done { number, step, .. } = done;
@@ -155,7 +156,9 @@ fn finish(
         let proof = of.proof(done);
         let mut tell = |identity| journal.made(*number, &identity);
         let mut ours = Ours { mark: &proof.mark, made: &mut tell, later: true };
-        let again = perform_again(step, begun, hypervisor, observer, (&proof, &mut ours));
+        let again = kept::deleting(state.as_deref(), step, hypervisor, || {
+            perform_again(step, begun, hypervisor, observer, (&proof, &mut ours))
+        });
         match again {
             Err(why)
                 if why.lets_be(step)

@@ -8,13 +8,18 @@ const SHARED: &str = "/var/lib/gpuvm";
 
 /// Returns the directory of a kind of state: the host's if writable, otherwise the user's own.
 pub fn state_directory(kind: &str) -> PathBuf {
+    state_root().join(kind)
+}
+
+/// Returns the directory of all state: the host's if writable, otherwise the user's own.
+pub fn state_root() -> PathBuf {
     // The user's state directory (XDG base directories).
     let own = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state")));
     match own {
-        Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm").join(kind),
-        _ => Path::new(SHARED).join(kind),
+        Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm"),
+        _ => PathBuf::from(SHARED),
     }
 }
 

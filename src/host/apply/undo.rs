@@ -10,7 +10,9 @@ use super::made::volume_file;
 use super::needed::UNBORN;
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
-use super::{Left, Observer, Step, StepError, attach, bind, detach, file, ours, pages, partition};
+use super::{
+    Left, Observer, Step, StepError, attach, bind, detach, file, kept, ours, pages, partition,
+};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
@@ -108,6 +110,8 @@ pub(super) fn undo_all(
         }
         if let Some(journal) = &mut journal {
             let _ = journal.undone(done.number);
+            let state = journal.state();
+            kept::forget(state.as_deref(), &done.step, done.made.as_ref(), hypervisor);
         }
     }
     all.left.extend(steps.map(|rest| Left { step: rest.step, error: StepError::NotReached }));

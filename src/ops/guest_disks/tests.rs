@@ -206,6 +206,31 @@ fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
 }
 
 #[test]
+fn what_somebody_put_in_a_disks_place_is_not_deleted() {
+    let stage = stage(false);
+    let bytes = 1 << 16;
+    let dir = Some(stage.dir.path().to_owned());
+    let disk = NewDisk::Blank { bytes, dir, pool: "p".into(), preallocate: Preallocate::None };
+    run_add(&stage, &wanted(disk, false)).unwrap();
+    let path = stage.dir.path().join("a-vdb.raw");
+    let made = || list(&stage.world, "a").unwrap().iter().any(|disk| disk.made);
+    assert!(made() && path.exists());
+    let (other, aside) = (stage.dir.path().join("other.raw"), stage.dir.path().join("aside"));
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&other, "theirs").unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    assert_eq!(code(run_remove(&stage, false, true)), "guest-disk-not-ours");
+    assert!(!made() && std::fs::read_to_string(&path).unwrap() == "theirs");
+    // The one that was made is known again when it is back.
+    std::fs::rename(&aside, &path).unwrap();
+    assert!(made());
+    assert!(run_remove(&stage, false, true).unwrap().deleted);
+    assert!(!path.exists());
+    let records = std::fs::read_dir(stage.world.state().unwrap().join("disks"));
+    assert_eq!(records.map_or(0, Iterator::count), 0, "no record of it is left");
+}
+
+#[test]
 fn what_is_taken_or_there_already_is_refused() {
     let stage = stage(false);
     let path = |name: &str| stage.dir.path().join(name);

@@ -1,0 +1,162 @@
+//! Records which disks gpuvm made, one file for each path in directory `disks` of the state. A file
+//! or volume of that name that somebody has put in a disk's place is not the one that was made.
+
+use super::bind::BindError;
+use super::file::set_private_file;
+use super::{Observer, Step, StepError};
+use crate::hypervisor::Hypervisor;
+use crate::identity::{FileId, Identity};
+use crate::trace;
+use gpuvm_core::image::Sha256;
+use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// The directory of the records.
+const DIRECTORY: &str = "disks";
+/// The format that is written.
+const FORMAT: u32 = 1;
+
+/// A disk that we made.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    /// The version of the record.
+    format: u32,
+    /// Where it is.
+    path: PathBuf,
+    /// Which file or volume it is.
+    made: Identity,
+}
+
+/// The record of a path.
+fn record(state: &Path, path: &Path) -> PathBuf {
+    let name: String = Sha256::of_bytes(path.as_os_str().as_bytes()).into();
+    state.join(DIRECTORY).join(format!("{name}.json"))
+}
+
+/// The disk that was made at a path, by the records of a state directory; none: that is unknown,
+/// since an older gpuvm made it or the record cannot be read.
+pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
+    let record = record(state, path);
+    trace::reads(&record);
+    let text = std::fs::read_to_string(&record).ok()?;
+    let kept: Kept = serde_json::from_str(&text).ok()?;
+    (kept.format == FORMAT && kept.path == path).then_some(kept.made)
+}
+
+/// Whether a file at the path of a disk is proven to be another one than the one that was made
+/// there: only a record and a file that is there now prove it.
+pub fn is_another_file(was: Option<&FileId>, path: &Path) -> bool {
+    let now = FileId::at(path).ok().flatten();
+    was.zip(now).is_some_and(|(was, now)| !was.may_be(&now))
+}
+
+/// Where a step makes or deletes a disk on this machine; none: it does neither.
+fn place(step: &Step, made: Option<&Identity>, hypervisor: &dyn Hypervisor) -> Option<PathBuf> {
+    if !hypervisor.machine().is_here() {
+        return None;
+    }
+    match (step, made) {
+        (Step::CreateDisk { path, .. } | Step::DeleteDisk { path, .. }, _) => Some(path.clone()),
+        // In a pool of files the key is the path.
+        (Step::MakeVolume { .. }, Some(Identity::Volume { key, .. })) if key.starts_with('/') => {
+            Some(key.into())
+        }
+        (Step::MakeVolume { pool, volume, .. }, _) => volume_at(hypervisor, pool, &volume.name),
+        (Step::DeleteVolume { pool, name, .. }, _) => volume_at(hypervisor, pool, name),
+        _ => None,
+    }
+}
+
+/// Where a volume is.
+fn volume_at(hypervisor: &dyn Hypervisor, pool: &str, name: &str) -> Option<PathBuf> {
+    Some(hypervisor.storage().volume_id(pool, name).ok()??.path)
+}
+
+/// Records the disk that a step has made.
+pub(super) fn keep(
+    state: Option<&Path>,
+    step: &Step,
+    made: Option<&Identity>,
+    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+) {
+    let makes = matches!(step, Step::CreateDisk { .. } | Step::MakeVolume { .. });
+    let (Some(state), Some(made), true) = (state, made, makes) else { return };
+    let Some(path) = place(step, Some(made), hypervisor) else { return };
+    if let Err(error) = write(state, &path, made) {
+        observer.note(&format!("which disk {} is was not recorded: {error}", path.display()));
+    }
+}
+
+/// Writes a record.
+fn write(state: &Path, path: &Path, made: &Identity) -> Result<(), BindError> {
+    let kept = Kept { format: FORMAT, path: path.to_owned(), made: made.clone() };
+    let text = serde_json::to_string_pretty(&kept).expect("plain values") + "\n";
+    set_private_file(&record(state, path), Some(&text))
+}
+
+/// Removes the record of a disk whose making is undone.
+pub(super) fn forget(
+    state: Option<&Path>,
+    step: &Step,
+    made: Option<&Identity>,
+    hypervisor: &dyn Hypervisor,
+) {
+    if !matches!(step, Step::CreateDisk { .. } | Step::MakeVolume { .. }) {
+        return;
+    }
+    let path = state.and_then(|_| place(step, made, hypervisor));
+    if let (Some(state), Some(path)) = (state, path) {
+        // What is left of it says nothing of a file that is made there later.
+        let _ = set_private_file(&record(state, &path), None);
+    }
+}
+
+/// Performs a step, and removes the record of the disk that it deletes, but not of one that stays.
+pub(super) fn deleting(
+    state: Option<&Path>,
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    perform: impl FnOnce() -> Result<(), StepError>,
+) -> Result<(), StepError> {
+    let deletes = matches!(step, Step::DeleteDisk { .. } | Step::DeleteVolume { .. });
+    let state = state.filter(|_| deletes);
+    let path = state.and_then(|_| place(step, None, hypervisor));
+    let done = perform();
+    if let (Some(state), Some(path)) = (state, path)
+        && done.is_ok()
+        && matches!(FileId::at(&path), Ok(None))
+    {
+        let _ = set_private_file(&record(state, &path), None);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_in_the_place_of_the_one_that_was_made_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, path) = (dir.path().join("state"), dir.path().join("a.raw"));
+        assert_eq!(disk_made_at(&state, &path), None);
+        std::fs::write(&path, "made").unwrap();
+        let file = FileId::at(&path).unwrap().unwrap();
+        write(&state, &path, &Identity::File(file)).unwrap();
+        assert_eq!(disk_made_at(&state, &path), Some(Identity::File(file)));
+        assert_eq!(disk_made_at(&state, &dir.path().join("b.raw")), None);
+        assert!(!is_another_file(Some(&file), &path));
+        let other = dir.path().join("other.raw");
+        std::fs::write(&other, "theirs").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(is_another_file(Some(&file), &path));
+        assert!(!is_another_file(None, &path), "nothing is known of it");
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_another_file(Some(&file), &path), "there is none");
+        for damaged in ["", "{}", "not JSON"] {
+            std::fs::write(record(&state, &path), damaged).unwrap();
+            assert_eq!(disk_made_at(&state, &path), None, "{damaged}");
+        }
+    }
+}
