@@ -172,6 +172,8 @@ const PROVOKED: &[&str] = &[
     "disk resize test vdz 2G --connect test:///default",
     "disk remove test vdz --connect test:///default",
     "seed drop nosuch --connect test:///default",
+    "set nosuch --vcpus 2 --connect test:///default",
+    "set test --vcpus 2 --connect test:///default",
     "tune nosuch --connect test:///default",
     "tune /nonexistent --host topologies/dgx-2.json",
     "history nosuch --connect test:///default",

@@ -115,7 +115,9 @@ fn no_line_is_wider_than_the_terminal() {
 fn short_help_is_short() {
     walk(&built(80), "gpuvm", &mut |command, words| {
         let short = help(command, false);
-        assert!(short.lines().count() <= SHORT_LINES, "{words}: {} lines", short.lines().count());
+        // The first one lists every verb.
+        let most = if words == "gpuvm" { SHORT_LINES + 10 } else { SHORT_LINES };
+        assert!(short.lines().count() <= most, "{words}: {} lines", short.lines().count());
         // Text that did not fit beside an option is indented deeper than any option.
         let second = short.lines().find(|line| line.starts_with("       "));
         assert_eq!(second, None, "{words} -h: an option takes more than a line");

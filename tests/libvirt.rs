@@ -19,6 +19,7 @@ mod life;
 mod network;
 mod pages;
 pub mod place;
+mod resized;
 mod seed;
 mod storage;
 mod traffic;

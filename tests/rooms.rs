@@ -66,10 +66,10 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 30] = [
+const VERBS: [&str; 31] = [
     "capacity", "check", "console", "create", "delete", "device", "drive", "export", "fabric",
     "gpu", "history", "host", "image", "ip", "list", "logs", "meta", "nccl", "network", "nic",
-    "plan", "recover", "restart", "seed", "show", "start", "stop", "tune", "undo", "verify",
+    "plan", "recover", "restart", "seed", "set", "show", "start", "stop", "tune", "undo", "verify",
 ];
 
 /// Imports of a verb by another, with the file.

@@ -91,7 +91,7 @@ impl Failure {
 }
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 16] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 17] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
@@ -107,6 +107,7 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 16] = [
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
     (&["dumpxml", "xml"], "gpuvm export"),
+    (&["resize", "modify", "edit", "setvcpus", "setmem", "setmaxmem"], "gpuvm set"),
     (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
 ];
 

@@ -33,7 +33,7 @@ pub fn beside(words: &[&str]) -> Vec<&'static str> {
         ["check", ..] => &["codes", "guide"],
         ["verify", ..] => &["tuning", "codes"],
         ["nccl", ..] => &["hardware", "guide"],
-        ["tune" | "undo" | "history", ..] => &["tuning", "safety"],
+        ["set" | "tune" | "undo" | "history", ..] => &["tuning", "safety"],
         ["recover", ..] => &["guide", "safety"],
         ["network", "doctor", ..] => &["networks", "codes"],
         ["network" | "nic" | "ip", ..] => &["networks", "safety"],

@@ -45,12 +45,14 @@ pub mod restart;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod seed;
+pub mod set;
 pub mod show;
 pub mod start;
 pub mod stop;
 mod table;
 mod terminal;
 pub mod tune;
+pub mod tuned;
 pub mod undo;
 mod verbose;
 pub mod verify;
@@ -168,6 +170,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Ssh(args) => login::ssh(args, &cx),
         Verb::Cp(args) => login::cp(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
+        Verb::Set(args) => set::run(args, &cx),
         Verb::Tune(args) => tune::run(args, &cx),
         Verb::History(args) => history::run(args, &cx),
         Verb::Undo(args) => undo::run(args, &cx),

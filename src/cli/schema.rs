@@ -10,7 +10,7 @@ use super::output::VERSION;
 use super::plan;
 use super::seed;
 use super::start;
-use super::tune;
+use super::tuned;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 59] = [
+const ALL: [Listed; 60] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -71,9 +71,10 @@ const ALL: [Listed; 59] = [
     ("gpuvm-plan", document::<plan::Answer<'static>>),
     ("gpuvm-recover", rows::<gpuvm_ops::recover::Killed>),
     ("gpuvm-schema-list", rows::<String>),
+    ("gpuvm-set", document::<tuned::WithSteps<'static>>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),
-    ("gpuvm-tune", document::<tune::WithSteps<'static>>),
+    ("gpuvm-tune", document::<tuned::WithSteps<'static>>),
     ("gpuvm-tuned-domain", document::<gpuvm_ops::tune::answer::TunedDomain>),
     ("gpuvm-undone", document::<gpuvm_ops::undo::Undone>),
     ("gpuvm-verify", document::<gpuvm_ops::verify::Verified>),

@@ -1,22 +1,20 @@
 //! `tune`.
 
-mod text;
-
-#[cfg(feature = "schema")]
-pub(in crate::cli) use text::WithSteps;
-
 use super::args::TuneArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
+use super::tuned::print;
 use crate::apply::Step;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
 use gpuvm_ops::tune::answer::{self, TunedDomain};
 use gpuvm_ops::tune::{Tune, Tuning, look, look_beside, tune};
-use text::print;
+
+/// The format of its answer.
+const FORMAT: &str = "gpuvm-tune";
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -43,10 +41,10 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Prints what would change.
 fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let changes = tuning.changes();
+    let changes = tuning.changes("tune");
     let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
     let steps: Vec<Step> = steps.collect();
-    print(&tuning.domains(args.explain), cx.output, &steps, false)?;
+    print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
     if !steps.is_empty() && !cx.output.json {
         print_steps(&steps, cx)?;
     }
@@ -83,7 +81,7 @@ fn change(args: &TuneArgs, wanted: &Tune, cx: &Context<'_>) -> anyhow::Result<u8
     for warning in tuning.warnings(cx, args.explain)? {
         cx.output.warning(&warning);
     }
-    print(&tuning.domains(args.explain), cx.output, &[], true)?;
+    print(FORMAT, &tuning.domains(args.explain), cx.output, &[], true)?;
     Ok(done(&tuning))
 }
 

@@ -158,6 +158,7 @@ pub mod remote;
 pub mod reporter;
 pub mod restart;
 pub mod session;
+pub mod set;
 pub mod source;
 pub mod sriov;
 #[cfg(test)]

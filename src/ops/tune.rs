@@ -78,15 +78,20 @@ pub fn look_beside(world: &World, wanted: &Tune) -> Result<Tuning> {
 pub fn tune(world: &World, wanted: &Tune) -> Result<Change<Tuning>> {
     let tuning = look_beside(world, wanted)?;
     let domains = tuning.domains(false);
-    let question = domains.iter().any(TunedDomain::is_changed).then(|| Question::Agree {
-        lines: Some(domains.iter().flat_map(TunedDomain::agreed).collect()),
-        question: "change the definitions?",
-        what: "the change".into(),
-    });
-    let changes = tuning.changes();
+    let question = agreed(&domains, "change the definitions?");
+    let changes = tuning.changes("tune");
     let names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
     let change = Change::new("tune", &names.join(" "), Vec::new(), tuning);
     Ok(Change { parts: changes.into_iter().map(Part::Domain).collect(), question, ..change })
+}
+
+/// The question before domains are changed; none: nothing is.
+pub fn agreed(domains: &[TunedDomain], question: &'static str) -> Option<Question> {
+    domains.iter().any(TunedDomain::is_changed).then(|| Question::Agree {
+        lines: Some(domains.iter().flat_map(TunedDomain::agreed).collect()),
+        question,
+        what: "the change".into(),
+    })
 }
 
 impl Tuning {
@@ -115,8 +120,8 @@ impl Tuning {
         domains.collect()
     }
 
-    /// The changes that apply the tuning to domains; files are never changed.
-    pub fn changes(&self) -> Vec<DomainChange> {
+    /// The changes that apply the tuning to domains, as those of `verb`; files are never changed.
+    pub fn changes(&self, verb: &'static str) -> Vec<DomainChange> {
         let mut changes = Vec::new();
         for ((subject, tuned), extra) in self.subjects.all.iter().zip(&self.tuned).zip(&self.extras)
         {
@@ -128,7 +133,7 @@ impl Tuning {
                 |ItemChange { item, was, now }: &ItemChange| format!("{item}: {was} -> {now}");
             let beside = extra.first.iter().chain(&extra.last).map(Step::to_string);
             changes.push(DomainChange {
-                verb: "tune",
+                verb,
                 name: subject.name.clone(),
                 what: tuned.changes.iter().map(line).chain(beside).collect(),
                 before: subject.text().to_owned(),

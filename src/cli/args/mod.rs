@@ -25,6 +25,7 @@ mod network;
 mod nic;
 mod request;
 mod seed;
+mod set;
 mod storage;
 mod tune;
 mod undo;
@@ -63,6 +64,7 @@ pub use network::{
 pub use nic::{NicListArgs, NicVerb, VfsArgs};
 pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
+pub use set::SetArgs;
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
@@ -304,6 +306,15 @@ pub enum Verb {
     /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the last are copied to the last.
     #[command(after_long_help = login::CP)]
     Cp(CpArgs),
+    /// Change the vCPUs, memory and pages of a domain
+    ///
+    /// The domain is planned anew with what it keeps: devices, disks, NICs, UUID and name; everything else in its definition stays
+    /// byte for byte. Pins, NUMA cells, queues and threads follow as far as the domain has them; those that were chosen by hand
+    /// stay. Takes any domain of libvirt, also one that gpuvm did not create.
+    ///
+    /// A running guest gets its new size at its next start. If there is no place, the nearest sizes that have one are named.
+    #[command(after_long_help = set::EXAMPLES)]
+    Set(SetArgs),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if

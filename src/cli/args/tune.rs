@@ -315,6 +315,9 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         named.clone().unwrap_or(base)
     }
     Items {
+        anew: false,
+        vcpus: base.vcpus,
+        memory: base.memory,
         pins: or(&args.pins, base.pins),
         topology: or(&args.topology, base.topology),
         emulator: or(&args.emulator, base.emulator),

@@ -9,7 +9,7 @@ use super::claims::IothreadSet;
 use super::device::{hostdev_bdf, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
-use super::guest::Made;
+use super::guest::{Made, Reserved};
 use super::rate::Rate;
 use super::shape;
 use crate::bdf::Bdf;
@@ -193,6 +193,11 @@ pub enum Setting {
         /// The file.
         path: Option<String>,
     },
+    /// The huge pages that our metadata says were reserved, where there is any.
+    Reserved {
+        /// The pages.
+        reserved: Vec<Reserved>,
+    },
     /// What our metadata says was asked for, where there is any.
     Request {
         /// The wish.
@@ -279,6 +284,11 @@ impl Setting {
                 };
                 let serial = Fragment::new("serial").nth(0).if_there().child(log);
                 domain.child(Fragment::new("devices").if_there().child(serial))
+            }
+            Setting::Reserved { reserved } => {
+                let reserved = shape::reserved(reserved);
+                let guest = Fragment::new("gpuvm:guest").if_there().child(reserved);
+                domain.child(Fragment::new("metadata").if_there().child(guest))
             }
             Setting::Request { request } => {
                 let guest = Fragment::new("gpuvm:guest").if_there().child(shape::request(request));

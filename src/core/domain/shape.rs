@@ -3,7 +3,7 @@
 use super::device::{disk_path, hostdev_bdf};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
-use super::guest::{CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record};
+use super::guest::{CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record, Reserved};
 use super::pci::PciAddress;
 use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
@@ -151,6 +151,16 @@ pub(super) fn request(request: &Request) -> Fragment {
     Fragment::new("gpuvm:request").text(request)
 }
 
+/// Returns the wanted state of the huge pages that our metadata says were reserved.
+pub(super) fn reserved(reserved: &[Reserved]) -> Fragment {
+    let pages = reserved.iter().map(|pages| {
+        let fragment = Fragment::new("gpuvm:pages").attr("node", pages.node);
+        let fragment = fragment.attr("kib", pages.page_kib.kib()).attr("count", pages.count);
+        fragment.attr("boot", &pages.boot)
+    });
+    Fragment::new("gpuvm:reserved").children(pages).only("gpuvm:pages").drop_empty()
+}
+
 /// Returns the wanted state of `<metadata>`.
 pub(super) fn metadata(
     record: &Record,
@@ -175,12 +185,6 @@ pub(super) fn metadata(
             None => device,
         }
     });
-    let reserved = record.reserved.iter().map(|pages| {
-        let fragment = Fragment::new("gpuvm:pages").attr("node", pages.node);
-        let fragment = fragment.attr("kib", pages.page_kib.kib()).attr("count", pages.count);
-        fragment.attr("boot", &pages.boot)
-    });
-    let reserved = Fragment::new("gpuvm:reserved").children(reserved).only("gpuvm:pages");
     let guarded = record.guarded.iter().map(|Guarded { bdf, to, was }| {
         let word = |on: bool| if on { "on" } else { "off" };
         let set = [("trust", to.trust), ("spoof", to.spoof)];
@@ -206,7 +210,7 @@ pub(super) fn metadata(
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())
-        .child(reserved.drop_empty())
+        .child(reserved(&record.reserved))
         .child(guarded.drop_empty())
         .child(nccl);
     Fragment::new("metadata").child(guest)

@@ -10,11 +10,15 @@ use crate::domain::setting::serial_log_path;
 use crate::domain::setting::{AddressBits, Setting};
 use crate::domain::{DomainXml, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCache, GuestCell, GuestTopology, Topic, has_own_pcpus};
+use crate::placement::{
+    GuestCache, GuestCell, GuestTopology, MOST_VCPUS, Topic, has_own_pcpus, needs_remapping,
+};
+use crate::shell::word;
 use crate::topology::Topology;
 
 /// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
+    vcpus(work)?;
     pages(work)?;
     memory(work)?;
     vcpu_pins(work)?;
@@ -29,6 +33,30 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     window(work)?;
     balloon(work)?;
     serial_log(work)
+}
+
+/// Sets the number of vCPUs; all of them are there from the start.
+fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let (items, item) = (work.given.items, ItemName::Vcpus);
+    if let Some(why) = work.cells_stay().filter(|_| items.resizes()) {
+        let item = if items.vcpus.is_kept() { ItemName::Memory } else { item };
+        let hint = format!("`virsh edit {}` changes its cells", word(&work.xml.name()));
+        return Err(TuneError::item(item, format!("{why}, so its cells stay"), hint));
+    }
+    let Some(&vcpus) = items.vcpus.value() else { return Ok(()) };
+    work.make(item, &[DomainEdit::SetVcpus { vcpus, pinned: false }])?;
+    let many = work.placement.is_some_and(|placement| needs_remapping(placement.topology));
+    if !many || !work.xml.is_x86() || work.xml.remaps_interrupts() {
+        return Ok(());
+    }
+    if !work.xml.can_remap_interrupts() {
+        let message =
+            format!("more than {MOST_VCPUS} need machine q35 and no <iommu> in the domain but Intel's");
+        return Err(TuneError::item(item, message, format!("--vcpus {MOST_VCPUS}")));
+    }
+    let is_own = work.xml.root().find("devices/iommu").is_some();
+    let translates_dma = work.given.abilities.translates_dma || is_own;
+    work.set(item, Setting::RemapInterrupts { translates_dma })
 }
 
 /// Tunes huge pages and preallocation of memory.
@@ -55,7 +83,10 @@ fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Tunes the amount of memory if rounding or passed-through functions change it.
 fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
-    let item = ItemName::MemoryRounding;
+    let item = match work.given.items.memory {
+        Item::Keep => ItemName::MemoryRounding,
+        _ => ItemName::Memory,
+    };
     if matches!(work.given.items.memory_rounding, Item::Keep | Item::Off) {
         return Ok(());
     }
@@ -137,7 +168,7 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::Off, _) => None,
         (Item::On, Some(placement)) if !work.guest.kvm => Some(placement.topology.without_dies()),
         (Item::On, Some(placement)) if keeps_one_die(work, placement.topology) => {
-            let name = crate::shell::word(&work.xml.name()).into_owned();
+            let name = word(&work.xml.name()).into_owned();
             work.note(
                 Topic::Vcpus,
                 format!(

@@ -74,6 +74,13 @@ pub struct Converted {
 /// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
+    /// Whether the guest gets another size: what depends on it is planned anew, what somebody has
+    /// set otherwise stays.
+    pub anew: bool,
+    /// Number of vCPUs; only with [`Items::anew`].
+    pub vcpus: Item<u32>,
+    /// Amount of memory; only with [`Items::anew`].
+    pub memory: Item<MemSize>,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
     /// CPU topology that the guest sees.
@@ -141,6 +148,9 @@ impl Items {
     /// request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
+            anew: false,
+            vcpus: Item::Keep,
+            memory: Item::Keep,
             pins: Item::On,
             topology: Item::On,
             emulator: Item::On,
@@ -179,9 +189,15 @@ impl Items {
         item.is_kept() || (item.is_on() && self.unnamed.contains(&name))
     }
 
+    /// Whether the guest gets another number of vCPUs or amount of memory.
+    pub(super) fn resizes(&self) -> bool {
+        !self.vcpus.is_kept() || !self.memory.is_kept()
+    }
+
     /// Whether some setting depends on the guest's placement.
     pub(super) fn need_a_place(&self) -> bool {
         let on = [
+            self.resizes(),
             self.iothread_pins.is_on(),
             self.memory_rounding.is_on(),
             !self.pcie.is_kept(),
@@ -207,6 +223,8 @@ impl Items {
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, clippy::missing_docs_in_private_items)] // The fields of `Items` say it; `Request` follows them.
 pub enum ItemName {
+    Vcpus,
+    Memory,
     Pins,
     Topology,
     Emulator,
@@ -242,6 +260,8 @@ impl ItemName {
     /// Returns its name, which is also its option; the request has no option.
     pub fn as_str(self) -> &'static str {
         match self {
+            ItemName::Vcpus => "vcpus",
+            ItemName::Memory => "memory",
             ItemName::Pins => "pins",
             ItemName::Topology => "topology",
             ItemName::Emulator => "emulator",

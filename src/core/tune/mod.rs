@@ -17,6 +17,7 @@ mod nics;
 mod place;
 mod refuse;
 mod request;
+mod resize;
 pub mod together;
 mod wish;
 mod words;
@@ -133,7 +134,10 @@ impl TuneError {
 /// Applies settings to a domain; changes nothing that is already so.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
-    let mut items = given.items.clone();
+    let mut items = match given.items.anew {
+        true => resize::items(current, &claims, given)?,
+        false => given.items.clone(),
+    };
     // A guest whose memory is not a whole number of the new pages would not start.
     let repaged = matches!(items.huge_pages, Item::On | Item::To(_));
     if repaged && items.memory_rounding.is_kept() {

@@ -60,7 +60,7 @@ pub(super) fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
 /// Plans the request of the guest's creation by gpuvm, if its vCPUs and memory are still those of
 /// such a plan, the memory to within a page per cell.
 fn as_asked(guest: &Guest<'_>, given: &Given<'_>) -> Option<Placement> {
-    let own = guest.asked.as_ref()?;
+    let own = guest.asked.as_ref().filter(|_| !given.items.resizes())?;
     let rule = guest.request.profile;
     // An older version did not share nodes without GPUs: its guests are right where they are.
     let before = (rule == Profile::Share).then_some(Profile::Near);
@@ -297,7 +297,7 @@ fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology)
 /// Sets the cells' memory to the planner's, in whole pages, or keeps it.
 fn rounded(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
     match given.items.memory_rounding {
-        Item::On | Item::To(_) => divided_before(placement, guest),
+        Item::On | Item::To(_) => divided_before(placement, guest, given),
         Item::Keep | Item::Off => {
             let (was, now) = (guest.memory(), placement.memory());
             if let Some(last) = placement.cells.last_mut() {
@@ -322,7 +322,7 @@ pub(super) fn is_same_cells(claims: &Claims<'_>, placement: &Placement) -> bool 
 
 /// Keeps the cells' memory if it is in whole pages and as close to their shares as the plan's:
 /// memory once rounded cell by cell is not divided again.
-fn divided_before(placement: &mut Placement, guest: &Guest<'_>) {
+fn divided_before(placement: &mut Placement, guest: &Guest<'_>, given: &Given<'_>) {
     let (there, unit) = (&guest.claims.cells, guest.unit());
     let most = unit.kib() * there.len() as u64;
     let is_so = |(cell, planned): (&Cell<'_>, &GuestCell)| {
@@ -332,7 +332,7 @@ fn divided_before(placement: &mut Placement, guest: &Guest<'_>) {
             && size.kib().abs_diff(planned.memory_kib.kib()) <= most
             && vcpus.eq(planned.vcpus.clone())
     };
-    let is_whole = guest.memory() == placement.memory();
+    let is_whole = guest.memory() == placement.memory() && !given.items.resizes();
     if !is_whole
         || there.len() != placement.cells.len()
         || !there.iter().zip(&placement.cells).all(is_so)

@@ -50,6 +50,15 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         Item::Off => request.threads = Some(1),
         Item::To(shape) => request.threads = Some(shape.threads),
     }
+    if let Some(&vcpus) = items.vcpus.value() {
+        request.vcpus = Some(vcpus);
+        // Threads that do not divide them are not shown any more.
+        let shown = work.placement.map(|placement| placement.topology.threads);
+        request.threads = request.threads.and(shown);
+    }
+    if !items.memory.is_kept() {
+        request.memory_kib = Some(claims.memory.value);
+    }
     if items.memory_rounding.value().is_some() && request.memory_kib.is_some() {
         request.memory_kib = Some(claims.memory.value);
     }

@@ -21,6 +21,10 @@ const CLIQUE: &str = "x-nv-gpudirect-clique";
 pub(super) struct Guest<'t> {
     /// Its claims on its host.
     pub claims: &'t Claims<'t>,
+    /// Its vCPUs, as many as it gets.
+    pub vcpus: u32,
+    /// Memory that it gets; none: it keeps its own.
+    resized: Option<MemSize>,
     /// Its pins, vCPU 0 first; an empty set means no pin of its own.
     pub pins: Vec<CpuSet>,
     /// Passed-through functions that have a place of their own in the guest: all but NVMe drives that are disks.
@@ -59,6 +63,8 @@ impl<'t> Guest<'t> {
         let plugs_memory = modules.next().is_some() || root.child("maxMemory").is_some();
         let mut guest = Guest {
             claims,
+            vcpus: given.items.vcpus.value().copied().unwrap_or(claims.vcpus.value),
+            resized: given.items.memory.value().copied(),
             pins,
             hostdevs,
             request: Request::for_gpus(0),
@@ -95,7 +101,7 @@ impl<'t> Guest<'t> {
         // What it lacks is not for the planner to refuse.
         let template = current.as_template();
         request.template = Template { is_pcie: true, remaps_interrupts: true, ..template };
-        request.vcpus = Some(self.claims.vcpus.value);
+        request.vcpus = Some(self.vcpus);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         request.huge_pages = self.page(given.items.huge_pages).into();
         request.rounding = given.items.memory_rounding.value().copied();
@@ -118,7 +124,7 @@ impl<'t> Guest<'t> {
         let divides = |threads: &u32| {
             let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
             let step = threads.saturating_mul(cells);
-            floats && step > 0 && self.claims.vcpus.value.is_multiple_of(step)
+            floats && step > 0 && self.vcpus.is_multiple_of(step)
         };
         request.threads = threads.and_then(|text| text.parse().ok()).filter(divides);
         if floats {
@@ -145,10 +151,9 @@ impl<'t> Guest<'t> {
         bdfs
     }
 
-    /// Its memory, without what is plugged in as modules.
+    /// The memory that it gets, without what is plugged in as modules.
     pub fn memory(&self) -> MemSize {
-        let cells: MemSize = self.claims.cells.iter().map(|cell| cell.memory.value).sum();
-        if cells.is_zero() { self.claims.memory.value } else { cells }
+        self.resized.unwrap_or_else(|| memory_now(self.claims))
     }
 
     /// Returns the unit that each cell's memory is a multiple of.
@@ -187,12 +192,7 @@ impl<'t> Guest<'t> {
         if self.pins.iter().all(CpuSet::is_empty) {
             return Ok(PinPolicy::None);
         }
-        let core = |pin: &CpuSet| {
-            let only = pin.first().filter(|_| pin.len() == 1)?;
-            given.topology.core_place(only)
-        };
-        let cores: Option<Vec<usize>> = self.pins.iter().map(core).collect();
-        let Some(cores) = cores else {
+        let Some(order) = order_of(&self.pins, given.topology) else {
             if !given.items.need_a_place() {
                 return Ok(PinPolicy::None);
             }
@@ -202,8 +202,24 @@ impl<'t> Guest<'t> {
                 "--pins on pins them anew",
             ));
         };
-        let runs = cores.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
-        let seen: BTreeSet<usize> = cores.into_iter().collect();
-        Ok(if runs == seen.len() { PinPolicy::Core } else { PinPolicy::Thread })
+        Ok(order)
     }
+}
+
+/// The memory of a guest, without what is plugged in as modules.
+pub(super) fn memory_now(claims: &Claims<'_>) -> MemSize {
+    let cells: MemSize = claims.cells.iter().map(|cell| cell.memory.value).sum();
+    if cells.is_zero() { claims.memory.value } else { cells }
+}
+
+/// The policy that gives such pins; none: not each is on one pcpu of this host.
+pub(super) fn order_of(pins: &[CpuSet], topology: &Topology) -> Option<PinPolicy> {
+    let core = |pin: &CpuSet| {
+        let only = pin.first().filter(|_| pin.len() == 1)?;
+        topology.core_place(only)
+    };
+    let cores: Vec<usize> = pins.iter().map(core).collect::<Option<_>>()?;
+    let runs = cores.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
+    let seen: BTreeSet<usize> = cores.into_iter().collect();
+    Some(if runs == seen.len() { PinPolicy::Core } else { PinPolicy::Thread })
 }

@@ -18,6 +18,11 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
         root.child("devices").into_iter().flat_map(move |devices| devices.children(name))
     };
     match item {
+        ItemName::Vcpus => match (claims.plugged.len(), claims.vcpus.value) {
+            (some, all) if some < all as usize => format!("{some} of {all}"),
+            (_, all) => all.to_string(),
+        },
+        ItemName::Memory => claims.memory.value.to_string(),
         ItemName::Pins => {
             let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());
             listed(pins.collect(), ",", "not pinned")
@@ -190,9 +195,10 @@ fn wish(request: &Request) -> String {
         CellWish::Count(number) => count(number, "cell"),
     };
     let threads = request.threads.map(|threads| count(threads, "thread of a core"));
+    let vcpus = request.vcpus.map(|vcpus| count(vcpus, "vCPU"));
     let memory = request.memory_kib.map(|memory| format!("{} KiB", memory.kib()));
     let pages = pages.unwrap_or_else(|| "normal pages".into());
-    let all = [Some(pins.to_owned()), Some(pages), Some(cells), threads, memory];
+    let all = [Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 

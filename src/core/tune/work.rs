@@ -78,8 +78,8 @@ impl<'a> Work<'a> {
         kept.then_some("its cells have pages of their own")
     }
 
-    /// vCPUs of the guest.
+    /// vCPUs that the guest gets.
     pub fn vcpus(&self) -> u32 {
-        self.guest.claims.vcpus.value
+        self.guest.vcpus
     }
 }

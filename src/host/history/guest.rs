@@ -115,6 +115,24 @@ pub fn drop_made(
     })
 }
 
+/// The step that records which huge pages of a domain are still reserved; none: it has no record, or this one. Errors: as
+/// [`add_made`].
+pub fn set_reserved(
+    state: Option<&Path>,
+    uuid: &str,
+    reserved: &[Reserved],
+) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
+    let Some(was) = store::read(&path)? else { return Ok(None) };
+    let Some(mut record) = read(&path, &was, uuid)? else { return Ok(None) };
+    if record.reserved == reserved {
+        return Ok(None);
+    }
+    record.reserved = reserved.to_vec();
+    let left = record.remember(state, Some(was.clone()));
+    Ok(Some(left.unwrap_or_else(|| store::remove(path, was))))
+}
+
 /// The disks that were made for a domain, as far as recorded and readable.
 pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()

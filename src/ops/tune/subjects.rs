@@ -270,6 +270,37 @@ impl Subjects {
     /// Tunes the domains. A refused one is an error, except with --all-domains, where the others go
     /// on.
     pub fn tune(&self, world: &World, wanted: &Tune) -> Result<Vec<Result<Tuned, TuneError>>> {
+        let (items, tuned) = self.try_all(wanted);
+        let given = self.given(&items, wanted);
+        for (subject, tuned) in self.all.iter().zip(&tuned) {
+            let Err(error) = tuned else { continue };
+            let afloat = Items { pins: Item::Off, ..items.clone() };
+            let afloat = Given { items: &afloat, ..given };
+            let message = format!("domain `{}` cannot be tuned", subject.name);
+            let error = refused(subject, &message, error, || tune(&subject.xml, &afloat).is_ok());
+            if !wanted.all_domains {
+                return Err(error);
+            }
+            world.warning(&error.whole());
+        }
+        Ok(tuned)
+    }
+
+    /// The inputs of tuning with these settings.
+    fn given<'a>(&'a self, items: &'a Items, wanted: &Tune) -> Given<'a> {
+        Given {
+            topology: &self.topology,
+            others: &self.occupancy,
+            items,
+            allow_remote: wanted.allow_remote,
+            disks: &self.disks,
+            abilities: self.abilities,
+            versions: &self.versions,
+        }
+    }
+
+    /// Tunes the domains, and returns the settings with what was found for them.
+    pub fn try_all(&self, wanted: &Tune) -> (Items, Vec<Result<Tuned, TuneError>>) {
         let mut items = wanted.items.clone();
         items.networks = self.networks.clone();
         if items.serial_log == Item::On {
@@ -278,33 +309,14 @@ impl Subjects {
         }
         let converted = self.conversions.iter().flatten().flatten();
         items.convert = converted.map(|one| (one.path.clone(), one.converted.clone())).collect();
-        let given = Given {
-            topology: &self.topology,
-            others: &self.occupancy,
-            items: &items,
-            allow_remote: wanted.allow_remote,
-            disks: &self.disks,
-            abilities: self.abilities,
-            versions: &self.versions,
-        };
         let members: Vec<DomainXml> = self.all.iter().map(|subject| subject.xml.clone()).collect();
-        let mut tuned = together::together(&members, &given);
+        let mut tuned = together::together(&members, &self.given(&items, wanted));
         for (planned, tuned) in self.conversions.iter().zip(&mut tuned) {
             if let Err(error) = planned {
                 *tuned = Err(error.clone());
             }
         }
-        for (subject, tuned) in self.all.iter().zip(&tuned) {
-            let Err(error) = tuned else { continue };
-            let afloat = Items { pins: Item::Off, ..items.clone() };
-            let afloat = Given { items: &afloat, ..given };
-            let error = refused(subject, error, || tune(&subject.xml, &afloat).is_ok());
-            if !wanted.all_domains {
-                return Err(error);
-            }
-            world.warning(&error.whole());
-        }
-        Ok(tuned)
+        (items, tuned)
     }
 }
 
@@ -314,8 +326,13 @@ fn path_of(disk: Element<'_>) -> Option<String> {
     source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
 }
 
-/// The error that a domain cannot be tuned; `floats`: whether it can be tuned without pins.
-fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> Error {
+/// The error that a domain cannot be tuned, with this headline; `floats`: whether it can be tuned without pins.
+pub(crate) fn refused(
+    subject: &Subject,
+    message: &str,
+    error: &TuneError,
+    floats: impl Fn() -> bool,
+) -> Error {
     let hint = match error {
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
             if hint == NOTHING_LEFT && floats() =>
@@ -331,6 +348,5 @@ fn refused(subject: &Subject, error: &TuneError, floats: impl Fn() -> bool) -> E
             format!("`gpuvm check {}` says what is wrong with it", word(&subject.called))
         }
     };
-    let message = format!("domain `{}` cannot be tuned", subject.name);
     Error::from(error.clone()).around(Refusal::around(message, subject.naming(&hint)))
 }

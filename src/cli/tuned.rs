@@ -1,7 +1,7 @@
-//! The text output of tuned domains.
+//! The output of tuned domains, for the verbs that change definitions.
 
+use super::output::Output;
 use crate::apply::Step;
-use crate::cli::output::Output;
 use crate::tune::Change;
 use gpuvm_ops::tune::answer::TunedDomain;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::Serialize;
 /// The answer with what would be done.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(in crate::cli) struct WithSteps<'a> {
+pub struct WithSteps<'a> {
     /// The domains, in the order in which they were named.
     domains: &'a [TunedDomain],
     /// The steps.
@@ -17,15 +17,16 @@ pub(in crate::cli) struct WithSteps<'a> {
     steps: &'a [Step],
 }
 
-/// Prints the answer; `done`: the changes have been made.
-pub(super) fn print(
+/// Prints the answer, as JSON of this format; `done`: the changes have been made.
+pub fn print(
+    format: &'static str,
     domains: &[TunedDomain],
     output: Output,
     steps: &[Step],
     done: bool,
 ) -> std::io::Result<()> {
     if output.json {
-        return output.json("gpuvm-tune", &WithSteps { domains, steps });
+        return output.json(format, &WithSteps { domains, steps });
     }
     let lines = domains.iter().flat_map(|domain| {
         let why = domain.reasons.iter().map(|reason| {

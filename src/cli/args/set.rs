@@ -1,0 +1,100 @@
+//! Arguments of `set`: what size a guest that is there gets.
+
+use super::heading::{BEHAVIOUR, CPU, PLACEMENT};
+use super::life::LockArgs;
+use super::wish::AllowArg;
+use crate::memsize::MemSize;
+use crate::request::PageSize;
+use crate::tune::Item;
+use clap::{ArgGroup, Args, ValueEnum};
+use gpuvm_ops::set::SetRequest;
+
+/// Examples at the end of the help.
+pub const EXAMPLES: &str = "Examples:
+  gpuvm set train-a --vcpus 24 --diff
+  gpuvm set train-a --vcpus 24 --memory 180G
+  gpuvm set train-a --huge-pages 1G --reserve-pages
+  gpuvm undo train-a";
+
+/// The pages of a guest on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SetPagesArg {
+    /// Normal pages
+    Off,
+    /// 2 MiB pages
+    #[value(name = "2M")]
+    TwoMib,
+    /// 1 GiB pages
+    #[value(name = "1G")]
+    OneGib,
+}
+
+impl From<SetPagesArg> for Item<PageSize> {
+    fn from(arg: SetPagesArg) -> Item<PageSize> {
+        match arg {
+            SetPagesArg::Off => Item::Off,
+            SetPagesArg::TwoMib => Item::To(PageSize::TwoMib),
+            SetPagesArg::OneGib => Item::To(PageSize::OneGib),
+        }
+    }
+}
+
+/// Arguments of `set`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("sizes").required(true).multiple(true))]
+#[command(override_usage = "gpuvm set [OPTIONS] <NAME>")]
+pub struct SetArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", group = "sizes", help_heading = CPU)]
+    pub vcpus: Option<u32>,
+    /// Memory size, such as 180G
+    #[arg(long, value_name = "SIZE", group = "sizes", help_heading = CPU)]
+    pub memory: Option<MemSize>,
+    /// Use huge pages
+    #[arg(long, value_name = "SIZE", value_enum, group = "sizes", help_heading = CPU)]
+    pub huge_pages: Option<SetPagesArg>,
+    /// Reserve missing huge pages
+    ///
+    /// If the guest is off, on the nodes of its memory; `undo` and `delete` release them.
+    #[arg(long, help_heading = CPU)]
+    pub reserve_pages: bool,
+    /// Rules to relax
+    ///
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas.
+    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
+    pub allow: Vec<AllowArg>,
+    /// Explain each choice
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub explain: bool,
+    /// Print the steps and change nothing
+    ///
+    /// Prints the changes as well.
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
+    pub diff: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long, help_heading = BEHAVIOUR)]
+    pub yes: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+impl SetArgs {
+    /// What they ask for.
+    pub fn wanted(&self) -> SetRequest {
+        SetRequest {
+            name: self.name.clone(),
+            vcpus: self.vcpus,
+            memory: self.memory,
+            huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
+            allow_remote: self.allow.contains(&AllowArg::Remote),
+            reserve_pages: self.reserve_pages,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `set`.
+
+use super::args::SetArgs;
+use super::change::{asking, print_steps};
+use super::context::Context;
+use super::diff::Diff;
+use super::error::EXIT_DONE;
+use super::tuned::print;
+use crate::apply::Step;
+use gpuvm_ops::change::DomainChange;
+use gpuvm_ops::pages;
+use gpuvm_ops::session::Session;
+use gpuvm_ops::set::{look, set};
+
+/// The format of its answer.
+const FORMAT: &str = "gpuvm-set";
+
+/// Runs the verb.
+pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("set")?;
+    if args.reserve_pages {
+        pages::refuse_elsewhere("set", cx)?;
+    }
+    let wanted = args.wanted();
+    if args.diff {
+        let tuning = look(cx, &wanted)?;
+        let diffs = tuning.pairs().map(|(subject, tuned)| {
+            Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
+        });
+        Diff::print_all(&diffs.collect::<Vec<_>>(), cx.output)?;
+        return Ok(EXIT_DONE);
+    }
+    if args.dry_run {
+        let tuning = look(cx, &wanted)?;
+        let changes = tuning.changes("set");
+        let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
+        print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
+        if !steps.is_empty() && !cx.output.json {
+            print_steps(&steps, cx)?;
+        }
+        return Ok(EXIT_DONE);
+    }
+    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
+    let tuning = session.run(|world| set(world, &wanted))?.change.about;
+    for warning in tuning.warnings(cx, args.explain)? {
+        cx.output.warning(&warning);
+    }
+    print(FORMAT, &tuning.domains(args.explain), cx.output, &[], true)?;
+    Ok(EXIT_DONE)
+}

@@ -1,0 +1,335 @@
+//! What of a guest follows from another size, and what stays. Its pins, cells and topology are
+//! planned anew, as far as it has such; queues, threads and hints follow where they are as `tune`
+//! would have them, and stay where somebody has chosen others.
+
+use super::items::PinOrder;
+use super::wish::{memory_now, order_of};
+use super::{Given, Item, ItemName, Items, TuneError, tune};
+use crate::cpuset::CpuSet;
+use crate::domain::claims::{Claims, VcpuSet};
+use crate::domain::{DomainXml, Element};
+use crate::memsize::MemSize;
+use crate::request::{PageSize, PinPolicy};
+use crate::shell::word;
+
+/// Returns the settings of a guest with these sizes. What it has already is left out: nothing is
+/// planned anew where nothing is asked for.
+pub(super) fn items(
+    current: &DomainXml,
+    claims: &Claims<'_>,
+    given: &Given<'_>,
+) -> Result<Items, TuneError> {
+    let mut items = given.items.clone();
+    let vcpus = claims.vcpus.value;
+    let is_whole = claims.plugged.len() == vcpus as usize;
+    if items.vcpus == Item::To(vcpus) && is_whole {
+        items.vcpus = Item::Keep;
+    }
+    let page = page_of(claims);
+    let has_pages = match items.huge_pages {
+        Item::Keep | Item::On => true,
+        Item::Off => claims.huge_pages.is_none(),
+        Item::To(wanted) => page == Some(wanted.size()),
+    };
+    if has_pages {
+        items.huge_pages = Item::Keep;
+    }
+    let unit = match items.huge_pages {
+        Item::To(page) => page.size(),
+        _ => page.unwrap_or(PageSize::TwoMib.size()).max(PageSize::TwoMib.size()),
+    };
+    let memory = memory_now(claims);
+    if let Some(wanted) = items.memory.value()
+        && (*wanted == memory || wanted.round_up(unit) == memory)
+    {
+        items.memory = Item::Keep;
+    }
+    let repages = !items.huge_pages.is_kept();
+    if !items.resizes() && !repages {
+        return Ok(items);
+    }
+    refuse(current, claims, &items)?;
+    if !items.memory.is_kept() || repages {
+        items.memory_rounding = Item::On;
+    }
+    items.unnamed = Items::all().unnamed;
+    items.cells = Item::On;
+    pins(current, claims, given, &mut items)?;
+    follow(current, claims, given, &mut items);
+    Ok(items)
+}
+
+/// The size of the pages that back its memory; none: normal ones.
+fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
+    let pages = claims.huge_pages.as_ref()?;
+    Some(pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value))
+}
+
+/// Refuses what would be left with vCPUs that are not there, or with memory of another division.
+fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(), TuneError> {
+    if items.vcpus == Item::To(0) {
+        return Err(TuneError::item(ItemName::Vcpus, "a guest needs at least one", "--vcpus 1"));
+    }
+    if let Some(memory) = items.memory.value().filter(|memory| memory.kib() < 1024) {
+        let message = format!("{memory} is too little for a guest");
+        return Err(TuneError::item(ItemName::Memory, message, "--memory 1G"));
+    }
+    let edit = || format!("`virsh edit {}` changes it", word(&current.name()));
+    let Some(&vcpus) = items.vcpus.value().filter(|vcpus| **vcpus < claims.vcpus.value) else {
+        return Ok(());
+    };
+    let tune = current.root().child("cputune").into_iter().flat_map(Element::elements);
+    let names = |element: &Element<'_>| {
+        let named: Option<VcpuSet> = element.attr("vcpus").and_then(|set| set.parse().ok());
+        named.is_some_and(|named| named.iter().any(|vcpu| vcpu.0 >= vcpus))
+    };
+    match { tune }.find(names) {
+        None => Ok(()),
+        Some(element) => {
+            let message =
+                format!("<{}> names vCPUs that {vcpus} would not have", element.name());
+            Err(TuneError::item(ItemName::Vcpus, message, edit()))
+        }
+    }
+}
+
+/// Plans pins anew, in the order that they have; a guest that floats goes on floating.
+fn pins(
+    current: &DomainXml,
+    claims: &Claims<'_>,
+    given: &Given<'_>,
+    items: &mut Items,
+) -> Result<(), TuneError> {
+    if claims.vcpu_pins.is_empty() {
+        items.pins = Item::Off;
+        return Ok(());
+    }
+    let asked = current.record().ok().flatten().map(|record| record.request.pins);
+    items.pins = match asked {
+        Some(PinPolicy::Core | PinPolicy::Thread | PinPolicy::Auto) => Item::On,
+        Some(PinPolicy::None) | None => {
+            let mut pins = vec![CpuSet::new(); claims.vcpus.value as usize];
+            for pin in &claims.vcpu_pins {
+                if let Some(place) = pins.get_mut(pin.of.value as usize) {
+                    place.clone_from(&pin.cpuset.value);
+                }
+            }
+            let order = order_of(&pins, given.topology).ok_or_else(|| {
+                let name = current.name();
+                let name = word(&name);
+                TuneError::item(
+                    ItemName::Pins,
+                    "not each vCPU is pinned to one pcpu, so that no plan has pins for others",
+                    format!("`gpuvm tune {name} --pins on` pins them, `gpuvm tune {name} --pins off` unpins them"),
+                )
+            })?;
+            match order {
+                PinPolicy::Thread => Item::To(PinOrder::Thread),
+                _ => Item::To(PinOrder::Core),
+            }
+        }
+    };
+    if claims.emulator_pin.is_some() {
+        items.emulator = Item::On;
+    }
+    if !claims.iothread_pins.is_empty() {
+        items.iothread_pins = Item::On;
+    }
+    if !claims.bindings.is_empty() {
+        items.memory_nodes = Item::On;
+    }
+    Ok(())
+}
+
+/// Settings that follow the size where they are as `tune` would have them now.
+fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &mut Items) {
+    let root = current.root();
+    let is_so = |set: fn(&mut Items)| {
+        let mut one = Items { unnamed: Items::all().unnamed, ..Items::default() };
+        set(&mut one);
+        let tuned = tune(current, &Given { items: &one, ..*given });
+        tuned.is_ok_and(|tuned| tuned.changes.is_empty())
+    };
+    let is_ours = current.record().is_ok_and(|record| record.is_some());
+    if root.find("cpu/topology").is_some() && (is_ours || !items.vcpus.is_kept()) {
+        items.topology = Item::On;
+    }
+    if root.find("cpu/cache").is_some() && is_so(|items| items.cpu_cache = Item::On) {
+        items.cpu_cache = Item::On;
+    }
+    if root.find("features/kvm/hint-dedicated").is_some() || is_so(|items| items.kvm_hints = Item::On)
+    {
+        items.kvm_hints = Item::On;
+    }
+    if is_so(|items| items.fill = Item::On) {
+        items.fill = Item::On;
+    }
+    if !claims.iothreads.is_empty() && is_so(|items| items.iothreads = Item::On) {
+        items.iothreads = Item::On;
+    }
+    let vcpus = items.vcpus.value().copied().unwrap_or(claims.vcpus.value);
+    let devices = |name: &'static str| {
+        let all = root.child("devices").into_iter().flat_map(move |all| all.children(name));
+        let queues = |device: Element<'_>| {
+            device.child("driver")?.attr("queues")?.parse::<u32>().ok()
+        };
+        all.filter_map(queues).max().unwrap_or(1)
+    };
+    // More queues than vCPUs are refused by libvirt, or of no use.
+    if devices("disk") > vcpus || is_so(|items| items.disk_queues = Item::On) {
+        items.disk_queues = Item::On;
+    }
+    if devices("interface") > vcpus || is_so(|items| items.net_queues = Item::On) {
+        items.net_queues = Item::On;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Item, ItemName, Items, TuneError, Tuned};
+    use super::*;
+    use crate::domain::guest::{Abilities, NAMESPACE};
+    use crate::memsize::MemSize;
+    use crate::placement::Occupancy;
+    use crate::request::{HugePages, Request};
+    use crate::topology::Topology;
+    use crate::versions::Versions;
+    use std::collections::BTreeMap;
+
+    /// A DGX-2.
+    fn host() -> Topology {
+        crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
+    }
+
+    /// A guest tuned, or resized.
+    fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
+        let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
+        let given = Given {
+            topology: &topology,
+            others: &others,
+            items,
+            allow_remote: false,
+            disks: &BTreeMap::new(),
+            abilities: Abilities::default(),
+            versions: &versions,
+        };
+        tune(xml, &given)
+    }
+
+    /// These sizes.
+    fn sizes(vcpus: Option<u32>, gib: Option<u64>) -> Items {
+        Items {
+            anew: true,
+            vcpus: vcpus.map_or(Item::Keep, Item::To),
+            memory: gib.map_or(Item::Keep, |gib| Item::To(MemSize::from_gib(gib))),
+            ..Items::default()
+        }
+    }
+
+    /// A definition of 4 vCPUs and 4 GiB; ours: with the request of it.
+    fn guest(ours: bool) -> DomainXml {
+        let request =
+            Request { vcpus: Some(4), huge_pages: HugePages::Off, ..Request::for_gpus(0) };
+        let request = serde_json::to_string(&request).unwrap();
+        let ours = match ours {
+            true => format!(
+                "<metadata>\n<gpuvm:guest xmlns:gpuvm='{NAMESPACE}'><gpuvm:request>{request}\
+                 </gpuvm:request></gpuvm:guest>\n</metadata>"
+            ),
+            false => String::new(),
+        };
+        let text = format!(
+            "<domain type='kvm'>\n<name>a</name>\n<uuid>11111111-2222-4333-8444-555555555555</uuid>\n{ours}\n\
+             <memory unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n\
+             <os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n\
+             <!-- mine -->\n<disk type='file' device='disk'><driver name='qemu' type='raw' queues='3'/>\
+             <source file='/a.raw'/><target dev='vda' bus='virtio'/></disk>\n\
+             <interface type='network'><mac address='52:54:00:00:00:01'/><source network='default'/>\
+             <model type='virtio'/></interface>\n</devices>\n</domain>"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_guest_that_floats_gets_its_size_and_nothing_else() {
+        let after = made(&guest(false), &sizes(Some(6), Some(8))).unwrap();
+        let items: Vec<ItemName> = after.changes.iter().map(|change| change.item).collect();
+        assert_eq!(items, [ItemName::Vcpus, ItemName::Memory]);
+        assert_eq!((&*after.changes[0].was, &*after.changes[0].now), ("4", "6"));
+        let back = after.after.text().replace("<vcpu placement='static'>6<", "<vcpu>4<");
+        for kept in ["<!-- mine -->", "52:54:00:00:00:01", "queues='3'", "<uuid>11111111-"] {
+            assert!(back.contains(kept), "{kept}: {back}");
+        }
+        assert!(!back.contains("vcpupin") && !back.contains("topology"), "{back}");
+        let again = made(&after.after, &sizes(Some(6), Some(8))).unwrap();
+        assert_eq!(again.changes, []);
+    }
+
+    #[test]
+    fn what_tune_has_set_is_set_anew_and_what_was_chosen_otherwise_stays() {
+        for ours in [true, false] {
+            let tuned = made(&guest(ours), &Items::all()).unwrap().after;
+            let after = made(&tuned, &sizes(Some(8), Some(16))).unwrap();
+            let claims = Claims::read(&after.after);
+            assert_eq!((claims.vcpus.value, claims.vcpu_pins.len()), (8, 8));
+            assert_eq!(claims.memory.value, MemSize::from_gib(16));
+            assert_eq!(memory_now(&claims), MemSize::from_gib(16));
+            assert!(after.findings.is_empty(), "{:?}", after.findings);
+            // It is as a guest that has always been so: tune finds nothing to do.
+            let left = made(&after.after, &Items::all()).unwrap();
+            assert_eq!(left.changes, [], "ours: {ours}");
+            let fewer = made(&after.after, &sizes(Some(2), Some(2))).unwrap();
+            let claims = Claims::read(&fewer.after);
+            assert_eq!((claims.vcpus.value, claims.vcpu_pins.len()), (2, 2));
+            assert_eq!(made(&fewer.after, &Items::all()).unwrap().changes, [], "ours: {ours}");
+            let chosen = tuned.text().replacen("queues=\"4\"", "queues=\"3\"", 1);
+            let chosen = chosen.replacen("queues='4'", "queues='3'", 1);
+            assert_ne!(chosen, tuned.text());
+            let chosen = DomainXml::parse(&chosen).unwrap();
+            let more = made(&chosen, &sizes(Some(8), None)).unwrap();
+            assert!(more.after.text().contains("queues='3'") || more.after.text().contains("queues=\"3\""));
+        }
+    }
+
+    #[test]
+    fn the_request_of_ours_follows() {
+        let after = made(&guest(true), &sizes(Some(6), Some(8))).unwrap();
+        let request = after.after.record().unwrap().unwrap().request;
+        assert_eq!((request.vcpus, request.memory_kib), (Some(6), Some(MemSize::from_gib(8))));
+        assert_eq!(request.pins, PinPolicy::None, "it floats");
+    }
+
+    #[test]
+    fn pages_alone_are_planned_anew_as_well() {
+        let tuned = made(&guest(true), &Items::all()).unwrap().after;
+        let paged = Items { huge_pages: Item::To(PageSize::OneGib), ..sizes(None, None) };
+        let after = made(&tuned, &paged).unwrap();
+        assert_eq!(page_of(&Claims::read(&after.after)), Some(PageSize::OneGib.size()));
+        assert_eq!(made(&after.after, &paged).unwrap().changes, []);
+        assert_eq!(made(&after.after, &Items::all()).unwrap().changes, []);
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_refused_with_a_reason() {
+        let code = |from: &str, to: &str, wanted: &Items| {
+            let text = guest(false).text().replacen(from, to, 1);
+            match made(&DomainXml::parse(&text).unwrap(), wanted) {
+                Err(TuneError::Item { item, message, hint }) => (item, message, hint),
+                other => panic!("{other:?}"),
+            }
+        };
+        let plugs = "<maxMemory slots='4' unit='GiB'>64</maxMemory>\n<memory";
+        let (item, message, _) = code("<memory", plugs, &sizes(None, Some(8)));
+        assert_eq!(item, ItemName::Memory, "{message}");
+        let wide = "<cputune><vcpupin vcpu='0' cpuset='0-3'/></cputune>\n<os>";
+        let (item, _, hint) = code("<os>", wide, &sizes(Some(6), None));
+        assert_eq!(item, ItemName::Pins);
+        assert!(hint.contains("`gpuvm tune a --pins on`"), "{hint}");
+        let sched = "<cputune><vcpusched vcpus='0-3' scheduler='batch'/></cputune>\n<os>";
+        let (item, message, _) = code("<os>", sched, &sizes(Some(2), None));
+        assert_eq!(item, ItemName::Vcpus);
+        assert!(message.contains("<vcpusched>"), "{message}");
+        let (item, ..) = code("<os>", "<os>", &sizes(Some(0), None));
+        assert_eq!(item, ItemName::Vcpus);
+    }
+}

@@ -1,0 +1,129 @@
+//! Another size of a guest on a hypervisor in memory, with the processors of a DGX-2: asked,
+//! refused, undone, and killed at every step.
+
+use super::*;
+use crate::reporter::Answer;
+use crate::session::{Confirm, Done, Session};
+use crate::stage::{Stage, UUID, kill, manner};
+use crate::undo::{self, Undo};
+use gpuvm_core::topology::file::from_json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A definition.
+fn floating(pins: &str) -> String {
+    format!(
+        "<domain type='kvm'>\n  <name>a</name>\n  <uuid>{UUID}</uuid>\n  \
+         <memory unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n{pins}  \
+         <os>\n    <type arch='x86_64' machine='pc-q35-8.2'>hvm</type>\n  </os>\n</domain>\n"
+    )
+}
+
+/// The pins of four vCPUs on two cores.
+const PINS: &str = "  <cputune>\n    <vcpupin vcpu='0' cpuset='0'/>\n    <vcpupin vcpu='1' cpuset='48'/>\n    \
+                    <vcpupin vcpu='2' cpuset='1'/>\n    <vcpupin vcpu='3' cpuset='49'/>\n  </cputune>\n";
+
+/// Domain `a` on a DGX-2, with a caller who answers.
+fn stage(answer: Answer, pins: &str, runs: bool) -> Stage {
+    let mut stage = Stage::who_says(answer);
+    let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
+    stage.world = stage.world.with_topology(host);
+    stage.fake.put_xml(&floating(pins), runs);
+    stage
+}
+
+/// This size.
+fn size(vcpus: u32, gib: u64) -> SetRequest {
+    SetRequest {
+        name: "a".into(),
+        vcpus: Some(vcpus),
+        memory: Some(MemSize::from_gib(gib)),
+        huge_pages: Item::Keep,
+        allow_remote: false,
+        reserve_pages: false,
+    }
+}
+
+/// Sets it.
+fn run(stage: &Stage, wanted: &SetRequest) -> Result<Done<Tuning>> {
+    Session::begin(&stage.world, manner(Confirm::Ask))?.run(|world| set(world, wanted))
+}
+
+/// The number of changes in its history.
+fn kept(stage: &Stage) -> usize {
+    stage.world.history(UUID).unwrap().entries.len()
+}
+
+#[test]
+fn a_size_is_asked_for_kept_and_undone() {
+    for runs in [false, true] {
+        let stage = stage(Answer::Yes, PINS, runs);
+        let done = run(&stage, &size(8, 8)).unwrap();
+        assert!(done.made);
+        assert_eq!(done.change.about.domains(false)[0].waits_for_start, runs);
+        let now = stage.fake.definition("a");
+        assert!(now.contains(">8</vcpu>") && now.contains(">8388608</memory>"), "{now}");
+        assert_eq!(now.matches("<vcpupin ").count(), 8);
+        assert_eq!((kept(&stage), stage.journals(), stage.caller.heard("ask")), (1, 0, 1));
+        assert!(!run(&stage, &size(8, 8)).unwrap().made, "it is so already");
+        let wanted = Undo { name: "a".into(), force: false, edited: false };
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let undone = undo::run(&mut session, &stage.world, &wanted).unwrap().unwrap();
+        assert_eq!(undone.waits_for_start, runs);
+        assert_eq!(stage.fake.definition("a"), floating(PINS));
+    }
+}
+
+#[test]
+fn what_is_declined_changes_nothing() {
+    let stage = stage(Answer::No, PINS, false);
+    let error = run(&stage, &size(8, 8)).unwrap_err();
+    assert_eq!(error.refusal().map(|refusal| refusal.code), Some("declined"), "{error}");
+    assert_eq!(stage.fake.definition("a"), floating(PINS));
+    assert_eq!((kept(&stage), stage.journals()), (0, 0));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_nearest_that_does() {
+    let stage = stage(Answer::Yes, PINS, false);
+    let no = |wanted: &SetRequest| match run(&stage, wanted).unwrap_err() {
+        Error::Around { source, .. } => match *source {
+            Error::NoPlace(no) => no,
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    };
+    let refused = no(&SetRequest { memory: None, ..size(500, 8) });
+    let [nearest] = &refused.nearest[..] else { panic!("{refused:?}") };
+    let most = nearest.vcpus.unwrap();
+    assert!(most < 500 && most > 4, "{most}");
+    assert!(run(&stage, &SetRequest { memory: None, ..size(most, 8) }).is_ok(), "{most}");
+    let refused = no(&SetRequest { vcpus: None, ..size(4, 1 << 20) });
+    let memory = refused.nearest[0].memory_kib.unwrap();
+    assert!(run(&stage, &SetRequest { memory: Some(memory), ..size(most, 8) }).is_ok(), "{memory}");
+    assert_eq!(no(&size(500, 1 << 20)).nearest.len(), 1, "both are less");
+    assert_eq!(stage.journals(), 0);
+}
+
+#[test]
+fn killed_at_any_step_it_is_as_it_was_or_whole() {
+    let mut seen = 0;
+    for at in 0.. {
+        let stage = stage(Answer::Yes, PINS, false);
+        *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+            if number == at {
+                kill();
+            }
+        }));
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&stage, &size(8, 8)).map(|_| ())));
+        if ended.is_ok() {
+            assert!(seen > 0, "it was never killed");
+            return;
+        }
+        seen += 1;
+        *stage.fake.at.borrow_mut() = None;
+        stage.recover();
+        assert_eq!(stage.fake.definition("a"), floating(PINS), "call {at}");
+        assert_eq!(stage.journals(), 0);
+        assert!(run(&stage, &size(8, 8)).unwrap().made);
+    }
+}
