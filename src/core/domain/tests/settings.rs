@@ -41,6 +41,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Migratable { .. } => 22,
         Setting::RemapInterrupts { .. } => 23,
         Setting::SerialLog { .. } => 24,
+        Setting::Reserved { .. } => 25,
     }
 }
 
@@ -262,7 +263,8 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         (Setting::NoPciHole, ""),
         (Setting::SerialLog { path: Some("/l/a-serial.log".into()) }, ""),
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
-        // Guests made by others get no record of a request.
+        // Guests made by others get no record.
+        (Setting::Reserved { reserved: Vec::new() }, ""),
         (Setting::Request { request: Box::new(Request::for_gpus(1)) }, ""),
     ]
 }
