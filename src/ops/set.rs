@@ -123,8 +123,11 @@ fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
         let with = |gib| SetRequest { memory: Some(MemSize::from_gib(gib)), ..of.clone() };
         most(gib, |gib| fits(&with(gib))).map(with)
     };
-    let mut found: Vec<SetRequest> = [vcpus(wanted), memory(wanted)].into_iter().flatten().collect();
-    if found.is_empty() && let (Some(_), Some(asked)) = (wanted.vcpus, wanted.memory) {
+    let mut found: Vec<SetRequest> =
+        [vcpus(wanted), memory(wanted)].into_iter().flatten().collect();
+    if found.is_empty()
+        && let (Some(_), Some(asked)) = (wanted.vcpus, wanted.memory)
+    {
         // Both are too much: as many vCPUs as it can get with little memory, then memory.
         let little = Some(asked.min(MemSize::from_gib(LITTLE_GIB)));
         let alone = vcpus(&SetRequest { memory: little, ..wanted.clone() });

@@ -65,8 +65,7 @@ fn a_guest_that_is_off_gets_another_size_and_its_old_one_back() {
     assert_eq!(size(&place, true), ("1".into(), 256));
     same(&before, &place.state(), "undo left something");
     // No host has so many.
-    let (code, out, err) =
-        place.gpuvm(&["set", NAME, "--memory", "900T", "--yes", "--json"]);
+    let (code, out, err) = place.gpuvm(&["set", NAME, "--memory", "900T", "--yes", "--json"]);
     let said: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
     assert_eq!((code, said["code"].as_str()), (1, Some("plan-impossible")), "{said}");
     let command = said["commands"].to_string();

@@ -50,8 +50,9 @@ fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     if !work.xml.can_remap_interrupts() {
-        let message =
-            format!("more than {MOST_VCPUS} need machine q35 and no <iommu> in the domain but Intel's");
+        let message = format!(
+            "more than {MOST_VCPUS} need machine q35 and no <iommu> in the domain but Intel's"
+        );
         return Err(TuneError::item(item, message, format!("--vcpus {MOST_VCPUS}")));
     }
     let is_own = work.xml.root().find("devices/iommu").is_some();

@@ -86,8 +86,7 @@ fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(),
     match { tune }.find(names) {
         None => Ok(()),
         Some(element) => {
-            let message =
-                format!("<{}> names vCPUs that {vcpus} would not have", element.name());
+            let message = format!("<{}> names vCPUs that {vcpus} would not have", element.name());
             Err(TuneError::item(ItemName::Vcpus, message, edit()))
         }
     }
@@ -157,7 +156,8 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
     if root.find("cpu/cache").is_some() && is_so(|items| items.cpu_cache = Item::On) {
         items.cpu_cache = Item::On;
     }
-    if root.find("features/kvm/hint-dedicated").is_some() || is_so(|items| items.kvm_hints = Item::On)
+    if root.find("features/kvm/hint-dedicated").is_some()
+        || is_so(|items| items.kvm_hints = Item::On)
     {
         items.kvm_hints = Item::On;
     }
@@ -170,9 +170,8 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
     let vcpus = items.vcpus.value().copied().unwrap_or(claims.vcpus.value);
     let devices = |name: &'static str| {
         let all = root.child("devices").into_iter().flat_map(move |all| all.children(name));
-        let queues = |device: Element<'_>| {
-            device.child("driver")?.attr("queues")?.parse::<u32>().ok()
-        };
+        let queues =
+            |device: Element<'_>| device.child("driver")?.attr("queues")?.parse::<u32>().ok();
         all.filter_map(queues).max().unwrap_or(1)
     };
     // More queues than vCPUs are refused by libvirt, or of no use.
@@ -287,7 +286,10 @@ mod tests {
             assert_ne!(chosen, tuned.text());
             let chosen = DomainXml::parse(&chosen).unwrap();
             let more = made(&chosen, &sizes(Some(8), None)).unwrap();
-            assert!(more.after.text().contains("queues='3'") || more.after.text().contains("queues=\"3\""));
+            assert!(
+                more.after.text().contains("queues='3'")
+                    || more.after.text().contains("queues=\"3\"")
+            );
         }
     }
 
