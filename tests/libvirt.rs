@@ -4,6 +4,7 @@ mod bad;
 mod boot;
 mod concurrent;
 mod convert;
+mod copies;
 mod corpus;
 mod disks;
 mod driver;

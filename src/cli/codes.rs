@@ -59,6 +59,7 @@ use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
+use gpuvm_ops::rename::RenameError;
 use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::storage::StorageError;
@@ -92,7 +93,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 78] = [
+static KNOWN: [Known; 79] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -146,6 +147,7 @@ static KNOWN: [Known; 78] = [
     known::<OutputError>(),
     known::<GuestPagesError>(),
     known::<RemoteError>(),
+    known::<RenameError>(),
     known::<RestartError>(),
     known::<VfsError>(),
     known::<PagesError>(),

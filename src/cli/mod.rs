@@ -41,6 +41,7 @@ pub mod offer;
 pub mod plan;
 pub mod printable;
 pub mod recover;
+mod rename;
 pub mod restart;
 #[cfg(feature = "schema")]
 pub mod schema;
@@ -169,6 +170,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Logs(args) => logs::run(args, &cx),
         Verb::Ssh(args) => login::ssh(args, &cx),
         Verb::Cp(args) => login::cp(args, &cx),
+        Verb::Rename(args) => rename::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
         Verb::Set(args) => set::run(args, &cx),
         Verb::Tune(args) => tune::run(args, &cx),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 60] = [
+const ALL: [Listed; 61] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -70,6 +70,7 @@ const ALL: [Listed; 60] = [
     ("gpuvm-nic-list", rows::<gpuvm_ops::nics::NetworkCard>),
     ("gpuvm-plan", document::<plan::Answer<'static>>),
     ("gpuvm-recover", rows::<gpuvm_ops::recover::Killed>),
+    ("gpuvm-renamed", document::<gpuvm_ops::rename::RenamedDomain>),
     ("gpuvm-schema-list", rows::<String>),
     ("gpuvm-set", document::<tuned::WithSteps<'static>>),
     ("gpuvm-started", document::<start::Started<'static>>),

@@ -155,6 +155,7 @@ pub mod plan;
 pub mod pools;
 pub mod recover;
 pub mod remote;
+pub mod rename;
 pub mod reporter;
 pub mod restart;
 pub mod session;

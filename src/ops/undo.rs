@@ -167,7 +167,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
             change: named(entry).to_string(),
         }
         .hint(format!(
-            "`virsh domrename {name} {}` first",
+            "`gpuvm rename {name} {}` first",
             word(&entry.domain),
             name = word(name)
         )));

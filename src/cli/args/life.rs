@@ -1,6 +1,7 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, ip, console.
 
 use super::heading::{BEHAVIOUR, CPU};
+use crate::request::DomainName;
 use clap::Args;
 
 /// Examples of `ip`.
@@ -22,6 +23,11 @@ pub const CONSOLE: &str = "Examples:
   gpuvm console train-a
   gpuvm console train-a --connect qemu+ssh://root@dgx/system
   sleep 60 | gpuvm console train-a >boot.log";
+
+/// Examples of `rename`.
+pub const RENAME: &str = "Examples:
+  gpuvm rename train-a train-b --dry-run
+  gpuvm rename train-a train-b";
 
 /// How long another change of the host is waited for.
 #[derive(Debug, Clone, Args)]
@@ -74,6 +80,23 @@ pub struct StopArgs {
     /// How.
     #[command(flatten)]
     pub down: DownArgs,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `rename`.
+#[derive(Debug, Args)]
+pub struct RenameArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// New name
+    #[arg(value_name = "NEW")]
+    pub to: DomainName,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

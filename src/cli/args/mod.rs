@@ -51,7 +51,7 @@ pub use host::{
     HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
-pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, StartArgs, StopArgs};
+pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs, StopArgs};
 pub use login::{CpArgs, LoginArgs, SshArgs};
 pub use logs::LogsArgs;
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
@@ -315,6 +315,13 @@ pub enum Verb {
     /// A running guest gets its new size at its next start. If there is no place, the nearest sizes that have one are named.
     #[command(after_long_help = set::EXAMPLES)]
     Set(SetArgs),
+    /// Give a domain that is off another name
+    ///
+    /// Takes any domain of libvirt. Its UUID, disks, addresses, autostart, record and history stay its own; the files of its
+    /// firmware's settings and of its serial console get the new name, disks keep theirs, and the guest its host name.
+    /// Refused while it runs, and with a saved state or snapshots. `gpuvm rename NEW NAME` takes it back.
+    #[command(after_long_help = life::RENAME)]
+    Rename(RenameArgs),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if

@@ -2,6 +2,7 @@
 //! numbers, so that this module knows no plan and no host.
 
 use super::device::{disk_path, is_our_hostdev, remembered_path};
+use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::{CpuModel, Record, VirtType};
 use super::overrides::Override;
@@ -17,6 +18,16 @@ use crate::request::PageSize;
 use crate::topology::PartitionId;
 use serde::Serialize;
 
+/// The file with the settings of a domain's firmware.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NvramPath {
+    /// The file.
+    pub path: String,
+    /// Whether the document names it as a source, not as a text.
+    pub is_source: bool,
+}
+
 /// One change to a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -31,6 +42,15 @@ pub enum DomainEdit {
     SetName {
         /// The name.
         name: String,
+    },
+    /// Gives the same domain another name; its UUID stays.
+    Rename {
+        /// The name.
+        name: String,
+        /// Where the settings of its firmware are; none: where they were.
+        nvram: Option<NvramPath>,
+        /// The file that its serial console was written to, and the new one; none: where it was.
+        serial_log: Option<(String, String)>,
     },
     /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there is any: a copy of the
     /// definition gets another UUID, and what was made for this one is not the copy's.
@@ -169,6 +189,9 @@ impl DomainEdit {
                 .child(Fragment::new("name").text(name))
                 .child(Fragment::gone("uuid"))
                 .child(Fragment::new("os").child(Fragment::gone("nvram"))),
+            DomainEdit::Rename { name, nvram, serial_log } => {
+                rename(domain, name, nvram.as_ref(), serial_log.as_ref())
+            }
             DomainEdit::SetUuid { uuid } => {
                 let guest = Fragment::new("gpuvm:guest").if_there().attr("uuid", uuid);
                 let metadata = Fragment::new("metadata").if_there().child(guest);
@@ -246,6 +269,36 @@ impl DomainEdit {
             _ => devices,
         }
     }
+}
+
+/// The file of a log.
+fn log_file(log: Element<'_>) -> Option<String> {
+    Some(log.attr("file")?.into_owned())
+}
+
+/// Wants a domain of another name, with its files where they are then.
+fn rename(
+    domain: Fragment,
+    name: &str,
+    nvram: Option<&NvramPath>,
+    serial_log: Option<&(String, String)>,
+) -> Fragment {
+    let mut domain = domain.child(Fragment::new("name").text(name));
+    if let Some(NvramPath { path, is_source }) = nvram {
+        let file = Fragment::new("nvram").if_there();
+        let file = match is_source {
+            true => file.child(Fragment::new("source").attr("file", path)),
+            false => file.text(path),
+        };
+        domain = domain.child(Fragment::new("os").if_there().child(file));
+    }
+    let Some((from, to)) = serial_log else { return domain };
+    // libvirt shows the first serial port as the first console, too.
+    let ports = ["serial", "console"].map(|port| {
+        let log = Fragment::new("log").key(log_file, from).if_there().attr("file", to);
+        Fragment::new(port).nth(0).if_there().child(log)
+    });
+    domain.child(Fragment::new("devices").if_there().children(ports))
 }
 
 /// Wants a domain without a disk; with `forget`, the metadata drops it, too.

@@ -205,7 +205,7 @@ pub fn grow(path: &Path, bytes: u64, reserve: bool) -> Result<(), DiskError> {
 }
 
 /// Gives a file or a directory its name, unless the name is taken.
-fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
+pub(super) fn name(unfinished: &Path, path: &Path) -> Result<(), DiskError> {
     let flags = RenameFlags::RENAME_NOREPLACE;
     match renameat2(AT_FDCWD, unfinished, AT_FDCWD, path, flags) {
         // Not every file system supports it. A directory then replaces at most an empty one, and a

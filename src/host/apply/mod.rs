@@ -21,6 +21,7 @@ mod kept;
 mod lease;
 mod lock;
 mod made;
+mod moved;
 mod needed;
 mod network;
 pub mod nic;

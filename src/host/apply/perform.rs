@@ -9,7 +9,7 @@ use super::setting::SettingError;
 use super::undo::undo;
 use super::{
     Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
-    needed, ours, owner, pages,
+    moved, needed, ours, owner, pages,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::{NewVolume, Progress};
@@ -49,6 +49,11 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             }
         }
         Step::AttachDisk { name, path, .. } => attach::expects(hypervisor, name, path)?,
+        Step::RenameDomain { to, .. } if row(hypervisor, to)?.is_some() => {
+            let message = format!("{} has a domain of this name", hypervisor.uri());
+            return Err(refused(HypervisorErrorKind::Exists, step, message).into());
+        }
+        Step::MoveFile { from, to, file } => moved::expects(from, to, file)?,
         Step::WipeDrive(step) => step.expects(hypervisor)?,
         Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
             return Err(started_again(step).into());
@@ -184,6 +189,8 @@ pub(super) fn perform(
         }
         Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
         Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
+        Step::RenameDomain { name, to, .. } => hypervisor.rename(name, to)?,
+        Step::MoveFile { from, to, file } => moved::file(from, to, file)?,
         Step::AttachDisk { name, path, xml } => attach::disk(hypervisor, name, path, xml)?,
         Step::DetachDisk { name, path, wait_s, .. } => {
             detach::disk(hypervisor, Some(observer), name, path, *wait_s)?;

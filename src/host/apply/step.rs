@@ -28,7 +28,7 @@ use gpuvm_core::shell::word;
 use gpuvm_core::topology::{Binding, is_vfio};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// By what a disk of a domain grows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +131,24 @@ pub enum Step {
         xml: String,
         /// The one that it had.
         before: String,
+    },
+    /// Gives a defined domain that is off another name.
+    RenameDomain {
+        /// Its name.
+        name: String,
+        /// Its new name, which is free.
+        to: String,
+        /// Its UUID.
+        uuid: String,
+    },
+    /// Gives a file another path on its file system; never replaces a file.
+    MoveFile {
+        /// Where it is.
+        from: PathBuf,
+        /// Where it is to be.
+        to: PathBuf,
+        /// Which file it is.
+        file: FileId,
     },
     /// Gives a running guest a disk; the definition stays as it is.
     AttachDisk {
@@ -419,6 +437,28 @@ impl Step {
         Some(back)
     }
 
+    /// The same step after its domain has another name; one of another domain stays.
+    pub fn renamed(&self, before: &str, after: &str) -> Step {
+        let mut new = self.clone();
+        match &mut new {
+            Step::StartDomain { name, .. }
+            | Step::ShutDownDomain { name, .. }
+            | Step::EndDomain { name, .. }
+            | Step::AttachDisk { name, .. }
+            | Step::DetachDisk { name, .. }
+            | Step::GrowDisk { name, .. }
+            | Step::PinThread { name, .. }
+            | Step::UpdateDevice { name, .. }
+            | Step::CompareDisk { domain: name, .. }
+                if *name == before =>
+            {
+                after.clone_into(name);
+            }
+            _ => {}
+        }
+        new
+    }
+
     /// Whether it releases resources of a removed guest: those in use by somebody else by now are
     /// left, which counts as released.
     pub fn gives_back(&self) -> bool {
@@ -442,7 +482,9 @@ impl Step {
             | Step::ShutDownDomain { name, uuid, .. }
             | Step::EndDomain { name, uuid } => Some((name, uuid.clone())),
             Step::UndefineDomain { name, xml } => Some((name, uuid_of(xml))),
-            Step::GrowDisk { name, uuid, .. } => Some((name, Some(uuid.clone()))),
+            Step::GrowDisk { name, uuid, .. } | Step::RenameDomain { name, uuid, .. } => {
+                Some((name, Some(uuid.clone())))
+            }
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
         }
@@ -477,6 +519,13 @@ impl Step {
             Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
             Step::ActivatePartition(step) => format!("gpuvm fabric release {}", step.partition),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
+            Step::RenameDomain { name, to, .. } => {
+                format!("gpuvm rename {} {}", word(to), word(name))
+            }
+            Step::MoveFile { from, to, .. } => {
+                let said = |path: &Path| word(&path.to_string_lossy()).into_owned();
+                format!("mv -n {} {}", said(to), said(from))
+            }
             _ => return None,
         })
     }
@@ -544,6 +593,7 @@ impl Step {
             Step::CreateDirectory { .. }
                 | Step::CreateDisk { .. }
                 | Step::DeleteDisk { .. }
+                | Step::MoveFile { .. }
                 | Step::ReleaseLease { .. }
                 | Step::Remember { .. }
                 | Step::CompareDisk { content: true, .. }

@@ -11,7 +11,8 @@ use super::needed::UNBORN;
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
-    Left, Observer, Step, StepError, attach, bind, detach, file, kept, ours, pages, partition,
+    Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, pages,
+    partition,
 };
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -134,6 +135,8 @@ pub(super) fn undo(
         Step::RedefineDomain { name, xml, before } => {
             define_as_before(hypervisor, name, (xml, before), proof)
         }
+        Step::RenameDomain { name, to, uuid } => rename_back(hypervisor, name, to, uuid),
+        Step::MoveFile { from, to, file } => moved::back(from, to, file),
         Step::MakePool { name, .. } => pool(hypervisor, name, proof),
         Step::MakeVolume { pool, volume, .. } => volume_of(hypervisor, pool, volume, proof),
         // Not by force: processes that have it open by now appeared since.
@@ -366,6 +369,22 @@ fn define_again(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<()
         (Some(_), Some(uuid)) => of_uuid(hypervisor, name, &uuid).map(drop),
         _ => Ok(hypervisor.define(xml)?),
     }
+}
+
+/// Gives a domain its name back, unless another one has it by now.
+fn rename_back(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    to: &str,
+    uuid: &str,
+) -> Result<(), StepError> {
+    match hypervisor.domain(to)? {
+        Some(row) if row.uuid == uuid => {}
+        // It was not renamed yet, or somebody else has done so since.
+        _ => return Ok(()),
+    }
+    of_uuid(hypervisor, name, uuid)?;
+    Ok(hypervisor.rename(to, name)?)
 }
 
 /// Restores the previous definition unless somebody has edited the new one since.

@@ -133,6 +133,17 @@ pub fn set_reserved(
     Ok(Some(left.unwrap_or_else(|| store::remove(path, was))))
 }
 
+/// The step that writes the new name of a domain into its record; none: it has no record. Errors: as [`add_made`].
+pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
+    let Some(was) = store::read(&path)? else { return Ok(None) };
+    let Some(record) = read(&path, &was, uuid)?.filter(|record| record.name != to) else {
+        return Ok(None);
+    };
+    let record = GuestRecord { name: to.to_owned(), ..record };
+    Ok(Some(store::write(path, &record, Some(was))))
+}
+
 /// The disks that were made for a domain, as far as recorded and readable.
 pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()

@@ -129,6 +129,21 @@ impl History {
         store::write(self.file(entry.number), entry, was.map(store::text))
     }
 
+    /// Returns the steps that give its domain another name in all entries, so that they can be undone; `defined` does so in
+    /// a definition.
+    pub fn rename(&self, name: &str, to: &str, defined: impl Fn(&str) -> String) -> Vec<Step> {
+        let its = self.entries.iter().filter(|entry| entry.domain == name);
+        let renamed = |entry: &Entry| {
+            let mut new = entry.clone();
+            to.clone_into(&mut new.domain);
+            new.before = defined(&entry.before);
+            new.after = entry.after.as_deref().map(&defined);
+            new.steps = entry.steps.iter().map(|step| step.renamed(name, to)).collect();
+            self.remember(&new, Some(entry))
+        };
+        its.map(renamed).collect()
+    }
+
     /// Returns the step that removes an entry.
     pub fn forget(&self, entry: &Entry) -> Step {
         store::remove(self.file(entry.number), store::text(entry))

@@ -291,6 +291,14 @@ pub trait Hypervisor {
     fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
         self.undefine(name)
     }
+    /// Gives a defined domain that is off another name; its UUID, its autostart and what is defined stay.
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("rename domain `{name}` to `{to}`"),
+            message: "this hypervisor renames no domains".to_owned(),
+        })
+    }
     /// State that it keeps of a domain tied to its disks' content; empty if unsupported.
     fn keeps(&self, _name: &str) -> Result<Vec<Kept>, HypervisorError> {
         Ok(Vec::new())

@@ -174,6 +174,10 @@ impl Hypervisor for Traced {
         let what = format_args!("size of disk `{target}` of domain `{name}`");
         told(Reads, what, || self.inner.disk_size(name, target))
     }
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("rename domain `{name}` to `{to}`");
+        told(Changes, what, || self.inner.rename(name, to))
+    }
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let what = format_args!("resize disk `{target}` of domain `{name}` to {bytes} bytes");
         told(Changes, what, || self.inner.grow_disk(name, target, bytes))

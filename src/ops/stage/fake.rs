@@ -208,6 +208,14 @@ impl Hypervisor for Fake {
         self.call("undefine")?;
         self.domains.borrow_mut().remove(name).map(drop).ok_or_else(|| absent(name))
     }
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        self.call("rename")?;
+        let (xml, runs) = self.domains.borrow_mut().remove(name).ok_or_else(|| absent(name))?;
+        let old = format!("<name>{name}</name>");
+        let xml = xml.replace(&old, &format!("<name>{to}</name>"));
+        self.domains.borrow_mut().insert(to.to_owned(), (xml, runs));
+        Ok(())
+    }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
         self.live.borrow_mut().remove(name);

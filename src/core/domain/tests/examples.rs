@@ -1,5 +1,6 @@
 //! One example of each edit: its input, and the lines removed and added.
 
+use super::super::edit::NvramPath;
 use super::guests::made;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::Override;
@@ -56,7 +57,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::DropDisk { .. } => 18,
         DomainEdit::SetFirmwareWindow { .. } => 19,
         DomainEdit::SetUuid { .. } => 20,
-        DomainEdit::Set { setting } => 21 + super::settings::variant(setting),
+        DomainEdit::Rename { .. } => 21,
+        DomainEdit::Set { setting } => 22 + super::settings::variant(setting),
     }
 }
 
@@ -94,6 +96,18 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
 -  <uuid>11111111-2222-3333-4444-555555555555</uuid>
 +  <name>new</name>  <!-- its name -->
 -    <nvram>/old_VARS.fd</nvram>",
+        ),
+        (
+            DomainEdit::Rename {
+                name: "new".into(),
+                nvram: Some(NvramPath { path: "/new_VARS.fd".into(), is_source: false }),
+                serial_log: Some(("/l/old-serial.log".into(), "/l/new-serial.log".into())),
+            },
+            r"
+-  <name>old</name>  <!-- its name -->
++  <name>new</name>  <!-- its name -->
+-    <nvram>/old_VARS.fd</nvram>
++    <nvram>/new_VARS.fd</nvram>",
         ),
         (
             DomainEdit::SetUuid { uuid: "11111111-2222-4333-8444-666666666666".into() },

@@ -41,6 +41,14 @@ pub enum StepError {
         /// Who has it.
         by: String,
     },
+    /// A file that was moved is open, so it is not moved back.
+    #[error("{} is open by {by}", path.display())]
+    FileOpen {
+        /// The file.
+        path: PathBuf,
+        /// Who has it.
+        by: String,
+    },
     /// A disk of a domain to be defined or started is in use.
     #[error("disk {} of it is not free any more: {by}", path.display())]
     #[strum(to_string = "disk-in-use")]
@@ -283,6 +291,7 @@ impl StepError {
                 | Step::DefineDomain { .. }
                 | Step::UndefineDomain { .. }
                 | Step::RedefineDomain { .. }
+                | Step::MoveFile { .. }
         );
         of_domain || matches!(self, StepError::Hypervisor(_))
     }

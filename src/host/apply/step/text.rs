@@ -36,6 +36,10 @@ impl fmt::Display for Step {
             Step::RedefineDomain { name, .. } => {
                 write!(f, "change the definition of domain `{name}`")
             }
+            Step::RenameDomain { name, to, .. } => write!(f, "rename domain `{name}` to `{to}`"),
+            Step::MoveFile { from, to, .. } => {
+                write!(f, "move {} to {}", from.display(), to.display())
+            }
             Step::AttachDisk { name, path, .. } => {
                 write!(f, "give running domain `{name}` disk {path}")
             }

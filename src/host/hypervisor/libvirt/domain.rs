@@ -158,6 +158,15 @@ impl Hypervisor for Libvirt {
         self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
     }
 
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        let doing = format!("rename domain `{name}` to `{to}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let renamed = domain.rename(to, 0).map(drop).map_err(|e| error(&doing, &e));
+        // What was listed is found by its name.
+        self.seen.borrow_mut().clear();
+        renamed
+    }
+
     fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
         let doing = format!("look for snapshots of domain `{name}`");
         let domain = self.find(&doing, name)?;

@@ -1,0 +1,28 @@
+//! `rename`.
+
+use super::args::RenameArgs;
+use super::change::manner;
+use super::context::Context;
+use super::error::EXIT_DONE;
+use gpuvm_ops::rename::{Rename, rename};
+use gpuvm_ops::session::{Manner, Session};
+
+/// Runs the verb.
+pub fn run(args: &RenameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("rename")?;
+    let wanted = Rename { name: args.name.clone(), to: args.to.clone() };
+    let mut session = Session::begin(cx, Manner { dry_run: args.dry_run, ..manner(&args.lock) })?;
+    let done = session.run(|world| rename(world, &wanted))?;
+    if args.dry_run {
+        return Ok(EXIT_DONE);
+    }
+    let renamed = done.change.about;
+    cx.output.progress(&match done.made {
+        true => format!("domain `{}` is `{}` now", renamed.before, renamed.name),
+        false => "already set; nothing to do".to_owned(),
+    });
+    if cx.output.json {
+        cx.output.json("gpuvm-renamed", &renamed)?;
+    }
+    Ok(EXIT_DONE)
+}

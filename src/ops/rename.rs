@@ -1,0 +1,268 @@
+//! `rename`: gives a domain another name. libvirt keeps its UUID, autostart and definition; what the name is part of, and is the
+//! domain's own, follows: the file of its firmware's settings, the file of its serial console, its record and its history.
+//! Disks and everything else keep their names.
+
+use crate::apply::{Step, nvram};
+use crate::change::Change;
+use crate::domain::DomainXml;
+use crate::domain::edit::{DomainEdit, NvramPath};
+use crate::domain_history::HistoryOfError;
+use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
+use crate::guest::find;
+use crate::history::{Owner, guest};
+use crate::hypervisor::machine::command_there;
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+};
+use crate::identity::FileId;
+use crate::made::said;
+use crate::request::DomainName;
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What follows the name of a domain in the name of a file that libvirt keeps the settings of its firmware in.
+const NVRAM: &str = "_VARS.";
+/// What follows it in the name of a file that its serial console is written to.
+const SERIAL_LOG: &str = "-serial.log";
+
+/// The reason a domain is not renamed.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "rename-")]
+pub enum RenameError {
+    /// The domain runs.
+    #[error("domain `{name}` {state}, and only a domain that is off can be renamed")]
+    Active {
+        /// Its name.
+        name: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// The domain has no definition.
+    #[error("domain `{name}` has no definition, so it cannot be renamed")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+    /// libvirt keeps a saved state or snapshots, which contain the old name.
+    #[error("domain `{name}` has {what}, which cannot be renamed with it")]
+    Kept {
+        /// Its name.
+        name: String,
+        /// What there is.
+        what: String,
+    },
+    /// A file that would get a new name has it, or is not the domain's alone.
+    #[error("{} of domain `{name}` cannot be renamed: {why}", path.display())]
+    File {
+        /// The domain's name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Coded for RenameError {}
+
+/// A request to rename a domain.
+#[derive(Debug, Clone)]
+pub struct Rename {
+    /// Its name.
+    pub name: String,
+    /// Its new name.
+    pub to: DomainName,
+}
+
+/// A domain with its new name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RenamedDomain {
+    /// Its name.
+    pub name: String,
+    /// The name that it had.
+    pub before: String,
+    /// Its UUID, which stays.
+    pub uuid: String,
+    /// Files that moved with it, by their new paths.
+    pub moved: Vec<PathBuf>,
+}
+
+/// The new paths of what carries a domain's name.
+#[derive(Debug, Default)]
+struct Paths {
+    /// The old and the new path of its firmware's settings.
+    nvram: Option<(PathBuf, PathBuf)>,
+    /// The same of its serial console.
+    serial_log: Option<(PathBuf, PathBuf)>,
+}
+
+/// Plans to rename a domain; its data are the domain as it is to be.
+pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
+    let hypervisor = &*world.hypervisor()?;
+    let (name, to) = (&wanted.name, wanted.to.as_str());
+    let row = find(hypervisor, name)?;
+    let uuid = row.uuid.clone();
+    let mut about =
+        RenamedDomain { name: to.to_owned(), before: name.clone(), uuid, moved: Vec::new() };
+    if name == to {
+        return Ok(Change::new("rename", name, Vec::new(), about));
+    }
+    refuse(world, hypervisor, &row, to)?;
+    let before = hypervisor.xml(name, XmlOf::Inactive)?;
+    let xml = DomainXml::parse(&before)?;
+    let paths = Paths::of(&xml, name, to);
+    let mut steps = Vec::new();
+    // The definition before its files: what fails to move is then still where the old one has it.
+    let after = paths.put(&before, name)?;
+    if after != before {
+        steps.push(Step::RedefineDomain { name: name.clone(), xml: after, before: before.clone() });
+    }
+    let uses = Uses::read(hypervisor)?;
+    for (from, into) in paths.all() {
+        if let Some(step) = paths.moves((from, into), &row, &uses)? {
+            steps.push(step);
+            about.moved.push(into.clone());
+        }
+    }
+    let (old, new, uuid) = (name.clone(), to.to_owned(), row.uuid.clone());
+    steps.push(Step::RenameDomain { name: old, to: new, uuid });
+    let defined = |text: &str| paths.put(text, to).unwrap_or_else(|_| text.to_owned());
+    steps.extend(world.history(&row.uuid)?.rename(name, to, defined));
+    steps.extend(guest::rename(world.state(), &row.uuid, to)?);
+    let again = format!("gpuvm rename {} {}", word(name), word(to));
+    Ok(Change { again, ..Change::new("rename", name, steps, about) })
+}
+
+/// Refuses a domain that libvirt does not rename, or only in part, and a name that another one has.
+fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &str) -> Result<()> {
+    let name = &row.name;
+    let verb = format!("rename {} {}", word(name), word(to));
+    match world.owner(&row.uuid, hypervisor) {
+        Owner::This => {}
+        Owner::Machine { host } => {
+            let message =
+                format!("domain `{name}` and its record are on machine `{host}`, not on this one");
+            let hint = format!("`{}`", command_there(&host, &verb));
+            return Err(classed(Class::OtherMachine, message, hint));
+        }
+        Owner::Hypervisor { uri } => {
+            let hint = format!("`gpuvm {verb} --connect {}`", word(&uri));
+            return Err(HistoryOfError::OfAnother { name: name.clone(), uri }.hint(hint));
+        }
+    }
+    if !row.persistent {
+        let error = RenameError::NoDefinition { name: name.clone() };
+        return Err(error.hint(dump_and_define(name)));
+    }
+    if row.state.is_active() {
+        let (state, force) = match row.state {
+            DomainState::Crashed => ("has crashed", "--force "),
+            _ => ("runs", ""),
+        };
+        let hint = format!("`gpuvm stop {force}{}` first", word(name));
+        return Err(RenameError::Active { name: name.clone(), state }.hint(hint));
+    }
+    if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
+        let error = RenameError::Kept { name: name.clone(), what: kept.what };
+        return Err(error.hint(kept.hint));
+    }
+    if hypervisor.domain(to)?.is_some() {
+        return Err(Error::from(HypervisorError {
+            kind: HypervisorErrorKind::Exists,
+            doing: format!("rename domain `{name}` to `{to}`"),
+            message: format!("{} has a domain of this name", hypervisor.uri()),
+        }));
+    }
+    Ok(())
+}
+
+/// A path with another name in its file's name; none: that is not made of the name.
+fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
+    let rest =
+        path.file_name()?.to_str()?.strip_prefix(name).filter(|end| end.starts_with(rest))?;
+    Some((path.to_owned(), path.with_file_name(format!("{to}{rest}"))))
+}
+
+impl Paths {
+    /// Finds what carries the name.
+    fn of(xml: &DomainXml, name: &str, to: &str) -> Paths {
+        let settings = nvram(xml).and_then(|path| renamed(Path::new(&path), name, NVRAM, to));
+        let log = serial_log(xml).and_then(|path| renamed(&path, name, SERIAL_LOG, to));
+        Paths { nvram: settings, serial_log: log }
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = &(PathBuf, PathBuf)> {
+        self.nvram.iter().chain(&self.serial_log)
+    }
+
+    /// Puts the new paths, and this name, into a definition of the domain; one that has other paths keeps them.
+    fn put(&self, text: &str, name: &str) -> Result<String> {
+        let mut xml = DomainXml::parse(text)?;
+        let new = |path: &Path, known: &Option<(PathBuf, PathBuf)>| {
+            let known = known.as_ref().filter(|(from, _)| from == path);
+            known.and_then(|(_, to)| Some(to.to_str()?.to_owned()))
+        };
+        let settings = nvram(&xml).and_then(|path| new(Path::new(&path), &self.nvram));
+        let is_source = xml.root().find("os/nvram/source").is_some();
+        let settings = settings.map(|path| NvramPath { path, is_source });
+        let log = serial_log(&xml).and_then(|path| {
+            let to = new(&path, &self.serial_log)?;
+            Some((path.to_str()?.to_owned(), to))
+        });
+        if settings.is_some() || log.is_some() || xml.name() != name {
+            let name = name.to_owned();
+            xml.apply(&DomainEdit::Rename { name, nvram: settings, serial_log: log })?;
+        }
+        Ok(xml.text().to_owned())
+    }
+
+    /// The step that moves a file; none: it is not there yet. Refused if others have it, or its new path.
+    fn moves(
+        &self,
+        (from, to): (&PathBuf, &PathBuf),
+        row: &DomainSummary,
+        uses: &Uses,
+    ) -> Result<Option<Step>> {
+        let refused = |path: &Path, why: String| RenameError::File {
+            name: row.name.clone(),
+            path: path.to_owned(),
+            why,
+        };
+        let others = uses.others(from, &row.uuid);
+        if !others.is_empty() {
+            let hint = format!("`gpuvm show {}` shows what it has", word(&row.name));
+            return Err(refused(from, said(&others)).hint(hint));
+        }
+        let at = |path: &Path| {
+            FileId::at(path).map_err(|error| -> Error {
+                refused(from, error.to_string())
+                    .hint("run it as root: `sudo gpuvm rename NAME NEW`")
+            })
+        };
+        if at(to)?.is_some() {
+            let there = word(&to.to_string_lossy()).into_owned();
+            let why = format!("there is {} already", to.display());
+            return Err(refused(from, why).hint(format!(
+                "`ls -l {there}` shows it, `mv -n {there} {there}.old` keeps it under another name; another NEW does without"
+            )));
+        }
+        let Some(file) = at(from)? else { return Ok(None) };
+        if !from.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+            let hint = format!("`ls -l {}` shows it", word(&from.to_string_lossy()));
+            return Err(refused(from, "it is not a regular file".to_owned()).hint(hint));
+        }
+        Ok(Some(Step::MoveFile { from: from.clone(), to: to.clone(), file }))
+    }
+}
+
+/// The file that a domain's first serial console is written to.
+fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
+    let devices = xml.root().child("devices")?;
+    let log = devices.children("serial").next()?.child("log")?;
+    Some(PathBuf::from(log.attr("file")?.into_owned()))
+}
