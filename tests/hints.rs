@@ -417,24 +417,13 @@ fn what_is_offered_of_a_record_takes_it_and_what_changes_the_machine_does_not_na
     assert!(kinds.contains("host pages") && kinds.iter().any(|k| k.starts_with("check")));
 }
 
-/// GPUs of two host bridges of a DGX-2 below one expander bus, as versions before made it.
-const TWO_BRIDGES: &str = "<domain type='kvm'><name>no such guest</name><memory>1</memory><vcpu>1</vcpu><os>\
-    <type machine='q35'>hvm</type></os><devices>\
-    <controller type='pci' index='1' model='pcie-expander-bus'><target busNr='200'/>\
-    <address type='pci' bus='0' slot='16'/></controller>\
-    <controller type='pci' index='2' model='pcie-root-port'><address type='pci' bus='1' slot='0'/></controller>\
-    <controller type='pci' index='3' model='pcie-root-port'><address type='pci' bus='1' slot='1'/></controller>\
-    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x34' slot='0' function='0'/></source>\
-    <address type='pci' bus='2' slot='0'/></hostdev>\
-    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x57' slot='0' function='0'/></source>\
-    <address type='pci' bus='3' slot='0'/></hostdev></devices></domain>";
-
 #[test]
 fn what_is_offered_of_a_file_names_the_file() {
     let record = project().join("topologies/dgx-2.json");
     let dir = scratch();
     let guest = dir.path().join("a guest.xml");
-    std::fs::write(&guest, TWO_BRIDGES).unwrap();
+    // GPUs of two host bridges below one expander bus, as older versions wrote it.
+    std::fs::copy(project().join("tests/check/two-bridges.xml"), &guest).unwrap();
     let (guest, record) = (guest.to_str().unwrap(), record.to_str().unwrap());
     let (code, out, err) = run(&mut gpuvm(&["check", guest, "--host", record]));
     let said = format!("{out}{err}");

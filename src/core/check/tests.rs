@@ -79,16 +79,7 @@ fn every_defect_is_found_where_it_is_and_nothing_else() {
 }
 
 /// GPUs of two host bridges of one node below one expander bus, as written by older versions.
-const TWO_BRIDGES: &str = "<domain type='kvm'><name>old</name><memory>1</memory><vcpu>1</vcpu><os>\
-    <type machine='q35'>hvm</type></os><devices>\
-    <controller type='pci' index='1' model='pcie-expander-bus'><target busNr='200'/>\
-    <address type='pci' bus='0' slot='16'/></controller>\
-    <controller type='pci' index='2' model='pcie-root-port'><address type='pci' bus='1' slot='0'/></controller>\
-    <controller type='pci' index='3' model='pcie-root-port'><address type='pci' bus='1' slot='1'/></controller>\
-    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x34' slot='0' function='0'/></source>\
-    <address type='pci' bus='2' slot='0'/></hostdev>\
-    <hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x57' slot='0' function='0'/></source>\
-    <address type='pci' bus='3' slot='0'/></hostdev></devices></domain>";
+const TWO_BRIDGES: &str = include_str!("../../../tests/check/two-bridges.xml");
 
 #[test]
 fn every_rule_has_a_defect_and_a_name_of_its_own() {
