@@ -1,28 +1,32 @@
-//! How far QEMU is with the memory of a guest that starts: what its command line asks for, and what the process has by now.
+//! Progress of preallocating a starting guest's memory: what QEMU's command line requests, and what
+//! the process has by now.
 
 use super::all;
+use crate::discover::hugetlb;
 use crate::fsroot::FsRoot;
 use gpuvm_core::memsize::MemSize;
+use gpuvm_core::topology::HugetlbMount;
 use serde::Deserialize;
+use std::path::Path;
 use std::time::Duration;
 
-/// How much memory is filled in a second, in MiB, as measured with QEMU 10.0 and one thread (gpuvm-tuning(7), HUGE PAGES):
-/// normal pages, huge ones.
+/// MiB preallocated in a second, as measured with QEMU 10.0 and one thread (gpuvm-tuning(7), HUGE
+/// PAGES): normal pages, huge ones.
 const MIB_A_SECOND: [u64; 2] = [2458, 10_035];
 
-/// The memory of a guest that is filled before it runs.
+/// The memory of a guest that is preallocated before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filling {
-    /// What the process has.
+    /// Memory that the process has.
     pub through: MemSize,
-    /// What it will have.
+    /// Memory that it will have.
     pub of: MemSize,
     /// Whether in huge pages.
     pub huge: bool,
 }
 
 impl Filling {
-    /// How long all of it takes, by what was measured.
+    /// Estimates the duration of all of it from the measurement.
     pub fn estimate(&self) -> Duration {
         Duration::from_secs((self.of.kib() >> 10) / MIB_A_SECOND[usize::from(self.huge)])
     }
@@ -36,19 +40,19 @@ struct Object {
     kind: String,
     /// Its size in bytes.
     size: Option<u64>,
-    /// Whether it is filled at once.
+    /// Whether it is preallocated.
     #[serde(default)]
     prealloc: bool,
-    /// The file that it is mapped from.
+    /// The file that it maps.
     #[serde(rename = "mem-path")]
     path: Option<String>,
-    /// Whether it is of huge pages without a file.
+    /// Whether it is of huge pages without a file (memfd).
     #[serde(default)]
     hugetlb: bool,
 }
 
 impl Object {
-    /// Reads an object, in JSON or in the words of older versions; none: it is another.
+    /// Reads an object in JSON or in the syntax of older versions; none: not a memory object.
     fn read(text: &str) -> Option<Object> {
         let object = match text.starts_with('{') {
             true => serde_json::from_str(text).ok()?,
@@ -73,14 +77,15 @@ impl Object {
         })
     }
 
-    /// Whether it is of huge pages; libvirt puts its files below the mount of them.
-    fn is_huge(&self) -> bool {
-        self.hugetlb || self.path.as_ref().is_some_and(|path| path.contains("huge"))
+    /// Whether it is of huge pages; libvirt puts its files below a mounted hugetlbfs.
+    fn is_huge(&self, mounts: &[HugetlbMount]) -> bool {
+        let is_below = |path: &String| mounts.iter().any(|m| Path::new(path).starts_with(&m.at));
+        self.hugetlb || self.path.as_ref().is_some_and(is_below)
     }
 }
 
-/// How far the memory of the domain of this UUID is; none: its process is not there, or fills nothing. A guest with functions
-/// passed through has all of its memory from the start.
+/// Returns the progress for the domain of this UUID; none: it has no process, or preallocates
+/// nothing. A guest with passed-through functions has all of its memory from the start.
 pub fn filling(root: &FsRoot, uuid: &str) -> Option<Filling> {
     let pid = *all(root).ok()?.get(&uuid.to_ascii_lowercase())?;
     let dir = root.dir(&format!("proc/{pid}")).ok()??;
@@ -100,7 +105,8 @@ pub fn filling(root: &FsRoot, uuid: &str) -> Option<Filling> {
     };
     let has = kib("VmRSS:").unwrap_or(0) + kib("HugetlbPages:").unwrap_or(0);
     let of = MemSize::from_kib(bytes >> 10);
-    let huge = !filled.is_empty() && filled.iter().all(Object::is_huge);
+    let mounts = hugetlb::mounts(root).ok().flatten().unwrap_or_default();
+    let huge = !filled.is_empty() && filled.iter().all(|object| object.is_huge(&mounts));
     (bytes > 0).then(|| Filling { through: MemSize::from_kib(has).min(of), of, huge })
 }
 
@@ -108,7 +114,7 @@ pub fn filling(root: &FsRoot, uuid: &str) -> Option<Filling> {
 mod tests {
     use super::*;
 
-    /// What is told of a process with these arguments and this status.
+    /// The progress of a process with these arguments and this status.
     fn told(arguments: &[&str], status: &str) -> Option<Filling> {
         let dir = tempfile::tempdir().unwrap();
         let proc = dir.path().join("proc/7");
@@ -118,13 +124,16 @@ mod tests {
         std::fs::write(proc.join("cmdline"), line).unwrap();
         std::fs::write(proc.join("status"), status).unwrap();
         std::fs::write(proc.join("cgroup"), "0::/machine.slice/machine-qemu.scope\n").unwrap();
+        let mount = "30 25 0:28 / /mnt/1G rw - hugetlbfs hugetlbfs rw,pagesize=1024M\n";
+        std::fs::create_dir_all(dir.path().join("proc/self")).unwrap();
+        std::fs::write(dir.path().join("proc/self/mountinfo"), mount).unwrap();
         filling(&FsRoot::at(dir.path()).unwrap(), "ab")
     }
 
     #[test]
     fn the_memory_that_is_filled_is_what_the_process_has() {
         let status = "Name:\tq\nVmRSS:\t  1024 kB\nHugetlbPages:\t 1048576 kB\n";
-        let file = r#"{"qom-type":"memory-backend-file","id":"a","mem-path":"/dev/hugepages/x","prealloc":true,"size":2147483648}"#;
+        let file = r#"{"qom-type":"memory-backend-file","id":"a","mem-path":"/mnt/1G/x","prealloc":true,"size":2147483648}"#;
         let found =
             told(&["-object", file, "-object", r#"{"qom-type":"secret","id":"m"}"#], status);
         let found = found.unwrap();
@@ -133,6 +142,9 @@ mod tests {
         assert_eq!((found.huge, found.estimate().as_secs()), (true, 0));
         let whole = Filling { of: MemSize::from_gib(1400), ..found };
         assert_eq!(whole.estimate().as_secs(), 142);
+        // A file elsewhere is of normal pages, whatever its name.
+        let shared = file.replace("/mnt/1G/", "/var/lib/huge/");
+        assert!(!told(&["-object", &shared], status).unwrap().huge);
         let normal = Filling { huge: false, ..whole };
         assert_eq!(normal.estimate().as_secs(), 583);
         let words = "memory-backend-ram,id=a,size=1073741824,prealloc=yes";
