@@ -1,4 +1,4 @@
-//! `disk`: the disks of a domain that is there, whoever made it: which it has, one more, one less, a larger one.
+//! `disk`: lists, adds, removes and grows disks of an existing domain, whoever made it.
 
 pub mod add;
 pub mod error;

@@ -1,5 +1,5 @@
-//! One disk more or less in a domain that is there: the name that it gets, the port below which it sits, the I/O threads that
-//! serve it. All else stays as it is. Knows no plan: what a tuned domain would have is `tune`'s.
+//! Adds a disk to an existing domain, or removes one: its name, its port, the I/O threads that serve
+//! it. Everything else is unchanged. Knows no plan: what a tuned domain would have is `tune`'s.
 
 use super::claims::Claims;
 use super::device::{disk_path, remembered_path};
@@ -12,21 +12,21 @@ use super::placed::{DiskSeat, IoThread};
 use super::splice::Splicer;
 use super::{DomainEdit, DomainXml, DomainXmlError, shape, tree};
 
-/// Below which root port a disk comes.
+/// The root port of an added disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// Below one that is free, as a guest that runs needs it.
+    /// A free one, as a running guest needs it.
     Free,
-    /// Below one that is free, else below a new one.
+    /// A free one, otherwise a new one.
     FreeOrNew,
 }
 
-/// The name by which libvirt knows a disk.
-fn target_of(disk: Element<'_>) -> Option<String> {
+/// Returns libvirt's name for a disk, such as `vda`.
+pub fn target_of(disk: Element<'_>) -> Option<String> {
     Some(disk.child("target")?.attr("dev")?.into_owned())
 }
 
-/// The first name of a virtio disk that no disk of these documents has.
+/// Returns the first name of a virtio disk that is unused in these documents.
 pub fn free_target(documents: &[&DomainXml]) -> String {
     let taken: Vec<String> =
         documents.iter().flat_map(|xml| xml.disks()).filter_map(target_of).collect();
@@ -35,19 +35,19 @@ pub fn free_target(documents: &[&DomainXml]) -> String {
 }
 
 impl DomainXml {
-    /// Its disks, in its order.
+    /// Returns its disks, in document order.
     pub fn disks(&self) -> impl Iterator<Item = Element<'_>> {
         let devices = self.root().child("devices").into_iter();
         devices.flat_map(|devices| devices.children("disk"))
     }
 
-    /// The disk of this name; none: it has none.
+    /// Finds the disk of this name.
     pub fn disk_named(&self, target: &str) -> Option<Element<'_>> {
         self.disks().find(|disk| target_of(*disk).as_deref() == Some(target))
     }
 
-    /// It with a disk more, on virtio and of this name; none: no root port is free. `mapping`: whether several I/O threads can
-    /// serve one disk.
+    /// Returns it with another virtio disk of this name; none: no root port is free. `mapping`:
+    /// whether several I/O threads can serve one disk.
     pub fn with_disk(
         &self,
         disk: &Disk,
@@ -87,8 +87,8 @@ impl DomainXml {
         Ok(Some(xml))
     }
 
-    /// The first root port on the root bus below which nothing is and that takes devices while the guest runs. Those of an
-    /// expander bus are of one cell, and for passed-through functions.
+    /// Finds the first free root port on the root bus that supports hotplug. Those of an expander
+    /// bus belong to one cell and are for passed-through functions.
     fn free_port(&self, buses: &Buses) -> Option<u8> {
         let is_fixed = |index: &u8| {
             let devices = self.root().child("devices").into_iter();
@@ -102,7 +102,7 @@ impl DomainXml {
         buses.free_root_ports().find(|index| !is_fixed(index))
     }
 
-    /// The I/O threads that it has, as they serve a disk more: all of them, or the one that serves the fewest.
+    /// Returns the I/O threads for another disk: all of them, or the one that serves the fewest disks.
     fn threads_for(&self, disk: &Disk, queues: u32, mapping: bool) -> Vec<IoThread> {
         let mut threads: Vec<u32> = Claims::read(self).iothreads.keys().copied().collect();
         if disk.read_only || threads.is_empty() {
@@ -119,7 +119,7 @@ impl DomainXml {
         share(queues, &threads[..1])
     }
 
-    /// It without a disk; `forget`: the path of one that was made for the guest, which is not remembered any more.
+    /// Returns it without a disk. `forget`: path of a disk to be removed from the record.
     pub fn without_disk(
         &self,
         target: &str,
@@ -137,7 +137,7 @@ impl DomainXml {
         self.spliced(&domain)
     }
 
-    /// It with a disk that was made for the guest remembered, where it is a guest of ours.
+    /// Returns it with a created disk recorded, if it is a guest of ours.
     pub fn with_made(&self, made: &Made) -> Result<DomainXml, DomainXmlError> {
         let disk = shape::made(made).key(remembered_path, &made.path);
         let made = Fragment::new("gpuvm:made").child(disk);
@@ -146,7 +146,7 @@ impl DomainXml {
         self.spliced(&Fragment::new("domain").child(metadata))
     }
 
-    /// It made what a fragment says.
+    /// Returns it with a fragment applied.
     fn spliced(&self, wanted: &Fragment) -> Result<DomainXml, DomainXmlError> {
         let splicer = Splicer::new(&self.tree, wanted);
         match splicer.is_empty() {
@@ -156,7 +156,7 @@ impl DomainXml {
     }
 }
 
-/// The file or block device of a disk; none: it is on the network, in a volume that is named, or empty.
+/// Returns the file or block device of a disk; none: on the network, a volume by name, or empty.
 pub fn path_of(disk: Element<'_>) -> Option<String> {
     disk_path(disk)
 }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!((kept.disks().count(), kept.made().len()), (0, 1));
         let gone = with.without_disk("vda", Some("/a.raw")).unwrap();
         assert_eq!((gone.disks().count(), gone.made().len()), (0, 0));
-        // A guest that is not ours is told nothing.
+        // Nothing is recorded in a guest that is not ours.
         let other = DomainXml::parse("<domain><devices/></domain>").unwrap();
         assert_eq!(other.with_made(&made).unwrap().text(), other.text());
     }

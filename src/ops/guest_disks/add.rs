@@ -1,13 +1,13 @@
-//! `disk add`: one disk more, at the next start or at once.
+//! `disk add`: adds a disk, at the next start or at once.
 
 use super::error::GuestDiskError;
 use super::settled::settled;
-use super::subject::{Subject, name_of};
+use super::subject::Subject;
 use crate::apply::Step;
 use crate::change::{Change, DomainChange, Part};
 use crate::disks;
 use crate::domain::DomainXml;
-use crate::domain::disk_change::{Port, free_target, path_of};
+use crate::domain::disk_change::{Port, free_target, path_of, target_of};
 use crate::domain::guest::{Abilities, Disk};
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::history::guest::add_made;
@@ -22,14 +22,14 @@ use gpuvm_core::check;
 use serde::Serialize;
 use std::path::Path;
 
-/// A disk more for a domain.
+/// A request to add a disk to a domain.
 #[derive(Debug, Clone)]
 pub struct AddDisk {
     /// The domain.
     pub name: String,
     /// The disk.
     pub disk: NewDisk,
-    /// Whether the running guest gets it, too.
+    /// Whether it is attached to the running guest, too.
     pub live: bool,
 }
 
@@ -39,13 +39,13 @@ pub struct AddDisk {
 pub struct ChangedDisk {
     /// The domain's name.
     pub name: String,
-    /// Name that libvirt knows the disk by.
+    /// libvirt's name for the disk.
     pub target: String,
-    /// File, block device or volume; none: there is no medium.
+    /// File, block device or volume; none: no medium.
     pub source: Option<String>,
-    /// Whether what runs is changed, too.
+    /// Whether the running guest is changed, too.
     pub live: bool,
-    /// Whether the guest runs, and gets it at its next start only.
+    /// Whether the running guest is changed only at its next start.
     pub waits_for_start: bool,
     /// Whether its data was deleted.
     pub deleted: bool,
@@ -54,7 +54,7 @@ pub struct ChangedDisk {
     pub definitions: (String, String),
 }
 
-/// Plans a disk more.
+/// Plans the addition of a disk.
 pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     let hypervisor = &*world.hypervisor()?;
     let subject = Subject::read(hypervisor, &wanted.name)?;
@@ -121,7 +121,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     Ok(Change { parts: vec![Part::Domain(change)], losses, warnings, question, again, ..all })
 }
 
-/// A definition with the disk.
+/// Returns a definition with the disk; none: no root port is free.
 fn more(
     xml: &DomainXml,
     disk: &Disk,
@@ -132,7 +132,7 @@ fn more(
     Ok(xml.with_disk(disk, target, abilities.queue_mapping, port)?)
 }
 
-/// Refuses a file or device that the domain has, by whatever name.
+/// Refuses a file or device that the domain uses already, under any name.
 fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -> Result<()> {
     let uses = Uses::read(hypervisor)?;
     let both = std::iter::once(&subject.xml).chain(&subject.live);
@@ -141,7 +141,7 @@ fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -
     let Some(same) = all.find(|own| path_of(*own).is_some_and(is)) else { return Ok(()) };
     let (name, path) = (subject.name.clone(), disk.path.clone());
     let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
-    let target = name_of(same).unwrap_or_default();
+    let target = target_of(same).unwrap_or_default();
     Err(GuestDiskError::Present { name, path, target }.hint(hint))
 }
 
@@ -153,7 +153,7 @@ fn refuse_taken(
     disk: &Disk,
     hypervisor: &dyn Hypervisor,
 ) -> Result<()> {
-    let nth = after.disks().position(|disk| name_of(disk).as_deref() == Some(target));
+    let nth = after.disks().position(|disk| target_of(disk).as_deref() == Some(target));
     let mut facts = disks::facts(after, Some(&subject.uuid), true, hypervisor)?;
     facts.retain(|fact| Some(fact.nth) == nth);
     let found = check::disks(after, &facts);
@@ -164,7 +164,7 @@ fn refuse_taken(
     Err(classed(Class::InUse, message, first.hint.clone()))
 }
 
-/// The step that gives the running guest the disk.
+/// Returns the step that attaches the disk to the running guest.
 fn attach(
     subject: &Subject,
     live: &DomainXml,
@@ -175,7 +175,7 @@ fn attach(
     let name = subject.name.clone();
     let Some(with) = more(live, disk, target, abilities, Port::Free)? else {
         return Err(GuestDiskError::NoPort { name }
-            .hint("leave --live out: the disk gets a root port of its own at the next start"));
+            .hint("the same command without --live gives it the disk, with a root port, at its next start"));
     };
     let xml = with.disk_named(target).map(|disk| disk.xml().to_owned()).unwrap_or_default();
     Ok(Step::AttachDisk { name, path: disk.path.clone(), xml })

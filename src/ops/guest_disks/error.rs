@@ -1,13 +1,13 @@
-//! Says why a disk of a domain is not changed.
+//! Why a disk of a domain is not changed.
 
 use crate::error::Coded;
 
-/// Says why a disk of a domain is not changed.
+/// The reason why a disk of a domain is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-disk-")]
 pub enum GuestDiskError {
     /// The domain has no definition that could be changed.
-    #[error("domain `{name}` has no definition that could be changed")]
+    #[error("domain `{name}` has no definition to change")]
     NoDefinition {
         /// Its name.
         name: String,
@@ -33,7 +33,7 @@ pub enum GuestDiskError {
         target: String,
     },
     /// The running guest has no place for another disk.
-    #[error("running domain `{name}` has no free root port, below which a disk could be attached")]
+    #[error("running domain `{name}` has no free root port for another disk")]
     NoPort {
         /// Its name.
         name: String,
@@ -55,7 +55,7 @@ pub enum GuestDiskError {
         target: String,
     },
     /// Only the running guest has the disk.
-    #[error("only the running domain `{name}` has disk `{target}`; its next start is without")]
+    #[error("disk `{target}` is attached to the running domain `{name}` only, not in its definition")]
     OnlyLive {
         /// Its name.
         name: String,
@@ -63,13 +63,13 @@ pub enum GuestDiskError {
         target: String,
     },
     /// A running guest's disk that is no file or block device.
-    #[error("disk `{target}` is neither a file nor a block device, and a running guest keeps it")]
+    #[error("disk `{target}` is neither a file nor a block device, so it cannot be detached from a running guest")]
     NoPath {
         /// The disk.
         target: String,
     },
     /// A disk is not made smaller.
-    #[error("disk `{target}` is of {is}, and {wanted} is less: what is beyond would be cut off")]
+    #[error("disk `{target}` has {is}; shrinking it to {wanted} would cut off data")]
     Smaller {
         /// The disk.
         target: String,
@@ -87,7 +87,7 @@ pub enum GuestDiskError {
         why: String,
     },
     /// The size of the disk cannot be told.
-    #[error("how large disk `{target}` is cannot be told")]
+    #[error("the size of disk `{target}` is unknown")]
     NoSize {
         /// The disk.
         target: String,

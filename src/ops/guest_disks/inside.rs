@@ -1,5 +1,6 @@
-//! What a guest does with a disk that has grown: its agent is asked what lies on the disk, and grows it where that is the
-//! simple case, one file system on the disk or on its last partition. Everything else is said, and typed by a person.
+//! Grows the file system on a disk that has grown, through the guest's agent, in the simple case: one
+//! file system on the disk or on its only partition. Otherwise a person gets the commands. The
+//! guest's names of disks differ from libvirt's, so the disk is the one that has got the new size.
 
 use crate::agent::{Agent, Untold, has_agent};
 use crate::domain::DomainXml;
@@ -7,24 +8,25 @@ use crate::hypervisor::Hypervisor;
 use crate::shell::word;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long the agent may take for all of it.
 const WAIT: Duration = Duration::from_secs(60);
 /// How often the guest is asked whether it sees the new size, a second each.
 const LOOKS: usize = 5;
-/// What tells of a guest's disks and what lies on them, with Linux.
+/// Options of `lsblk`.
 const LSBLK: [&str; 4] = ["--json", "--bytes", "--output", "NAME,SIZE,TYPE,FSTYPE,MOUNTPOINT"];
 
-/// What was done in the guest, and what is left to be typed there.
+/// What was done in the guest, and what is still to be done there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InGuest {
     /// Commands that the guest's agent ran.
     pub done: Vec<String>,
-    /// Commands that are left to be typed in the guest.
+    /// Commands still to be run in the guest.
     pub left: Vec<String>,
-    /// Why they are left.
+    /// Why the agent did not run them.
     pub why: Option<String>,
 }
 
@@ -33,50 +35,96 @@ pub struct InGuest {
 enum Plan {
     /// These commands, program first.
     Run(Vec<Vec<String>>),
-    /// Nothing that a program should decide; why.
+    /// Left to a person, for this reason.
     Leave(String),
     /// The guest has no disk of this size yet.
     Unseen,
 }
 
-/// Commands for a guest of which nothing is known.
+/// Commands for a person, since gpuvm did not grow the file system itself.
 pub(super) fn by_hand(why: &str) -> InGuest {
     let left = ["lsblk", "growpart /dev/vdX N", "resize2fs /dev/vdXN", "xfs_growfs MOUNTPOINT"];
     let left = left.map(str::to_owned).to_vec();
     InGuest { done: Vec::new(), left, why: Some(why.to_owned()) }
 }
 
-/// Has a running guest grow what lies on a disk that is of this size now.
-pub(super) fn grow(
+/// Names of a running guest's disks, or why they are unknown.
+pub(super) type Known = Result<BTreeSet<String>, String>;
+
+/// Returns the guest's disks that have a size before the disk that is to grow gets it: these are
+/// others.
+pub(super) fn others_of_size(
     hypervisor: &dyn Hypervisor,
     name: &str,
     live: &DomainXml,
     bytes: u64,
+) -> Known {
+    let document = lsblk(&greet(hypervisor, name, live)?)?;
+    Ok(of_size(&document, bytes).map(|disk| text(disk, "name").to_owned()).collect())
+}
+
+/// Has a running guest grow the file system on a disk that is of this size now. `others`: its disks
+/// that had this size before.
+pub(super) fn grow(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    live: &DomainXml,
+    (bytes, others): (u64, &Known),
 ) -> InGuest {
-    if !has_agent(live) {
-        return by_hand("its agent does not answer");
-    }
-    let Some(agent) = Agent::greet(hypervisor, name, WAIT) else {
-        return by_hand("its agent does not answer");
-    };
+    grown(hypervisor, name, live, (bytes, others)).unwrap_or_else(|why| by_hand(&why))
+}
+
+/// What was done; or why nothing was.
+fn grown(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    live: &DomainXml,
+    (bytes, others): (u64, &Known),
+) -> Result<InGuest, String> {
+    let others = others.as_ref().map_err(Clone::clone)?;
+    let agent = greet(hypervisor, name, live)?;
     for look in 0..LOOKS {
         if look > 0 {
             std::thread::sleep(Duration::from_secs(1));
         }
-        let said = match agent.run("lsblk", &LSBLK) {
-            Ok((0, text)) => text,
-            Ok(_) | Err(Untold::Nonsense) => return by_hand("it does not tell its disks"),
-            Err(Untold::Forbidden) => return by_hand("its agent may not run programs"),
-            Err(_) => return by_hand("its agent does not answer"),
-        };
-        let document = serde_json::from_str(&said).unwrap_or(Value::Null);
-        match planned(&document, bytes) {
-            Plan::Run(commands) => return run(&agent, &commands),
-            Plan::Leave(why) => return by_hand(&why),
+        match planned(&lsblk(&agent)?, bytes, others) {
+            Plan::Run(commands) => return Ok(run(&agent, &commands)),
+            Plan::Leave(why) => return Err(why),
             Plan::Unseen => {}
         }
     }
-    by_hand("it does not see the new size yet")
+    Err("the guest does not see the new size yet".to_owned())
+}
+
+/// Starts a conversation with the guest's agent.
+fn greet<'h>(
+    hypervisor: &'h dyn Hypervisor,
+    name: &'h str,
+    live: &DomainXml,
+) -> Result<Agent<'h>, String> {
+    let agent = has_agent(live).then(|| Agent::greet(hypervisor, name, WAIT)).flatten();
+    agent.ok_or_else(|| "the guest agent does not answer".to_owned())
+}
+
+/// Asks the guest for its disks.
+fn lsblk(agent: &Agent<'_>) -> Result<Value, String> {
+    match agent.run("lsblk", &LSBLK) {
+        Ok((0, text)) => Ok(serde_json::from_str(&text).unwrap_or(Value::Null)),
+        Ok(_) | Err(Untold::Nonsense) => Err("lsblk in the guest failed".to_owned()),
+        Err(Untold::Forbidden) => Err("the guest agent is not allowed to run programs".to_owned()),
+        Err(_) => Err("the guest agent does not answer".to_owned()),
+    }
+}
+
+/// Disks of a size among those that `lsblk` lists.
+fn of_size(lsblk: &Value, bytes: u64) -> impl Iterator<Item = &Value> {
+    let all = lsblk["blockdevices"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().filter(move |disk| disk["type"] == "disk" && disk["size"].as_u64() == Some(bytes))
+}
+
+/// A field of a device; empty if it has none.
+fn text<'v>(of: &'v Value, field: &str) -> &'v str {
+    of[field].as_str().unwrap_or_default()
 }
 
 /// Runs commands in the guest, until one fails.
@@ -91,8 +139,8 @@ fn run(agent: &Agent<'_>, commands: &[Vec<String>]) -> InGuest {
                     inside.done.push(line);
                     continue;
                 }
-                Ok((code, _)) => inside.why = Some(format!("`{line}` ended with code {code}")),
-                Err(_) => inside.why = Some(format!("its agent did not run `{line}`")),
+                Ok((code, _)) => inside.why = Some(format!("`{line}` exited with {code}")),
+                Err(_) => inside.why = Some(format!("the guest agent did not run `{line}`")),
             }
         }
         inside.left.push(line);
@@ -100,32 +148,29 @@ fn run(agent: &Agent<'_>, commands: &[Vec<String>]) -> InGuest {
     inside
 }
 
-/// What is to be done on the only disk of this size.
-fn planned(lsblk: &Value, bytes: u64) -> Plan {
-    let all = lsblk["blockdevices"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_grown = |disk: &&Value| disk["type"] == "disk" && disk["size"].as_u64() == Some(bytes);
-    let mut grown = all.iter().filter(is_grown);
+/// Plans what to do on the disk that has got this size: the only one besides `others`.
+fn planned(lsblk: &Value, bytes: u64, others: &BTreeSet<String>) -> Plan {
+    let mut grown = of_size(lsblk, bytes).filter(|disk| !others.contains(text(disk, "name")));
     let (disk, more) = (grown.next(), grown.next());
     let (disk, None) = (disk, more) else {
-        return Plan::Leave("it has several disks of the new size".to_owned());
+        return Plan::Leave("several disks of the guest have got the new size".to_owned());
     };
     let Some(disk) = disk else { return Plan::Unseen };
-    let text = |of: &Value, field: &str| of[field].as_str().unwrap_or_default().to_owned();
-    let name = text(disk, "name");
+    let (name, fstype) = (text(disk, "name"), text(disk, "fstype"));
     let children = disk["children"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // In the order of their numbers, as the kernel numbers partitions where they lie.
+    // In the order of their numbers, as the kernel numbers partitions by position.
     let Some(last) = children.last() else {
-        return match file_system(&text(disk, "fstype"), &name, &text(disk, "mountpoint")) {
-            _ if text(disk, "fstype").is_empty() => Plan::Run(Vec::new()),
+        return match file_system(fstype, name, text(disk, "mountpoint")) {
+            _ if fstype.is_empty() => Plan::Run(Vec::new()),
             Some(command) => Plan::Run(vec![command]),
-            None => Plan::Leave(format!("/dev/{name} holds {}", said(&text(disk, "fstype")))),
+            None => Plan::Leave(format!("/dev/{name} holds {}", said(fstype))),
         };
     };
     let part = text(last, "name");
-    let of_disk = part.strip_prefix(&name).map(|rest| rest.trim_start_matches('p').to_owned());
+    let of_disk = part.strip_prefix(name).map(|rest| rest.trim_start_matches('p').to_owned());
     let number = of_disk.filter(|rest| rest.parse::<u32>().is_ok());
     let is_plain = last["type"] == "part" && last["children"].is_null() && children.len() == 1;
-    let system = file_system(&text(last, "fstype"), &part, &text(last, "mountpoint"));
+    let system = file_system(text(last, "fstype"), part, text(last, "mountpoint"));
     match (number, system) {
         (Some(number), Some(system)) if is_plain => {
             let table = ["growpart".to_owned(), format!("/dev/{name}"), number];
@@ -137,12 +182,12 @@ fn planned(lsblk: &Value, bytes: u64) -> Plan {
     }
 }
 
-/// What a device holds, in words.
+/// Describes the content of a device.
 fn said(fstype: &str) -> &str {
     if fstype.is_empty() { "no file system" } else { fstype }
 }
 
-/// The command that grows a mounted file system; none: there is none that does it while it is mounted so.
+/// Returns the command that grows a mounted file system; none: there is none.
 fn file_system(fstype: &str, device: &str, mountpoint: &str) -> Option<Vec<String>> {
     let of = |program: &str, what: String| Some(vec![program.to_owned(), what]);
     match fstype {
@@ -166,7 +211,7 @@ mod tests {
         disk["type"] = "disk".into();
         disk["size"] = (8_u64 << 30).into();
         let small = json!({ "name": "vdb", "type": "disk", "size": 1 << 20, "fstype": "ext4" });
-        planned(&json!({ "blockdevices": [small, disk] }), 8 << 30)
+        planned(&json!({ "blockdevices": [small, disk] }), 8 << 30, &BTreeSet::new())
     }
 
     /// Commands, as they are typed.
@@ -201,9 +246,34 @@ mod tests {
         lvm["children"] = json!([{ "name": "vg-lv", "type": "lvm" }]);
         assert!(left(json!({ "children": [lvm] })));
         let disk = |name: &str| json!({ "name": name, "type": "disk", "size": 8_u64 << 30 });
-        let two = planned(&json!({ "blockdevices": [disk("vda"), disk("vdb")] }), 8 << 30);
-        assert!(matches!(two, Plan::Leave(_)), "one of two was chosen");
-        assert_eq!(planned(&json!({ "blockdevices": [disk("vda")] }), 9 << 30), Plan::Unseen);
-        assert_eq!(planned(&Value::Null, 1), Plan::Unseen);
+        let none = BTreeSet::new();
+        let two = json!({ "blockdevices": [disk("vda"), disk("vdb")] });
+        let chosen = planned(&two, 8 << 30, &none);
+        assert!(matches!(chosen, Plan::Leave(_)), "one of two was chosen");
+        assert_eq!(
+            planned(&json!({ "blockdevices": [disk("vda")] }), 9 << 30, &none),
+            Plan::Unseen
+        );
+        assert_eq!(planned(&Value::Null, 1, &none), Plan::Unseen);
+    }
+
+    #[test]
+    fn a_disk_that_had_the_size_before_is_another() {
+        let disk = |name: &str, gib: u64, part: Option<&str>| {
+            let parts: Vec<Value> = part
+                .map(|part| json!({ "name": part, "type": "part", "fstype": "ext4", "mountpoint": "/" }))
+                .into_iter()
+                .collect();
+            json!({ "name": name, "type": "disk", "size": gib << 30, "children": parts })
+        };
+        let before = json!({ "blockdevices": [disk("vda", 4, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
+        let others: BTreeSet<String> =
+            of_size(&before, 8 << 30).map(|disk| text(disk, "name").to_owned()).collect();
+        assert_eq!(others, ["vdb".to_owned()].into());
+        // The guest does not see the growth of the other disk yet.
+        assert_eq!(planned(&before, 8 << 30, &others), Plan::Unseen);
+        let after = json!({ "blockdevices": [disk("vda", 8, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
+        let plan = planned(&after, 8 << 30, &others);
+        assert_eq!(lines(&plan), ["growpart /dev/vda 1", "resize2fs /dev/vda1"]);
     }
 }

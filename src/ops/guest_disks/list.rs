@@ -1,8 +1,8 @@
-//! `disk list`: the disks of a domain, with what they are, how large, who made them and who else has them.
+//! `disk list`: the disks of a domain with kind, size, origin and other users.
 
 use crate::domain::DomainXml;
 use crate::domain::Element;
-use crate::domain::disk_change::path_of;
+use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::guest::VolumeRef;
 use crate::error::{Doing as _, Result};
 use crate::guest::find;
@@ -14,7 +14,7 @@ use gpuvm_host::discover::node::{DeviceKind, device_kind};
 use serde::Serialize;
 use std::path::Path;
 
-/// What a disk is on the host.
+/// The kind of a disk on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -31,12 +31,12 @@ pub enum DiskSort {
     Device,
     /// On the network, or served by another process.
     Network,
-    /// A drive without medium.
+    /// A drive without a medium.
     Empty,
 }
 
 impl DiskSort {
-    /// Its word.
+    /// Returns its word.
     pub fn word(self) -> &'static str {
         match self {
             DiskSort::File => "file",
@@ -55,11 +55,11 @@ impl DiskSort {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskWhen {
-    /// It is defined, and what runs has it, too.
+    /// Defined and, if the guest runs, attached.
     Always,
-    /// Only what runs has it.
+    /// Attached to the running guest only.
     UntilOff,
-    /// Only the next start has it.
+    /// Defined, and attached at the next start.
     NextStart,
 }
 
@@ -67,37 +67,37 @@ pub enum DiskWhen {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedDisk {
-    /// Name that libvirt knows it by: `vda`. The guest may call it otherwise.
+    /// libvirt's name for it, such as `vda`; the guest may use another.
     pub target: String,
     /// What it is.
     pub kind: DiskSort,
-    /// File, block device, volume or name on the network; none: there is no medium.
+    /// File, block device, volume or name on the network; none: no medium.
     pub source: Option<String>,
-    /// The volume that it is; none: it is in no active pool.
+    /// Its volume; none: not in an active pool.
     pub volume: Option<VolumeRef>,
-    /// Layout of its bytes: `raw`, `qcow2`; none: the definition does not say.
+    /// Format: `raw`, `qcow2`; none: not in the definition.
     pub format: Option<String>,
-    /// Size that the guest sees; none: that cannot be told.
+    /// Size seen by the guest, in bytes; none: unknown.
     pub bytes: Option<u64>,
-    /// Bytes that it takes on the host; none: that cannot be told.
+    /// Bytes that it occupies on the host; none: unknown.
     pub allocated_bytes: Option<u64>,
-    /// What it hangs on: `virtio`, `scsi`, `sata`.
+    /// Its bus: `virtio`, `scsi`, `sata`.
     pub bus: String,
     /// Whether the guest only reads it.
     pub read_only: bool,
     /// When the domain has it.
     pub when: DiskWhen,
-    /// Whether it was made for this domain, and is deleted with it.
+    /// Whether it was created for this domain and is deleted with it.
     pub made: bool,
-    /// Who else has it, or an image over it; who uses it on the host.
+    /// Other domains that use it or a volume backed by it, and its users on the host.
     pub used_by: Vec<String>,
 }
 
-/// Where disks are looked up.
+/// The facts that disks are judged by.
 struct Ground<'a> {
     /// The hypervisor.
     hypervisor: &'a dyn Hypervisor,
-    /// Who uses what.
+    /// The users of disks.
     uses: Uses,
     /// The domain's name.
     name: String,
@@ -105,7 +105,7 @@ struct Ground<'a> {
     uuid: String,
 }
 
-/// Lists the disks of a domain: those that are defined, then those that only what runs has.
+/// Lists the disks of a domain: the defined ones, then those of the running guest only.
 pub fn list(world: &World, name: &str) -> Result<Vec<ListedDisk>> {
     let hypervisor = &*world.hypervisor()?;
     let summary = find(hypervisor, name)?;
@@ -138,10 +138,9 @@ pub fn list(world: &World, name: &str) -> Result<Vec<ListedDisk>> {
     Ok(listed)
 }
 
-/// Whether two documents speak of one disk: of the same name, on the same file or device.
+/// Whether two elements describe the same disk: the same name, on the same file or device.
 fn is_same(one: Element<'_>, other: Element<'_>) -> bool {
-    let target = |disk: Element<'_>| text(disk.child("target"), "dev");
-    target(one) == target(other) && path_of(one) == path_of(other)
+    target_of(one) == target_of(other) && path_of(one) == path_of(other)
 }
 
 /// An attribute of an element.
@@ -150,7 +149,7 @@ fn text(element: Option<Element<'_>>, name: &str) -> Option<String> {
 }
 
 impl Ground<'_> {
-    /// The paths of the disks that were made for the domain and go with it.
+    /// Returns the paths of the disks that were created for the domain and are deleted with it.
     fn made(&self, xml: &DomainXml, world: &World) -> Vec<String> {
         let proof = Proof::of(xml, &self.uuid, &self.uses, (self.hypervisor, world.state()));
         let made = xml.made().into_iter();
@@ -158,9 +157,9 @@ impl Ground<'_> {
         own.map(|made| made.path).collect()
     }
 
-    /// One disk.
+    /// Describes one disk.
     fn listed(&self, disk: Element<'_>, when: DiskWhen, made: &[String]) -> ListedDisk {
-        let target = text(disk.child("target"), "dev").unwrap_or_default();
+        let target = target_of(disk).unwrap_or_default();
         let source = disk.child("source");
         let named = text(source, "pool").zip(text(source, "volume"));
         let named = named.map(|(pool, name)| VolumeRef { pool, name });
@@ -190,7 +189,7 @@ impl Ground<'_> {
         }
     }
 
-    /// How large a disk is: as the hypervisor says, else as its pool does.
+    /// Returns the size of a disk, from the hypervisor, otherwise from its pool.
     fn size(&self, target: &str, volume: Option<&VolumeRef>) -> Option<DiskSize> {
         let told = self.hypervisor.disk_size(&self.name, target).ok().flatten();
         told.or_else(|| {
@@ -200,7 +199,7 @@ impl Ground<'_> {
         })
     }
 
-    /// What a disk is.
+    /// Determines the kind of a disk.
     fn sort(&self, disk: Element<'_>, path: Option<&str>, is_volume: bool) -> DiskSort {
         let kind = disk.attr("type").unwrap_or_else(|| "file".into());
         let Some(path) = path else {

@@ -1,14 +1,14 @@
-//! `disk remove`: one disk less, at the next start or at once. Its data stays unless it is named, and is then deleted only
-//! where it is proven to be the domain's own.
+//! `disk remove`: removes a disk, at the next start or at once. Keeps its data unless requested
+//! otherwise, and deletes it only if it is proven to be the domain's own.
 
 use super::add::ChangedDisk;
 use super::error::GuestDiskError;
 use super::settled::settled;
-use super::subject::{Subject, name_of, said};
+use super::subject::{Subject, said};
 use crate::apply::{LET_GO_S, Step};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
-use crate::domain::disk_change::path_of;
+use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::guest::Made;
 use crate::error::{Coded as _, Result};
 use crate::history::guest::drop_made;
@@ -20,20 +20,20 @@ use crate::shell::word;
 use crate::storage::abilities;
 use crate::world::World;
 
-/// A disk less for a domain.
+/// A request to remove a disk from a domain.
 #[derive(Debug, Clone)]
 pub struct RemoveDisk {
     /// The domain.
     pub name: String,
     /// The disk, by its name in the definition.
     pub target: String,
-    /// Whether the running guest loses it, too.
+    /// Whether it is detached from the running guest, too.
     pub live: bool,
     /// Whether its data is deleted.
     pub delete_data: bool,
 }
 
-/// Plans a disk less.
+/// Plans the removal of a disk.
 pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>> {
     let hypervisor = &*world.hypervisor()?;
     let RemoveDisk { name, target, live, delete_data } = wanted;
@@ -57,7 +57,7 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     } else if let Some(made) = &made {
         warnings.push(format!("disk {} stays; {} removes it", made.path, removal(made)));
     }
-    if defined.is_some() && subject.xml.disks().next().and_then(name_of).as_ref() == Some(target) {
+    if defined.is_some() && subject.xml.disks().next().and_then(target_of).as_ref() == Some(target) {
         warnings.push(format!("`{target}` is the first disk of `{name}`, from which guests boot"));
     }
     let forget = made.as_ref().map(|made| made.path.as_str());
@@ -94,7 +94,8 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
 }
 
-/// Refuses what would leave one half: data that a guest still writes, a disk that only what runs has.
+/// Refuses incomplete removals: of data that a guest still writes, and of a disk that only the
+/// running guest has.
 fn refuse_half(
     subject: &Subject,
     wanted: &RemoveDisk,
@@ -117,17 +118,22 @@ fn refuse_half(
     Ok(())
 }
 
-/// The step that takes the disk from the running guest.
+/// Returns the step that detaches the disk from the running guest.
 fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
     let Some(path) = path_of(disk) else {
-        return Err(GuestDiskError::NoPath { target: target.to_owned() }
-            .hint("leave --live out: its next start is without"));
+        let hint = format!(
+            "`gpuvm disk remove {} {}` removes it at the next start",
+            word(&subject.name),
+            word(target)
+        );
+        return Err(GuestDiskError::NoPath { target: target.to_owned() }.hint(hint));
     };
     let (name, xml) = (subject.name.clone(), Some(disk.xml().to_owned()));
     Ok(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml })
 }
 
-/// The step that deletes its data, where that is proven to be the domain's own; none: it is gone.
+/// Returns the step that deletes its data, if that is proven to be the domain's own; none: it is
+/// gone already.
 fn delete(
     subject: &Subject,
     target: &str,

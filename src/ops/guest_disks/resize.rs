@@ -1,5 +1,5 @@
-//! `disk resize`: a disk becomes larger, by its guest while that runs, else by its pool or as a file; then what lies on it.
-//! It never becomes smaller: what is beyond the new end would be gone.
+//! `disk resize`: grows a disk, through its guest while that runs, otherwise through its pool or as a
+//! file; then the file system on it. Never shrinks one: data beyond the new end would be lost.
 
 use super::error::GuestDiskError;
 use super::inside::{self, InGuest};
@@ -34,13 +34,13 @@ pub struct ResizeDisk {
     pub bytes: u64,
 }
 
-/// A disk that was made larger.
+/// A disk that was grown.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResizedDisk {
     /// The domain's name.
     pub name: String,
-    /// Name that libvirt knows the disk by.
+    /// libvirt's name for the disk.
     pub target: String,
     /// The file that it is on.
     pub source: String,
@@ -48,13 +48,14 @@ pub struct ResizedDisk {
     pub before_bytes: u64,
     /// Its size.
     pub bytes: u64,
-    /// Whether a running guest was told.
+    /// Whether it was grown through the running guest.
     pub live: bool,
-    /// What was done in the guest, and what is left to be typed there; none: it was not larger than before.
+    /// What was done in the guest, and what is still to be done there; none: the disk was not
+    /// grown.
     pub guest: Option<InGuest>,
 }
 
-/// A disk that is to be made larger.
+/// A disk to be grown.
 struct Grown<'a> {
     /// The domain.
     subject: &'a Subject,
@@ -66,35 +67,39 @@ struct Grown<'a> {
     target: &'a str,
     /// The file that it is on.
     path: String,
-    /// Layout of its bytes by the definition.
+    /// Its format in the definition.
     format: String,
     /// Its size afterwards, in bytes.
     bytes: u64,
 }
 
-/// Makes a disk larger, and has the guest grow what lies on it; none: it was only shown.
+/// Grows a disk, and has the guest grow the file system on it; none: it was only shown.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,
     wanted: &ResizeDisk,
 ) -> Result<Option<ResizedDisk>> {
+    let ResizeDisk { name, bytes, .. } = wanted;
+    let hypervisor = &*world.hypervisor()?;
+    let live = || Subject::read(hypervisor, name).ok().and_then(|subject| subject.live);
+    let before = if session.is_preview() { None } else { live() };
+    let others = before.map(|live| inside::others_of_size(hypervisor, name, &live, *bytes));
     let done = session.run(|world| resize(world, wanted))?;
     if session.is_preview() {
         return Ok(None);
     }
     let mut about = done.change.about;
     if done.made {
-        let hypervisor = &*world.hypervisor()?;
-        let subject = Subject::read(hypervisor, &wanted.name)?;
-        about.guest = Some(match subject.live.as_ref().filter(|_| about.live) {
-            Some(live) => inside::grow(hypervisor, &wanted.name, live, wanted.bytes),
-            None => inside::by_hand("it does not run"),
+        let live = if about.live { live() } else { None };
+        about.guest = Some(match live.zip(others) {
+            Some((live, others)) => inside::grow(hypervisor, name, &live, (*bytes, &others)),
+            None => inside::by_hand("the guest is off"),
         });
     }
     Ok(Some(about))
 }
 
-/// Plans a disk to become larger.
+/// Plans the growth of a disk.
 pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>> {
     let hypervisor = &*world.hypervisor()?;
     let ResizeDisk { name, target, bytes } = wanted;
@@ -104,13 +109,13 @@ pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>>
     let path = fit(disk, target)?;
     if running.is_none() && subject.state.is_active() {
         let hint = format!("`gpuvm restart {}` gives it to the guest; resize it then", word(name));
-        let why = "the running guest gets it at its next start only".to_owned();
+        let why = "the running guest gets it only at its next start".to_owned();
         return Err(GuestDiskError::Fixed { target: target.clone(), why }.hint(hint));
     }
     let format = disk.child("driver").and_then(|driver| driver.attr("type"));
     let format = format.map_or_else(|| "raw".to_owned(), |format| format.into_owned());
     let uses = Uses::read(hypervisor)?;
-    let (bytes, path) = (*bytes, path.clone());
+    let bytes = *bytes;
     let grown = Grown { subject: &subject, hypervisor, uses, target, path, format, bytes };
     let now = grown.size()?;
     let about = |live| ResizedDisk {
@@ -160,25 +165,23 @@ pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>>
     Ok(Change { parts: vec![Part::Domain(change)], warnings, ..all })
 }
 
-/// The file of a disk that the guest writes and whose size is its own; refuses every other.
+/// Returns the file of a disk that can be grown; refuses every other disk.
 fn fit(disk: Element<'_>, target: &str) -> Result<String> {
-    let fixed = |why: &str, hint: &str| {
+    let fixed = |why: &str| {
         let (target, why) = (target.to_owned(), why.to_owned());
-        GuestDiskError::Fixed { target, why }.hint(hint)
+        GuestDiskError::Fixed { target, why }
     };
     let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
     if !is_disk || disk.child("readonly").is_some() {
-        return Err(fixed("the guest only reads it", ""));
+        return Err(fixed("the guest only reads it").bare());
     }
     let kind = disk.attr("type").unwrap_or_else(|| "file".into());
     let encrypted = disk.child("encryption").is_some();
     match path_of(disk).filter(|_| kind == "file" && !encrypted) {
         Some(path) => Ok(path),
-        None if kind == "block" => Err(fixed(
-            "it is a device of the host, which has the size that it has",
-            "`lvextend` makes a volume of LVM larger; the guest sees that at its next start",
-        )),
-        None => Err(fixed("it is no image file of the host", "")),
+        None if kind == "block" => Err(fixed("it is a block device of the host")
+            .hint("grow the device itself; the guest sees its new size at its next start")),
+        None => Err(fixed("it is not an image file on the host").bare()),
     }
 }
 
@@ -191,10 +194,9 @@ impl Grown<'_> {
             let (capacity_bytes, allocation_bytes) = (known.capacity_bytes, known.allocation_bytes);
             Some(DiskSize { capacity_bytes, allocation_bytes })
         };
-        let missing = || GuestDiskError::NoSize { target: self.target.to_owned() };
         told.or_else(known).ok_or_else(|| {
             let hint = format!("`ls -l {}` on its machine shows the file", word(&self.path));
-            missing().hint(hint)
+            GuestDiskError::NoSize { target: self.target.to_owned() }.hint(hint)
         })
     }
 
@@ -206,7 +208,7 @@ impl Grown<'_> {
             false => Err(classed(
                 Class::InUse,
                 format!(
-                    "disk `{}` ({}) is not the domain's alone: {}",
+                    "disk `{}` ({}) is not used by this domain alone: {}",
                     self.target,
                     self.path,
                     said(&others)
@@ -216,13 +218,13 @@ impl Grown<'_> {
         }
     }
 
-    /// By the guest, which runs with it.
+    /// Through the guest, which runs with it.
     fn by_guest(&self) -> Result<GrowBy> {
         self.subject.running()?;
         Ok(GrowBy::Guest)
     }
 
-    /// By its pool or as a file; no guest runs with it.
+    /// Through its pool or as a file; no guest runs with it.
     fn by_host(&self, now: DiskSize) -> Result<GrowBy> {
         self.subject.refuse_kept(self.hypervisor)?;
         let name = word(&self.subject.name).into_owned();
@@ -232,7 +234,7 @@ impl Grown<'_> {
         if let Some(volume) = self.uses.volume_at(path) {
             if volume.format != self.format {
                 let why = format!(
-                    "it is {} by its definition and {} by its content",
+                    "its format is {} in the definition and {} by its content",
                     self.format, volume.format
                 );
                 return Err(fixed(why).bare());
@@ -240,27 +242,27 @@ impl Grown<'_> {
             let pools = self.hypervisor.storage().pools()?;
             let kind = pools.iter().find(|pool| pool.name == volume.pool).map(|pool| &*pool.kind);
             if !kind.is_some_and(is_file_pool) {
-                return Err(fixed("its pool does not make volumes larger".to_owned()).hint(online));
+                return Err(fixed("its pool cannot grow volumes".to_owned()).hint(online));
             }
             let (pool, name) = (volume.pool.clone(), volume.name.clone());
             return Ok(GrowBy::Volume(VolumeRef { pool, name }));
         }
         if let Some(host) = self.hypervisor.machine().elsewhere() {
             let line = format!("disk resize {name} {} SIZE", word(self.target));
-            return Err(fixed(format!("it is a file of machine `{host}`, in no active pool"))
+            return Err(fixed(format!("it is a file of machine `{host}` outside any active pool"))
                 .hint(format!("there: `{}`", command_there(host, &line))));
         }
         if self.format != "raw" {
-            let why = format!("it is {}, off, and in no active pool", self.format);
+            let why = format!("the guest is off, and {} outside any active pool", self.format);
             return Err(fixed(why).hint(online));
         }
         let real: PathBuf = path.canonicalize()?;
-        let Some(file) = FileId::at(&real)? else { return Err(fixed("it is gone".into()).bare()) };
+        let Some(file) = FileId::at(&real)? else { return Err(fixed("its file is gone".into()).bare()) };
         let reserve = now.allocation_bytes >= now.capacity_bytes;
         Ok(GrowBy::File { path: real, file, reserve })
     }
 
-    /// What should be known of the room that it has to grow in; refuses too little for blocks that are reserved.
+    /// Warns of too little free space for the growth; refuses it if its blocks are reserved.
     fn room(&self, now: DiskSize, by: &GrowBy) -> Result<Vec<String>> {
         let more = self.bytes - now.capacity_bytes;
         let path = Path::new(&self.path);
@@ -278,7 +280,7 @@ impl Grown<'_> {
         let Some(free) = free.filter(|free| *free < more) else { return Ok(Vec::new()) };
         let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
         let said = format!(
-            "disk `{}` may grow by {}, and {} is free where it lies",
+            "disk `{}` may grow by {}, but its storage has only {} free",
             self.target,
             size(more),
             size(free)

@@ -1,5 +1,5 @@
-//! A definition with one disk more or less whose I/O threads and queues are as `tune` would have them, where they were so
-//! before: then `tune --check` finds nothing to do afterwards either. Where somebody has chosen others they stay.
+//! Sets I/O threads and queues of a definition after its disks have changed as `tune` would, if they
+//! were so before: then `tune --check` finds nothing to do afterwards either. Other choices are kept.
 
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::Abilities;
@@ -11,7 +11,7 @@ use crate::world::World;
 use gpuvm_core::tune::together::together;
 use gpuvm_core::tune::{Given, Item, Items};
 
-/// What of a domain hangs on its disks.
+/// The settings of a domain that depend on its disks.
 fn items() -> Items {
     Items {
         iothreads: Item::On,
@@ -24,7 +24,7 @@ fn items() -> Items {
     }
 }
 
-/// The definition after a change of its disks, with all that hangs on them.
+/// Returns the definition after a change of its disks, with the settings that depend on them.
 pub(super) fn settled(
     before: &DomainXml,
     after: DomainXml,
@@ -32,7 +32,7 @@ pub(super) fn settled(
     hypervisor: &dyn Hypervisor,
     world: &World,
 ) -> Result<DomainXml> {
-    // The host of another machine may be unknown; the disk is as good as those beside it then.
+    // The topology of another machine may be unknown; then the disk is set up like the others.
     let Ok(topology) = world.topology() else { return Ok(after) };
     let occupancy = world.occupancy(false)?;
     let is_here = hypervisor.machine().is_here();

@@ -1,7 +1,7 @@
-//! The domain whose disks are changed: its definition, and what runs.
+//! The domain whose disks are changed: its definition and its live XML.
 
 use super::error::GuestDiskError;
-use crate::domain::disk_change::path_of;
+use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded as _, Doing as _, Result, classed, dump_and_define};
 use crate::guest::find;
@@ -18,7 +18,7 @@ pub(super) struct Subject {
     pub state: DomainState,
     /// Its definition.
     pub xml: DomainXml,
-    /// What runs; none: nothing does.
+    /// Its live XML; none: it is off.
     pub live: Option<DomainXml>,
 }
 
@@ -40,7 +40,7 @@ impl Subject {
         Ok(Subject { name: summary.name, uuid: summary.uuid, state: summary.state, xml, live })
     }
 
-    /// What runs, where there is a guest to be asked; refuses what does not run.
+    /// Returns the live XML of a responsive guest; refuses a domain that is off or has crashed.
     pub fn running(&self) -> Result<&DomainXml> {
         let name = self.name.clone();
         match &self.live {
@@ -48,11 +48,11 @@ impl Subject {
             Some(_) => Err(GuestDiskError::NotRunning { name, state: "has crashed" }
                 .hint(crate::guest::restart_hint(&self.name))),
             None => Err(GuestDiskError::NotRunning { name, state: "does not run" }
-                .hint("leave --live out: its next start finds the disks as they are defined")),
+                .hint("the same command without --live changes its next start")),
         }
     }
 
-    /// A disk by its name, in the definition and in what runs; refuses one that neither has.
+    /// Finds a disk by name in the definition and in the live XML; refuses one that is in neither.
     pub fn disk(&self, target: &str) -> Result<(Option<Element<'_>>, Option<Element<'_>>)> {
         let defined = self.xml.disk_named(target);
         let live = self.live.as_ref().and_then(|live| live.disk_named(target));
@@ -60,7 +60,7 @@ impl Subject {
             return Ok((defined, live));
         }
         let both = std::iter::once(&self.xml).chain(&self.live);
-        let mut all: Vec<String> = both.flat_map(DomainXml::disks).filter_map(name_of).collect();
+        let mut all: Vec<String> = both.flat_map(DomainXml::disks).filter_map(target_of).collect();
         all.sort();
         all.dedup();
         let (name, target) = (self.name.clone(), target.to_owned());
@@ -68,7 +68,7 @@ impl Subject {
         Err(GuestDiskError::NotFound { name, target, all }.hint(hint))
     }
 
-    /// Refuses a definition that keeps what belongs to its disks of now, such as a saved state.
+    /// Refuses a definition with state that belongs to its current disks, such as a saved state.
     pub fn refuse_kept(&self, hypervisor: &dyn Hypervisor) -> Result<()> {
         let kept = hypervisor.keeps(&self.name)?.into_iter().find(|kept| kept.starts);
         match kept {
@@ -82,12 +82,7 @@ impl Subject {
     }
 }
 
-/// The name of a disk.
-pub(super) fn name_of(disk: Element<'_>) -> Option<String> {
-    Some(disk.child("target")?.attr("dev")?.into_owned())
-}
-
-/// The path of a disk in words; its name where it has none.
+/// Returns the path of a disk, or its name if it has none.
 pub(super) fn said(disk: Element<'_>) -> String {
-    path_of(disk).or_else(|| name_of(disk)).unwrap_or_default()
+    path_of(disk).or_else(|| target_of(disk)).unwrap_or_default()
 }
