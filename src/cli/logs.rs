@@ -1,24 +1,19 @@
-//! `logs`: what a guest's serial console and its QEMU have written to files.
+//! `logs`: prints and follows the log of a guest's serial console or of its QEMU.
 
 use super::args::LogsArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use crate::apply::Interrupt;
 use anyhow::Context as _;
-use gpuvm_ops::error::usage;
 use gpuvm_ops::logs::{LogOf, read};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Time between two looks at a log that is followed.
+/// Interval at which a followed log is read.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Runs the verb.
 pub fn run(args: &LogsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    if args.follow && cx.output.json {
-        let hint = "leave one of them out: a document of JSON has an end, and a log that is followed has none";
-        return Err(usage("--json and --follow exclude each other", hint).into());
-    }
     let of = if args.qemu { LogOf::Qemu } else { LogOf::Serial };
     let (log, mut follow) = read(cx, &args.name, of, args.lines)?;
     if cx.output.json {
@@ -34,7 +29,7 @@ pub fn run(args: &LogsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     interrupt.hold_at_once();
     while interrupt.came().is_none() {
         match follow.lines() {
-            // libvirt has put it away, and begins another at the next start.
+            // libvirt has rotated it, and begins another at the next start.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             lines => print(&lines?, cx)?,
         }

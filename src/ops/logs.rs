@@ -1,4 +1,4 @@
-//! `logs`: what a guest's serial console and its QEMU have written to files of this machine.
+//! `logs`: the log files of a guest's serial console and of its QEMU on this machine.
 
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded, Result, classed, usage};
@@ -14,20 +14,20 @@ use std::io::{Error as IoError, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The most that is read of a log at once: more than libvirt lets one grow to before it begins another.
+/// The most bytes read of a log at once: more than the size at which libvirt rotates it.
 const MOST: u64 = 16 << 20;
 
-/// Says why no log is read.
+/// The reason why no log is read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "logs-")]
 pub enum LogsError {
-    /// The serial console of the domain is written to no file.
+    /// The serial console of the domain is not logged.
     #[error("the serial console of domain `{name}` is not logged")]
     NotLogged {
         /// Its name.
         name: String,
     },
-    /// There is no file.
+    /// The file does not exist.
     #[error("domain `{name}` has no log {path} yet")]
     Missing {
         /// Its name.
@@ -50,7 +50,7 @@ pub enum LogOf {
     Qemu,
 }
 
-/// A log, and what was read of it.
+/// A log and the lines read from it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestLog {
@@ -60,22 +60,22 @@ pub struct GuestLog {
     pub of: LogOf,
     /// The file.
     pub path: PathBuf,
-    /// Its lines, the last ones where not all were asked for.
+    /// Its lines; only the last ones if limited.
     pub lines: Vec<String>,
 }
 
-/// A log that is read on as it grows.
+/// A log that is followed as it grows.
 #[derive(Debug)]
 pub struct Follow {
     /// The file.
     path: PathBuf,
-    /// What tells it from another of its name, and how far it was read.
+    /// Its inode, and the number of bytes read.
     at: Option<(u64, u64)>,
-    /// The last line, as long as it has no end.
+    /// The last line while it is incomplete.
     rest: Vec<u8>,
 }
 
-/// Finds a log and reads its last lines; none: all of them.
+/// Finds a log and reads its last `lines` lines; none: all of them.
 pub fn read(
     world: &World,
     name: &str,
@@ -100,7 +100,7 @@ pub fn read(
         }
         found => found?,
     };
-    // What has no end yet is shown where nobody waits for it.
+    // An incomplete last line is shown as well.
     let rest = String::from_utf8_lossy(&follow.rest).into_owned();
     found.extend((!rest.is_empty()).then_some(rest));
     if let Some(lines) = lines {
@@ -109,7 +109,7 @@ pub fn read(
     Ok((GuestLog { domain: name.to_owned(), of, path, lines: found }, follow))
 }
 
-/// The file of a log.
+/// Returns the path of a log.
 fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
@@ -131,28 +131,27 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             })
         }
         LogOf::Qemu => {
-            let dir = hypervisor.log_dir().ok_or_else(|| {
+            machine::log_of(&hypervisor.opened_uri(), name).ok_or_else(|| {
                 usage(
-                    format!("where {} keeps the logs of QEMU is not known", hypervisor.uri()),
+                    format!("no log of QEMU is known for {}", hypervisor.uri()),
                     format!(
                         "`gpuvm --connect qemu:///system logs {} --qemu` reads those of the system's libvirt",
                         word(name)
                     ),
                 )
-            })?;
-            Ok(dir.join(format!("{name}.log")))
+            })
         }
     }
 }
 
-/// The file that a serial port or a console is written to.
+/// Returns the log file of the first serial port or console that has one.
 fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
     let devices = || xml.root().child("devices").into_iter().flat_map(Element::elements);
     let mut ports = devices().filter(|device| matches!(device.name(), "serial" | "console"));
     ports.find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
 }
 
-/// Opens a log. Anybody may have made a pipe of it, on which a plain call would wait for ever.
+/// Opens a log. It may be a named pipe, on which a plain call would block forever.
 fn open(path: &Path) -> Result<File, IoError> {
     open_regular(path).map_err(|error| match error {
         InputError::Unreadable { source, .. } => source,
@@ -161,7 +160,7 @@ fn open(path: &Path) -> Result<File, IoError> {
 }
 
 impl Follow {
-    /// The lines that have come since; from the beginning, where the file is another one or was emptied.
+    /// Returns the new lines; from the beginning if the file was replaced or truncated.
     pub fn lines(&mut self) -> Result<Vec<String>, IoError> {
         let mut file = open(&self.path)?;
         let meta = file.metadata()?;

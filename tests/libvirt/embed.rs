@@ -52,6 +52,10 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
     assert_eq!(row[..4], ["e", "shut", "off", "10"], "{out}");
     assert!(row.contains(&"0,1") && row.ends_with(&["gpuvm"]), "{out}");
 
+    // QEMU's log is in the driver's directory.
+    let (code, _, err) = gpuvm(at, "logs e --qemu");
+    assert!(code == 1 && err.contains("root/log/qemu/e.log yet"), "{err}");
+
     // The second guest is put beside the first, and a third of that name is refused.
     let (code, out, err) =
         gpuvm(at, "create --gpus 2 --accept-shared-fabric --no-start --disk-dir $DISKS --json");

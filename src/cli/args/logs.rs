@@ -16,11 +16,11 @@ pub struct LogsArgs {
     pub name: String,
     /// Print QEMU's log, not the serial console's
     ///
-    /// QEMU's command line, its errors, and why it ended.
+    /// QEMU's command line, its errors, and why it exited.
     #[arg(long)]
     pub qemu: bool,
-    /// Print what is added until Ctrl-C
-    #[arg(short, long)]
+    /// Print new lines until Ctrl-C
+    #[arg(short, long, conflicts_with = "json")]
     pub follow: bool,
     /// Print only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
