@@ -1265,7 +1265,7 @@ fn some_gpus_of_an_h100_keep_their_nvlinks_on_unless_they_are_shared() {
     let Some(machine) = Machine::h100() else { return };
     let machine = machine.mode(0);
     machine.fake("h100", &H100, "");
-    let said = "not isolated on NVLink: from H100 on NVLinks of a guest with some of the board's GPUs stay on";
+    let said = "not isolated on NVLink: on H100 and later the NVLinks of a guest with some of the board's GPUs stay on";
     let plan = |gpus: &str| {
         let (code, out, err) = machine.gpuvm(&["plan", "--gpus", gpus, "--assume-empty"], true);
         assert_eq!(code, 0, "{err}");
@@ -1506,8 +1506,8 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
         let words = [&["fabric", "restore", "-c", &uri][..], &[more]].concat();
         machine.gpuvm(&words[..words.len() - usize::from(more.is_empty())], true)
     };
-    let apart = "Fabric Manager is of version 570.1, and the driver of this host of 570.2: guests get NVLink only where \
-                 both are of one version";
+    let apart = "Fabric Manager has version 570.1, and the driver of this host has 570.2: guests get NVLink only if they \
+                 match";
     let hint = "hint: install Fabric Manager 570.2";
     machine.with_versions("570.1", "570.2");
     let refusals = [asks("ensure"), restores(""), restores("--dry-run"), restores("--boot")];
@@ -1525,7 +1525,7 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
     assert_eq!(asks("ensure").0, 0);
     assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
     let (code, out, _) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
-    assert!(code == 0 && out.contains("not checked: whether the client library libnvfm"), "{out}");
+    assert!(code == 0 && out.contains("not checked: the version of the client library libnvfm"), "{out}");
     machine.with_versions("570.1", "570.2");
     assert_eq!(asks("release").0, 0);
     assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 3"]);
@@ -1536,7 +1536,7 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
     std::fs::create_dir(&lib).unwrap();
     std::fs::copy(fakes().join("libnvfm.so.1"), lib.join("libnvfm.so.570.3")).unwrap();
     std::os::unix::fs::symlink("libnvfm.so.570.3", lib.join("libnvfm.so.1")).unwrap();
-    let apart = "Fabric Manager is of version 570.2, and its client library libnvfm of 570.3";
+    let apart = "Fabric Manager has version 570.2, and its client library libnvfm has 570.3";
     for (code, _, err) in [asks("ensure"), restores("")] {
         assert!(code == 1 && err.contains(apart) && err.contains("of version 570.2\n"), "{err}");
     }

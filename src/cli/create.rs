@@ -1,7 +1,7 @@
 //! `create`: plan, check, define and start a guest, and print its address. It is created completely
 //! or not at all.
 
-use super::args::CreateArgs;
+use super::args::{ChangeArgs, CreateArgs};
 use super::change::manner;
 use super::context::Context;
 use super::diff::Diff;
@@ -14,14 +14,14 @@ use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    if !args.dry_run && !args.diff {
+    if !args.change.dry_run && !args.change.diff {
         cx.refuse_recorded("create")?;
     }
     let mut wanted = request(args)?;
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
-    let dry_run = args.dry_run;
-    let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(&args.lock) })?;
-    if args.diff {
+    let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(lock) })?;
+    if diff {
         let change = session.look(|world| create::create(world, &wanted))?;
         for loss in change.losses.iter().filter(|_| !args.accept_data_loss) {
             cx.output.warning(&format!("{loss}: `create` asks first, or takes --accept-data-loss"));

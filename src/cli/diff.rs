@@ -15,7 +15,7 @@ pub struct Diff {
     name: String,
     /// Whether anything is different.
     changed: bool,
-    /// The unified diff; empty where nothing is different.
+    /// The unified diff; empty if nothing differs.
     diff: String,
 }
 

@@ -1,6 +1,8 @@
 //! The disks of a guest: `disk list`, `disk add`, `disk resize`, `disk remove`.
 
-use super::args::{DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb, LockArgs, NameArgs};
+use super::args::{
+    ChangeArgs, DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb, NameArgs,
+};
 use super::change::{asking, manner};
 use super::context::Context;
 use super::diff::Diff;
@@ -34,7 +36,7 @@ fn print(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json_rows("gpuvm-disk-list", &disks)?;
     } else if disks.is_empty() {
-        cx.output.progress(&format!("domain `{}` has no disk", args.name));
+        cx.output.progress(&format!("domain `{}` has no disks", args.name));
     } else {
         cx.output.table(&table(&disks))?;
     }
@@ -63,7 +65,7 @@ fn table(disks: &[ListedDisk]) -> Table {
         match disk.when {
             DiskWhen::Always => {}
             DiskWhen::UntilOff => notes.insert(0, "until the guest is off".to_owned()),
-            DiskWhen::NextStart => notes.insert(0, "from the next start on".to_owned()),
+            DiskWhen::NextStart => notes.insert(0, "from the next start".to_owned()),
         }
         if disk.read_only {
             notes.insert(0, "read-only".to_owned());
@@ -83,45 +85,30 @@ fn table(disks: &[ListedDisk]) -> Table {
     table
 }
 
-/// How a change of a disk is asked for.
-struct How<'a> {
-    /// The lock.
-    lock: &'a LockArgs,
-    /// Whether it is not asked about.
-    yes: bool,
-    /// Whether only the steps are shown.
-    dry_run: bool,
-    /// Whether only the definition is shown.
-    diff: bool,
-}
-
 /// Runs `disk add`.
 fn run_add(args: &DiskAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk add")?;
     let wanted = args.wanted();
-    let (lock, dry_run, diff) = (&args.change.lock, args.change.dry_run, args.change.diff);
-    let how = How { lock, yes: args.accept_data_loss, dry_run, diff };
-    change(&how, |world| add(world, &wanted), "added to", cx)
+    let how = (&args.change, args.accept_data_loss);
+    change(how, |world| add(world, &wanted), "added to", cx)
 }
 
 /// Runs `disk remove`.
 fn run_remove(args: &DiskRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk remove")?;
     let wanted = args.wanted();
-    let (lock, dry_run, diff) = (&args.change.lock, args.change.dry_run, args.change.diff);
-    let how = How { lock, yes: args.yes, dry_run, diff };
-    change(&how, |world| remove(world, &wanted), "removed from", cx)
+    change((&args.change, args.yes), |world| remove(world, &wanted), "removed from", cx)
 }
 
 /// Makes or shows a change of a disk.
 fn change(
-    how: &How<'_>,
+    (args, yes): (&ChangeArgs, bool),
     plan: impl Fn(&World) -> OpsResult<Change<ChangedDisk>>,
     done: &str,
     cx: &Context<'_>,
 ) -> anyhow::Result<u8> {
-    let mut session = Session::begin(cx, asking(how.lock, (how.yes, how.dry_run)))?;
-    if how.diff {
+    let mut session = Session::begin(cx, asking(&args.lock, (yes, args.dry_run)))?;
+    if args.diff {
         let about = session.look(&plan)?.about;
         let (before, after) = &about.definitions;
         Diff::of(&about.name, Some(before), Some(after)).print(cx.output)?;
@@ -141,14 +128,14 @@ fn tell(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> 
     }
     let ChangedDisk { name, target, source, live, waits_for_start, deleted, .. } = disk;
     let source = source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
-    let data = if *deleted { ", and its data is deleted" } else { "" };
-    cx.output.progress(&format!("disk {target}{source} is {done} domain `{name}`{data}"));
+    let data = if *deleted { "; its data is deleted" } else { "" };
+    cx.output.progress(&format!("disk {target}{source} {done} domain `{name}`{data}"));
     if *live {
-        cx.output.progress("the running guest has been changed, too");
+        cx.output.progress("the running guest is changed, too");
     } else if *waits_for_start {
         let name = word(name);
         cx.output.progress(&format!(
-            "it runs: that counts from its next start on (`gpuvm restart {name}`)"
+            "the guest is running; the change takes effect at its next start (`gpuvm restart {name}`)"
         ));
     }
     Ok(())
@@ -160,7 +147,7 @@ fn run_resize(args: &DiskResizeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (wanted, dry_run) = (args.wanted(), args.change.dry_run);
     let mut session = Session::begin(cx, Manner { dry_run, ..manner(&args.change.lock) })?;
     if args.change.diff {
-        // Its definition does not say how large a disk is.
+        // A disk's size is not in the definition.
         let about = session.look(|world| resize(world, &wanted))?.about;
         Diff::of(&about.name, Some(""), Some("")).print(cx.output)?;
         return Ok(EXIT_DONE);
@@ -171,7 +158,7 @@ fn run_resize(args: &DiskResizeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Says what has become larger, and what is left to do.
+/// Reports the growth, and what remains to be done in the guest.
 fn tell_resized(disk: &ResizedDisk, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-resized", disk)?);
@@ -180,17 +167,17 @@ fn tell_resized(disk: &ResizedDisk, cx: &Context<'_>) -> anyhow::Result<()> {
     let size = |bytes: &u64| MemSize::from_kib(bytes / 1024);
     let Some(guest) = guest else {
         cx.output
-            .progress(&format!("disk {target} of domain `{name}` is of {} already", size(bytes)));
+            .progress(&format!("disk {target} of domain `{name}` already has {}", size(bytes)));
         return Ok(());
     };
     let (was, is) = (size(before_bytes), size(bytes));
-    cx.output.progress(&format!("disk {target} of domain `{name}` is grown from {was} to {is}"));
+    cx.output.progress(&format!("disk {target} of domain `{name}` grown from {was} to {is}"));
     for line in &guest.done {
-        cx.output.progress(&format!("done in the guest: {line}"));
+        cx.output.progress(&format!("run in the guest: `{line}`"));
     }
     if let Some(why) = &guest.why {
         let lines = guest.left.join("`, `");
-        cx.output.progress(&format!("left to do in the guest, since {why}: `{lines}`"));
+        cx.output.progress(&format!("to be run in the guest ({why}): `{lines}`"));
     }
     Ok(())
 }

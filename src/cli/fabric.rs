@@ -81,24 +81,22 @@ fn versions(shown: &ShownFabric) -> Option<String> {
     let known = |version: &Option<String>| version.as_deref().unwrap_or("unknown").to_owned();
     match shown.versions {
         VersionCheck::Same if shown.library_version.is_none() => Some(
-            "not checked: whether the client library libnvfm is of this version, which its file does not tell"
-                .into(),
+            "not checked: the version of the client library libnvfm, which its file name does not contain".into(),
         ),
         VersionCheck::Same => None,
-        VersionCheck::Differ if shown.manager_version == shown.driver_version => Some(format!(
-            "Fabric Manager is of version {}, and its client library libnvfm of {}: no guest is started until both are \
-             of one version",
-            known(&shown.manager_version),
-            known(&shown.library_version)
-        )),
-        VersionCheck::Differ => Some(format!(
-            "Fabric Manager is of version {}, and the driver of this host of {}: no guest is started until both are of \
-             one version",
-            known(&shown.manager_version),
-            known(&shown.driver_version)
-        )),
+        VersionCheck::Differ => {
+            let (what, other) = match shown.manager_version == shown.driver_version {
+                true => ("its client library libnvfm", &shown.library_version),
+                false => ("the driver of this host", &shown.driver_version),
+            };
+            Some(format!(
+                "Fabric Manager has version {}, and {what} has {}: no guest is started until they match",
+                known(&shown.manager_version),
+                known(other)
+            ))
+        }
         VersionCheck::NotChecked => Some(format!(
-            "not checked: whether Fabric Manager as it runs (version {}) is of the driver's version ({})",
+            "not checked: whether the running Fabric Manager (version {}) matches the driver (version {})",
             known(&shown.manager_version),
             known(&shown.driver_version)
         )),

@@ -16,14 +16,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What leads into a guest.
+/// The command that logs in to a guest.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoginCommand {
     /// The guest.
     #[serde(flatten)]
     pub login: Login,
-    /// The command, by its words.
+    /// The words of the command.
     pub command: Vec<String>,
 }
 

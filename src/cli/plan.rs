@@ -17,11 +17,11 @@ use serde::Serialize;
 pub(in crate::cli) struct Answer<'a> {
     /// The guest's name.
     name: &'a DomainName,
-    /// What was wanted.
+    /// The request.
     request: &'a Request,
     /// Where it goes.
     placement: &'a Placement,
-    /// What was not looked at.
+    /// What was not checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'a str>,
 }

@@ -8,7 +8,7 @@ use gpuvm_ops::drop_seed::{drop_seed, run_when_read};
 use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
 
-/// What `seed drop` answers.
+/// The result of `seed drop`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Dropped {

@@ -13,11 +13,11 @@ use gpuvm_ops::undo::{self, Undo, Undone, undo};
 /// Runs the verb.
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
-    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, args.dry_run)))?;
+    let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, args.change.dry_run)))?;
     refuse_elsewhere("undo", &args.name, cx)?;
-    let (name, force, edited) = (args.name.clone(), args.force, args.dry_run || args.diff);
+    let (name, force, edited) = (args.name.clone(), args.force, args.change.dry_run || args.change.diff);
     let wanted = Undo { name, force, edited };
-    if args.diff {
+    if args.change.diff {
         let about = undo(cx, &wanted)?.about;
         Diff::of(&args.name, Some(&about.now), Some(&about.entry.before)).print(cx.output)?;
         return Ok(EXIT_DONE);
@@ -38,7 +38,7 @@ fn tell(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
     if *waits_for_start {
         let hint = format!("`gpuvm restart {name}`", name = word(name));
         cx.output
-            .progress(&format!("it runs: its definition counts from its next start on ({hint})"));
+            .progress(&format!("the guest is running; the change takes effect at its next start ({hint})"));
     }
     Ok(())
 }

@@ -4,15 +4,15 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Severity {
-    /// It does not start, or takes what is another's, or does not do what it says.
+    /// It does not start, takes what belongs to others, or does not do what it says.
     Error,
-    /// It works, but worse than it could.
+    /// It works, but not as well as it could.
     Warning,
 }
 
@@ -52,13 +52,13 @@ pub trait Says: Serialize {
     fn say_more(&mut self, text: &str);
 }
 
-/// Something that a rule refuses.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding<S> {
     /// Id of the rule.
     pub rule: &'static str,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
     /// What is wrong and where, as the family of the rule says it.
     #[serde(flatten)]

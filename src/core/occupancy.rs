@@ -23,7 +23,7 @@ pub struct Held {
     pub devices: Vec<Bdf>,
     /// Memory by the host nodes that it is bound to; an empty set: bound nowhere.
     pub memory: Vec<(NodeSet, MemSize)>,
-    /// Page size of its memory, where it asks for huge pages.
+    /// Page size of its memory, if it requests huge pages.
     pub huge_page_kib: Option<MemSize>,
     /// Whether it starts with the host, or is counted as one that will run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

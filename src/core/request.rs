@@ -113,14 +113,15 @@ impl<'de> Deserialize<'de> for DomainName {
     }
 }
 
-/// Which GPUs are wanted.
+/// The requested GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuWish {
-    /// So many, wherever they fit best.
+    /// This many, wherever they fit best.
     Count(u32),
-    /// `count` GPUs in index order from `first` on, as the replaced tool's `--gpu-index` and `--gpu-count`.
+    /// `count` GPUs in index order from `first` on, as with `--gpu-index` and `--gpu-count` of
+    /// `nvidia-vm`.
     Run {
         /// Index of the first, by PCI address.
         first: u32,
@@ -158,12 +159,12 @@ pub enum Near {
     Any,
 }
 
-/// Which devices of a kind are wanted beside the GPUs.
+/// The requested devices of a kind other than GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceWish {
-    /// So many, the nearest to the GPUs.
+    /// This many, the nearest to the GPUs.
     Count(u32),
     /// Exactly these.
     Exact(Vec<Bdf>),
@@ -185,7 +186,7 @@ impl DeviceWish {
     }
 }
 
-/// What is wanted beside the GPUs: NICs, virtual functions of NICs, NVMe drives.
+/// Requested devices other than GPUs: NICs, virtual functions of NICs, NVMe drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Extras {
@@ -195,8 +196,8 @@ pub struct Extras {
     /// Virtual functions of NICs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub vfs: DeviceWish,
-    /// How virtual functions are set up: the first for all where a number is wanted, else one for each that is named, in
-    /// their order; those that are missing have no wish.
+    /// Settings of virtual functions: the first for all if a number is requested, otherwise one for
+    /// each named function, in order; missing ones have no settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf_settings: Vec<VfSettings>,
     /// How near NICs and virtual functions have to be.
@@ -210,19 +211,19 @@ pub struct Extras {
     pub nvme_near: Near,
 }
 
-/// What every node keeps for the host.
+/// What is reserved on every node for the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
-    /// Whole cores of each node: its first ones, where the kernel's own work lands.
+    /// Whole cores of each node: the first ones, where the kernel's own work runs.
     #[serde(default)]
     pub cores: u32,
-    /// Memory of each node, in place of what the planner would keep; none: as the planner does.
+    /// Memory of each node; none: the planner's default.
     #[serde(default)]
     pub memory_kib: Option<MemSize>,
 }
 
-/// Which of equally good places a guest gets.
+/// The choice between equally good places.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -234,12 +235,13 @@ pub enum Policy {
     Spread,
 }
 
-/// What counts first where not both can be had: NICs and drives near, or GPUs on one package.
+/// Preference if both are not possible: near NICs and drives, or GPUs on one package.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Prefer {
-    /// NICs where NVLinks join all GPUs, whose own traffic leaves PCIe alone; else one package.
+    /// NICs if NVLinks connect all GPUs, whose traffic then does not use PCIe; otherwise one
+    /// package.
     #[default]
     Auto,
     /// NICs and drives near.
@@ -255,12 +257,12 @@ pub struct Allow {
     /// Cores and memory may come from other nodes than those of the GPUs, the nearest first.
     #[serde(default)]
     pub remote: bool,
-    /// The GPUs may be no NVLink partition; they have no NVLink between them then.
+    /// The GPUs need not form an NVLink partition; they then have no NVLink between them.
     #[serde(default)]
     pub split: bool,
 }
 
-/// By which rule sizes and pins are chosen.
+/// The rule for sizes and pins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -271,7 +273,7 @@ pub enum Profile {
     Share,
     /// The same without nodes that have no GPUs.
     Near,
-    /// The replaced tool's sizes and pin order (gpuvm-nvidia-vm(7), SIZES and PINS), for parity.
+    /// Sizes and pin order of `nvidia-vm` (gpuvm-nvidia-vm(7), SIZES and PINS).
     NvidiaVm,
 }
 
@@ -280,28 +282,29 @@ pub enum Profile {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PinPolicy {
-    /// As [`PinPolicy::Core`]; a guest without passed-through functions floats instead where no cores are left for it, and no
-    /// guest with such functions has cores of its own.
+    /// Like [`PinPolicy::Core`], but a guest without passed-through functions floats if no cores
+    /// are free for it and no guest with such functions is pinned.
     Auto,
     /// Each vCPU on one pcpu; successive vCPUs on the threads of one core.
     #[default]
     Core,
-    /// Each vCPU on one pcpu; first the first threads of all cores, then the second ones, as the replaced tool did.
+    /// Each vCPU on one pcpu; the first threads of all cores first, then the second ones, as
+    /// `nvidia-vm` does.
     Thread,
     /// No pins: the guest floats over the host. For machines too small to pin on, and tests.
     None,
 }
 
-/// How many guest NUMA cells are made.
+/// Number of guest NUMA cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CellWish {
-    /// One per host node that the guest's cores stand on; one where it has no pins.
+    /// One per host node of the guest's cores; one if it is not pinned.
     #[default]
     #[serde(alias = "per-node")]
     Auto,
-    /// So many. A pinned guest takes 1, or the number of its host nodes.
+    /// This many. A pinned guest accepts 1 or the number of its host nodes.
     Count(u32),
 }
 
@@ -341,7 +344,7 @@ pub enum HugePages {
     Size(PageSize),
 }
 
-/// A wish for pages, as JSON has it.
+/// A choice of pages in JSON.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PagesWord {
@@ -402,18 +405,19 @@ impl HugePages {
     }
 }
 
-/// What is wanted of a guest.
+/// A request for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Request {
     /// GPUs.
     pub gpus: GpuWish,
-    /// Model that GPUs have to be of, where only their number is wanted: a name, a part of one, or a device id.
+    /// Required GPU model, if only a number of GPUs is requested: a name, a part of one, or a
+    /// device id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
-    /// vCPUs; none: what the profile gives for the GPUs.
+    /// vCPUs; none: the profile's number for the GPUs.
     pub vcpus: Option<u32>,
-    /// Memory; none: what the profile gives for the GPUs.
+    /// Memory; none: the profile's amount for the GPUs.
     pub memory_kib: Option<MemSize>,
     /// Huge pages that back the memory.
     #[serde(default)]
@@ -430,13 +434,13 @@ pub struct Request {
     /// NICs, virtual functions and NVMe drives.
     #[serde(default, skip_serializing_if = "is_default")]
     pub extras: Extras,
-    /// What every node keeps for the host.
+    /// What is reserved on every node for the host.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reserve: Reserve,
-    /// Which of equally good places it gets.
+    /// The choice between equally good places.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Policy,
-    /// What counts first where not both can be had.
+    /// Preference if both are not possible.
     #[serde(default, skip_serializing_if = "is_default")]
     pub prefer: Prefer,
     /// Which rules may be broken.

@@ -16,15 +16,15 @@ const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 /// The kernel's id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Which file something is.
+/// Identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileId {
     /// Its file system.
     pub device: u64,
-    /// Its number there, which another file may have when this one is gone.
+    /// Its inode number, which another file may get once this one is gone.
     pub inode: u64,
-    /// When it was made, in nanoseconds since 1970; none where its file system does not tell.
+    /// When it was created, in nanoseconds since 1970; none: its file system does not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth_ns: Option<u64>,
 }

@@ -44,7 +44,7 @@ pub enum Addresses {
 pub struct NicAddress {
     /// MAC address.
     pub mac: String,
-    /// The address; none is known.
+    /// The address; none: unknown.
     pub ip: Option<IpAddr>,
     /// Where it was found.
     pub source: Option<AddressSource>,

@@ -32,9 +32,9 @@ pub struct Checked {
     /// What is as good as this host or what was asked for lets it be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
-    /// How many rules were applied.
+    /// Number of rules applied.
     pub rules: usize,
-    /// What was not looked at, and why.
+    /// What was not checked, and why.
     pub not_checked: Vec<String>,
 }
 

@@ -66,7 +66,7 @@ pub struct CreateRequest {
     pub starts: bool,
 }
 
-/// What `create` answers.
+/// The result of `create`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Created {
@@ -74,11 +74,11 @@ pub struct Created {
     pub name: String,
     /// Whether it was started.
     pub started: bool,
-    /// MAC address of the NIC that has the address; of its first one where none has.
+    /// MAC address of the NIC that has the address; of the first NIC if none has.
     pub mac: Option<String>,
-    /// Address of its first NIC that has one, where one was had in time.
+    /// Address of its first NIC that has one; none if there was none in time.
     pub ip: Option<IpAddr>,
-    /// Whether its seed was taken away; none: that was not asked for.
+    /// Whether its seed was removed; none: not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed_dropped: Option<bool>,
 }

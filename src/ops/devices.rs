@@ -15,7 +15,7 @@ use crate::world::World;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A function of the host that a guest may have.
+/// A host function that a guest can get.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedDevice {
@@ -31,11 +31,11 @@ pub struct ListedDevice {
     pub driver: Option<String>,
     /// IOMMU group.
     pub iommu_group: Option<u32>,
-    /// The kernel's ways to reset it, in the order that it tries them.
+    /// The kernel's reset methods, in the order in which it tries them.
     pub reset_methods: Vec<String>,
     /// Whether it is bound to vfio-pci at boot.
     pub at_boot: bool,
-    /// Domains that have it, running or not.
+    /// Domains that hold it, running or not.
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
@@ -49,11 +49,11 @@ pub struct ListedDevice {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedGpu {
-    /// Index of the GPU; none for NVSwitches, displays and what does not answer.
+    /// Index of the GPU; none for NVSwitches, displays and devices that do not respond.
     pub index: Option<usize>,
     /// Address.
     pub bdf: Bdf,
-    /// UUID, where the NVIDIA driver has the GPU or the record was made with it.
+    /// UUID, if the GPU was bound to the NVIDIA driver when it was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Model, or the ids.
@@ -62,7 +62,7 @@ pub struct ListedGpu {
     pub node: Option<NodeId>,
     /// NVLink partitions that need it or, of an NVSwitch, may take it.
     pub partitions: Vec<PartitionId>,
-    /// Whether it can be had.
+    /// Whether it is available.
     pub state: DeviceState,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -30,17 +30,17 @@ pub struct ListedDomain {
     /// What it holds; none: its definition cannot be understood.
     #[serde(flatten)]
     pub view: Option<View>,
-    /// The address to reach it by, as DHCP leases tell it; where more was asked for, also its agent and ARP.
+    /// Its address from DHCP leases; with --long also from its agent and ARP.
     pub address: Option<IpAddr>,
-    /// For how long it has run, in seconds; none: it does not, or not here, or more was not asked for.
+    /// Uptime in seconds; none: not running, not on this machine, or not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
-    /// What `verify` finds of it; none: more was not asked for, or it cannot be told.
+    /// Result of `verify`; none: not requested, or unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verdict>,
 }
 
-/// How many findings `verify` has of a domain.
+/// Number of `verify` findings on a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
@@ -50,7 +50,7 @@ pub struct Verdict {
     pub warnings: usize,
 }
 
-/// A domain, and all that is known of it.
+/// A domain with all its details.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownDomain {

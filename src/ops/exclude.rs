@@ -78,7 +78,7 @@ pub struct Excluded {
     pub bdf: Bdf,
     /// The entry as it is afterwards; none: not excluded.
     pub entry: Option<Entry>,
-    /// Whether the list changes; false where it was so already.
+    /// Whether the list changes; false if already set.
     pub changed: bool,
 }
 

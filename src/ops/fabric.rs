@@ -35,7 +35,7 @@ use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError,
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// A partition, as it is shown.
+/// A partition, as displayed.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownPartition {
@@ -53,13 +53,13 @@ pub struct ShownPartition {
     pub active: bool,
     /// The running domain that has it.
     pub holder: Option<Domain>,
-    /// Names of all running domains that have GPUs of it, where it is active; of an inactive one the holder's.
+    /// If active, the names of all running domains with GPUs of it; otherwise the holder's.
     pub holders: Vec<String>,
-    /// What is to be said of it.
+    /// The verdict on it.
     pub verdict: Verdict,
 }
 
-/// A partition that is still to be deactivated.
+/// A partition that still has to be deactivated.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PendingPartition {
@@ -71,15 +71,15 @@ pub struct PendingPartition {
     pub name: Option<String>,
 }
 
-/// What Fabric Manager and libvirt say.
+/// What Fabric Manager and libvirt report.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownFabric {
-    /// The board; none: it is unknown, or there is none.
+    /// The board; none: no board, or unknown.
     pub board: Option<String>,
     /// How NVSwitches serve guests.
     pub model: FabricModel,
-    /// Fabric Manager's version; none: its program is not here, or does not tell.
+    /// Fabric Manager's version; none: not installed here, or unknown.
     pub manager_version: Option<String>,
     /// Version of the host's driver; none: none is loaded, or NVSwitches are not shared.
     pub driver_version: Option<String>,
@@ -87,13 +87,15 @@ pub struct ShownFabric {
     pub library_version: Option<String>,
     /// Whether Fabric Manager as it runs, the driver and, if known, the client library are of one version.
     pub versions: VersionCheck,
-    /// NVSwitches that Fabric Manager of this host manages though they are to go to guests: none gets them meanwhile.
+    /// NVSwitches that this host's Fabric Manager manages although guests should get them: no guest
+    /// gets them meanwhile.
     pub managed_switches: Vec<Bdf>,
     /// Where it listens.
     pub address: String,
-    /// Why it gave no partitions; none: it did, or is not asked because NVSwitches are not shared.
+    /// Why it gave no partitions; none: it did, or was not asked because NVSwitches are not shared.
     pub refusal: Option<String>,
-    /// Why the file of active partitions is not read, so that what is still to be deactivated is not known; none: it is read.
+    /// Why the file of active partitions could not be read, so that pending deactivations are
+    /// unknown; none: it was read.
     pub unread: Option<String>,
     /// The partitions, by number.
     pub partitions: Vec<ShownPartition>,

@@ -29,15 +29,15 @@ pub struct NodePool {
     pub reserved: u64,
     /// Pages in use, the surplus included.
     pub used: u64,
-    /// Pages that nobody uses.
+    /// Free pages.
     pub free: u64,
     /// Pages that the kernel added and drops when they are no longer used.
     pub surplus: u64,
-    /// How many more the node's memory could give now, at most; none: not known.
+    /// The largest number of further pages that the node's memory could provide now; none: unknown.
     pub room: Option<u64>,
     /// Pages that are reserved at boot by our file.
     pub at_boot: Option<u64>,
-    /// Where a file system of this size is mounted; none: not known.
+    /// Mount point of the hugetlbfs of this page size; none: unknown.
     pub mounted: Option<Vec<String>>,
 }
 

@@ -99,12 +99,12 @@ pub struct Setting {
     pub name: &'static str,
     /// Its files with their values.
     pub values: BTreeMap<String, String>,
-    /// The values that it can have; empty: not known.
+    /// Its possible values; empty: unknown.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub known: BTreeSet<String>,
     /// What is written at boot, by our file.
     pub at_boot: Option<String>,
-    /// What suits guests; none: it depends, or this host has no such setting.
+    /// The recommended value for guests; none: it depends, or this host has no such setting.
     pub advised: Option<&'static str>,
     /// Why.
     pub why: &'static str,

@@ -19,7 +19,7 @@ pub struct ShownHost<'a> {
     pub gpus: Vec<Bdf>,
     /// What each PCI function is.
     pub kinds: BTreeMap<Bdf, DeviceKind>,
-    /// What is missing, does not answer or is excluded, one line each; empty: all is well.
+    /// Missing, unresponsive and excluded devices, one line each; empty: none.
     pub degraded: Vec<String>,
 }
 

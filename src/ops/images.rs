@@ -47,11 +47,11 @@ pub struct Image {
     pub path: PathBuf,
     /// Its format, by the volume's name; libvirt reads the same from its content where `fault` is none.
     pub format: Format,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub virtual_bytes: u64,
-    /// Bytes that it takes now.
+    /// Bytes that it occupies now.
     pub disk_bytes: u64,
-    /// When it was written, in nanoseconds since 1970; none where libvirt does not tell.
+    /// When it was last written, in nanoseconds since 1970; none: libvirt does not report it.
     pub modified_ns: Option<u64>,
     /// Why no guest can be made from it; none: one can.
     pub fault: Option<String>,

@@ -39,9 +39,9 @@ pub struct Login {
     pub uuid: String,
     /// Its address.
     pub address: IpAddr,
-    /// The user there; none: nobody tells.
+    /// The user in the guest; none: unknown.
     pub user: Option<String>,
-    /// The command that leads to the machine that it runs on, without `ssh`; none: this one.
+    /// Arguments of `ssh` that lead to its machine; none: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through: Option<Vec<String>>,
 }

@@ -23,7 +23,7 @@ pub struct ModuleOfGpu {
     pub gpu: usize,
     /// Its address.
     pub bdf: Bdf,
-    /// Its module id, where it is known.
+    /// Its module id, if known.
     pub module: Option<u32>,
     /// Who says so.
     pub by: Option<String>,

@@ -28,23 +28,23 @@ pub struct NetworkCard {
     pub driver: Option<String>,
     /// Node.
     pub node: Option<NodeId>,
-    /// The upstream port of the PCIe switch that it hangs below.
+    /// Upstream port of the PCIe switch above it.
     pub switch: Option<Bdf>,
     /// Indexes of the GPUs that it reaches without a host bridge.
     pub gpus: Vec<usize>,
-    /// Whether its first network device is up; none where it is not told.
+    /// Whether its first network device is up; none: unknown.
     pub up: Option<bool>,
     /// The state of its link as the kernel says it: `up`, `down`, `dormant`.
     pub link: Option<String>,
     /// MAC address of its first network device.
     pub mac: Option<String>,
-    /// Virtual functions that it can have; none: it has no SR-IOV.
+    /// Maximum number of virtual functions; none: no SR-IOV.
     pub total_vfs: Option<u32>,
     /// Virtual functions that it has.
     pub enabled_vfs: Option<u32>,
-    /// Virtual functions that it gets at boot.
+    /// Virtual functions created at boot.
     pub vfs_at_boot: Option<u32>,
-    /// Domains that have it, running or not.
+    /// Domains that hold it, running or not.
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
@@ -66,7 +66,7 @@ pub struct CardFunction {
     pub netdevs: Vec<String>,
     /// IOMMU group.
     pub iommu_group: Option<u32>,
-    /// Domains that have it, running or not.
+    /// Domains that hold it, running or not.
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,

@@ -28,18 +28,18 @@ pub struct Recover {
     pub gone: bool,
 }
 
-/// A change that was killed, and what is, or would be, done about it.
+/// An interrupted change, and what is or would be done about it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Killed {
     /// Its journal.
     pub journal: PathBuf,
-    /// What it was; none: its run was killed before it had planned anything.
+    /// The change; none: interrupted before anything was planned.
     pub change: Option<Begun>,
     /// What is done about it.
     #[serde(flatten)]
     pub recovery: Recovery,
-    /// Guests that run and are ended by it, once that is confirmed.
+    /// Running guests that it ends, once confirmed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
     /// Why its journal cannot be read.

@@ -92,7 +92,7 @@ fn warn_of_shared(xml: &DomainXml, world: &World) -> Result<()> {
     let found = check::check(xml, &world.topology()?, &others, &Versions::default());
     for finding in found.iter().filter(|finding| check::is_on_shared(finding.rule)) {
         world.warning(&format!(
-            "`{name}`: {}; `gpuvm tune {} --all --pins auto` finds it others while it is off",
+            "`{name}`: {}; `gpuvm tune {} --all --pins auto` moves it to others while it is off",
             finding.says.message,
             word(&name)
         ));

@@ -53,7 +53,7 @@ pub enum UndoError {
         pool: String,
     },
     /// The change deleted the data of a disk.
-    #[error("{change} deleted {disk}, which does not come back")]
+    #[error("{change} deleted {disk}, which cannot be restored")]
     DataDeleted {
         /// The change.
         change: String,
@@ -102,9 +102,9 @@ pub struct Undone {
     pub name: String,
     /// The change that was undone.
     pub number: u32,
-    /// What had been changed.
+    /// What was changed.
     pub what: Vec<String>,
-    /// Whether what was taken back waits for the next start.
+    /// Whether the reverted change takes effect at the next start.
     pub waits_for_start: bool,
     /// The change in words.
     #[serde(skip)]

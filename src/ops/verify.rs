@@ -40,13 +40,14 @@ pub struct Verify {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verified {
-    /// Name of the domain; empty: of no domain, as an NVLink partition that is active for nobody.
+    /// Name of the domain; empty: none, such as for an NVLink partition that is active for no
+    /// guest.
     pub domain: String,
     /// Whether it runs.
     pub running: bool,
-    /// What differs: errors first.
+    /// Differences, errors first.
     pub findings: Vec<Finding>,
-    /// How many rules were applied.
+    /// Number of rules applied.
     pub rules: usize,
     /// What was not compared, and why.
     pub not_checked: Vec<String>,

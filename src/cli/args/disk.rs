@@ -2,7 +2,7 @@
 
 use super::heading::{BEHAVIOUR, DISKS};
 use super::storage::PreallocateArg;
-use super::{LockArgs, NameArgs};
+use super::{ChangeArgs, NameArgs};
 use crate::apply::Preallocate;
 use crate::domain::guest::VolumeRef;
 use crate::memsize::MemSize;
@@ -37,47 +37,37 @@ const REMOVE: &str = "Examples:
 /// A verb on the disks of a guest.
 #[derive(Debug, Subcommand)]
 pub enum DiskVerb {
-    /// List the disks of a guest: size, source, and who else has them
+    /// List the disks of a guest: size, source, and other users
     ///
-    /// Takes any domain of libvirt. MADE: created by gpuvm for this guest, and deleted with it. A running guest's disk that is
-    /// not defined, or defined and not attached, is marked. USED BY: other domains, volumes on top of it, loop devices of the host.
+    /// Works on any libvirt domain. MADE: gpuvm created the disk for this guest and deletes it with
+    /// the guest. USED BY: other domains, volumes backed by the disk, and loop devices of the host;
+    /// also whether a running guest has it only until it is off, or only from its next start.
     #[command(after_long_help = LIST)]
     List(NameArgs),
     /// Add a disk to a guest, running or not
     ///
-    /// Takes any domain of libvirt, and the sources of `create`, with the same checks: a disk of another domain or of the host
-    /// is refused. The disk gets a root port, I/O threads and queues as `create` and `tune` give them. A running guest gets it
-    /// at its next start, or with --live at once, for which a root port has to be free. `gpuvm undo` takes it back and leaves the data.
+    /// Works on any libvirt domain, with the sources and checks of `create`: a disk that another
+    /// domain or the host uses is refused. The disk gets a root port, I/O threads and queues as
+    /// `create` and `tune` set them. A running guest gets it at its next start, or with --live at
+    /// once. `gpuvm undo` removes the disk and keeps its data.
     #[command(after_long_help = ADD)]
     Add(DiskAddArgs),
-    /// Make a disk of a guest larger, and what lies on it
+    /// Grow a disk of a guest, and the file system on it
     ///
-    /// The disk must be an image file; it never becomes smaller. A running guest sees the new size at once. If its agent answers
-    /// and the disk holds one ext4 or xfs file system, on itself or on its only partition, gpuvm has the guest grow that;
-    /// otherwise it prints what to type there. A larger disk cannot be undone.
+    /// The disk must be an image file; it is never shrunk. A running guest sees the new size at
+    /// once. If its agent answers and the disk holds a single ext4 or xfs file system, on the disk
+    /// itself or on its only partition, gpuvm grows that as well; otherwise it prints the commands
+    /// to run in the guest. Growing cannot be undone.
     #[command(after_long_help = RESIZE)]
     Resize(DiskResizeArgs),
-    /// Remove a disk from a guest, and keep its data
+    /// Remove a disk from a guest; keeps its data
     ///
-    /// A running guest keeps the disk until it is off, or with --live releases it at once; unmount it in the guest first. Data is
-    /// deleted only with --delete-data, and only if gpuvm created it for this very guest and nobody else uses it. Asks, or takes
-    /// --yes. `gpuvm undo` gives the disk back, unless its data was deleted.
+    /// A running guest keeps the disk until it is off, or with --live releases it at once; unmount
+    /// it in the guest first. Data is deleted only with --delete-data, and only if gpuvm created
+    /// the disk for this very guest and nothing else uses it. Asks, or takes --yes. `gpuvm undo`
+    /// restores the disk unless its data was deleted.
     #[command(after_long_help = REMOVE)]
     Remove(DiskRemoveArgs),
-}
-
-/// What every change of a disk takes.
-#[derive(Debug, Args)]
-pub struct DiskChangeArgs {
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
-    pub diff: bool,
-    /// The lock.
-    #[command(flatten)]
-    pub lock: LockArgs,
 }
 
 /// Arguments of `disk add`.
@@ -88,26 +78,27 @@ pub struct DiskAddArgs {
     pub name: String,
     /// /PATH, volume=POOL/NAME, size=SIZE, drive=ID, partition=PARTUUID
     ///
-    /// /PATH: an image file or a block device, used as it is; its format is read from its content. volume=POOL/NAME: a volume of
-    /// a libvirt storage pool. size=SIZE[,pool=POOL|,dir=DIR][,preallocate=none|reserve|full]: a new raw disk, in the default pool
-    /// for guests unless another pool or a directory is named, with its blocks reserved. drive=ID: a whole drive.
-    /// partition=PARTUUID: a partition; `gpuvm drive list` prints both.
+    /// /PATH: an image file or a block device, used as it is; its content decides the format.
+    /// volume=POOL/NAME: a volume of a libvirt storage pool.
+    /// size=SIZE[,pool=POOL|,dir=DIR][,preallocate=none|reserve|full]: a new raw disk with reserved
+    /// blocks, in the default pool for guests unless a pool or directory is given. drive=ID: a whole
+    /// drive. partition=PARTUUID: a partition; `gpuvm drive list` prints both.
     #[arg(value_name = "DISK")]
     pub disk: DiskSpec,
     /// Change running guests as well
     ///
-    /// Needs a root port that is free in the running guest.
+    /// Requires a free root port in the running guest.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drive, partition or device that it is given. Without this option gpuvm asks, and
-    /// refuses if there is no terminal.
+    /// The guest may overwrite what is on the drive, partition or device that it is given. Without
+    /// this option gpuvm asks, and refuses if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_data_loss: bool,
-    /// What every change takes.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub change: DiskChangeArgs,
+    pub change: ChangeArgs,
 }
 
 impl DiskAddArgs {
@@ -129,9 +120,9 @@ pub struct DiskResizeArgs {
     /// New size
     #[arg(value_name = "SIZE")]
     pub size: MemSize,
-    /// What every change takes.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub change: DiskChangeArgs,
+    pub change: ChangeArgs,
 }
 
 impl DiskResizeArgs {
@@ -151,7 +142,7 @@ pub struct DiskRemoveArgs {
     /// Disk, as `gpuvm disk list` prints it: vdb
     #[arg(value_name = "DISK")]
     pub target: String,
-    /// Delete its data
+    /// Delete the disk's data
     #[arg(long, help_heading = DISKS)]
     pub delete_data: bool,
     /// Change running guests as well
@@ -160,9 +151,9 @@ pub struct DiskRemoveArgs {
     /// Do not ask for confirmation
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// What every change takes.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub change: DiskChangeArgs,
+    pub change: ChangeArgs,
 }
 
 impl DiskRemoveArgs {
@@ -203,7 +194,7 @@ impl FromStr for DiskSpec {
             return blank(text).map(DiskSpec);
         }
         let forms = "/PATH, volume=POOL/NAME, size=SIZE, drive=ID or partition=PARTUUID";
-        Err(format!("it is not {forms}; a file begins with / or ."))
+        Err(format!("expected {forms}; a path begins with / or ."))
     }
 }
 
@@ -225,10 +216,10 @@ fn blank(text: &str) -> Result<NewDisk, String> {
         }
     }
     if bytes == 0 {
-        return Err("size=0 is no disk".to_owned());
+        return Err("size must be larger than 0".to_owned());
     }
     if pool.is_some() && dir.is_some() {
-        return Err("pool and dir exclude each other".to_owned());
+        return Err("pool and dir cannot be combined".to_owned());
     }
     let pool = pool.unwrap_or_else(|| POOL.to_owned());
     Ok(NewDisk::Blank { bytes, dir, pool, preallocate })

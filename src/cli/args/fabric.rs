@@ -65,8 +65,9 @@ pub enum FabricVerb {
     Ensure(FabricEnsureArgs),
     /// Print, install or remove libvirt's hook
     ///
-    /// For guests that other tools start: it runs `gpuvm fabric ensure` before a guest starts and `gpuvm fabric release` when it is off. libvirt's daemon
-    /// looks for hooks when it starts. A file of that name that gpuvm did not make is left alone.
+    /// For guests that other tools start: it runs `gpuvm fabric ensure` before a guest starts and
+    /// `gpuvm fabric release` when it is off. libvirt's daemon looks for hooks when it starts. A
+    /// file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = HOOK)]
     Hook(FabricHookArgs),
     /// Print or install the systemd drop-in that restores partitions
@@ -150,7 +151,8 @@ pub struct FabricUnitArgs {
     pub install: bool,
     /// Also keep Fabric Manager's state outside /tmp
     ///
-    /// Sets STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up. The configuration is copied first (fabricmanager.cfg.before-gpuvm). A place outside /tmp stays.
+    /// Sets STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up. The
+    /// configuration is copied first (fabricmanager.cfg.before-gpuvm). A place outside /tmp stays.
     #[arg(long, requires = "install")]
     pub config: bool,
     /// Print the steps and change nothing

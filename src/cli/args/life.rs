@@ -41,6 +41,20 @@ pub struct LockArgs {
     pub lock_wait: u64,
 }
 
+/// How a change of a definition is made, or only shown.
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// Print the definition as a diff and change nothing
+    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
+    pub diff: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
 /// Arguments of `start`.
 #[derive(Debug, Args)]
 pub struct StartArgs {

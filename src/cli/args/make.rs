@@ -2,7 +2,7 @@
 
 use super::guest::GuestArgs;
 use super::heading::{BEHAVIOUR, CPU, NETWORK};
-use super::life::LockArgs;
+use super::life::ChangeArgs;
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
 use clap::{Args, ValueHint};
@@ -87,8 +87,9 @@ pub struct CreateArgs {
     pub private_ip: bool,
     /// Reserve missing huge pages
     ///
-    /// With --huge-pages auto: those of 2 MiB, where too few pages are free. On the nodes of the plan; `delete` releases them. They belong to the guest until the machine
-    /// reboots; `gpuvm host pages --at-boot` reserves pages at every boot.
+    /// On the nodes of the plan; with --huge-pages auto pages of 2 MiB, if too few pages are free.
+    /// They belong to the guest until the machine reboots; `delete` releases them. `gpuvm host
+    /// pages --at-boot` reserves pages at every boot.
     #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
@@ -114,17 +115,7 @@ pub struct CreateArgs {
     /// Ctrl-C before the answer is printed removes the guest again.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = BEHAVIOUR)]
     pub wait: u64,
-    /// Print the steps and change nothing
-    ///
-    /// Accepts --host.
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    ///
-    /// Accepts --host.
-    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
-    pub diff: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }

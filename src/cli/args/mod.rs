@@ -38,7 +38,7 @@ pub use bridge::{
 };
 pub use capacity::CapacityArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
-pub use disk::{DiskAddArgs, DiskChangeArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb};
+pub use disk::{DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
 pub use fabric::{
     FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
@@ -51,7 +51,9 @@ pub use host::{
     HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
-pub use life::{ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs, StopArgs};
+pub use life::{
+    ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs, StopArgs,
+};
 pub use login::{CpArgs, LoginArgs, SshArgs};
 pub use logs::LogsArgs;
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
@@ -134,8 +136,9 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
-/// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the libvirt domain, and
-/// creates and deletes it. Commands that read only the host, and previews (--dry-run, --diff), also run on a recorded host (--host FILE).
+/// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the
+/// libvirt domain, and creates and deletes it. Commands that read only the host, and previews
+/// (--dry-run, --diff), also run on a recorded host (--host FILE).
 #[derive(Debug, Parser)]
 #[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -235,6 +238,7 @@ pub enum Verb {
     ///
     /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
     /// address. If a step fails, the previous ones are undone. Exits with 3 if the guest runs, but had no address in time.
+    /// --dry-run and --diff accept --host.
     ///
     /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB, --privateIP.
     #[command(after_long_help = make::CREATE)]
@@ -288,9 +292,9 @@ pub enum Verb {
     Console(ConsoleArgs),
     /// Print a guest's serial log or QEMU's log
     ///
-    /// `create` has the serial console written to a file, which each start begins anew: what the guest said before it had a network,
-    /// or before it ended. `gpuvm tune NAME --serial-log on` does so for a guest that has no such file yet. --qemu prints
-    /// QEMU's log instead.
+    /// `create` logs the serial console to a file, which is emptied at each start: boot messages
+    /// from before the network was up, and the last ones before the guest ended. `gpuvm tune NAME
+    /// --serial-log on` does the same for other guests. --qemu prints QEMU's log instead.
     #[command(after_long_help = logs::LOGS)]
     Logs(LogsArgs),
     /// Log in to a running guest by ssh
@@ -363,13 +367,14 @@ pub enum Verb {
     Export(ExportArgs),
     /// Tune a domain for performance, after showing the changes
     ///
-    /// Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML, and prints the tuned XML of a
+    /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML, and prints the tuned XML of a
     /// file. Tunes every setting by default, to what `create` would plan for a guest with these devices, vCPUs and this memory;
     /// the guest stays on its cores if these are as good. Naming settings tunes only those; with --all, named settings
     /// override the defaults.
     ///
-    /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's default (balloon: none), keep for
-    /// no change. Everything that the answer does not name stays byte for byte. Running guests get the changes at their next start, unless --live is given.
+    /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's
+    /// default (balloon: none), keep for no change. Everything else stays byte for byte. Running
+    /// guests get the changes at their next start, unless --live is given.
     #[command(after_long_help = tune::EXAMPLES)]
     #[command(group = about_records())]
     Tune(Box<TuneArgs>),
@@ -398,15 +403,17 @@ pub enum Verb {
     /// back, with their link speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL TOPOLOGY,
     /// explains it and says where the guest needs it; --install puts it there.
     ///
-    /// Changes nothing unless --install or --uninstall is given. Takes any domain of libvirt, also one that gpuvm did not create, or a file of domain XML. Refuses what NCCL
-    /// would read as something else. The file holds until the guest's devices or their addresses change.
+    /// Changes nothing unless --install or --uninstall is given. Works on any libvirt domain, also
+    /// one that gpuvm did not create, or on a file of domain XML. Refuses what NCCL would read as
+    /// something else. The file holds until the guest's devices or their addresses change.
     #[command(after_long_help = nccl::NCCL)]
     #[command(group = about_records())]
     Nccl(NcclArgs),
     /// List the changes of a domain
     ///
-    /// Before each change by `tune`, or by `start` that reserves pages, gpuvm saves the whole definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts
-    /// the last change.
+    /// Before each change by `tune`, or by `start` that reserves pages, gpuvm saves the whole
+    /// definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts the last
+    /// change.
     #[command(after_long_help = undo::HISTORY)]
     History(HistoryArgs),
     /// Revert the last change of a domain
@@ -474,7 +481,7 @@ pub struct NameArgs {
 pub struct ListArgs {
     /// Also print uptime and what `verify` finds
     ///
-    /// Asks every guest: addresses come from guest agents and ARP as well, not from DHCP leases alone.
+    /// Addresses come from guest agents and ARP as well, not only from DHCP leases.
     #[arg(short, long, conflicts_with = "domain_xml")]
     pub long: bool,
     /// Domain XML of the recorded host; repeatable
@@ -501,15 +508,9 @@ pub struct DeleteArgs {
     /// Do not ask for confirmation
     #[arg(short, long, visible_alias = "force", help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
-    pub diff: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 /// Arguments of `recover`.

@@ -19,10 +19,12 @@ pub struct NcclArgs {
     pub target: String,
     /// Install the file
     ///
-    /// Into the running guest, by its agent: to /etc/nccl-topo.xml, with what NCCL finds it by: a link below /run/nvidia-topologyd that tmpfiles.d makes at
-    /// each start, or a line in /etc/nccl.conf where the guest has no systemd, NVIDIA's nvidia-topologyd or another file there.
-    /// Files and links that are not gpuvm's are kept as NAME.before-gpuvm; where /etc/nccl.conf is a link, the file that it
-    /// leads to is edited. A guest that needs no file gets none.
+    /// Into the running guest, by its agent: to /etc/nccl-topo.xml, with what NCCL finds it by: a
+    /// link below /run/nvidia-topologyd that tmpfiles.d makes at each start, or a line in
+    /// /etc/nccl.conf where the guest has no systemd, NVIDIA's nvidia-topologyd or another file
+    /// there. Files and links that are not gpuvm's are kept as NAME.before-gpuvm; where
+    /// /etc/nccl.conf is a link, the file that it leads to is edited. A guest that needs no file
+    /// gets none.
     #[arg(long, group = "nccl_change")]
     pub install: bool,
     /// Remove what --install and the seed wrote

@@ -1,7 +1,7 @@
 //! The verbs on libvirt's networks.
 
 use super::heading::BEHAVIOUR;
-use super::{HostBridgeVerb, LockArgs};
+use super::{ChangeArgs, HostBridgeVerb, LockArgs};
 use crate::network::{Card, Dhcp, FixedAddress, Kind, Mode, Range};
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -266,15 +266,9 @@ pub struct NetworkUndoArgs {
     /// Before guests lose their links.
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
-    pub diff: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 /// Arguments of `network doctor`.

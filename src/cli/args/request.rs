@@ -77,7 +77,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     Ok(request)
 }
 
-/// Which GPUs are wanted.
+/// The requested GPUs.
 fn gpu_wish(args: &GpuArgs) -> anyhow::Result<GpuWish> {
     if !args.gpu.is_empty() {
         let (indexes, bdfs) = sorted_out(&args.gpu);
@@ -172,7 +172,7 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
     Ok(())
 }
 
-/// The profile where none is asked for: under the replaced tool's name guests have its sizes and pins.
+/// The profile where none is asked for: under the name `nvidia-vm` guests have its sizes and pins.
 fn usual_profile() -> ProfileArg {
     if called_as_vendor() { ProfileArg::NvidiaVm } else { ProfileArg::Share }
 }
@@ -183,14 +183,14 @@ fn called_as_vendor() -> bool {
     program.is_some_and(|path| Path::new(&path).file_name().is_some_and(|n| n == "nvidia-vm"))
 }
 
-/// The replaced tool's default base: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
+/// The default base of `nvidia-vm`: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
 /// UTC: no library here knows the local one.
 fn vendor_base() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
     stamped_base(&user, now_s())
 }
 
-/// The replaced tool's default base for a user and a time in seconds since 1970.
+/// The default base of `nvidia-vm` for a user and a time in seconds since 1970.
 fn stamped_base(user: &str, seconds: u64) -> String {
     /// Weekdays from the first day of 1970, a Thursday.
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];

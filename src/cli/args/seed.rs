@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// How a guest finds its NCCL topology file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NcclArg {
-    /// Where NCCL looks by itself
+    /// At the path that NCCL reads by default
     Link,
     /// Also named in /etc/nccl.conf
     Conf,
@@ -63,8 +63,9 @@ pub struct SeedArgs {
     pub no_nccl: bool,
     /// How the guest finds its NCCL topology file
     ///
-    /// link: where NCCL 2.10.3 and newer look by themselves. conf: also named in the guest's /etc/nccl.conf, unless that names a
-    /// file: for older NCCL, and for guests with NVIDIA's nvidia-topologyd.
+    /// link: at the path that NCCL 2.10.3 and newer read by default. conf: named in the guest's
+    /// /etc/nccl.conf as well, unless that names a file already; for older NCCL, and for guests with
+    /// NVIDIA's nvidia-topologyd.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
     pub nccl: NcclArg,

@@ -98,8 +98,9 @@ pub struct TuneArgs {
 pub struct ItemArgs {
     /// vCPU pinning
     ///
-    /// POLICY is auto, core or thread. on and core put successive vCPUs on the threads of one core; auto does so too, and
-    /// takes the pins of a guest without passed-through devices away if no cores are left for it.
+    /// POLICY is auto, core or thread. on and core put successive vCPUs on the threads of one core;
+    /// auto does the same, but unpins a guest without passed-through devices if no cores are free
+    /// for it.
     #[arg(long, value_name = "on|off|POLICY", value_parser = item::pins, help_heading = CPU)]
     pub pins: Option<Item<PinOrder>>,
     /// Guest CPU topology, such as 2x23x2
@@ -233,9 +234,10 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off|virtio", value_parser = item::balloon)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub balloon: Option<Item<Virtio>>,
-    /// Log of the serial console
+    /// Log the serial console to a file
     ///
-    /// on writes it to /var/log/libvirt/qemu/NAME-serial.log as well, from the next start on; `gpuvm logs` prints it.
+    /// The file is /var/log/libvirt/qemu/NAME-serial.log; `gpuvm logs NAME` prints it. Takes effect
+    /// at the next start.
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub serial_log: Option<Item<Never>>,

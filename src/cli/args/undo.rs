@@ -1,7 +1,7 @@
 //! Arguments of `history` and `undo`.
 
 use super::heading::BEHAVIOUR;
-use super::life::LockArgs;
+use super::life::ChangeArgs;
 use clap::Args;
 
 /// Examples of `history`.
@@ -43,13 +43,7 @@ pub struct UndoArgs {
     /// Do not ask for confirmation
     #[arg(long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// Print the steps and change nothing
-    #[arg(long, conflicts_with = "diff", help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub diff: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }

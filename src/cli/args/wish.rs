@@ -113,7 +113,7 @@ impl From<ProfileArg> for Profile {
 /// A pin policy on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PinsArg {
-    /// core; a guest without passed-through devices floats if no cores are left for it
+    /// As core; a guest without passed-through devices floats if no cores are free
     Auto,
     /// Successive vCPUs on the threads of one core; the guest sees that core
     Core,

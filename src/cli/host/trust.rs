@@ -12,7 +12,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Answer {
-    /// What the admin has said; none: nothing.
+    /// The admin's setting; none: not set.
     trust: Option<Trust>,
     /// What that means for guests that are not isolated on NVLink.
     advice: &'static str,

@@ -15,7 +15,7 @@ use gpuvm_ops::networks::create::{NetworkPlan, NewNetwork, create, make};
 use gpuvm_ops::session::Session;
 use serde::Serialize;
 
-/// What `network create` and `network undo` answer.
+/// The result of `network create` and `network undo`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Created {
@@ -40,7 +40,7 @@ pub(in crate::cli) struct Preview<'a> {
     steps: &'a [Step],
     /// What guests and the host would lose.
     lost: &'a [String],
-    /// What is worth knowing.
+    /// Notes.
     notes: &'a [String],
     /// Who would reach whom.
     reach: Option<Reach>,

@@ -14,11 +14,11 @@ use gpuvm_ops::session::Session;
 pub fn run(args: &NetworkUndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("network undo")?;
     let name = args.name.as_str();
-    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
-    if args.diff || args.dry_run {
+    let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, false)))?;
+    if args.change.diff || args.change.dry_run {
         // The preview is for seeing later edits.
         let change = session.look(|world| undo(world, name, true))?;
-        if args.diff {
+        if args.change.diff {
             let NetworkUndo { entry, now } = &change.about;
             Diff::of(name, now.as_deref(), Some(&entry.before)).print(cx.output)?;
         } else {

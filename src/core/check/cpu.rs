@@ -91,7 +91,7 @@ pub fn check<'t>(
     interrupts(guest, versions, report);
 }
 
-/// Checks that interrupts reach all vCPUsand that the IOMMU allows passthrough.
+/// Checks that interrupts reach all vCPUs and that the IOMMU allows passthrough.
 fn interrupts<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
     let vcpus = &guest.vcpus;
     if guest.is_x86 && vcpus.value > MOST_VCPUS && !guest.remaps_interrupts {

@@ -35,7 +35,7 @@ pub type Finding = finding::Finding<InXml>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Note {
-    /// Id of the rule that it is of.
+    /// Id of its rule.
     pub rule: &'static str,
     /// Path of the element or attribute.
     pub path: String,

@@ -52,7 +52,7 @@ pub type IothreadSet = IdSet<IothreadId>;
 pub struct Pin<'t> {
     /// Number of the vCPU or id of the I/O thread.
     pub of: At<'t, u32>,
-    /// Where it may run.
+    /// The new pcpus.
     pub cpuset: At<'t, CpuSet>,
 }
 

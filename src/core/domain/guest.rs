@@ -111,7 +111,7 @@ impl DiskIo {
 pub struct Disk {
     /// Absolute path on the host.
     pub path: String,
-    /// Layout of its bytes.
+    /// Its format.
     pub format: DiskFormat,
     /// What the path names.
     pub kind: DiskKind,
@@ -160,7 +160,7 @@ pub struct Abilities {
     pub port_speed_dgts: Option<u32>,
 }
 
-/// What a disk that was made for a guest is for.
+/// The purpose of a disk created for a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -169,7 +169,7 @@ pub enum Role {
     Os,
     /// Its data is on it.
     Data,
-    /// Its first settings are on it.
+    /// The cloud-init seed is on it.
     Seed,
 }
 
@@ -197,7 +197,7 @@ pub struct VolumeRef {
     pub name: String,
 }
 
-/// A disk that was made for a guest and goes with it.
+/// A disk created for a guest and deleted with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Made {
@@ -205,7 +205,7 @@ pub struct Made {
     pub role: Role,
     /// Its path on the host.
     pub path: String,
-    /// The volume that it is; none: a plain file.
+    /// Its volume; none: a plain file.
     pub volume: Option<VolumeRef>,
 }
 
@@ -259,7 +259,7 @@ pub struct SeededNccl {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
-    /// What was wanted.
+    /// The request.
     pub request: Request,
     /// Disks that were made for it and go with it.
     pub made: Vec<Made>,

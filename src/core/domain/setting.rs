@@ -53,7 +53,7 @@ impl<T: ToString> Put<T> {
 pub enum AddressBits {
     /// The host's.
     Passthrough,
-    /// So many.
+    /// This many.
     Emulate(u8),
 }
 

@@ -19,11 +19,11 @@ use serde::Serialize;
 pub struct DiskView {
     /// Its name in the guest, as libvirt calls it.
     pub target: String,
-    /// File, block device or volume on the host; empty for a drive without medium.
+    /// File, block device or volume on the host; empty for a drive without a medium.
     pub source: String,
-    /// Layout of its bytes.
+    /// Its format.
     pub format: String,
-    /// Whether it was made for the guest, so that it goes with it.
+    /// Whether it was created for the guest and is deleted with it.
     pub made: bool,
 }
 
@@ -47,26 +47,26 @@ pub struct ConsoleView {
     pub path: Option<String>,
 }
 
-/// How the guest's agent stands.
+/// State of the guest agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentState {
     /// There is no channel for one.
     None,
-    /// There is a channel, and nobody at its other end.
+    /// There is a channel, but no agent is connected.
     Disconnected,
     /// It listens.
     Connected,
 }
 
-/// What we remember of a guest.
+/// The record of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remembered {
-    /// What was wanted; none: it cannot be read, for instance as a later version wrote it.
+    /// The request; none: unreadable, such as one by a later version.
     pub request: Option<Request>,
-    /// Disks that were made for it.
+    /// Disks created for it.
     pub made: Vec<Made>,
 }
 
@@ -86,7 +86,7 @@ pub struct View {
     pub pcpus: CpuSet,
     /// Host nodes that its memory is bound to.
     pub nodes: NodeSet,
-    /// Page size of its memory, where it asks for huge pages.
+    /// Page size of its memory, if it requests huge pages.
     pub huge_page_kib: Option<MemSize>,
     /// Its disks.
     pub disks: Vec<DiskView>,
@@ -96,7 +96,7 @@ pub struct View {
     pub console: Option<ConsoleView>,
     /// Its agent.
     pub agent: AgentState,
-    /// What we remember of it; none: it is not one of ours.
+    /// Its record; none: not created by gpuvm.
     pub remembered: Option<Remembered>,
 }
 

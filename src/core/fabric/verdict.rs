@@ -4,7 +4,7 @@ use super::{Domain, Listed, Modules, Running};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is to be said of one partition.
+/// The verdict on a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -17,11 +17,11 @@ pub enum Verdict {
     Stale,
     /// Inactive, and a running domain has exactly its GPUs: CUDA does not start there.
     Missing,
-    /// Active, and another active partition or a domain of other GPUs has some of its GPUs.
+    /// Active; another active partition, or a domain with other GPUs, has some of its GPUs.
     Overlap,
-    /// As `ok` or `free`, and GPUs of it have fewer NVLinks than they should.
+    /// Like `ok` or `free`, but some of its GPUs have fewer NVLinks than they should.
     Degraded,
-    /// Active, and the GPUs of running domains are not all known: one of them may have it.
+    /// Active; not all GPUs of running domains are known, so one of these may use it.
     Unknown,
 }
 
@@ -74,7 +74,7 @@ pub struct PartitionState {
     /// The running domain that has GPUs of it; of an inactive one only where it has exactly these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Domain>,
-    /// What is to be said of it.
+    /// The verdict on it.
     pub verdict: Verdict,
 }
 

@@ -15,7 +15,7 @@ pub struct FabricVersions {
     pub library: Option<String>,
 }
 
-/// What is to be said of them.
+/// The result of comparing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -64,20 +64,20 @@ impl FromStr for HostIp {
     }
 }
 
-/// How a bond uses its NICs; of the kernel's modes those that work under a bridge.
+/// How a bond uses its NICs: the kernel's modes that work under a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BondMode {
-    /// All of them, as agreed with the switch (LACP).
+    /// All NICs, as negotiated with the switch (LACP).
     #[serde(rename = "802.3ad")]
     Lacp,
-    /// One, and another when that fails.
+    /// One NIC; another one if it fails.
     #[serde(rename = "active-backup")]
     ActiveBackup,
-    /// All of them, by addresses.
+    /// All NICs, chosen by address.
     #[serde(rename = "balance-xor")]
     Xor,
-    /// All of them in turn.
+    /// All NICs in turn.
     #[serde(rename = "balance-rr")]
     RoundRobin,
 }
@@ -141,7 +141,7 @@ pub enum Addressing {
     Static {
         /// The address.
         address: HostIp,
-        /// The router by which everything else is reached; none: nothing else is.
+        /// The default gateway; none: no default route.
         gateway: Option<Ipv4Addr>,
         /// Name servers.
         dns: Vec<IpAddr>,
@@ -187,7 +187,7 @@ pub struct Vlan {
     pub id: u32,
 }
 
-/// A bridge that can be made.
+/// A bridge that can be created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostBridge {
@@ -202,11 +202,11 @@ pub struct HostBridge {
     /// Its MAC address, that of the first NIC, by which a DHCP server and the LAN know the host; none: the kernel's choice,
     /// since the NIC keeps its own address, or has none.
     pub mac: Option<String>,
-    /// Largest packet, in bytes; none: that of the NICs as it is.
+    /// MTU in bytes; none: that of the NICs is unchanged.
     pub mtu: Option<u32>,
     /// The host's own address.
     pub addressing: Addressing,
-    /// Whether the host has its default route by these NICs now, so that it has to have one by the bridge.
+    /// Whether the host's default route uses these NICs now, so that the bridge must provide one.
     pub default_route: bool,
 }
 

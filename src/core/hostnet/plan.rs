@@ -18,7 +18,7 @@ pub struct Planned {
     pub bridge: HostBridge,
     /// What the NICs lose, a line each.
     pub lost: Vec<String>,
-    /// What is worth knowing before it is made.
+    /// Notes before it is created.
     pub notes: Vec<String>,
 }
 

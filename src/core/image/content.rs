@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// A format that guests are made from.
+/// An image format that guests can be created from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// The disk's bytes as they are.
+    /// The disk's plain bytes.
     Raw,
     /// QEMU's own (docs/interop/qcow2 of QEMU).
     Qcow2,
@@ -32,7 +32,7 @@ impl fmt::Display for Format {
 pub struct Content {
     /// Its format.
     pub format: Format,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub virtual_bytes: u64,
     /// Whether it begins with a boot record, as a disk with a system does; always true of qcow2, which is not looked into.
     pub boots: bool,

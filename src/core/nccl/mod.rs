@@ -58,16 +58,16 @@ pub struct Cpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pci {
-    /// A function's address in the guest; of a switch an address that no guest has.
+    /// A function's address in the guest; for a switch an address that no guest uses.
     pub busid: Bdf,
-    /// The address on the host; of a switch that of its upstream port.
+    /// Address on the host; for a switch that of its upstream port.
     pub host: Bdf,
     /// Class, subclass and programming interface: `0x030200`.
     pub class: String,
     /// The link to the next element above, or to the CPU.
     #[serde(flatten)]
     pub link: PcieLink,
-    /// What model of switch it is; none of a function, which NCCL asks itself.
+    /// Model of a switch; none for a function, which NCCL queries itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<SwitchIds>,
     /// What is below a switch: switches in host order, then functions in the order of their guest addresses.
@@ -75,7 +75,7 @@ pub struct Pci {
     pub below: Vec<Pci>,
 }
 
-/// The ids of a switch, each as sysfs writes it. NCCL knows models by them whose levels it takes for one.
+/// The ids of a switch, as in sysfs. By them NCCL recognizes models whose levels it counts as one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SwitchIds {
@@ -105,21 +105,21 @@ pub enum About {
     Cell,
     /// Bus numbers that are not proven for this guest's firmware.
     Firmware,
-    /// What GPUDirect RDMA needs besides.
+    /// Other requirements of GPUDirect RDMA.
     GpuDirect,
-    /// NICs that a network of libvirt's gives when the guest starts.
+    /// NICs that a libvirt network assigns when the guest starts.
     Networks,
-    /// Switches that send to the root complex what their functions send each other.
+    /// Switches that redirect peer-to-peer requests to the root complex.
     Acs,
 }
 
-/// Something to know of the file.
+/// A note on the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Note {
     /// What it is about.
     pub about: About,
-    /// What is so, a sentence without full stop.
+    /// The fact, a sentence without full stop.
     pub says: String,
     /// Whether NCCL may choose worse because of it than on the host.
     pub compromise: bool,
@@ -441,8 +441,8 @@ pub fn shared_ports(system: &System, host: &Topology) -> Vec<Bdf> {
 pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
     let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
     let says = format!(
-        "ACS redirects requests at {}: what GPUs and NICs below one PCIe switch send each other goes through the host's \
-         root complex, at less than the switch's speed",
+        "ACS redirects requests at {}: traffic between GPUs and NICs below one PCIe switch goes through the host's root \
+         complex, slower than through the switch",
         named.join(", ")
     );
     (!ports.is_empty()).then_some(Note { about: About::Acs, says, compromise: true })

@@ -25,7 +25,7 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Largest packet, in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
     /// Its kind as the kernel calls it (`bridge`, `bond`, `veth`); none of one that is made of hardware.
     pub kind: Option<String>,

@@ -32,26 +32,26 @@ use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Where the guests of a network are.
+/// The kind of a network: what its guests are attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", content = "mode", rename_all = "kebab-case")]
 pub enum Kind {
-    /// Behind the host's address.
+    /// Behind the host's address (NAT).
     Nat,
-    /// With the host alone.
+    /// On a network of the host and its guests only.
     Private,
-    /// On a network device of the host, each as a device of its own.
+    /// On a host network device, each with a macvtap device of its own.
     Macvtap(Mode),
-    /// On a bridge of the host's, beside its ports.
+    /// On a bridge of the host.
     Bridge,
-    /// On virtual functions of a card.
+    /// On virtual functions of a NIC.
     Sriov,
     /// Behind the host, which routes to them.
     Routed,
-    /// With each other alone.
+    /// On a network of guests only.
     Isolated,
-    /// In a way that is not told apart here.
+    /// Any other kind.
     Other,
 }
 
@@ -64,9 +64,9 @@ pub enum Mode {
     Bridge,
     /// Not at all.
     Private,
-    /// Over the switch that the host hangs on, which has to send packets back where they came from.
+    /// Through the external switch, which must send packets back to the port they came from.
     Vepa,
-    /// There is one guest alone, which has the device for itself.
+    /// One guest only, which owns the device.
     Passthrough,
 }
 
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// An address that one guest always gets.
+/// A fixed address of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Static {
@@ -112,7 +112,7 @@ pub struct Static {
     pub mac: String,
     /// The address.
     pub ip: Ipv4Addr,
-    /// The host name that it is told; none: none.
+    /// Host name given to the guest; none: no name.
     pub name: Option<String>,
 }
 
@@ -122,24 +122,24 @@ pub struct Static {
 pub struct Network {
     /// Its name.
     pub name: String,
-    /// Its UUID; none of one that is planned.
+    /// Its UUID; none for a planned network.
     pub uuid: Option<String>,
-    /// Where its guests are.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: Kind,
-    /// Network devices of the host that it leads over; none: whichever the host's routes choose.
+    /// Host network devices that it uses; none: as the host's routes decide.
     pub nics: Vec<String>,
     /// Its bridge; none: it has none, or libvirt chooses the name.
     pub bridge: Option<String>,
-    /// Largest packet, in bytes; none: libvirt's default, or that of its network device.
+    /// MTU in bytes; none: libvirt's default, or that of its network device.
     pub mtu: Option<u32>,
-    /// Its range; none: it has no address of the host's.
+    /// Its address range; none: the host has no address on it.
     pub range: Option<Subnet>,
-    /// The host's address in it.
+    /// The host's address on it.
     pub own: Option<Ipv4Addr>,
-    /// Runs of addresses for everybody; none: addresses are not handed out.
+    /// DHCP address ranges; none: no DHCP.
     pub dhcp: Vec<Span>,
-    /// Addresses for one guest each.
+    /// Fixed addresses, one guest each.
     pub statics: Vec<Static>,
 }
 

@@ -7,11 +7,11 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reach {
-    /// One guest the other.
+    /// Guests reach each other.
     pub guest_guest: &'static str,
-    /// A guest the host, and the host it.
+    /// A guest and the host reach each other.
     pub guest_host: &'static str,
-    /// A guest others on the host's network, and they it.
+    /// A guest and other machines on the host's network reach each other.
     pub guest_lan: &'static str,
 }
 

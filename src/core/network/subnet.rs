@@ -101,7 +101,7 @@ impl FromStr for Range {
     }
 }
 
-/// A run of addresses, both ends included.
+/// An address range, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Span {

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::iter::repeat_n;
 
-/// Where the guest's leaves about caches come from (libvirt's `mode` of a CPU's `<cache>`).
+/// Source of the guest's cache leaves (libvirt's `mode` of a CPU's `<cache>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

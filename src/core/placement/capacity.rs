@@ -23,18 +23,19 @@ pub struct Capacity {
     pub largest: Option<u32>,
     /// The next size up, which does not fit now; none: every larger size fits, or there is none.
     pub next: Option<Blocked>,
-    /// By model, where the host has GPUs of several and none was asked for: guests with GPUs of that model only.
+    /// By model, if the host has several GPU models and none was requested: guests with GPUs of one
+    /// model only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<OfModel>,
-    /// GPUs and NVSwitches that no guest gets, whoever is there, each with the reason.
+    /// GPUs and NVSwitches that no guest gets even on the empty host, each with the reason.
     pub never_placed: Vec<String>,
-    /// Sizes of which a guest is not isolated on NVLink from others.
+    /// Sizes whose guests are not isolated from others on NVLink.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared_fabric: Vec<u32>,
-    /// What was said of such guests, or what helps; none: there are none.
+    /// The admin's setting for such guests, or what helps; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
-    /// What the numbers leave out.
+    /// What the numbers do not include.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -53,13 +54,13 @@ pub struct OfModel {
     pub sizes: Vec<Size>,
 }
 
-/// How many guests of a size fit.
+/// Number of guests of a size that fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Size {
     /// GPUs of each guest.
     pub gpus: u32,
-    /// Guests that fit beside those that are there.
+    /// Guests that fit beside the existing ones.
     pub now: u32,
     /// Guests that would fit if no domain held anything.
     pub empty: u32,
@@ -75,11 +76,11 @@ pub struct Blocked {
     pub what: String,
     /// Who holds it, one line each.
     pub holders: Vec<String>,
-    /// What would be short if no domain held anything; none: it would fit then.
+    /// What is short even on the empty host; none: it would fit there.
     pub even_empty: Option<String>,
-    /// What would free it at the least cost; none: ending any guests that were looked at would not.
+    /// The cheapest way to free it; none: ending none of the examined guests would.
     pub advice: Option<Advice>,
-    /// Whether more sets of guests were possible than were looked at, so that a cheaper way may exist.
+    /// Whether more sets of guests exist than were examined, so that there may be a cheaper way.
     pub bounded: bool,
 }
 

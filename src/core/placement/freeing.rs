@@ -21,21 +21,21 @@ const LEAST: u32 = 60;
 /// The most sets of guests that one search examines; most need no plan.
 const SETS: u32 = 20_000;
 
-/// A way to free a place.
+/// A way to make room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Advice {
-    /// The partition that is free then; none where the host has none.
+    /// The partition that is free then; none: the host has none.
     pub partition: Option<PartitionId>,
     /// Indexes of the GPUs that the guest gets then.
     pub gpus: Vec<usize>,
-    /// The guests that have to go, most GPUs first.
+    /// Guests that have to be moved or stopped, most GPUs first.
     pub guests: Vec<Away>,
     /// GPUs of running guests that are restarted or ended.
     pub restarted: usize,
 }
 
-/// A guest that has to go.
+/// A guest that has to be moved or stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Away {
@@ -45,15 +45,15 @@ pub struct Away {
     pub running: bool,
     /// Its number of GPUs.
     pub gpus: usize,
-    /// Where it can go; none: it has no other place.
+    /// Where it can be moved; none: it fits nowhere else.
     pub to: Option<Place>,
 }
 
-/// Another place of a guest.
+/// Another placement of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
-    /// Its partition; none where the host has none.
+    /// Its partition; none: the host has none.
     pub partition: Option<PartitionId>,
     /// Indexes of its GPUs.
     pub gpus: Vec<usize>,

@@ -79,19 +79,19 @@ pub enum DeviceState {
     Free,
     /// A domain holds it.
     Held,
-    /// An admin or the NVIDIA driver took it out of use.
+    /// Excluded by an admin or by the NVIDIA driver.
     Excluded,
     /// It does not answer.
     Silent,
     /// The host uses it.
     Host,
-    /// It has virtual functions enabled, or its IOMMU group is in the way.
+    /// It has virtual functions enabled, or its IOMMU group prevents it.
     Blocked,
-    /// A drive that data lies on, or of which nobody can tell: only its address takes it, never a number.
+    /// A drive with data or unknown content: taken only by address, never by number.
     Data,
-    /// A boot display or an integrated GPU: only its address takes it, never a number.
+    /// A boot display or an integrated GPU: taken only by address, never by number.
     Display,
-    /// This program cannot pass it through as yet.
+    /// gpuvm cannot pass it through yet.
     Unsupported,
 }
 
@@ -125,7 +125,8 @@ pub struct GuestCell {
     pub memory_kib: MemSize,
     /// Host nodes that the memory is bound to; empty: not bound.
     pub host_nodes: NodeSet,
-    /// Distance to each cell, in cell order; empty where the host knows none or there is one cell.
+    /// Distance to each cell, in cell order; empty if the host knows none or there is only one
+    /// cell.
     pub distances: Vec<u32>,
 }
 
@@ -162,7 +163,8 @@ fn one() -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieGroup {
-    /// Index of the guest cell that owns them: its only one, or the one on their node; none: no cell is there.
+    /// Index of the guest cell that owns them: the only one, or the one on their node; none: that
+    /// node has no cell.
     pub cell: Option<u32>,
     /// Devices, one root port each, in guest order.
     pub devices: Vec<Bdf>,
@@ -174,15 +176,15 @@ pub struct PcieGroup {
 pub struct GuestPcie {
     /// One expander bus each.
     pub groups: Vec<PcieGroup>,
-    /// Links of the host's path to each device, in guest order; those that the host does not tell are left out.
+    /// Links of the host's path to each device, in guest order; unknown ones are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<PcieLink>,
-    /// GPUs that may send to each other over PCIe, a clique each; empty unless asked for.
+    /// GPUs with peer-to-peer over PCIe, one clique each; empty unless requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cliques: Vec<Vec<Bdf>>,
 }
 
-/// What the host's whole path to a device can carry: the least of its links.
+/// Capacity of the host's whole path to a device: its slowest link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieLink {
@@ -202,7 +204,7 @@ pub struct NodePages {
     pub node: NodeId,
     /// Pages that the guest takes.
     pub needed: u64,
-    /// Pages that nobody uses and that no domain that is off will take.
+    /// Free pages that no stopped domain will take.
     pub free: u64,
     /// Pages that are reserved there, whoever uses them.
     pub reserved: u64,
@@ -215,11 +217,11 @@ impl NodePages {
     }
 }
 
-/// A guest's place on the host: the only source of numbers for everything that is written later.
+/// A guest's placement on the host: the only source of numbers for everything written later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {
-    /// NVLink partition; none where the host has none.
+    /// NVLink partition; none: the host has none.
     pub partition: Option<PartitionId>,
     /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions, NVMe drives, then
     /// functions that the IOMMU cannot keep apart from these; each by address.
@@ -232,7 +234,8 @@ pub struct Placement {
     pub iothread_pins: Vec<CpuSet>,
     /// What the guest's CPU looks like.
     pub topology: GuestTopology,
-    /// Where the guest's cache leaves come from, so that it sees the host's L3 caches; none: nothing shows them.
+    /// Source of the guest's cache leaves, so that it sees the host's L3 caches; none: nothing
+    /// shows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<GuestCache>,
     /// Guest NUMA cells, by id; at least one.

@@ -1,5 +1,5 @@
-//! Where cores or memory are short: what domains that are off yield is taken, and guests whose pins are left to the planner
-//! float. Whoever has a place beside all domains gets that.
+//! Places for guests if cores or memory are short: those of stopped domains are used, and guests
+//! whose pins are left to the planner float. A place beside all domains is always preferred.
 
 use super::reason::{CoreReason, MemoryReason};
 use super::taken::Taken;
@@ -43,8 +43,8 @@ pub(super) fn plan(
     Err(refused)
 }
 
-/// Whether a guest may float where cores are short: it passes nothing through, says nothing of cores, fits on the host's
-/// pcpus, and disturbs nobody who does.
+/// Whether a guest may float if cores are short: it has no passed-through functions, requests
+/// nothing about cores, fits on the host's pcpus, and no pinned guest with such functions runs.
 fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
     let extras = &request.extras;
     let passed = request.gpus.number() as usize
@@ -63,7 +63,7 @@ fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
     passed == 0 && says_nothing && fits && !held.domains.iter().any(has_cores)
 }
 
-/// Says whose cores and memory a place takes that stay theirs until somebody else has them.
+/// Adds whose cores and memory a place shares.
 fn with_lenders(mut found: Placement, topology: &Topology, held: &Occupancy) -> Placement {
     let taken = Taken::new(topology, held);
     let helpers = found.iothread_pins.iter().chain([&found.emulator_pin]);
@@ -82,7 +82,8 @@ fn with_lenders(mut found: Placement, topology: &Topology, held: &Occupancy) -> 
     found
 }
 
-/// Places of nodes whose memory does not last for a guest and all that is there; `all`: of all that it has memory on.
+/// Returns the nodes, by index, whose memory is too small for a guest and all domains; `all`: all
+/// nodes of its memory.
 fn short_nodes(found: &Placement, topology: &Topology, taken: &Taken<'_>, all: bool) -> Vec<usize> {
     let mut short = Vec::new();
     for cell in &found.cells {
@@ -98,7 +99,7 @@ fn short_nodes(found: &Placement, topology: &Topology, taken: &Taken<'_>, all: b
     short
 }
 
-/// Places of nodes with memory that a cell bound to these may have it on; bound to none: all.
+/// Returns the nodes with memory, by index, that a cell bound to these may use; bound to none: all.
 fn places(topology: &Topology, bound: &NodeSet) -> Vec<usize> {
     let on = |at: &usize| {
         let node = &topology.nodes()[*at];
@@ -107,7 +108,7 @@ fn places(topology: &Topology, bound: &NodeSet) -> Vec<usize> {
     (0..topology.nodes().len()).filter(on).collect()
 }
 
-/// A reason that is a compromise.
+/// Makes a reason that is a compromise.
 fn compromise(choice: Topic, because: impl Into<Because>) -> Reason {
     Reason { choice, because: because.into(), compromise: true }
 }

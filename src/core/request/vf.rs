@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a card lets a virtual function do; none: what it is already, or not known.
+/// What a NIC permits a virtual function; none: unchanged, or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guard {
@@ -53,7 +53,7 @@ pub struct VfSettings {
     /// Its MAC address, lower case; none: one that is made from the guest's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// The VLAN that all its frames are in, 1 to 4094; none: no such.
+    /// VLAN of its frames, 1 to 4094; none: no VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// What it may do.

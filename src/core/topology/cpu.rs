@@ -17,7 +17,8 @@ pub struct NumaNode {
     pub pcpus: CpuSet,
     /// Memory of the node.
     pub memory_kib: MemSize,
-    /// Distance to each node, in the order of [`super::Parts::nodes`]; 10 is local. Empty where the kernel says none.
+    /// Distance to each node, in the order of [`super::Parts::nodes`]; 10 is local. Empty if the
+    /// kernel reports none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distances: Vec<u32>,
     /// Pools of huge pages, by page size.
@@ -30,9 +31,9 @@ pub struct NumaNode {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Core {
-    /// Package (`physical_package_id`); 0 where the kernel knows none.
+    /// Package (`physical_package_id`); 0 if the kernel knows none.
     pub package: u32,
-    /// Die within the package, where the kernel knows it.
+    /// Die within the package, if the kernel knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub die: Option<u32>,
     /// Core number within the package; not unique on hosts with several dies, and not dense.
@@ -50,7 +51,7 @@ pub struct Core {
 pub struct L3 {
     /// Online pcpus that share it.
     pub pcpus: CpuSet,
-    /// Its size, where the kernel says it.
+    /// Its size, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_kib: Option<MemSize>,
 }

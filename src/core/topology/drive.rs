@@ -31,18 +31,18 @@ pub enum DriveUse {
         /// What it is, where the kernel says so: `md raid0`, `LVM vg0-data`, `dm-crypt safe`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         what: Option<String>,
-        /// Mount points, and `swap`, of what stands on it, however far above.
+        /// Mount points, and `swap`, of everything on top of it, at any depth.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         carries: Vec<String>,
     },
-    /// Marked as a part of something that the kernel does not show as a holder.
+    /// Marked as a member of something that the kernel does not list as a holder.
     Member {
         /// Of what: `a ZFS pool \`tank\``, `an LVM volume group`.
         of: String,
     },
-    /// The kernel holds it for somebody alone, and does not say for whom.
+    /// The kernel has it open exclusively, for an unknown user.
     Kernel,
-    /// An EFI system partition that this host starts from, or may.
+    /// An EFI system partition that this host boots from, or may boot from.
     EfiSystem,
 }
 
@@ -86,17 +86,18 @@ impl DriveUse {
     }
 }
 
-/// A mark that tells what lies on a device, as libblkid knows it.
+/// A signature on a device, as libblkid identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
-    /// libblkid's word: `ext4`, `gpt`, `crypto_LUKS`; [`Signature::UNKNOWN`] for bytes that are no mark.
+    /// libblkid's name: `ext4`, `gpt`, `crypto_LUKS`; [`Signature::UNKNOWN`] for unrecognized
+    /// bytes.
     pub kind: String,
-    /// Label; identifying, so only where the admin asked.
+    /// Label; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// UUID; identifying, so only where the admin asked.
+    /// UUID; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
@@ -149,7 +150,7 @@ impl Signature {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// It was read, and has these marks; none: it is blank.
+    /// It was read and has these signatures; none: it is blank.
     Signatures(Vec<Signature>),
     /// It could not be read: why.
     Unread(String),
@@ -225,16 +226,16 @@ pub struct PartitionTableEntry {
     pub number: u32,
     /// Size in bytes.
     pub bytes: u64,
-    /// PARTUUID, where udev gave a link; identifying, so only where the admin asked.
+    /// PARTUUID, if udev made a link; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partuuid: Option<String>,
     /// Uses by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
-    /// What lies on it; none: not looked at.
+    /// Its content; none: not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// Whether the table calls it an EFI system partition, which no guest ever gets.
+    /// Whether the partition table marks it as an EFI system partition, which no guest gets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub efi_system: bool,
 }
@@ -244,9 +245,9 @@ pub struct PartitionTableEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Drive {
-    /// The kernel's name: `nvme0n1`, `sda`; not stable over boots.
+    /// The kernel's name: `nvme0n1`, `sda`; not stable across boots.
     pub name: String,
-    /// PCI function that it hangs on; none for virtual ones.
+    /// PCI function that it is attached to; none for virtual ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bdf: Option<Bdf>,
     /// Size in bytes.
@@ -257,7 +258,8 @@ pub struct Drive {
     /// Whether it rotates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rotational: bool,
-    /// Names below /dev/disk/by-id, which hold serial numbers: only where the admin asked for identifying data.
+    /// Names in /dev/disk/by-id, which contain serial numbers; only if identifying data was
+    /// requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stable_ids: Vec<String>,
     /// Partitions, by number.
@@ -266,7 +268,8 @@ pub struct Drive {
     /// Uses of the whole drive by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
-    /// What lies on it, outside its partitions; none: not looked at, because it is used or the host is a recorded one.
+    /// Its content outside its partitions; none: not read, because it is in use or on a recorded
+    /// host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
 }

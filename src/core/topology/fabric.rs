@@ -62,7 +62,7 @@ pub struct NvLink {
     pub a: Bdf,
     /// The other.
     pub b: Bdf,
-    /// How many NVLinks.
+    /// Number of NVLinks.
     pub links: u32,
 }
 
@@ -71,7 +71,7 @@ pub struct NvLink {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
-    /// The board, in words: `DGX-2`, `HGX H100`; none where there is none or it is unknown.
+    /// The board, such as `DGX-2` or `HGX H100`; none: no board, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<String>,
     /// How NVSwitches serve guests.
@@ -86,10 +86,10 @@ pub struct Fabric {
     /// Links between GPUs, by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<NvLink>,
-    /// Module id of each GPU, 1-based, where known; never derived from PCI order.
+    /// Module id of each GPU, 1-based, if known; never derived from PCI order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub module_ids: Vec<(Bdf, u32)>,
-    /// What is missing against the board's plan: a GPU or a switch that does not answer. Not empty: degraded.
+    /// Missing parts of the board: a GPU or a switch that does not respond. Not empty: degraded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
     /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the shared model, before H100.

@@ -17,7 +17,7 @@ struct HostFile {
     format: String,
     /// [`VERSION`].
     version: u32,
-    /// Where the facts of a host that nobody recorded come from, for people; not read.
+    /// Source of the facts of a host that was not recorded, for people; not parsed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     sources: Vec<String>,
     /// The host.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The kernel argument that splits groups; a kernel without the ACS override patch ignores it.
 pub const ACS_OVERRIDE: &str = "pcie_acs_override";
 
-/// Settings of the kernel that weaken what the IOMMU isolates.
+/// Kernel settings that weaken IOMMU isolation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -17,13 +17,13 @@ pub struct MatrixRow {
     pub bdf: Bdf,
     /// What it is.
     pub kind: DeviceKind,
-    /// Pcpus of its node; only for GPUs, as in the tool that people know.
+    /// Pcpus of its node; only for GPUs, as in `nvidia-smi topo -m`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_affinity: Option<CpuSet>,
     /// Its node; only for GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_affinity: Option<NodeId>,
-    /// Whether the record names no node of it, so that it may be nearer to others than `SYS` says.
+    /// Whether its node is not recorded, so that it may be nearer to others than `SYS` says.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub node_unknown: bool,
 }

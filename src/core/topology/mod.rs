@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// What a host is, apart from its processors and devices.
+/// Properties of a host other than its processors and devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -53,7 +53,7 @@ pub struct Machine {
     /// Product, from DMI `product_name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
-    /// Architecture as `uname -m` prints it, where it is known.
+    /// Architecture as `uname -m` prints it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// `vendor_id` of /proc/cpuinfo: `GenuineIntel`, `AuthenticAMD`.
@@ -68,26 +68,25 @@ pub struct Machine {
     /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_arguments: Vec<String>,
-    /// Kernel release, as `uname -r` prints it, where it is known.
+    /// Kernel release as `uname -r` prints it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
-    /// Mounted file systems of huge pages: libvirt backs guests only with pages of a size that one is mounted for. None:
-    /// not known.
+    /// Mounted hugetlbfs: libvirt backs guests only with page sizes that have one. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugetlbfs: Option<Vec<HugetlbMount>>,
     /// Whether automatic NUMA balancing is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_balancing: Option<bool>,
-    /// Settings of the kernel that weaken what the IOMMU isolates. None: not known.
+    /// Kernel settings that weaken IOMMU isolation. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// Memory of the machine that none of its nodes shows, where that is much.
+    /// Memory of the machine that no node reports, if it is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,
-    /// Whether the guests of the host trust each other, as its admin has said; none: nothing was said.
+    /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Host name; only where the admin asked for identifying data.
+    /// Host name; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
 }
@@ -121,7 +120,7 @@ pub struct Parts {
     /// NVLink and NVSwitch.
     #[serde(default)]
     pub fabric: Fabric,
-    /// What could not be read or contradicts itself, for people; a host with notes is still usable.
+    /// Unreadable and contradictory data, for people; a host with notes is still usable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

@@ -13,7 +13,7 @@ pub struct HugePagePool {
     pub page_kib: MemSize,
     /// Pages in the pool.
     pub total: u64,
-    /// Pages that nobody uses.
+    /// Free pages.
     pub free: u64,
     /// Pages of the pool beyond the number that was set: the kernel drops each when it is no longer used.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -38,7 +38,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A file system of huge pages that is mounted.
+/// A mounted hugetlbfs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

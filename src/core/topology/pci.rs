@@ -18,7 +18,7 @@ pub struct Bar {
     /// Whether it is an I/O port range.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub io: bool,
-    /// Whether it may stand above 4 GiB.
+    /// Whether it may be above 4 GiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_64bit: bool,
     /// Whether it is prefetchable.
@@ -31,10 +31,10 @@ pub struct Bar {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Speed in units of 0.1 GT/s (25 is 2.5 GT/s); none where the kernel says "Unknown".
+    /// Speed in units of 0.1 GT/s (25 is 2.5 GT/s); none if the kernel reports "Unknown".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_dgts: Option<u32>,
-    /// Width in lanes; none where the kernel says 0 or 255.
+    /// Width in lanes; none if the kernel reports 0 or 255.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub width: Option<u8>,
 }
@@ -46,9 +46,9 @@ pub struct Link {
 pub enum Sriov {
     /// A physical function.
     Pf {
-        /// VFs that it can have.
+        /// Maximum number of VFs.
         total: u32,
-        /// VFs that it has.
+        /// Number of VFs.
         enabled: u32,
     },
     /// A virtual function.
@@ -69,7 +69,7 @@ pub struct NetFace {
     /// RDMA devices (`mlx5_0`), by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<String>,
-    /// MAC addresses by network device; only where the admin asked for identifying data.
+    /// MAC addresses by network device; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub macs: Vec<String>,
     /// Why the host needs it (default route, member of a bridge or bond); empty: it does not.
@@ -87,14 +87,14 @@ pub struct PciDevice {
     /// The bridge right above it; none below a root complex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Bdf>,
-    /// Root complex it hangs below, as the kernel names it (`pci0000:2b`); none where the record does not tell.
+    /// Root complex above it, by the kernel's name (`pci0000:2b`); none: not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// Class, subclass and programming interface, 24 bits.
     #[serde(with = "hex")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub class: u32,
-    /// Vendor id; 0xffff or 0 where the device does not answer.
+    /// Vendor id; 0xffff or 0 if the device does not respond.
     #[serde(with = "hex")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub vendor: u16,
@@ -110,16 +110,16 @@ pub struct PciDevice {
     #[serde(with = "hex", default)]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub subsystem_device: u16,
-    /// Node as the kernel says it; none for -1.
+    /// Node reported by the kernel; none for -1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
     /// Driver that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// IOMMU group; none where the IOMMU is off.
+    /// IOMMU group; none if the IOMMU is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// Base address registers, by number; empty where the record has none.
+    /// Base address registers, by number; empty if the record has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bars: Vec<Bar>,
     /// Link now.
@@ -137,20 +137,21 @@ pub struct PciDevice {
     /// Its network and RDMA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<NetFace>,
-    /// Whether the firmware and the console show their picture on it (sysfs `boot_vga`).
+    /// Whether the firmware and the console use it as display (sysfs `boot_vga`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub boot_vga: bool,
-    /// A GPU's UUID, as NVIDIA's tools print it; only where the admin asked for identifying data.
+    /// A GPU's UUID, as NVIDIA's tools print it; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
 
-/// What a function is to a planner.
+/// The kind of a function, for the planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// A GPU or an accelerator by the table of vendors, classes and ids; VGA adapters of management controllers are none.
+    /// A GPU or accelerator, by a table of vendors, classes and ids; VGA adapters of management
+    /// controllers do not count.
     Gpu,
     /// NVIDIA, class 0x0680.
     #[serde(rename = "nvswitch")]

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the guests of a host trust each other: what no hardware tells, and nobody guesses.
+/// Whether the guests of a host trust each other, which only the admin can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
-    /// All are of one tenant.
+    /// All guests belong to one tenant.
     OneTenant,
-    /// They are of strangers.
+    /// The guests belong to different tenants.
     Strangers,
 }
 

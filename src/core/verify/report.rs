@@ -3,22 +3,22 @@
 use crate::finding::{self, Rule, Says};
 use serde::Serialize;
 
-/// Which two things differ.
+/// Which two states differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Between {
-    /// What is real is not what the running domain's XML says.
+    /// The real state differs from the running domain's XML.
     Reality,
-    /// What the guest itself sees is not what the running domain's XML says.
+    /// The guest's own view differs from the running domain's XML.
     Guest,
-    /// The host is set so that the guest suffers.
+    /// A host setting harms the guest.
     Host,
-    /// What runs is not the definition that the next start takes.
+    /// The running domain differs from the definition of its next start.
     Pending,
-    /// The definition is not what was asked for when the guest was made.
+    /// The definition differs from what was requested when the guest was created.
     Plan,
-    /// The domain breaks a rule that `check` has, or cannot be read.
+    /// The domain violates a rule of `check`, or cannot be read.
     Rule,
 }
 
@@ -26,13 +26,13 @@ pub enum Between {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Differs {
-    /// Which two things differ.
+    /// Which two states differ.
     pub between: Between,
-    /// What is wrong, with expected and found in it.
+    /// What is wrong, with the expected and the found value.
     pub message: String,
-    /// What should be.
+    /// The value expected.
     pub expected: Option<String>,
-    /// What is.
+    /// The value found.
     pub found: Option<String>,
     /// Where: a path in the XML, a thread, a node, a file.
     pub at: String,

@@ -21,25 +21,25 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// One change of an array, of what is on it, or of a file that speaks of it.
+/// One change of an array, its content, or a file that refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum ArrayStep {
-    /// Replaces a text file, or makes or removes it.
+    /// Replaces, creates or removes a text file.
     ReplaceText {
         /// The file.
         path: PathBuf,
-        /// What it is now; none: it is not there.
+        /// The current value; none: missing.
         before: Option<String>,
         /// What it becomes; none: it goes.
         after: Option<String>,
         /// What that does, in words.
         what: String,
-        /// Whether systemd makes units of it, which are made again.
+        /// Whether systemd generates units from it, which are then regenerated.
         units: bool,
     },
-    /// Takes a file system off its mount point.
+    /// Unmounts a file system.
     Unmount(Mounting),
     /// Mounts a file system.
     Mount(Mounting),
@@ -47,38 +47,39 @@ pub enum ArrayStep {
     Stop(Assembly),
     /// Assembles an array of members that carry its superblocks.
     Assemble(Assembly),
-    /// Adds drives to an array that runs without them; what is on these is lost, and the kernel fills them.
+    /// Adds drives to an array that runs without them; their data is lost, and the kernel
+    /// resynchronizes them.
     Add {
         /// Its device: `/dev/md1`.
         device: String,
         /// Paths of the drives.
         members: Vec<String>,
-        /// What lies on them and may go, a phrase each; none: a journal of a version that did not look,
-        /// and nothing may.
+        /// Content of these that may be destroyed, a phrase each; none: a journal of an older
+        /// version, and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
-        /// UUID of the array, whose own marks are no loss.
+        /// UUID of the array, whose own signatures are not data.
         #[serde(default)]
         uuid: String,
     },
-    /// Makes an array anew; what is on its members is lost.
+    /// Creates an array anew; data on its members is lost.
     Create {
         /// Its device: `/dev/md1`.
         device: String,
         /// What it is to be.
         array: Box<Released>,
-        /// What lies on its members and may go, a phrase each; none: a journal of a version that did not look,
-        /// and nothing may.
+        /// Content of its members that may be destroyed, a phrase each; none: a journal of an older
+        /// version, and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
     },
-    /// Makes a file system; what is on the device is lost.
+    /// Makes a file system; data on the device is lost.
     MakeFileSystem {
         /// The device.
         device: String,
         /// What it is to be.
         file_system: FileSystem,
-        /// UUID of the array that the device is; empty: a journal of a version that did not look.
+        /// UUID of the array; empty in journals of older versions.
         #[serde(default)]
         uuid: String,
     },
@@ -89,7 +90,7 @@ pub enum ArrayStep {
         /// What has to be on it.
         file_system: FileSystem,
     },
-    /// Writes the initramfs of every kernel again, since each has a copy of mdadm.conf; not undone.
+    /// Updates the initramfs of every kernel, which contains a copy of mdadm.conf; not undone.
     UpdateInitramfs,
 }
 
@@ -107,7 +108,7 @@ pub struct Mounting {
     pub options: String,
 }
 
-/// An array with the members that it is assembled of.
+/// An array and its members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Assembly {

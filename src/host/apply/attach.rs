@@ -1,14 +1,14 @@
-//! How a guest that runs is given a disk.
+//! Attaches a disk to a running guest.
 
 use super::StepError;
 use super::domain::row;
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use gpuvm_core::domain::DomainXml;
 
-/// Whether a guest that runs has a disk.
+/// Whether a running guest has a disk.
 fn has(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<bool, StepError> {
     match hypervisor.xml(name, XmlOf::Live) {
-        // It has ended since.
+        // It has been stopped and is gone.
         Err(error) if error.kind == HypervisorErrorKind::NoDomain => Ok(false),
         live => {
             let live = DomainXml::parse(&live?).ok();
@@ -17,7 +17,7 @@ fn has(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<bool, Step
     }
 }
 
-/// Refuses a disk that somebody else has given the guest, so that it is not taken away again as ours.
+/// Refuses a disk that somebody else has attached, so that undoing does not detach it as ours.
 pub(super) fn expects(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -30,7 +30,7 @@ pub(super) fn expects(
     Err(StepError::Taken { path: path.into(), by })
 }
 
-/// Gives a guest a disk, unless it has it, or does not run.
+/// Attaches a disk, unless the guest has it already or is off.
 pub(super) fn disk(
     hypervisor: &dyn Hypervisor,
     name: &str,

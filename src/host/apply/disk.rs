@@ -93,7 +93,7 @@ pub enum DiskError {
     },
 }
 
-/// How much of a disk is taken from its file system at once.
+/// Preallocation of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -101,9 +101,9 @@ pub enum Preallocate {
     /// Nothing.
     #[default]
     None,
-    /// All, as blocks that hold nothing yet.
+    /// All blocks, reserved but not written.
     Reserve,
-    /// All, written with zeros.
+    /// All blocks, written with zeros.
     Full,
 }
 

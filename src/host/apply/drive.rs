@@ -24,18 +24,18 @@ const LOOK_S: u64 = 60;
 /// Time limit of a drive's own format in milliseconds.
 const FORMAT_MS: &str = "14400000";
 
-/// The erasing of a whole drive; there is no way back from it.
+/// The erasure of a whole drive, which is final.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WipeStep {
-    /// Its path, one that stays over boots where it has one.
+    /// Its path, one that is stable across boots if there is one.
     pub path: PathBuf,
-    /// Its size, in bytes, by which another drive in its place is told.
+    /// Its size in bytes, which distinguishes another drive in its place.
     pub bytes: u64,
-    /// What lies on it, a phrase each.
+    /// Its content, a phrase each.
     #[serde(default)]
     pub content: Vec<String>,
-    /// What it is known by, whatever its path leads to by then.
+    /// Its identity, whatever its path leads to later.
     #[serde(default)]
     pub known: Known,
 }

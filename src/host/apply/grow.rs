@@ -1,4 +1,4 @@
-//! How a disk of a domain becomes larger: by its guest, by its pool, or as a file. It never becomes smaller.
+//! Grows a disk of a domain: through its guest, through its pool, or as a file. Never shrinks one.
 
 use super::domain::row;
 use super::step::GrowBy;
@@ -6,7 +6,8 @@ use super::{Observer, Step, StepError, disk};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 
-/// Grows a disk, unless it is as large already. `later`: planned by a run that was killed, so that the guest may be off.
+/// Grows a disk unless it is large enough. `later`: planned by an interrupted run, so that the guest
+/// may have been stopped or started since.
 pub(super) fn disk(
     step: &Step,
     later: bool,
@@ -22,10 +23,10 @@ pub(super) fn disk(
     };
     match by {
         GrowBy::Guest if !runs && later => {
-            observer.note(&format!("domain `{name}` is off by now, and disk `{target}` stays"));
+            observer.note(&format!("domain `{name}` is off by now, so disk `{target}` is not grown"));
             Ok(())
         }
-        GrowBy::Guest if !runs => Err(wrong("it does not run any more").into()),
+        GrowBy::Guest if !runs => Err(wrong("the guest is off by now").into()),
         GrowBy::Guest => {
             let size = hypervisor.disk_size(name, target)?;
             match size.is_some_and(|size| size.capacity_bytes >= *bytes) {
@@ -33,12 +34,12 @@ pub(super) fn disk(
                 false => Ok(hypervisor.grow_disk(name, target, *bytes)?),
             }
         }
-        // What QEMU has open it alone makes larger.
+        // Only QEMU may grow what it has open.
         _ if runs && later => {
-            observer.note(&format!("domain `{name}` runs by now, and disk `{target}` stays"));
+            observer.note(&format!("domain `{name}` runs by now, so disk `{target}` is not grown"));
             Ok(())
         }
-        _ if runs => Err(wrong("it runs, so somebody has started it").into()),
+        _ if runs => Err(wrong("the guest was started meanwhile").into()),
         GrowBy::Volume(volume) => {
             let all = hypervisor.storage().volumes(&volume.pool)?;
             let known = all.iter().find(|known| known.name == volume.name);

@@ -28,7 +28,7 @@ const APPLY_S: u64 = 120;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum HostNetStep {
-    /// Puts a file of netplan's in force until the next boot.
+    /// Applies a netplan file until the next boot.
     Try {
         /// What that does, in words.
         what: String,
@@ -36,29 +36,29 @@ pub enum HostNetStep {
         path: PathBuf,
         /// Its text.
         text: String,
-        /// Its text before; none: it was not there.
+        /// Its text before; none: it did not exist.
         was: Option<String>,
-        /// Network devices that come with it, each before those that stand on it.
+        /// Network devices created with it, each before those on top of it.
         makes: Vec<String>,
-        /// Network devices that go with it, in the same order.
+        /// Network devices removed with it, in the same order.
         takes: Vec<String>,
     },
-    /// Looks whether the host's network is as it is to be; changes nothing.
+    /// Checks that the host's network is as planned; changes nothing.
     Check(Wanted),
     /// Waits until somebody confirms that the host can be reached; changes nothing.
     Await {
         /// The bridge.
         bridge: String,
-        /// How long, in seconds.
+        /// Time in seconds.
         within_s: u64,
     },
-    /// Writes or removes a file of netplan's, without putting it in force.
+    /// Writes or removes a netplan file without applying it.
     Write {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it goes.
+        /// Its text; none: it is removed.
         text: Option<String>,
-        /// Its text before; none: it was not there.
+        /// Its text before; none: it did not exist.
         was: Option<String>,
     },
 }

@@ -46,18 +46,18 @@ pub struct Change {
     pub subject: String,
     /// The hypervisor's URI.
     pub uri: String,
-    /// The process that makes it.
+    /// The process that makes the change.
     pub pid: u32,
-    /// The machine that it is of; none: its version did not say.
+    /// Its machine; none: recorded by an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<machine::Identity>,
-    /// Its random name, by which what it makes is known; empty in those of the version before.
+    /// Its random name, which marks what it creates; empty in journals of older versions.
     #[serde(default)]
     pub id: String,
-    /// The boot of the machine that it is made in; empty in those of the version before.
+    /// Boot ID of the machine; empty in journals of older versions.
     #[serde(default)]
     pub boot: String,
-    /// When, in nanoseconds since 1970; 0 in those of the version before.
+    /// When, in nanoseconds since 1970; 0 in journals of older versions.
     #[serde(default)]
     pub at_ns: u64,
 }

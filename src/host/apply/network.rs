@@ -13,7 +13,7 @@ use std::fmt;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum NetworkStep {
-    /// Defines a network of a name that is free.
+    /// Defines a network with an unused name.
     Define {
         /// Its name.
         name: String,
@@ -29,17 +29,17 @@ pub enum NetworkStep {
         /// The one that it had.
         before: String,
     },
-    /// Takes a network up.
+    /// Starts a network.
     Start {
         /// Its name.
         name: String,
     },
-    /// Takes a network down, and its guests' links with it.
+    /// Stops a network; its guests lose their links.
     Stop {
         /// Its name.
         name: String,
     },
-    /// Sets whether a network comes up with the hypervisor.
+    /// Sets whether a network starts with the hypervisor.
     Autostart {
         /// Its name.
         name: String,
@@ -50,16 +50,16 @@ pub enum NetworkStep {
     Undefine {
         /// Its name.
         name: String,
-        /// Its definition, to put it back when a later step fails.
+        /// Its definition, to restore it if a later step fails.
         xml: String,
     },
-    /// Reads a network back, which has to be what was planned.
+    /// Reads a network back, and compares it with the plan.
     Check {
         /// Its name.
         name: String,
         /// What was planned.
         xml: String,
-        /// Whether it has to be up.
+        /// Whether it must be up.
         active: bool,
     },
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum NicStep {
-    /// Sets the number of virtual functions; where it is another one now, all that are there go first.
+    /// Sets the number of virtual functions; if it changes, all existing ones are removed first.
     SetCount {
         /// The PF.
         pf: Bdf,
@@ -35,7 +35,7 @@ pub enum NicStep {
         /// The number before.
         was: u32,
     },
-    /// Sets whether drivers of the host take virtual functions of a PF that are made from then on.
+    /// Sets whether host drivers bind to new virtual functions of a PF.
     SetAutoprobe {
         /// The PF.
         pf: Bdf,
@@ -44,12 +44,12 @@ pub enum NicStep {
         /// Whether they did.
         was: bool,
     },
-    /// Takes a PF's network device up, without which none of its virtual functions has a link.
+    /// Brings a PF's network device up, without which none of its virtual functions has a link.
     LinkUp {
         /// The network device.
         netdev: String,
     },
-    /// Sets what a PF lets a virtual function do.
+    /// Sets what a PF permits a virtual function.
     SetGuard {
         /// The PF's network device.
         netdev: String,
@@ -59,7 +59,8 @@ pub enum NicStep {
         to: Guard,
         /// What it is.
         was: Guard,
-        /// Whether its guest is gone, so that a function which somebody else has by now is left to him.
+        /// Whether its guest is gone, so that a function that somebody else uses by now is left
+        /// alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },

@@ -23,7 +23,7 @@ struct Made {
     format: u32,
     /// Where it is.
     path: PathBuf,
-    /// Which file it is.
+    /// Identity of the file.
     file: FileId,
     /// The sum of its text.
     sum: Sha256,

@@ -41,11 +41,11 @@ const LOCK: Duration = Duration::from_secs(90);
 pub struct PartitionGpu {
     /// Its module id, by which Fabric Manager knows it.
     pub module: u32,
-    /// Its address, by which libvirt and the kernel do.
+    /// Its address, by which libvirt and the kernel know it.
     pub bdf: Bdf,
 }
 
-/// A partition that is to be activated or deactivated.
+/// A partition to be activated or deactivated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PartitionStep {
@@ -53,7 +53,8 @@ pub struct PartitionStep {
     pub partition: u32,
     /// Its GPUs.
     pub gpus: Vec<PartitionGpu>,
-    /// Modules of it whose GPU is not known, or not on the bus any more; only of one that is to be deactivated.
+    /// Its modules whose GPU is unknown or has left the bus; only for a partition to be
+    /// deactivated.
     #[serde(default, skip_serializing_if = "Modules::is_empty")]
     pub lost: Modules,
     /// GPUs with unknown module id, if some modules are lost: each may be a lost one, so no guest may
@@ -62,10 +63,11 @@ pub struct PartitionStep {
     pub candidates: Vec<Bdf>,
     /// UUID of the domain that it is for, with dashes.
     pub domain: String,
-    /// For vGPU a virtual function of each GPU, in Fabric Manager's order of them.
+    /// For vGPU a virtual function of each GPU, in Fabric Manager's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vfs: Vec<Bdf>,
-    /// Whether a deactivation may be left for later where Fabric Manager does not answer: the guest is off all the same.
+    /// Whether the deactivation may be postponed if Fabric Manager does not answer: the guest is
+    /// off anyway.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_wait: bool,
 }

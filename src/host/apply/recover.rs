@@ -9,16 +9,16 @@ use super::{Aftermath, ApplyError, Left, Observer, Step, StepError, kept};
 use crate::hypervisor::Hypervisor;
 use serde::Serialize;
 
-/// What is done with a change whose run was killed.
+/// What is done with an interrupted change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Only the journal goes: nothing was begun, or everything was done.
+    /// Only the journal is removed: nothing was begun, or everything was done.
     Forget,
     /// What was begun is undone.
     Undo,
-    /// What is missing is done: a step was begun that takes away what does not come back whole.
+    /// The rest is carried out: a step was begun that cannot be reverted completely.
     Finish,
 }
 
@@ -28,9 +28,10 @@ pub enum Way {
 pub struct Recovery {
     /// In which direction.
     pub way: Way,
-    /// The steps that are undone or done, in this order.
+    /// Steps that are undone or done, in order.
     pub steps: Vec<Step>,
-    /// The steps of which something is left as it is, because it is somebody else's by now; known only afterwards.
+    /// Steps that left something as it is, because it belongs to somebody else by now; known only
+    /// afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub handed_over: Vec<Step>,
 }

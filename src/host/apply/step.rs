@@ -30,20 +30,20 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-/// By what a disk of a domain grows.
+/// How a domain's disk is grown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GrowBy {
-    /// The guest, which runs and is told.
+    /// Through the running guest.
     Guest,
-    /// Its pool, while the domain is off.
+    /// Through its pool, while the domain is off.
     Volume(VolumeRef),
-    /// Its file system, while the domain is off.
+    /// As a file, while the domain is off.
     File {
         /// The raw image.
         path: PathBuf,
-        /// Which file it is.
+        /// Identity of the file.
         file: FileId,
         /// Whether the new blocks are reserved.
         reserve: bool,
@@ -58,22 +58,22 @@ pub const LET_GO_S: u64 = 30;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// Makes a directory that is not there; its parent is.
+    /// Creates a missing directory in an existing one.
     CreateDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// Makes a raw image of zeros; never replaces a file.
+    /// Creates a raw image of zeros; never replaces a file.
     CreateDisk {
         /// The file.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// How much of it is taken from the file system at once.
+        /// Its preallocation.
         #[serde(default)]
         preallocate: Preallocate,
     },
-    /// Defines a domain of a name that is free.
+    /// Defines a domain with an unused name.
     DefineDomain {
         /// Its name.
         name: String,
@@ -84,7 +84,7 @@ pub enum Step {
     StartDomain {
         /// Its name.
         name: String,
-        /// Its UUID; none: its version did not say.
+        /// Its UUID; none: recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
@@ -92,38 +92,40 @@ pub enum Step {
     ShutDownDomain {
         /// Its name.
         name: String,
-        /// Its UUID; none: its version did not say.
+        /// Its UUID; none: recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
-        /// Who asks it first; a guest whose agent does not answer is asked by the power button.
+        /// How it is asked first; if its agent does not answer, by the power button.
         #[serde(default)]
         by: AskedBy,
-        /// How long it may take, in seconds.
+        /// Time limit in seconds.
         wait_s: u64,
     },
-    /// Ends a domain as a power cut does; not undone.
+    /// Powers a domain off; not undone.
     EndDomain {
         /// Its name.
         name: String,
-        /// Its UUID; none: its version did not say.
+        /// Its UUID; none: recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
-    /// Removes a domain's definition and its saved state; its NVRAM stays until there is no way back.
+    /// Removes a domain's definition and its saved state; its NVRAM is kept until the removal is
+    /// final.
     UndefineDomain {
         /// Its name.
         name: String,
-        /// Its definition, to put it back when a later step fails.
+        /// Its definition, to restore it if a later step fails.
         xml: String,
     },
-    /// Removes the NVRAM of a domain that is undefined; not undone, so it comes last.
+    /// Removes the NVRAM of an undefined domain; not undone, so it comes last.
     DropNvram {
         /// Its name.
         name: String,
-        /// Its definition, which is put back for a moment: NVRAM goes with a definition only.
+        /// Its definition, which is restored for a moment: NVRAM can only be removed with a
+        /// definition.
         xml: String,
     },
-    /// Changes the definition of a domain; what runs stays as it is.
+    /// Changes the definition of a domain; the running guest is unchanged.
     RedefineDomain {
         /// Its name.
         name: String,
@@ -147,10 +149,10 @@ pub enum Step {
         from: PathBuf,
         /// Where it is to be.
         to: PathBuf,
-        /// Which file it is.
+        /// Identity of the file.
         file: FileId,
     },
-    /// Gives a running guest a disk; the definition stays as it is.
+    /// Attaches a disk to a running guest; the definition is unchanged.
     AttachDisk {
         /// The domain's name.
         name: String,
@@ -159,19 +161,19 @@ pub enum Step {
         /// The disk, as a device of the running guest.
         xml: String,
     },
-    /// Asks a running guest to let go of a disk and waits until it has. The definition stays as it is.
+    /// Asks a running guest to release a disk and waits until it has. The definition is unchanged.
     DetachDisk {
         /// The domain's name.
         name: String,
         /// The disk's path on the host.
         path: String,
-        /// How long it may take, in seconds.
+        /// Time limit in seconds.
         wait_s: u64,
-        /// The disk as it was, which is given back where this is undone; none: it is not undone.
+        /// The disk before, which undoing attaches again; none: not undone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         xml: Option<String>,
     },
-    /// Makes a disk of a domain larger; not undone, since a smaller one would cut off what is on it.
+    /// Grows a domain's disk; not undone, since shrinking it would cut off data.
     GrowDisk {
         /// The domain's name.
         name: String,
@@ -181,19 +183,19 @@ pub enum Step {
         target: String,
         /// Its size afterwards, in bytes.
         bytes: u64,
-        /// By what it grows.
+        /// How it is grown.
         by: GrowBy,
     },
-    /// Removes an image that was made for a domain; not undone, so it comes last.
+    /// Deletes an image created for a domain; not undone, so it comes last.
     DeleteDisk {
         /// The file.
         path: PathBuf,
-        /// Which file it is; none: its version did not say.
+        /// Identity of the file; none: recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<FileId>,
     },
-    /// Gives an address back to a DHCP server of this machine, for a guest that is gone; not undone, because the guest
-    /// asks for one again when it starts.
+    /// Returns an address of a removed guest to a DHCP server of this machine; not undone, because
+    /// the guest requests one again when it starts.
     ReleaseLease {
         /// The server.
         server: Ipv4Addr,
@@ -202,14 +204,14 @@ pub enum Step {
         /// MAC address of the interface that has it.
         mac: String,
     },
-    /// Makes a pool of a name that is free over a directory.
+    /// Creates a pool with an unused name on a directory.
     MakePool {
         /// Its name.
         name: String,
         /// The directory.
         path: PathBuf,
     },
-    /// Makes a volume of a name that is free.
+    /// Creates a volume with an unused name.
     MakeVolume {
         /// Its pool.
         pool: String,
@@ -219,7 +221,7 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<VolumeRef>,
     },
-    /// Makes a volume larger; undone with the volume.
+    /// Grows a volume; undone with the volume.
     GrowVolume {
         /// Its pool.
         pool: String,
@@ -238,12 +240,12 @@ pub enum Step {
         source: PathBuf,
         /// Bytes of the file.
         bytes: u64,
-        /// The sum of the file as it was when the change was planned; none: it was not read then.
+        /// SHA-256 of the file when the change was planned; none: not read then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sha256: Option<Sha256>,
     },
-    /// Refuses a volume that the hypervisor takes for something else than it is meant to be, or whose bytes are not
-    /// those that it was filled with; changes nothing.
+    /// Refuses a volume whose format, as detected by the hypervisor, is not the intended one, or
+    /// whose bytes are not those that were written; changes nothing.
     CheckVolume {
         /// Its pool.
         pool: String,
@@ -251,17 +253,17 @@ pub enum Step {
         name: String,
         /// Its format: `raw`, `qcow2`.
         format: String,
-        /// Size that a guest sees, in bytes.
+        /// Size seen by a guest, in bytes.
         capacity_bytes: u64,
         /// Bytes that it was filled with.
         bytes: u64,
-        /// Their sum.
+        /// Their SHA-256.
         sha256: Sha256,
     },
-    /// Refuses a volume that is not what another disk is, in its own format, and a domain that runs, which may write on
-    /// either; changes nothing.
+    /// Refuses a volume whose content differs from another disk's, and a running domain, which may
+    /// write to either; changes nothing.
     CompareDisk {
-        /// The domain that has one of them.
+        /// The domain that uses one of them.
         domain: String,
         /// The volume's pool.
         pool: String,
@@ -269,7 +271,7 @@ pub enum Step {
         volume: String,
         /// Its format: `raw`, `qcow2`.
         format: String,
-        /// Size that a guest sees, in bytes.
+        /// Size seen by a guest, in bytes.
         capacity_bytes: u64,
         /// The other disk.
         disk: PathBuf,
@@ -278,7 +280,7 @@ pub enum Step {
         /// Whether both are on this machine, so that every byte is compared.
         content: bool,
     },
-    /// Fills a volume with bytes that are nobody else's business; undone with the volume.
+    /// Fills a volume with confidential bytes; undone with the volume.
     SealVolume {
         /// Its pool.
         pool: String,
@@ -288,13 +290,13 @@ pub enum Step {
         #[serde(skip)]
         content: Secret,
     },
-    /// Deletes a volume that was made for a domain; not undone, so it comes last.
+    /// Deletes a volume created for a domain; not undone, so it comes last.
     DeleteVolume {
         /// Its pool.
         pool: String,
         /// Its name.
         name: String,
-        /// Which file it is; none: it is none of this machine, or its version did not say.
+        /// Identity of the file; none: not on this machine, or recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<FileId>,
     },
@@ -302,11 +304,11 @@ pub enum Step {
     BindDevice {
         /// The function.
         bdf: Bdf,
-        /// What it is to be bound to.
+        /// The driver to bind it to.
         to: Binding,
-        /// What it is bound to.
+        /// The driver that it is bound to.
         was: Binding,
-        /// Whether processes that have it open hinder nothing; guests do.
+        /// Whether processes that have it open are ignored; guests never are.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
@@ -314,85 +316,86 @@ pub enum Step {
     ReleaseDevice {
         /// The function.
         bdf: Bdf,
-        /// What it is bound to.
+        /// The driver that it is bound to.
         was: Binding,
-        /// Whether processes that have it open hinder nothing; guests do.
+        /// Whether processes that have it open are ignored; guests never are.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
-    /// Resets a PCI function that nobody uses; not undone.
+    /// Resets an unused PCI function; not undone.
     ResetDevice {
         /// The function.
         bdf: Bdf,
-        /// Whether its guest is gone, so that one which somebody else has by now is left to him.
+        /// Whether its guest is gone, so that a function that somebody else uses by now is left
+        /// alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },
-    /// Writes or removes a file of configuration that is ours alone.
+    /// Writes or removes a configuration file of gpuvm's own.
     SetFile {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it goes.
+        /// Its text; none: it is removed.
         text: Option<String>,
-        /// Its text before; none: it was not there.
+        /// Its text before; none: it did not exist.
         was: Option<String>,
-        /// Whether it is run, as a hook is.
+        /// Whether it is executable, as a hook is.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         program: bool,
-        /// Whether it is kept that it is ours ([`super::ours`]).
+        /// Whether it is recorded as ours ([`super::ours`]).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
     },
-    /// Writes or removes a record of what a domain was, which nobody else may read.
+    /// Writes or removes a record of a domain, readable only by root.
     Remember {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it goes, and its directory with the last one.
+        /// Its text; none: it is removed, and its directory with the last one.
         text: Option<String>,
-        /// Its text before; none: it was not there.
+        /// Its text before; none: it did not exist.
         was: Option<String>,
     },
-    /// Pins a thread of a running guest to other pcpus; its definition stays as it is.
+    /// Pins a thread of a running guest to other pcpus; the definition is unchanged.
     PinThread {
         /// The domain's name.
         name: String,
         /// The thread.
         thread: GuestThread,
-        /// Where it may run.
+        /// The new pcpus.
         pcpus: CpuSet,
-        /// Where it might run before.
+        /// The previous pcpus.
         was: CpuSet,
     },
-    /// Changes settings of a device of a running guest; its definition stays as it is.
+    /// Changes settings of a device of a running guest; the definition is unchanged.
     UpdateDevice {
         /// The domain's name.
         name: String,
         /// The device, for people: "interface 52:54:00:00:00:01".
         device: String,
-        /// The device as it is to be.
+        /// The device afterwards.
         xml: String,
-        /// The device as it was.
+        /// The device before.
         was: String,
     },
-    /// Changes an array, what is on it, or a file that speaks of it.
+    /// Changes an array, its content, or a file that refers to it.
     Array(ArrayStep),
     /// Erases a whole drive; not undone.
     WipeDrive(WipeStep),
     /// Changes a network card with virtual functions.
     Nic(NicStep),
-    /// Changes how many huge pages a node has.
+    /// Changes the number of huge pages of a node.
     SetPages(PagesStep),
-    /// Changes a network of the hypervisor's.
+    /// Changes a libvirt network.
     Network(NetworkStep),
-    /// Changes one place of a text file that is others'.
+    /// Changes one place of a text file that others own.
     EditText(TextStep),
     /// Changes a setting of the kernel.
     Set(SettingStep),
     /// Changes the host's own network.
     HostNet(HostNetStep),
-    /// Has Fabric Manager route the NVLinks of a set of GPUs for a guest that is to start.
+    /// Activates the NVLink partition of a guest that is to start.
     ActivatePartition(PartitionStep),
-    /// Ends that when the guest is off.
+    /// Deactivates the NVLink partition of a guest that is off.
     DeactivatePartition(PartitionStep),
 }
 

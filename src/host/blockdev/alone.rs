@@ -25,14 +25,14 @@ const READ_S: u64 = 10;
 const NUMBERS: [&str; 7] =
     ["wwid", "uuid", "nguid", "eui", "serial", "device/wwid", "device/serial"];
 
-/// What a drive is known by, whatever its name and path are.
+/// The identity of a drive, independent of its name and path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Known {
-    /// What it tells of itself: `serial=S4YNNX0R`.
+    /// Its identification: `serial=S4YNNX0R`.
     #[serde(default)]
     pub numbers: Vec<String>,
-    /// The sum over its first MiB; none: it could not be read.
+    /// Checksum of its first MiB; none: unreadable.
     #[serde(default)]
     pub start: Option<String>,
 }

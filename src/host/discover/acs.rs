@@ -1,27 +1,27 @@
-//! Access Control Services of a PCIe port, as its config space has them: whether what functions below a switch send each other
-//! is sent up to the root complex (PCI Express Base Specification 7.7.11).
+//! Access Control Services of a PCIe port, from its config space: whether peer-to-peer requests below
+//! a switch are redirected to the root complex (PCI Express Base Specification 7.7.11).
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 
-/// Bytes of a function's whole config space.
+/// Size of a function's config space in bytes.
 const CONFIG: usize = 4096;
-/// Where extended capabilities begin; only root reads that far.
+/// Offset of the extended capabilities; only root can read that far.
 const FIRST: usize = 0x100;
-/// The number of the capability.
+/// The ID of the capability.
 const ACS: u16 = 0x000d;
-/// Where its control register is in it.
+/// Offset of its control register.
 const CONTROL: usize = 6;
 /// P2P Request Redirect, in that register.
 const REDIRECT: u16 = 1 << 2;
 
-/// Whether a port redirects requests; none where that cannot be seen, or where it has no such control.
+/// Whether a port redirects requests; none: unreadable, or it has no such control.
 pub fn redirects(root: &FsRoot, port: Bdf) -> Result<Option<bool>, FsError> {
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{port}"))? else { return Ok(None) };
     let config = dir.bytes("config", CONFIG).unwrap_or_default();
     let word = |at: usize| Some(u16::from_le_bytes(config.get(at..at + 2)?.try_into().ok()?));
     let mut at = FIRST;
-    // One that leads back would be followed for ever.
+    // A cyclic list would be followed forever.
     for _ in 0..(CONFIG - FIRST) / 8 {
         let (Some(id), Some(next)) = (word(at), word(at + 2)) else { break };
         if id == ACS {
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(says(&config), Some(true));
         config[0x156] = 0x01;
         assert_eq!(says(&config), Some(false));
-        // What a user sees of it, and a chain that bites its tail or leads nowhere.
+        // What a user can read, and a cyclic and a broken list.
         assert_eq!(says(&config[..64]), None);
         config[0x150] = 0x0e;
         config[0x153] = 0x10;

@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 pub struct Entry {
     /// Where the function was when it was excluded.
     pub bdf: Bdf,
-    /// UUID of the GPU, where the entry was made by it.
+    /// UUID of the GPU, if it was excluded by UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// The admin's reason; may be empty.

@@ -22,9 +22,9 @@ const RAISES: Version = Version(9, 0, 0);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
-    /// The limit that holds.
+    /// The limit in force.
     pub soft: u64,
-    /// The one that it can be raised to.
+    /// The limit that it can be raised to.
     pub hard: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct Daemon {
 pub struct Files {
     /// `max_files` of qemu.conf; none: not set, or 0.
     pub set: Option<u64>,
-    /// Daemons that run.
+    /// Running daemons.
     pub daemons: Vec<Daemon>,
 }
 

@@ -32,10 +32,10 @@ pub struct Released {
     pub level: String,
     /// Version of the superblocks: `1.2`.
     pub metadata: String,
-    /// Layout as mdadm writes it, `left-symmetric`; none where the level has one only.
+    /// Layout in mdadm's words, such as `left-symmetric`; none: the level has only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
-    /// Chunk, in bytes; none where the level has none.
+    /// Chunk size in bytes; none: the level has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<u64>,
     /// Size in bytes.
@@ -53,7 +53,7 @@ pub struct Released {
     pub fstab: Vec<String>,
     /// The file of mdadm's configuration.
     pub mdadm_conf: String,
-    /// Its lines that were commented.
+    /// Its lines that were commented out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub array_lines: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl Released {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Its name below /dev/disk/by-id, which stays when the kernel's changes.
+    /// Its name in /dev/disk/by-id, which stays when the kernel's name changes.
     pub id: String,
     /// The kernel's name when the array was released; for people.
     pub name: String,

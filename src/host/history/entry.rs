@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 pub struct Entry {
     /// The version of the files.
     pub(super) format: u32,
-    /// Which change of this domain it was, from 1.
+    /// Number of the change of this domain, from 1.
     pub number: u32,
     /// The verb: `tune`.
     pub verb: String,
     /// When, in seconds since 1970, UTC.
     pub at_s: u64,
-    /// The boot of the machine that it was made in, with which huge pages end.
+    /// Boot ID of the machine when it was made: huge pages do not outlive a boot.
     pub boot: String,
     /// The hypervisor's URI.
     pub uri: String,
@@ -28,9 +28,9 @@ pub struct Entry {
     pub what: Vec<String>,
     /// The definition before.
     pub before: String,
-    /// The definition after, as the hypervisor gave it back; none: it was not read.
+    /// The definition afterwards, as read back from the hypervisor; none: not read.
     pub after: Option<String>,
-    /// What was changed beside the definition, in this order.
+    /// What was changed besides the definition, in order.
     pub steps: Vec<Step>,
 }
 
@@ -88,9 +88,7 @@ impl Entry {
         self.steps.iter().filter_map(|step| match step {
             Step::GrowDisk { target, bytes, .. } => {
                 let size = MemSize::from_kib(bytes / 1024);
-                Some(format!(
-                    "disk `{target}` stays of {size}: a smaller one would cut off what is on it"
-                ))
+                Some(format!("disk `{target}` keeps its size of {size}: shrinking would cut off data"))
             }
             _ => None,
         })

@@ -55,7 +55,7 @@ impl UseKind {
 pub struct Use {
     /// The function.
     pub bdf: Bdf,
-    /// Of what kind.
+    /// Its kind.
     pub kind: UseKind,
     /// Who uses it and how, to be read after "by": `process 312 (python3), which has /dev/nvidia0 open`.
     pub by: String,

@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// What tells machines apart, as a journal keeps it.
+/// The identity of a machine, as recorded in a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Identity {

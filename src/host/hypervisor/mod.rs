@@ -38,7 +38,7 @@ pub enum DomainState {
     Running,
     /// Paused by a user or by an error.
     Paused,
-    /// On its way down.
+    /// Shutting down.
     ShuttingDown,
     /// Off: no process.
     ShutOff,
@@ -69,7 +69,7 @@ pub struct DomainSummary {
     pub uuid: String,
     /// Whether it runs.
     pub state: DomainState,
-    /// Whether its definition outlives it.
+    /// Whether its definition remains when it stops.
     pub persistent: bool,
 }
 
@@ -84,14 +84,14 @@ pub enum XmlOf {
     Live,
 }
 
-/// Whom a guest is asked by to shut down.
+/// How a guest is asked to shut down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AskedBy {
     /// Its agent, which answers whether it will.
     Agent,
-    /// The ACPI power button, which a guest may not hear.
+    /// The ACPI power button, which a guest may ignore.
     #[default]
     PowerButton,
 }
@@ -224,9 +224,9 @@ pub struct Kept {
 /// How large a disk of a domain is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSize {
-    /// Size that the guest sees, in bytes.
+    /// Size seen by the guest, in bytes.
     pub capacity_bytes: u64,
-    /// Bytes that it takes on the host.
+    /// Bytes that it occupies on the host.
     pub allocation_bytes: u64,
 }
 
@@ -317,8 +317,8 @@ pub trait Hypervisor {
     fn attach(&self, name: &str, _device: &str) -> Result<(), HypervisorError> {
         Err(HypervisorError {
             kind: HypervisorErrorKind::Other,
-            doing: format!("give domain `{name}` a device"),
-            message: "this hypervisor gives running guests no devices".to_owned(),
+            doing: format!("attach a device to domain `{name}`"),
+            message: "this hypervisor cannot attach devices to running guests".to_owned(),
         })
     }
     /// How large a disk of a domain is, by its name in the guest; none where that is not told, as of a drive without medium.
@@ -330,7 +330,7 @@ pub trait Hypervisor {
         Err(HypervisorError {
             kind: HypervisorErrorKind::Other,
             doing: format!("grow disk `{target}` of domain `{name}`"),
-            message: "this hypervisor grows no disks of running guests".to_owned(),
+            message: "this hypervisor cannot grow disks of running guests".to_owned(),
         })
     }
     /// Pins a thread of a running guest; the definition of its next start is unchanged.

@@ -15,7 +15,7 @@ pub struct NetworkState {
     pub active: bool,
     /// Whether it comes up with the hypervisor.
     pub autostart: bool,
-    /// Whether its definition outlives it.
+    /// Whether its definition remains when it stops.
     pub persistent: bool,
     /// Its definition: the one that it comes up by next.
     pub xml: String,
@@ -31,7 +31,7 @@ impl NetworkState {
     }
 }
 
-/// An address that a network has given away, for as long as that lasts.
+/// An address that a network has leased, until the lease ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkLease {
@@ -39,7 +39,7 @@ pub struct NetworkLease {
     pub mac: String,
     /// The address.
     pub ip: IpAddr,
-    /// The host name that the guest said; none: none.
+    /// Host name reported by the guest; none: no name.
     pub host_name: Option<String>,
     /// When it ends, in seconds since 1970.
     pub expires_s: u64,

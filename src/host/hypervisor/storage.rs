@@ -37,13 +37,13 @@ pub struct Volume {
     pub path: PathBuf,
     /// Format: `raw`, `qcow2`.
     pub format: String,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub capacity_bytes: u64,
-    /// Bytes that it takes now.
+    /// Bytes that it occupies now.
     pub allocation_bytes: u64,
-    /// The file that it lies over; none: it stands alone.
+    /// Its backing file; none: no backing file.
     pub backing: Option<PathBuf>,
-    /// When its bytes were last written, in nanoseconds since 1970; none where libvirt does not tell.
+    /// When it was last written, in nanoseconds since 1970; none: libvirt does not report it.
     pub modified_ns: Option<u64>,
 }
 
@@ -54,11 +54,11 @@ pub struct VolumeId {
     pub key: String,
     /// Where it is on the hypervisor's machine.
     pub path: PathBuf,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub capacity_bytes: u64,
 }
 
-/// What a new volume is to be.
+/// A volume to be created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewVolume {
@@ -66,11 +66,11 @@ pub struct NewVolume {
     pub name: String,
     /// Format: `raw`, `qcow2`.
     pub format: String,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub capacity_bytes: u64,
-    /// Whether all of it is taken from the pool at once.
+    /// Whether it is preallocated.
     pub preallocated: bool,
-    /// The file that it lies over, with its format; none: it stands alone.
+    /// Its backing file, with the format of that; none: no backing file.
     pub backing: Option<(PathBuf, String)>,
     /// Permissions, such as 0o600.
     pub mode: u32,

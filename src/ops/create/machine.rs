@@ -1,5 +1,5 @@
-//! What a guest needs of the machine that it runs on, and that libvirt misses only at its definition or its start, after its
-//! disks were copied: KVM, the kernel's side of virtio NICs, networks that are up.
+//! Requirements of a guest on its machine that libvirt checks only when defining or starting it,
+//! after its disks were copied: KVM, vhost-net, networks that are up.
 
 use super::CreateError;
 use crate::domain::guest::VirtType;
@@ -35,13 +35,13 @@ pub(super) fn without_vhost(xml: &DomainXml, root: &FsRoot) -> Option<&'static s
     )
 }
 
-/// The networks that the NICs of a definition are on.
+/// Returns the networks of the NICs of a definition.
 pub(super) fn networks_of(xml: &DomainXml) -> Vec<String> {
     let network = |nic: Element<'_>| Some(nic.child("source")?.attr("network")?.into_owned());
     nics(xml).filter_map(network).collect()
 }
 
-/// The NICs of a definition.
+/// Returns the NICs of a definition.
 fn nics(xml: &DomainXml) -> impl Iterator<Item = Element<'_>> {
     xml.root().child("devices").into_iter().flat_map(|devices| devices.children("interface"))
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// The code of a refusal; none: it is none.
+    /// The code of a refusal; none: not refused.
     fn code(answer: Result<()>) -> Option<&'static str> {
         answer.err().map(|error: Error| error.refusal().expect("a refusal").code)
     }

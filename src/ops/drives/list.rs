@@ -10,22 +10,22 @@ use crate::topology::{DeviceKind, Drive, Topology};
 use crate::words::natural;
 use serde::Serialize;
 
-/// What a drive or partition is for now.
+/// The current role of a drive or partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DriveRole {
-    /// The host does not come up without it.
+    /// The host does not boot without it.
     System,
     /// The host has data on it, or uses it otherwise.
     Host,
-    /// A guest has it.
+    /// A guest uses it.
     Guest,
-    /// Nobody uses it, and data lies on it: only its address or id takes it, never a number.
+    /// Unused, but with data: taken only by address or id, never by number.
     Data,
-    /// Nobody is known to use it, and what lies on it could not be read.
+    /// It has no known user, and its content could not be read.
     Unknown,
-    /// Nobody uses it, and it is blank, or a recorded host does not tell.
+    /// Unused, and blank, or of unknown content on a recorded host.
     Free,
 }
 
@@ -61,15 +61,15 @@ impl DriveRole {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedDrive {
-    /// The kernel's name; none: the function is bound to no driver of the host that makes a drive of it.
+    /// The kernel's name; none: the function has no host driver that provides a drive.
     pub name: Option<String>,
-    /// Its names below /dev/disk/by-id, the one that is used first.
+    /// Its names in /dev/disk/by-id, the preferred one first.
     pub ids: Vec<String>,
-    /// PCI function that it hangs on.
+    /// PCI function that it is attached to.
     pub bdf: Option<Bdf>,
     /// Node.
     pub node: Option<NodeId>,
-    /// Upstream port of the PCIe switch that it is below.
+    /// Upstream port of the PCIe switch above it.
     pub switch: Option<Bdf>,
     /// Size.
     pub bytes: Option<u64>,
@@ -77,13 +77,14 @@ pub struct ListedDrive {
     pub model: Option<String>,
     /// What it is for.
     pub role: DriveRole,
-    /// Ways in which it can be given to a guest as it is: `pci`, `disk`.
+    /// Ways to give it to a guest as it is: `pci`, `disk`.
     pub give: Vec<&'static str>,
     /// Who uses it, or a part of it, and for what.
     pub used_by: Vec<Reason>,
-    /// What lies on it and on its partitions, a phrase each; empty: it is blank, used, or on a recorded host.
+    /// Content of the drive and its partitions, a phrase each; empty: blank, in use, or on a
+    /// recorded host.
     pub content: Vec<String>,
-    /// Why it cannot be given as a PCI function, where it is not used.
+    /// Why it cannot be given as a PCI function although unused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_blocked: Option<String>,
     /// Partitions.
@@ -102,11 +103,11 @@ pub struct ListedPartition {
     pub bytes: u64,
     /// What it is for.
     pub role: DriveRole,
-    /// `partition`, where it can be given to a guest as it is.
+    /// `partition`, if it can be given to a guest as it is.
     pub give: Vec<&'static str>,
     /// Who uses it, and for what.
     pub used_by: Vec<Reason>,
-    /// What lies on it.
+    /// Its content.
     pub content: Vec<String>,
 }
 

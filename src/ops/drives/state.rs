@@ -33,7 +33,7 @@ pub enum Reason {
         #[serde(flatten)]
         used: DriveUse,
     },
-    /// A domain has it, or a part of it, as a disk.
+    /// A domain uses it, or a part of it, as a disk.
     Disk {
         /// The domain.
         domain: String,

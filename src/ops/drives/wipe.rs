@@ -17,13 +17,13 @@ use crate::world::World;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// A drive that is erased.
+/// A drive to be erased.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wiped {
     /// The kernel's name.
     pub name: String,
-    /// The path that it was erased by.
+    /// The path under which it was erased.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,

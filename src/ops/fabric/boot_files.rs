@@ -62,7 +62,7 @@ pub struct FabricFile {
     pub path: &'static str,
     /// Its text.
     pub text: String,
-    /// Whether it is there with this text.
+    /// Whether it exists with this text.
     pub installed: bool,
 }
 

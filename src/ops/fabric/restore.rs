@@ -46,7 +46,7 @@ pub struct Restoring {
     pub boot: bool,
 }
 
-/// How Fabric Manager has started.
+/// The mode in which Fabric Manager started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -63,7 +63,7 @@ pub enum StartMode {
 pub struct Unrestored {
     /// The guest.
     pub domain: Domain,
-    /// Its partition; none: which one is not known.
+    /// Its partition; none: unknown.
     pub partition: Option<u32>,
     /// Why it is not active.
     pub why: String,
@@ -75,9 +75,9 @@ pub struct Unrestored {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {
-    /// How Fabric Manager has started; none: NVSwitches of this host are not shared.
+    /// The mode in which Fabric Manager started; none: NVSwitches of this host are not shared.
     pub mode: Option<StartMode>,
-    /// Numbers of the partitions that it is told of, or that are activated.
+    /// Numbers of the partitions that are reported to it, or activated.
     pub partitions: Vec<u32>,
     /// Running guests whose partition is not known or not free: they have no NVLink.
     pub unplaced: Vec<Domain>,

@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 pub struct HostBridgeRow {
     /// Its name.
     pub name: String,
-    /// Whether it is up; none: it is not there.
+    /// Whether it is up; none: it does not exist.
     pub up: Option<bool>,
     /// Its ports.
     pub ports: Vec<BridgePort>,
-    /// Largest packet, in bytes.
+    /// MTU in bytes.
     pub mtu: Option<u32>,
     /// The host's addresses on it.
     pub addresses: Vec<HostIp>,
-    /// Whether the host's default route goes by it.
+    /// Whether the host's default route uses it.
     pub default_route: bool,
-    /// The file that makes it, where that is ours.
+    /// The file that creates it, if that is ours.
     pub file: Option<PathBuf>,
-    /// Whether that file is kept; one that is not is forgotten at the next boot.
+    /// Whether that file persists; otherwise it is lost at the next boot.
     pub kept: bool,
-    /// Seconds that are left to confirm it; none: it does not wait.
+    /// Seconds left to confirm it; none: it does not wait.
     pub confirm_within_s: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub struct HostBridgeRow {
 pub struct BridgePort {
     /// Its name.
     pub name: String,
-    /// The NICs under it, where it is a bond, or what it stands on.
+    /// The NICs of a bond, or the device below it.
     pub over: Vec<String>,
 }
 

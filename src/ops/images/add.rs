@@ -32,11 +32,11 @@ pub struct Added {
     pub volume: String,
     /// Its format.
     pub format: Format,
-    /// Size that a guest sees, in bytes.
+    /// Size seen by a guest, in bytes.
     pub virtual_bytes: u64,
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Their sum.
+    /// Their SHA-256.
     pub sha256: Sha256,
     /// Who had said that sum before.
     pub verified: Word,

@@ -13,9 +13,9 @@ pub struct UsedImage {
     /// The image.
     #[serde(flatten)]
     pub image: Image,
-    /// Domains that have it as a disk or below one, by name.
+    /// Names of the domains that use it as a disk or as a backing file.
     pub domains: Vec<String>,
-    /// Volumes that lie over it, as `pool/volume`.
+    /// Volumes backed by it, as `pool/volume`.
     pub volumes: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub struct AddImage {
     pub pool: String,
 }
 
-/// Who says which sum the image has to have.
+/// Source of the expected sum of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

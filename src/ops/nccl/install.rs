@@ -20,13 +20,14 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum State {
-    /// It is as it has to be.
+    /// It is as required.
     Same,
-    /// It is not there.
+    /// Missing.
     Missing,
     /// It is another one.
     Differs,
-    /// It is gpuvm's, and must not be there: NVIDIA's daemon would write over the file through the link that it makes.
+    /// It is gpuvm's and must be removed: NVIDIA's daemon would overwrite the file through the link
+    /// that it creates.
     Unwanted,
 }
 
@@ -38,10 +39,10 @@ pub struct Placed {
     pub path: &'static str,
     /// What it was before anything was done.
     pub state: State,
-    /// Where what was there and not gpuvm's is kept; none: nothing was.
+    /// Where a file that was not gpuvm's is kept; none: there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
-    /// The file that is edited where this path is a link.
+    /// The file that is edited if this path is a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leads_to: Option<String>,
 }
@@ -56,7 +57,7 @@ pub struct Installed {
     pub needed: bool,
     /// The file, and what NCCL finds it by.
     pub files: Vec<Placed>,
-    /// Another file that NCCL takes in place of this one.
+    /// Another file that NCCL uses instead of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overruled_by: Option<String>,
     /// The file of the guest that names it.
@@ -66,7 +67,7 @@ pub struct Installed {
     pub found: bool,
     /// Whether something was written.
     pub written: bool,
-    /// What to do where it does not.
+    /// What to do if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

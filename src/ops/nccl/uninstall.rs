@@ -12,19 +12,19 @@ use gpuvm_core::nccl::place::{
 };
 use serde::Serialize;
 
-/// What becomes of a file of the guest.
+/// What happens to a file of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Removal {
-    /// It goes; of NCCL's settings the line that names the file.
+    /// Removed; of NCCL's settings only the line that names the file.
     Removed,
-    /// It is not there; NCCL's settings do not name the file.
+    /// Missing; NCCL's settings do not name the file.
     Absent,
-    /// gpuvm wrote it, and somebody has changed it since: it stays.
+    /// Written by gpuvm and changed since; it is kept.
     Changed,
-    /// It is not gpuvm's: it stays.
+    /// Not gpuvm's; it is kept.
     Foreign,
 }
 
@@ -34,9 +34,9 @@ pub enum Removal {
 pub struct RemovedFile {
     /// Its path.
     pub path: &'static str,
-    /// What becomes of it.
+    /// What happens to it.
     pub state: Removal,
-    /// What was there before gpuvm and comes back, by the name under which it was kept.
+    /// Files from before gpuvm that are restored, by the name under which they were kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back: Option<String>,
 }

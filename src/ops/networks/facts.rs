@@ -8,7 +8,7 @@ use crate::network::{Network, Reach};
 use crate::world::World;
 use serde::Serialize;
 
-/// A network among all.
+/// A network of a list.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkRow {
@@ -17,13 +17,13 @@ pub struct NetworkRow {
     pub network: Network,
     /// Whether it is up.
     pub active: bool,
-    /// Whether it comes up with libvirt.
+    /// Whether it starts with libvirt.
     pub autostart: bool,
-    /// Whether its definition outlives it.
+    /// Whether its definition remains when it stops.
     pub persistent: bool,
     /// The interfaces on it.
     pub guests: Vec<GuestNic>,
-    /// Addresses that it has given away now.
+    /// Addresses that are leased now.
     pub leases: usize,
 }
 
@@ -36,11 +36,11 @@ pub struct NetworkShown {
     pub network: Network,
     /// Whether it is up.
     pub active: bool,
-    /// Whether it comes up with libvirt.
+    /// Whether it starts with libvirt.
     pub autostart: bool,
-    /// Whether its definition outlives it.
+    /// Whether its definition remains when it stops.
     pub persistent: bool,
-    /// Addresses that it has given away now.
+    /// Addresses that are leased now.
     pub leases: Vec<NetworkLease>,
     /// The interfaces on it.
     pub guests: Vec<GuestNic>,

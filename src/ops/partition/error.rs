@@ -39,8 +39,8 @@ pub enum FabricError {
     },
     /// The versions of Fabric Manager and of the host's driver differ.
     #[error(
-        "Fabric Manager is of version {manager}, and the driver of this host of {driver}: guests get NVLink only where \
-         both are of one version"
+        "Fabric Manager has version {manager}, and the driver of this host has {driver}: guests get NVLink only if they \
+         match"
     )]
     #[strum(to_string = "fabric-versions")]
     Versions {
@@ -51,8 +51,7 @@ pub enum FabricError {
     },
     /// The versions of Fabric Manager and its client library differ.
     #[error(
-        "Fabric Manager is of version {manager}, and its client library libnvfm of {library}: both are to be of one \
-         version"
+        "Fabric Manager has version {manager}, and its client library libnvfm has {library}: they must match"
     )]
     #[strum(to_string = "fabric-library-version")]
     LibraryVersion {

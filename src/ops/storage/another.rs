@@ -1,4 +1,4 @@
-//! A disk more for a guest that is there: with the guards of a new guest's disks.
+//! A disk for an existing guest, with the checks of a new guest's disks.
 
 use super::existing::existing_disk;
 use super::request::{NewDisk, StorageRequest};
@@ -27,7 +27,7 @@ pub struct Owner<'a> {
     pub devices: &'a [Bdf],
 }
 
-/// Plans one disk; what makes it, where it is new.
+/// Plans one disk, with the steps that create it if it is new.
 pub fn another(
     wanted: &NewDisk,
     owner: Owner<'_>,
@@ -70,7 +70,7 @@ pub fn another(
     Ok(disks)
 }
 
-/// Adds a volume that is there.
+/// Adds an existing volume.
 fn existing_volume(
     volume: &VolumeRef,
     hypervisor: &dyn Hypervisor,
@@ -102,7 +102,7 @@ fn existing_volume(
     Ok(())
 }
 
-/// The names that a new image may have, in order.
+/// Returns the possible names of a new image, in order.
 fn names(owner: Owner<'_>) -> impl Iterator<Item = String> {
     let stem = format!("{}-{}", owner.name, owner.target);
     let numbered = stem.clone();
@@ -110,7 +110,8 @@ fn names(owner: Owner<'_>) -> impl Iterator<Item = String> {
     std::iter::once(format!("{stem}.raw")).chain(numbered)
 }
 
-/// Refuses a new disk all of which is taken at once from a place that has less. In parentheses: bytes that are free, and all.
+/// Refuses a preallocated disk that is larger than the free space. In parentheses: free and total
+/// bytes.
 fn refuse_too_large(
     bytes: u64,
     preallocate: Preallocate,
@@ -192,7 +193,7 @@ fn volume(
     Ok(())
 }
 
-/// A new raw image. What was taken at once stays taken: the first thing that mkfs does is to discard all of a disk.
+/// Makes a new raw image. Preallocated blocks are kept: mkfs begins by discarding the whole disk.
 fn new_disk(path: &str, preallocate: Preallocate) -> Disk {
     let mut disk = Disk::new(path, DiskFormat::Raw, DiskKind::File);
     disk.keeps_blocks = preallocate != Preallocate::None;

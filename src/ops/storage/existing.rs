@@ -41,7 +41,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => {
-                "only an image or a device that is there is taken as it is; with a size instead a new disk is made"
+                "name an existing image or device, or give a size for a new disk"
             }
             _ => "",
         };
@@ -61,7 +61,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         disks.losses.extend(remains(path));
     } else if let Some(why) = of_host(path, false, false)? {
         return Err(StorageError::OfHost { at: at.to_string(), why: why.to_string() }
-            .hint("an image is taken, such as those in /var/lib/libvirt/images, or a device"));
+            .hint("use an image, such as those in /var/lib/libvirt/images, or a device"));
     }
     let mut disk = match kind {
         DiskKind::Block => File::open(path).map_err(failed)?,

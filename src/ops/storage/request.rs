@@ -72,7 +72,7 @@ pub enum NewDisk {
         dir: Option<PathBuf>,
         /// The pool.
         pool: String,
-        /// How much of it is taken at once.
+        /// Its preallocation.
         preallocate: Preallocate,
     },
     /// A whole drive, by a name of /dev/disk/by-id.

@@ -8,7 +8,7 @@ use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT, is_said};
 use gpuvm_core::tune::{Change, TuneError, Tuned};
 use serde::Serialize;
 
-/// What is said of one domain.
+/// The result for one domain.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TunedDomain {
@@ -16,25 +16,25 @@ pub struct TunedDomain {
     pub name: String,
     /// Whether something is different.
     pub changed: bool,
-    /// Whether it runs, so that what is different waits for its next start.
+    /// Whether it is running, so that differences take effect at its next start.
     pub waits_for_start: bool,
     /// With --live: the parts of the definition that wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Vec<String>>,
-    /// What is changed on the host for it, and of what runs, in words.
+    /// Changes on the host and of the running guest, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// What is left of what was before, and how that goes.
+    /// What is left from before, and how to remove it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stays: Vec<String>,
-    /// What was asked for and is not done, and why.
+    /// What was requested and not done, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undone: Option<String>,
-    /// What is different.
+    /// The differences.
     pub changes: Vec<Change>,
     /// What is a compromise; with --explain every reason.
     pub reasons: Vec<Reason>,
-    /// What our checker finds in it then.
+    /// What `check` finds in it afterwards.
     pub findings: Vec<Finding>,
     /// Why it cannot be tuned; none: it can.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,15 +4,15 @@ use super::Verified;
 use gpuvm_core::verify::Finding;
 use serde::Serialize;
 
-/// What has changed of one domain since it was last compared.
+/// Changes of one domain since the last comparison.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed {
     /// Name of the domain.
     pub domain: String,
-    /// What differs now and did not.
+    /// New differences.
     pub appeared: Vec<Finding>,
-    /// What differed and does not now.
+    /// Differences that are gone.
     pub gone: Vec<Finding>,
 }
 

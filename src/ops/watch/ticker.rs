@@ -1,5 +1,5 @@
-//! What is told while a step waits for libvirt, by a thread of its own: how far QEMU is with a guest's memory, how far a file
-//! has grown.
+//! Reports progress from a separate thread while a step waits for libvirt: how much of a guest's
+//! memory QEMU has preallocated, or how far a file has grown.
 
 use crate::discover::process::{self, Filling};
 use crate::fsroot::FsRoot;
@@ -10,23 +10,23 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks.
+/// Interval between two reports.
 const STEP: Duration = Duration::from_millis(500);
-/// From when on it is said beforehand how long something takes.
+/// The shortest duration that is announced.
 const LONG: Duration = Duration::from_secs(10);
 
-/// A thread that tells until this is dropped.
+/// A thread that reports until this is dropped.
 pub struct Ticker {
-    /// Whether it ends, and who is woken then.
+    /// Whether to end, and the condition to wake it.
     ends: Arc<(Mutex<bool>, Condvar)>,
-    /// It.
+    /// The thread.
     thread: Option<JoinHandle<()>>,
-    /// Who is told that what was long is over.
+    /// The reporter.
     reporter: Arc<dyn Reporter>,
 }
 
 impl Ticker {
-    /// Tells what is seen, bytes that are through of so many, until this is dropped.
+    /// Reports what `look` returns, bytes done and all bytes, until this is dropped.
     pub fn new(
         reporter: &Arc<dyn Reporter>,
         mut look: impl FnMut() -> Option<(u64, u64)> + Send + 'static,
@@ -47,12 +47,12 @@ impl Ticker {
                 }
             }
         };
-        // Without a thread nothing is told, and all is done.
+        // Without a thread nothing is reported; the step is carried out anyway.
         let thread = std::thread::Builder::new().spawn(tick).ok();
         Ticker { ends, thread, reporter: Arc::clone(reporter) }
     }
 
-    /// Tells how far the memory of a guest is that starts; none: its files cannot be read.
+    /// Reports the memory of a starting guest; none: its files cannot be read.
     pub fn of_start(reporter: &Arc<dyn Reporter>, uuid: String) -> Option<Ticker> {
         let root = FsRoot::live().ok()?;
         let (teller, mut is_told) = (Arc::clone(reporter), false);
@@ -65,7 +65,7 @@ impl Ticker {
         }))
     }
 
-    /// Tells how far a file has grown that will take so many bytes.
+    /// Reports the growth of a file to this many bytes.
     pub fn of_file(reporter: &Arc<dyn Reporter>, path: &Path, of: u64) -> Ticker {
         let path = path.to_owned();
         Ticker::new(reporter, move || {
@@ -80,14 +80,14 @@ impl Drop for Ticker {
         *self.ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.ends.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Whatever went wrong in it was of the telling alone.
+            // An error in it concerns the report only.
             let _ = thread.join();
         }
         self.reporter.bytes(0, 0);
     }
 }
 
-/// How long the filling of a guest's memory takes, in words.
+/// Announces how long preallocating a guest's memory takes.
 fn forecast(found: &Filling) -> String {
     let pages = if found.huge { "huge" } else { "normal" };
     let seconds = found.estimate().as_secs();
@@ -95,7 +95,7 @@ fn forecast(found: &Filling) -> String {
         0 => format!("{seconds} s"),
         minutes => format!("{minutes} min {} s", seconds % 60),
     };
-    format!("filling {} of memory in {pages} pages takes about {time}", found.of)
+    format!("preallocating {} of memory in {pages} pages takes about {time}", found.of)
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     use std::io;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Somebody who notes bytes.
+    /// A reporter that records bytes.
     struct Notes(Mutex<Sender<(u64, u64)>>);
 
     impl Reporter for Notes {
@@ -143,7 +143,7 @@ mod tests {
     fn a_forecast_has_its_pages_and_its_time() {
         let of = MemSize::from_gib(1400);
         let found = Filling { through: MemSize::default(), of, huge: true };
-        let said = "filling 1.4 TiB of memory in huge pages takes about 2 min 22 s";
+        let said = "preallocating 1.4 TiB of memory in huge pages takes about 2 min 22 s";
         assert_eq!(forecast(&found), said);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It lets packets pass; a warning may stand there.
+    /// It passes packets, possibly with a warning.
     Ok,
     /// It does not.
     Broken,
@@ -22,9 +22,9 @@ pub enum Verdict {
 pub struct OfHop {
     /// What it is about: `the tap is`.
     pub what: String,
-    /// What should be.
+    /// The value expected.
     pub expected: String,
-    /// What is.
+    /// The value found.
     pub found: String,
     /// Where.
     pub at: String,
@@ -97,7 +97,7 @@ pub struct Diagnosis {
     pub mac: String,
     /// The hops from the guest to the host's NIC.
     pub hops: Vec<Hop>,
-    /// What is so by design, and no fault.
+    /// Facts that are by design, not faults.
     pub notes: Vec<String>,
 }
 

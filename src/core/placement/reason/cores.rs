@@ -233,7 +233,7 @@ impl fmt::Display for CoreReason {
                 let rule = match rule {
                     _ if *is_asked => "as asked for",
                     Profile::Share | Profile::Near => "as a pinned guest would have",
-                    Profile::NvidiaVm => "as the replaced tool gave",
+                    Profile::NvidiaVm => "as `nvidia-vm` gives",
                 };
                 let vcpus = count(*vcpus, "vCPU");
                 write!(f, "{vcpus}, {rule}; not pinned: they float over the {pcpus} pcpus")
@@ -324,7 +324,7 @@ impl CoreReason {
             CoreReason::ThreadOrder => f.write_str(
                 "first threads of all cores first, as asked for: the guest does not see which vCPUs share a core",
             ),
-            CoreReason::EmulatorFree => f.write_str("not pinned, as the replaced tool left it"),
+            CoreReason::EmulatorFree => f.write_str("not pinned, as in `nvidia-vm`"),
             CoreReason::EmulatorCore { pcpus, node } => write!(
                 f,
                 "pcpus {pcpus}, the last core of the guest's on node {node}, so that no vCPU waits for emulator or \

@@ -90,9 +90,9 @@ impl fmt::Display for IsolationReason {
                 "no NVSwitch is handed out: isolated on NVLink as long as no other guest holds one",
             ),
             IsolationReason::LinksStayOn => f.write_str(
-                "not isolated on NVLink: from H100 on NVLinks of a guest with some of the board's GPUs stay on, and CUDA \
-                 ends with error 802 there, unless they are blocked, which gpuvm does not do and QEMU's resets lift; with \
-                 FABRIC_MODE=1 in fabricmanager.cfg (shared NVSwitches) such guests have their own",
+                "not isolated on NVLink: on H100 and later the NVLinks of a guest with some of the board's GPUs stay on, and \
+                 CUDA fails with error 802 there; gpuvm does not block them, since QEMU's resets lift the block; with \
+                 FABRIC_MODE=1 in fabricmanager.cfg (shared NVSwitches) such guests are isolated",
             ),
             IsolationReason::NoBridge { functions } => {
                 f.write_str("no NVLink in the guest: its NVSwitches are behind a ConnectX-7 bridge, ")?;

@@ -68,7 +68,7 @@ pub enum Topic {
     MemoryNodes,
     /// Pools of huge pages.
     HugePages,
-    /// Mounts of huge pages.
+    /// Mounted hugetlbfs.
     Hugetlbfs,
     /// Guest PCIe tree.
     Pcie,

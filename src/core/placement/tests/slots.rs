@@ -58,7 +58,7 @@ fn every_dgx2_slot_has_the_replaced_tools_pins_and_sizes() {
         assert_eq!(pins(&placement), expected, "{count} GPUs from {first}");
         assert_eq!(placement.memory().kib(), 1_516_912_640 * u64::from(count) / 16);
         assert!(placement.emulator_pin.is_empty() && placement.cells.len() == 1);
-        assert!(placement.cells[0].host_nodes.is_empty(), "the replaced tool bound no memory");
+        assert!(placement.cells[0].host_nodes.is_empty(), "nvidia-vm binds no memory");
     }
 }
 

@@ -21,19 +21,20 @@ const DISCARD: u16 = 9;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {
-    /// The bridge that has to be up; none: none has to.
+    /// The bridge that must be up; none: no bridge.
     pub bridge: Option<String>,
-    /// Ports, each with what it has to be a port of.
+    /// Ports, each with the device that it must be a port of.
     pub ports: Vec<(String, String)>,
-    /// The address that the bridge has to have.
+    /// The address that the bridge must have.
     pub address: Option<HostIp>,
     /// Whether the bridge has to have some address.
     pub leased: bool,
     /// The gateway that has to answer on the bridge.
     pub gateway: Option<Ipv4Addr>,
-    /// Whether the host has to have a default route, by the bridge where one is named, whose gateway answers.
+    /// Whether the host must have a default route with a gateway that answers, through the bridge
+    /// if one is named.
     pub default_route: bool,
-    /// How long it may take, in seconds.
+    /// Time limit in seconds.
     pub wait_s: u64,
 }
 

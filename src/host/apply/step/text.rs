@@ -41,10 +41,10 @@ impl fmt::Display for Step {
                 write!(f, "move {} to {}", from.display(), to.display())
             }
             Step::AttachDisk { name, path, .. } => {
-                write!(f, "give running domain `{name}` disk {path}")
+                write!(f, "attach disk {path} to running domain `{name}`")
             }
             Step::DetachDisk { name, path, wait_s, .. } => {
-                write!(f, "take disk {path} away from domain `{name}`, waiting up to {wait_s} s")
+                write!(f, "detach disk {path} from domain `{name}`, waiting up to {wait_s} s")
             }
             Step::GrowDisk { name, target, bytes, by, .. } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));

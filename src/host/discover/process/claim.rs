@@ -1,25 +1,27 @@
-//! Which process runs which domain. libvirt starts each QEMU with `-uuid`, and anybody may start a program with such
-//! arguments: believed is a process that libvirt has written down or put into its own control group, and a QEMU of an account
-//! that libvirt's QEMUs run as. What a process has open is no matter of its arguments: `holders` reads that of all of them.
+//! Which process runs which domain. libvirt starts each QEMU with `-uuid`, but anybody can start a
+//! program with such arguments: accepted are processes with a PID file of libvirt or in its control
+//! group, and QEMUs of an account that libvirt's QEMUs run as. Open devices do not depend on
+//! arguments: `holders` reads those of all processes.
 
 use crate::fsroot::{Dir, FsError, FsRoot};
 use gpuvm_core::verify::tuning::CONF;
 use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the system's libvirt writes the numbers of its QEMU processes, `NAME.pid` each; only root writes there.
+/// The PID files of the system's libvirt, `NAME.pid`; only root can write there.
 const PID_FILES: &str = "run/libvirt/qemu";
-/// Where systemd, or libvirt without it, puts the QEMUs of the system's libvirt. Only root moves a process there.
+/// Control groups of the system libvirt's QEMUs, with and without systemd. Only root can move a
+/// process there.
 const GROUPS: [&str; 2] = ["/machine.slice/machine-qemu", "/machine/qemu-"];
-/// Accounts that packages make for the QEMUs of the system's libvirt.
+/// Accounts that packages create for the QEMUs of the system's libvirt.
 const ACCOUNTS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
-/// Why a process is believed to run the domain that its arguments name.
+/// Why a process is accepted as that of the domain that its arguments name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Proof {
-    /// It is a QEMU of root's, the caller's or an account of libvirt's: libvirt may have lost it.
+    /// It is a QEMU of root, the caller or an account of libvirt: libvirt may have lost track of it.
     Account,
-    /// libvirt keeps its number, or it is in libvirt's control group.
+    /// It has a PID file of libvirt, or is in libvirt's control group.
     Libvirt,
 }
 
@@ -30,16 +32,16 @@ pub struct Claim {
     pub uuid: String,
     /// The process.
     pub pid: u32,
-    /// Why it is believed; none: anybody may have started it.
+    /// Why it is accepted; none: anybody may have started it.
     pub proof: Option<Proof>,
 }
 
-/// The processes that run domains, by the domain's UUID in lower case.
+/// Returns the processes that run domains, by the domain's UUID in lower case.
 pub fn all(root: &FsRoot) -> Result<BTreeMap<String, u32>, FsError> {
     Ok(proven(&claims(root)?))
 }
 
-/// The processes among these that are believed, by UUID. Of several of one UUID it is the one with the better proof.
+/// Returns the accepted processes among these, by UUID; of several the one with the better proof.
 pub fn proven(claims: &[Claim]) -> BTreeMap<String, u32> {
     let mut found: BTreeMap<String, (Proof, u32)> = BTreeMap::new();
     for Claim { uuid, pid, proof } in claims {
@@ -52,12 +54,12 @@ pub fn proven(claims: &[Claim]) -> BTreeMap<String, u32> {
     found.into_iter().map(|(uuid, (_, pid))| (uuid, pid)).collect()
 }
 
-/// All processes whose arguments name a domain, by number.
+/// Returns all processes whose arguments name a domain, by PID.
 pub fn claims(root: &FsRoot) -> Result<Vec<Claim>, FsError> {
     let mut found = Vec::new();
     for name in root.names("proc")? {
         let Ok(pid) = name.parse::<u32>() else { continue };
-        // One may end while it is looked at.
+        // A process may end meanwhile.
         let Ok(Some(dir)) = root.dir(&format!("proc/{name}")) else { continue };
         let arguments = dir.zero_ended("cmdline");
         let Some(pair) = arguments.windows(2).find(|pair| pair[0] == "-uuid") else { continue };
@@ -80,7 +82,7 @@ pub fn claims(root: &FsRoot) -> Result<Vec<Claim>, FsError> {
     Ok(claims)
 }
 
-/// The processes that the system's libvirt has written down.
+/// Returns the PIDs in libvirt's PID files.
 fn written(root: &FsRoot) -> BTreeSet<u32> {
     let names = root.names(PID_FILES).unwrap_or_default();
     let files = names.iter().filter(|name| name.ends_with(".pid"));
@@ -88,21 +90,21 @@ fn written(root: &FsRoot) -> BTreeSet<u32> {
     texts.filter_map(|text| text.trim().parse().ok()).collect()
 }
 
-/// Whether a process is in a control group of libvirt's.
+/// Whether a process is in a control group of libvirt.
 fn is_grouped(process: &Dir<'_>) -> bool {
     let text = process.read_if_any("cgroup").ok().flatten().unwrap_or_default();
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.into_iter().any(|path| GROUPS.iter().any(|group| path.starts_with(group)))
 }
 
-/// Whether a process is a QEMU: its program, or where that may not be seen the name that the kernel gave it by its program.
+/// Whether a process is a QEMU, by its program, or by its kernel name if that is unreadable.
 fn is_qemu(process: &Dir<'_>) -> bool {
     let program = process.link_name("exe").ok().flatten();
     let name = program.or_else(|| process.read_if_any("comm").ok().flatten()).unwrap_or_default();
     name.contains("qemu") || name.starts_with("kvm")
 }
 
-/// Whether the one who started a process, and the one whose rights it has, are among these.
+/// Whether all user IDs of a process are among these.
 fn is_of(process: &Dir<'_>, accounts: &BTreeSet<u32>) -> bool {
     let text = process.read_if_any("status").ok().flatten().unwrap_or_default();
     let Some(line) = text.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
@@ -110,7 +112,8 @@ fn is_of(process: &Dir<'_>, accounts: &BTreeSet<u32>) -> bool {
     ids.len() > 1 && ids.iter().all(|id| id.is_some_and(|id| accounts.contains(&id)))
 }
 
-/// The accounts whose QEMUs are believed: root's, the caller's, those of libvirt's packages and of its configuration.
+/// Returns the accounts whose QEMUs are accepted: root, the caller, those of libvirt's packages and
+/// of its configuration.
 fn accounts(root: &FsRoot) -> BTreeSet<u32> {
     let conf = root.read(CONF).ok().flatten().unwrap_or_default();
     let set = conf.lines().filter_map(|line| {
@@ -118,7 +121,7 @@ fn accounts(root: &FsRoot) -> BTreeSet<u32> {
         Some(value.split('#').next()?.trim().trim_matches('"').to_owned())
     });
     let set: Vec<String> = set.collect();
-    // A number may have a plus sign in front (libvirt's qemu.conf).
+    // A number may begin with a plus sign (libvirt's qemu.conf).
     let numbers = set.iter().filter_map(|user| user.trim_start_matches('+').parse().ok());
     let mut found: BTreeSet<u32> = [0, geteuid().as_raw()].into_iter().chain(numbers).collect();
     let passwd = root.read("etc/passwd").ok().flatten().unwrap_or_default();

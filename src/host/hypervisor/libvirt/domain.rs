@@ -232,7 +232,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
-        let doing = format!("give domain `{name}` a device");
+        let doing = format!("attach a device to domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.attach_device_flags(device, live).map_err(|e| error(&doing, &e))
