@@ -6,7 +6,7 @@ use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
-use crate::error::{Class, Coded, Error, Result, classed};
+use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
 use crate::guest::{find, has_ended};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
@@ -155,7 +155,7 @@ impl Seed {
         let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
         if !summary.persistent {
             return Err(DropSeedError::NoDefinition { name: name.to_string() }
-                .hint("its seed can be taken away when it has ended"));
+                .hint(dump_and_define(name)));
         }
         let (runs, has_guest) = (summary.state.is_active(), summary.state.has_guest());
         let is_held = runs && {

@@ -241,7 +241,7 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
     let line = |Use { bdf, by, .. }: &Use| format!("\n  {bdf} is used by {by}");
     let lines: String = uses.iter().map(line).collect();
     Err(CardError::InUse { pf: pf.to_string(), lines }
-        .hint("every change of their number takes all of them away; end what uses them"))
+        .hint("changing their number removes all of them first; stop what uses them"))
 }
 
 /// The first kernel that binds a function to the driver in `driver_override` although autoprobe is

@@ -243,6 +243,16 @@ fn what_is_taken_or_there_already_is_refused() {
     assert_eq!(code(of(path("b.raw"))), "in-use");
     assert_eq!(code(of("/etc/passwd".into())), "storage-of-host");
     assert_eq!(code(of(path("nosuch"))), "storage-unreadable");
+    let missing = NewDisk::Blank {
+        bytes: BYTES,
+        dir: Some(path("no dir")),
+        pool: "p".into(),
+        preallocate: Preallocate::None,
+    };
+    let error = run_add(&stage, &wanted(missing, false)).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "storage-no-directory");
+    assert!(refusal.hint.starts_with("`mkdir -p '/"), "{}", refusal.hint);
     assert_eq!(code(run_add(&stage, &wanted(blank(), true))), "guest-disk-not-running");
     assert_eq!(code(run_remove(&stage, false, false)), "guest-disk-not-found");
     stage.fake.transient.borrow_mut().insert("a".into());

@@ -135,10 +135,7 @@ fn file(
     disks: &mut Disks,
 ) -> Result<()> {
     let dir = std::path::absolute(dir)?;
-    if !dir.is_dir() {
-        return Err(StorageError::NoDirectory { dir: dir.display().to_string() }
-            .hint("dir=DIR takes a directory that is there"));
-    }
+    room::refuse_missing(&dir)?;
     if let Some(space) = space(&dir) {
         let place = format!("the file system of {}", dir.display());
         refuse_too_large(bytes, preallocate, &place, (space.free, space.total))?;

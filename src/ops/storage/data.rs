@@ -1,7 +1,7 @@
 //! The data disk of a guest, at the place that `nvidia-vm` used: a file below /raid, the host's
 //! data array.
 
-use super::{DataRequest, Disks, Notice, Place, StorageError};
+use super::{DataRequest, Disks, Notice, Place, StorageError, room};
 use crate::apply::{Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::error::{Coded as _, Result, usage};
@@ -121,9 +121,8 @@ fn directory(
 ) -> Result<Option<(PathBuf, Option<Step>)>> {
     if let Some(dir) = &place.wanted.data_dir {
         let dir = std::path::absolute(dir)?;
-        if !place.recorded && !dir.is_dir() {
-            return Err(StorageError::NoDirectory { dir: dir.display().to_string() }
-                .hint("--data-dir takes a directory that is there"));
+        if !place.recorded {
+            room::refuse_missing(&dir)?;
         }
         return Ok(Some((dir, None)));
     }

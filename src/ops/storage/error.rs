@@ -22,7 +22,7 @@ pub enum StorageError {
         path: String,
     },
     /// The directory of the data disk does not exist.
-    #[error("no data disk can be made: {dir} is no directory")]
+    #[error("no disk can be made in {dir}, which is not a directory")]
     NoDirectory {
         /// The directory.
         dir: String,

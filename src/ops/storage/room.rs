@@ -10,6 +10,16 @@ use crate::shell::word;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Refuses a directory for a new disk that does not exist.
+pub(super) fn refuse_missing(dir: &Path) -> Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let dir = dir.display().to_string();
+    let hint = format!("`mkdir -p {}` makes it", word(&dir));
+    Err(StorageError::NoDirectory { dir }.hint(hint))
+}
+
 /// Refuses steps that would create an existing volume, file or directory: left over, or somebody
 /// else's.
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {

@@ -38,7 +38,7 @@ impl Found<'_> {
                     name: self.array.name.clone(),
                     why: used.says(name),
                 }
-                .hint("the host does not come up without it, so it is never released"));
+                .hint("the host does not boot without it, so it is never released"));
             }
         }
         Ok(())
