@@ -675,7 +675,7 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     assert!(out.starts_with("DGX H100: NVSwitches are shared by Fabric Manager"), "{out}");
     // No process of Fabric Manager runs here, although the fake answers.
     assert!(
-        out.contains("not checked: whether Fabric Manager as it runs (version unknown)"),
+        out.contains("not checked: whether the running Fabric Manager (version unknown)"),
         "{out}"
     );
     assert_eq!(
@@ -1525,7 +1525,10 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
     assert_eq!(asks("ensure").0, 0);
     assert_eq!(operations(&machine), ["fmActivateFabricPartition 3"]);
     let (code, out, _) = machine.gpuvm(&["fabric", "show", "-c", &uri], true);
-    assert!(code == 0 && out.contains("not checked: the version of the client library libnvfm"), "{out}");
+    assert!(
+        code == 0 && out.contains("not checked: the version of the client library libnvfm"),
+        "{out}"
+    );
     machine.with_versions("570.1", "570.2");
     assert_eq!(asks("release").0, 0);
     assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 3"]);

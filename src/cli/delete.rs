@@ -18,8 +18,10 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let wanted = Delete { name: name.to_owned(), keep_data: args.keep_data };
     let confirm = if args.yes { Confirm::Given } else { Confirm::Ask };
-    let mut session =
-        Session::begin(cx, Manner { confirm, dry_run: args.change.dry_run, ..manner(&args.change.lock) })?;
+    let mut session = Session::begin(
+        cx,
+        Manner { confirm, dry_run: args.change.dry_run, ..manner(&args.change.lock) },
+    )?;
     if args.change.diff && !args.change.dry_run {
         let hypervisor = cx.hypervisor()?;
         let xml = hypervisor.xml(&find(&*hypervisor, name)?.name, XmlOf::Public)?;

@@ -1,8 +1,6 @@
 //! The disks of a guest: `disk list`, `disk add`, `disk resize`, `disk remove`.
 
-use super::args::{
-    ChangeArgs, DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb, NameArgs,
-};
+use super::args::{ChangeArgs, DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb, NameArgs};
 use super::change::{asking, manner};
 use super::context::Context;
 use super::diff::Diff;

@@ -3,9 +3,8 @@
 use super::args::SetArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
-use super::diff::Diff;
 use super::error::EXIT_DONE;
-use super::tuned::print;
+use super::tuned::{print, print_diffs};
 use crate::apply::Step;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
@@ -22,15 +21,12 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         pages::refuse_elsewhere("set", cx)?;
     }
     let wanted = args.wanted();
-    if args.diff {
+    if args.change.diff {
         let tuning = look(cx, &wanted)?;
-        let diffs = tuning.pairs().map(|(subject, tuned)| {
-            Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
-        });
-        Diff::print_all(&diffs.collect::<Vec<_>>(), cx.output)?;
+        print_diffs(&tuning, cx.output)?;
         return Ok(EXIT_DONE);
     }
-    if args.dry_run {
+    if args.change.dry_run {
         let tuning = look(cx, &wanted)?;
         let changes = tuning.changes("set");
         let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
@@ -40,7 +36,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
         return Ok(EXIT_DONE);
     }
-    let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;
+    let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, false)))?;
     let tuning = session.run(|world| set(world, &wanted))?.change.about;
     for warning in tuning.warnings(cx, args.explain)? {
         cx.output.warning(&warning);

@@ -3,9 +3,8 @@
 use super::args::TuneArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
-use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use super::tuned::print;
+use super::tuned::{print, print_diffs};
 use crate::apply::Step;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
@@ -24,10 +23,7 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let wanted = args.wanted();
     if args.diff {
         let tuning = look(cx, &wanted)?;
-        let diffs = tuning.pairs().map(|(subject, tuned)| {
-            Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
-        });
-        Diff::print_all(&diffs.collect::<Vec<_>>(), cx.output)?;
+        print_diffs(&tuning, cx.output)?;
         return Ok(done(&tuning));
     }
     if args.dry_run || args.check {

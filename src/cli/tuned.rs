@@ -1,8 +1,10 @@
 //! The output of tuned domains, for the verbs that change definitions.
 
+use super::diff::Diff;
 use super::output::Output;
 use crate::apply::Step;
 use crate::tune::Change;
+use gpuvm_ops::tune::Tuning;
 use gpuvm_ops::tune::answer::TunedDomain;
 use serde::Serialize;
 
@@ -15,6 +17,14 @@ pub struct WithSteps<'a> {
     /// The steps.
     #[serde(skip_serializing_if = "<[Step]>::is_empty")]
     steps: &'a [Step],
+}
+
+/// Prints the definitions of tuned domains as diffs.
+pub fn print_diffs(tuning: &Tuning, output: Output) -> std::io::Result<()> {
+    let diffs = tuning.pairs().map(|(subject, tuned)| {
+        Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
+    });
+    Diff::print_all(&diffs.collect::<Vec<_>>(), output)
 }
 
 /// Prints the answer, as JSON of this format; `done`: the changes have been made.

@@ -13,9 +13,11 @@ use gpuvm_ops::undo::{self, Undo, Undone, undo};
 /// Runs the verb.
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
-    let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, args.change.dry_run)))?;
+    let mut session =
+        Session::begin(cx, asking(&args.change.lock, (args.yes, args.change.dry_run)))?;
     refuse_elsewhere("undo", &args.name, cx)?;
-    let (name, force, edited) = (args.name.clone(), args.force, args.change.dry_run || args.change.diff);
+    let (name, force, edited) =
+        (args.name.clone(), args.force, args.change.dry_run || args.change.diff);
     let wanted = Undo { name, force, edited };
     if args.change.diff {
         let about = undo(cx, &wanted)?.about;
@@ -37,8 +39,9 @@ fn tell(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
     cx.output.progress(&format!("{change} of domain `{name}` is undone"));
     if *waits_for_start {
         let hint = format!("`gpuvm restart {name}`", name = word(name));
-        cx.output
-            .progress(&format!("the guest is running; the change takes effect at its next start ({hint})"));
+        cx.output.progress(&format!(
+            "the guest is running; the change takes effect at its next start ({hint})"
+        ));
     }
     Ok(())
 }

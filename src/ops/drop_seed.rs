@@ -154,8 +154,9 @@ impl Seed {
         let mut made = parsed.made().into_iter();
         let Some(made) = made.find(|made| made.role == Role::Seed) else { return Ok(None) };
         if !summary.persistent {
-            return Err(DropSeedError::NoDefinition { name: name.to_string() }
-                .hint(dump_and_define(name)));
+            return Err(
+                DropSeedError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
+            );
         }
         let (runs, has_guest) = (summary.state.is_active(), summary.state.has_guest());
         let is_held = runs && {

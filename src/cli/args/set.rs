@@ -1,7 +1,7 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
 use super::heading::{BEHAVIOUR, CPU, PLACEMENT};
-use super::life::LockArgs;
+use super::life::ChangeArgs;
 use super::wish::AllowArg;
 use crate::memsize::MemSize;
 use crate::request::PageSize;
@@ -69,20 +69,12 @@ pub struct SetArgs {
     /// Explain each choice
     #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
-    /// Print the steps and change nothing
-    ///
-    /// Prints the changes as well.
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// Print the definition as a diff and change nothing
-    #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
-    pub diff: bool,
     /// Do not ask for confirmation
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 impl SetArgs {

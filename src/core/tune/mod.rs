@@ -18,6 +18,8 @@ mod place;
 mod refuse;
 mod request;
 mod resize;
+#[cfg(test)]
+mod testing;
 pub mod together;
 mod wish;
 mod words;

@@ -67,16 +67,13 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Given, Items, tune};
+    use super::super::Items;
+    use super::super::testing::made;
+    use crate::domain::DomainXml;
     use crate::domain::guest::NAMESPACE;
-    use crate::domain::{DomainXml, guest::Abilities};
-    use crate::placement::Occupancy;
     use crate::request::{CellWish, HugePages, PageSize, PinPolicy, Request};
-    use crate::topology::Topology;
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
-    use crate::versions::Versions;
-    use std::collections::BTreeMap;
 
     /// A guest of ours on huge pages, as requested, or one made by somebody else.
     fn guest(ours: bool) -> DomainXml {
@@ -99,26 +96,6 @@ mod tests {
              <vcpu>4</vcpu>\n<os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices/>\n</domain>"
         );
         DomainXml::parse(&text).unwrap()
-    }
-
-    /// A DGX-2.
-    fn host() -> Topology {
-        crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
-    }
-
-    /// The guest tuned.
-    fn tuned(xml: &DomainXml, items: &Items) -> super::super::Tuned {
-        let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
-        let given = Given {
-            topology: &topology,
-            others: &others,
-            items,
-            allow_remote: false,
-            disks: &BTreeMap::new(),
-            abilities: Abilities::default(),
-            versions: &versions,
-        };
-        tune(xml, &given).unwrap()
     }
 
     /// The rules by which it differs from the request.
@@ -146,7 +123,7 @@ mod tests {
             agent: Item::On,
             ..Items::default()
         };
-        let after = tuned(&xml, &items);
+        let after = made(&xml, &items).unwrap();
         let last = after.changes.last().unwrap();
         assert_eq!(last.item, ItemName::Request);
         assert_eq!(last.was, "no pins, pages of 2 MiB, cells by node");
@@ -155,9 +132,9 @@ mod tests {
         assert_eq!((request.huge_pages, request.pins), (HugePages::Off, PinPolicy::Core));
         assert_eq!(request.cells, CellWish::Count(1));
         assert_eq!(not_as_asked(&after.after), [""; 0]);
-        assert_eq!(tuned(&after.after, &items).changes, []);
+        assert_eq!(made(&after.after, &items).unwrap().changes, []);
         // Without a new request the old one still counts: somebody else's edit is found.
-        let kept = tuned(&xml, &Items { agent: Item::On, ..Items::default() });
+        let kept = made(&xml, &Items { agent: Item::On, ..Items::default() }).unwrap();
         assert!(kept.changes.iter().all(|change| change.item != ItemName::Request));
         let text =
             kept.after.text().replace("<memoryBacking>", "<x>").replace("</memoryBacking>", "</x>");
@@ -167,7 +144,7 @@ mod tests {
     #[test]
     fn a_guest_of_somebody_else_is_told_nothing() {
         let items = Items { huge_pages: Item::Off, ..Items::default() };
-        let after = tuned(&guest(false), &items);
+        let after = made(&guest(false), &items).unwrap();
         assert!(!after.after.text().contains("gpuvm"), "{}", after.after.text());
         assert_eq!(after.changes.len(), 1);
     }

@@ -185,35 +185,12 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Item, ItemName, Items, TuneError, Tuned};
+    use super::super::testing::made;
+    use super::super::{Item, ItemName, Items, TuneError};
     use super::*;
-    use crate::domain::guest::{Abilities, NAMESPACE};
+    use crate::domain::guest::NAMESPACE;
     use crate::memsize::MemSize;
-    use crate::placement::Occupancy;
     use crate::request::{HugePages, Request};
-    use crate::topology::Topology;
-    use crate::versions::Versions;
-    use std::collections::BTreeMap;
-
-    /// A DGX-2.
-    fn host() -> Topology {
-        crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
-    }
-
-    /// A guest tuned, or resized.
-    fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
-        let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
-        let given = Given {
-            topology: &topology,
-            others: &others,
-            items,
-            allow_remote: false,
-            disks: &BTreeMap::new(),
-            abilities: Abilities::default(),
-            versions: &versions,
-        };
-        tune(xml, &given)
-    }
 
     /// These sizes.
     fn sizes(vcpus: Option<u32>, gib: Option<u64>) -> Items {

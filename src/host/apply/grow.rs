@@ -23,7 +23,8 @@ pub(super) fn disk(
     };
     match by {
         GrowBy::Guest if !runs && later => {
-            observer.note(&format!("domain `{name}` is off by now, so disk `{target}` is not grown"));
+            observer
+                .note(&format!("domain `{name}` is off by now, so disk `{target}` is not grown"));
             Ok(())
         }
         GrowBy::Guest if !runs => Err(wrong("the guest is off by now").into()),

@@ -88,7 +88,9 @@ impl Entry {
         self.steps.iter().filter_map(|step| match step {
             Step::GrowDisk { target, bytes, .. } => {
                 let size = MemSize::from_kib(bytes / 1024);
-                Some(format!("disk `{target}` keeps its size of {size}: shrinking would cut off data"))
+                Some(format!(
+                    "disk `{target}` keeps its size of {size}: shrinking would cut off data"
+                ))
             }
             _ => None,
         })

@@ -55,7 +55,9 @@ pub enum GuestDiskError {
         target: String,
     },
     /// Only the running guest has the disk.
-    #[error("disk `{target}` is attached to the running domain `{name}` only, not in its definition")]
+    #[error(
+        "disk `{target}` is attached to the running domain `{name}` only, not in its definition"
+    )]
     OnlyLive {
         /// Its name.
         name: String,
@@ -63,7 +65,9 @@ pub enum GuestDiskError {
         target: String,
     },
     /// A running guest's disk that is no file or block device.
-    #[error("disk `{target}` is neither a file nor a block device, so it cannot be detached from a running guest")]
+    #[error(
+        "disk `{target}` is neither a file nor a block device, so it cannot be detached from a running guest"
+    )]
     NoPath {
         /// The disk.
         target: String,

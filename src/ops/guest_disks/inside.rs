@@ -266,13 +266,15 @@ mod tests {
                 .collect();
             json!({ "name": name, "type": "disk", "size": gib << 30, "children": parts })
         };
-        let before = json!({ "blockdevices": [disk("vda", 4, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
+        let before =
+            json!({ "blockdevices": [disk("vda", 4, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
         let others: BTreeSet<String> =
             of_size(&before, 8 << 30).map(|disk| text(disk, "name").to_owned()).collect();
         assert_eq!(others, ["vdb".to_owned()].into());
         // The guest does not see the growth of the other disk yet.
         assert_eq!(planned(&before, 8 << 30, &others), Plan::Unseen);
-        let after = json!({ "blockdevices": [disk("vda", 8, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
+        let after =
+            json!({ "blockdevices": [disk("vda", 8, Some("vda1")), disk("vdb", 8, Some("vdb1"))] });
         let plan = planned(&after, 8 << 30, &others);
         assert_eq!(lines(&plan), ["growpart /dev/vda 1", "resize2fs /dev/vda1"]);
     }

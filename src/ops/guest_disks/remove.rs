@@ -57,7 +57,8 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     } else if let Some(made) = &made {
         warnings.push(format!("disk {} stays; {} removes it", made.path, removal(made)));
     }
-    if defined.is_some() && subject.xml.disks().next().and_then(target_of).as_ref() == Some(target) {
+    if defined.is_some() && subject.xml.disks().next().and_then(target_of).as_ref() == Some(target)
+    {
         warnings.push(format!("`{target}` is the first disk of `{name}`, from which guests boot"));
     }
     let forget = made.as_ref().map(|made| made.path.as_str());

@@ -257,7 +257,9 @@ impl Grown<'_> {
             return Err(fixed(why).hint(online));
         }
         let real: PathBuf = path.canonicalize()?;
-        let Some(file) = FileId::at(&real)? else { return Err(fixed("its file is gone".into()).bare()) };
+        let Some(file) = FileId::at(&real)? else {
+            return Err(fixed("its file is gone".into()).bare());
+        };
         let reserve = now.allocation_bytes >= now.capacity_bytes;
         Ok(GrowBy::File { path: real, file, reserve })
     }

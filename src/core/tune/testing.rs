@@ -1,0 +1,29 @@
+//! A DGX-2 without guests, on which tests tune domains.
+
+use super::{Given, Items, TuneError, Tuned, tune};
+use crate::domain::DomainXml;
+use crate::domain::guest::Abilities;
+use crate::placement::Occupancy;
+use crate::topology::Topology;
+use crate::versions::Versions;
+use std::collections::BTreeMap;
+
+/// The host.
+fn host() -> Topology {
+    crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
+}
+
+/// A domain tuned, or resized, on it.
+pub(super) fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
+    let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
+    let given = Given {
+        topology: &topology,
+        others: &others,
+        items,
+        allow_remote: false,
+        disks: &BTreeMap::new(),
+        abilities: Abilities::default(),
+        versions: &versions,
+    };
+    tune(xml, &given)
+}
