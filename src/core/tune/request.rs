@@ -68,9 +68,8 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
 #[cfg(test)]
 mod tests {
     use super::super::Items;
-    use super::super::testing::made;
+    use super::super::testing::{made, metadata};
     use crate::domain::DomainXml;
-    use crate::domain::guest::NAMESPACE;
     use crate::request::{CellWish, HugePages, PageSize, PinPolicy, Request};
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
@@ -82,14 +81,7 @@ mod tests {
             pins: PinPolicy::None,
             ..Request::for_gpus(0)
         };
-        let request = serde_json::to_string(&request).unwrap();
-        let ours = match ours {
-            true => format!(
-                "<metadata>\n<gpuvm:guest xmlns:gpuvm='{NAMESPACE}'><gpuvm:request>{request}\
-                 </gpuvm:request></gpuvm:guest>\n</metadata>"
-            ),
-            false => String::new(),
-        };
+        let ours = metadata(ours.then_some(&request));
         let text = format!(
             "<domain type='kvm'>\n<name>a</name>\n{ours}\n<memory unit='GiB'>4</memory>\n\
              <memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages></memoryBacking>\n\

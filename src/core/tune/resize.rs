@@ -185,10 +185,9 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::made;
+    use super::super::testing::{made, metadata};
     use super::super::{Item, ItemName, Items, TuneError};
     use super::*;
-    use crate::domain::guest::NAMESPACE;
     use crate::memsize::MemSize;
     use crate::request::{HugePages, Request};
 
@@ -206,14 +205,7 @@ mod tests {
     fn guest(ours: bool) -> DomainXml {
         let request =
             Request { vcpus: Some(4), huge_pages: HugePages::Off, ..Request::for_gpus(0) };
-        let request = serde_json::to_string(&request).unwrap();
-        let ours = match ours {
-            true => format!(
-                "<metadata>\n<gpuvm:guest xmlns:gpuvm='{NAMESPACE}'><gpuvm:request>{request}\
-                 </gpuvm:request></gpuvm:guest>\n</metadata>"
-            ),
-            false => String::new(),
-        };
+        let ours = metadata(ours.then_some(&request));
         let text = format!(
             "<domain type='kvm'>\n<name>a</name>\n<uuid>11111111-2222-4333-8444-555555555555</uuid>\n{ours}\n\
              <memory unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n\

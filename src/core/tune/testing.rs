@@ -2,8 +2,9 @@
 
 use super::{Given, Items, TuneError, Tuned, tune};
 use crate::domain::DomainXml;
-use crate::domain::guest::Abilities;
+use crate::domain::guest::{Abilities, NAMESPACE};
 use crate::placement::Occupancy;
+use crate::request::Request;
 use crate::topology::Topology;
 use crate::versions::Versions;
 use std::collections::BTreeMap;
@@ -26,4 +27,14 @@ pub(super) fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
         versions: &versions,
     };
     tune(xml, &given)
+}
+
+/// The metadata of a guest of ours with this request; none: somebody else's has none.
+pub(super) fn metadata(request: Option<&Request>) -> String {
+    let Some(request) = request else { return String::new() };
+    let request = serde_json::to_string(request).unwrap();
+    format!(
+        "<metadata>\n<gpuvm:guest xmlns:gpuvm='{NAMESPACE}'><gpuvm:request>{request}\
+         </gpuvm:request></gpuvm:guest>\n</metadata>"
+    )
 }
