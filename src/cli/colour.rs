@@ -54,7 +54,7 @@ pub fn state(text: &str) -> Option<Mark> {
     let word = text.split([' ', ',', ':']).next().unwrap_or_default();
     match word {
         "running" | "up" | "free" => Some(Mark::Good),
-        "paused" | "shutting" | "waits" | "data" => Some(Mark::Busy),
+        "paused" | "suspended" | "shutting" | "waits" | "data" => Some(Mark::Busy),
         "crashed" | "unknown" => Some(Mark::Bad),
         _ if text.contains("does not answer") => Some(Mark::Bad),
         _ => None,

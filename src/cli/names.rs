@@ -88,6 +88,7 @@ pub fn state(state: DomainState) -> &'static str {
     match state {
         DomainState::Running => "running",
         DomainState::Paused => "paused",
+        DomainState::Suspended => "suspended",
         DomainState::ShuttingDown => "shutting down",
         DomainState::ShutOff => "shut off",
         DomainState::Crashed => "crashed (still holds its devices)",

@@ -21,7 +21,7 @@ use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken};
 use crate::topology::Topology;
 use crate::world::World;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A request for a guest.
 #[derive(Debug, Clone)]
@@ -119,6 +119,11 @@ pub fn has_ended(hypervisor: &dyn Hypervisor, name: &str, uuid: &mut Option<Stri
     let Ok(rows) = hypervisor.domains() else { return false };
     let Some(row) = rows.into_iter().find(|row| row.name == name) else { return true };
     !row.state.has_guest() || *uuid.get_or_insert(row.uuid.clone()) != row.uuid
+}
+
+/// Returns the hint where the directory of libvirt's logs is missing.
+pub fn make_log_dir(dir: &Path) -> String {
+    format!("`install -d -m 0755 {}` makes it", word(&dir.to_string_lossy()))
 }
 
 /// Where the log of a guest's QEMU is; none: it has none that is known.

@@ -1,13 +1,13 @@
 //! `restart`: stop and start as one change. The stop cannot be undone; an interrupted run is
 //! finished by `recover`.
 
-use crate::apply::Step;
+use crate::apply::{ApplyError, Step, StepError};
 use crate::change::{Change, Hold};
 use crate::claim::{claim_of, refuse_strangers};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::guest::find;
-use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
@@ -39,9 +39,9 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
             RestartError::NoDefinition { name: name.to_string() }.hint(dump_and_define(name))
         );
     }
-    let step = way_down(&*hypervisor, name, down)?;
+    let (step, state) = way_down(&*hypervisor, name, down)?;
+    stop::refuse_still("restart", name, state, step.as_ref())?;
     let question = stop::question("restart", name, step.as_ref(), down);
-    let warnings = stop::paused(&*hypervisor, name, step.as_ref());
     let mut steps: Vec<Step> = step.into_iter().collect();
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
@@ -56,7 +56,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
     let again = format!("gpuvm restart {}", word(name));
     let change = Change::new("restart", name, steps, ());
-    Ok(Change { hold: Hold::Planning, question, warnings, again, ..change })
+    Ok(Change { hold: Hold::Planning, question, again, ..change })
 }
 
 /// Restarts a guest, and reports how far a failed restart got.
@@ -67,10 +67,27 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
         ran.set(change.steps().first().is_some_and(Step::takes_away));
         Ok(change)
     });
-    done.map_err(|error| match session.hypervisor() {
-        Ok(hypervisor) => told(error, &*hypervisor, name, ran.get()),
-        Err(_) => error,
-    })
+    let error = match done {
+        Err(error) => error,
+        done => return done,
+    };
+    let Ok(hypervisor) = session.hypervisor() else { return Err(error) };
+    if was_started(&error, &*hypervisor, name) {
+        session.world().note(&format!("domain `{name}` was started by somebody else meanwhile"));
+        return Ok(Done { change: Change::new("restart", name, Vec::new(), ()), made: true });
+    }
+    Err(told(error, &*hypervisor, name, ran.get()))
+}
+
+/// Whether only the start was refused, since another had started the guest once it was off: it runs anew, as wanted.
+fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
+    let Error::Apply(applied @ ApplyError::Failed { step, source, .. }) = error else {
+        return false;
+    };
+    let runs = find(hypervisor, name).is_ok_and(|row| row.state == DomainState::Running);
+    let is_start = matches!(**step, Step::StartDomain { .. });
+    let is_refused = matches!(source, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::WrongState);
+    is_start && is_refused && runs && applied.left().is_empty() && !applied.needs_recovery()
 }
 
 /// Adds how far the restart of a guest that `ran` got: before the stop, or after.
@@ -88,4 +105,28 @@ fn told(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Err
     let message =
         format!("domain `{name}` is stopped, which cannot be undone, and is not started again");
     error.around(Refusal::around(message, hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reporter::Answer;
+    use crate::session::Confirm;
+    use crate::stage::{Stage, UUID, manner};
+
+    #[test]
+    fn a_guest_that_another_restart_has_started_is_restarted() {
+        let stage = Stage::who_says(Answer::Nobody);
+        stage.fake.put("a", UUID, true);
+        let start = Step::StartDomain { name: "a".into(), uuid: Some(UUID.into()) };
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let plan = |_: &World| Ok(Change::new("restart", "a", vec![start.clone()], ()));
+        let error: Error = session.run(plan).unwrap_err();
+        assert!(was_started(&error, &*stage.fake, "a"), "{}", error.whole());
+        // Nor is one that has ended, or another error.
+        stage.fake.put("a", UUID, false);
+        assert!(!was_started(&error, &*stage.fake, "a"));
+        let other = session.run(|world| restart(world, "b", Down { force: true, wait_s: 0 }));
+        assert!(!was_started(&other.unwrap_err(), &*stage.fake, "a"));
+    }
 }

@@ -58,24 +58,34 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             }
             change.parts.extend([Part::Steps(claims), Part::Steps(vec![start]), Part::Complete]);
         }
-        DomainState::Crashed => {
-            let message = format!("domain `{name}` has crashed and still holds its devices");
-            return Err(classed(Class::WrongState, message, restart_hint(name)));
+        state => {
+            refuse_unready(name, state, *dry_run)?;
+            change.parts.clear();
         }
-        // One that is just starting is paused, too.
-        DomainState::Paused if !dry_run => {
-            let message = format!("domain `{name}` is active already, and paused");
-            let hint = format!("`virsh resume {}` lets it go on", word(name));
-            return Err(classed(Class::WrongState, message, hint));
-        }
-        DomainState::ShuttingDown if !dry_run => {
-            let message = format!("domain `{name}` is shutting down");
-            let hint = format!("`gpuvm restart {}` waits for its end and starts it", word(name));
-            return Err(classed(Class::WrongState, message, hint));
-        }
-        _ => change.parts.clear(),
     }
     Ok(change)
+}
+
+/// Refuses a guest that is active and does not run; `dry_run`: only one that would never run by itself.
+fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
+    let of = word(name);
+    let (is, hint) = match state {
+        DomainState::Crashed => ("has crashed and still holds its devices", restart_hint(name)),
+        _ if dry_run => return Ok(()),
+        // One that is just starting is paused, too.
+        DomainState::Paused => {
+            ("is active already, and paused", format!("`virsh resume {of}` lets it go on"))
+        }
+        DomainState::Suspended => {
+            ("is active already, and suspended", format!("`virsh dompmwakeup {of}` wakes it"))
+        }
+        DomainState::ShuttingDown => {
+            let hint = format!("`gpuvm restart {of}` waits for its end and starts it");
+            ("is shutting down", hint)
+        }
+        DomainState::Running | DomainState::ShutOff => return Ok(()),
+    };
+    Err(classed(Class::WrongState, format!("domain `{name}` {is}"), hint))
 }
 
 /// Says what of the guest's cores and memory guests have that run: they may have got them while it was off.

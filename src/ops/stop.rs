@@ -4,7 +4,7 @@ use crate::apply::{ApplyError, Step, StepError};
 use crate::change::{Change, Hold};
 use crate::domain::DomainXml;
 use crate::domain::view::{AgentState, View};
-use crate::error::{Error, Result, coded};
+use crate::error::{Class, Error, Result, classed, coded};
 use crate::guest::find;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
 use crate::partition;
@@ -26,27 +26,37 @@ pub struct Down {
 /// new devices meanwhile, so others need not wait.
 pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     let hypervisor = &*world.hypervisor()?;
-    let step = way_down(hypervisor, name, down)?;
+    let (step, state) = way_down(hypervisor, name, down)?;
+    refuse_still("stop", name, state, step.as_ref())?;
     let question = question("stop", name, step.as_ref(), down);
-    let warnings = paused(hypervisor, name, step.as_ref());
     let of = if step.is_some() { XmlOf::Live } else { XmlOf::Inactive };
     let after = after(world, hypervisor, (name, of));
     let again = format!("gpuvm stop {}", word(name));
-    Ok(Change { question, warnings, again, ..ending(name, step, after) })
+    Ok(Change { question, again, ..ending(name, step, after) })
 }
 
-/// What is said of a guest that cannot hear that it is to shut down.
-pub(crate) fn paused(hypervisor: &dyn Hypervisor, name: &str, step: Option<&Step>) -> Vec<String> {
-    let asks = matches!(step, Some(Step::ShutDownDomain { .. }));
-    let is_paused =
-        asks && find(hypervisor, name).is_ok_and(|row| row.state == DomainState::Paused);
-    let says = |name| {
-        format!(
-            "domain `{name}` is paused, and shuts down only once it goes on: `virsh resume {}`",
-            word(name)
-        )
+/// Refuses to ask a guest to shut down whose vCPUs stand still: libvirt does not pass it on, or nobody hears it, and the
+/// time limit would pass.
+pub(crate) fn refuse_still(
+    verb: &'static str,
+    name: &str,
+    state: DomainState,
+    step: Option<&Step>,
+) -> Result<()> {
+    let name_word = word(name);
+    let (is, goes_on) = match state {
+        _ if !matches!(step, Some(Step::ShutDownDomain { .. })) => return Ok(()),
+        DomainState::Paused => ("paused", format!("`virsh resume {name_word}` lets it go on")),
+        DomainState::Suspended => {
+            ("suspended", format!("`virsh dompmwakeup {name_word}` wakes it"))
+        }
+        _ => return Ok(()),
     };
-    is_paused.then(|| says(name)).into_iter().collect()
+    let message = format!("domain `{name}` is {is}, so it does not hear that it is to shut down");
+    let hint = format!(
+        "{goes_on}, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force {name_word}` cuts its power and may lose data"
+    );
+    Err(classed(Class::WrongState, message, hint))
 }
 
 /// What is asked before a guest is taken down by this step: one that has crashed is ended only where the caller says so.
@@ -102,12 +112,16 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
     Err(explained(error, name, "stop"))
 }
 
-/// The step that stops a domain; none: it is off.
-pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<Option<Step>> {
+/// The step that stops a domain, and the domain's state; none: it is off.
+pub fn way_down(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    down: Down,
+) -> Result<(Option<Step>, DomainState)> {
     let name = name.to_owned();
     let summary = find(hypervisor, &name)?;
     let uuid = Some(summary.uuid);
-    Ok(match summary.state {
+    let step = match summary.state {
         DomainState::ShutOff => None,
         // There is no guest that could shut down or lose anything.
         state if down.force || !state.has_guest() => Some(Step::EndDomain { name, uuid }),
@@ -119,7 +133,8 @@ pub fn way_down(hypervisor: &dyn Hypervisor, name: &str, down: Down) -> Result<O
             };
             Some(Step::ShutDownDomain { name, uuid, by, wait_s: down.wait_s })
         }
-    })
+    };
+    Ok((step, summary.state))
 }
 
 /// The error of a step, if it is that a guest did not shut down in time.

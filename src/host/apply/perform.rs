@@ -395,6 +395,7 @@ fn shut_down(
     if is_off()? {
         return Ok(());
     }
+    let run = hypervisor.run_id(name)?;
     let asked = match hypervisor.shutdown(name, by) {
         Err(error) if by == AskedBy::Agent => {
             observer.note(&format!("the agent does not help ({error}); pressing the power button"));
@@ -405,6 +406,10 @@ fn shut_down(
     let until = Instant::now() + Duration::from_secs(wait_s);
     loop {
         if is_off()? {
+            return Ok(());
+        }
+        if hypervisor.run_id(name).is_ok_and(|now| now.is_some() && now != run) {
+            observer.note(&format!("domain `{name}` was off, and somebody has started it again"));
             return Ok(());
         }
         // A guest whose request fails may still be shutting down.

@@ -38,6 +38,8 @@ pub enum DomainState {
     Running,
     /// Paused by a user or by an error.
     Paused,
+    /// Asleep by its own wish (ACPI S3), until it is woken.
+    Suspended,
     /// Shutting down.
     ShuttingDown,
     /// Off: no process.
@@ -253,6 +255,10 @@ pub trait Hypervisor {
     }
     /// The directory of this machine that it keeps the logs of guests in; none: it keeps none here.
     fn log_dir(&self) -> Option<PathBuf> {
+        None
+    }
+    /// The same, where the directory is missing; none: it is there, or it is not known where.
+    fn missing_log_dir(&self) -> Option<PathBuf> {
         None
     }
     /// The versions of the components that guests run on, as far as reported.

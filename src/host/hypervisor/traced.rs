@@ -106,6 +106,9 @@ impl Hypervisor for Traced {
     fn log_dir(&self) -> Option<PathBuf> {
         self.inner.log_dir()
     }
+    fn missing_log_dir(&self) -> Option<PathBuf> {
+        self.inner.missing_log_dir()
+    }
     fn versions(&self) -> Versions {
         asked("its versions", || self.inner.versions())
     }

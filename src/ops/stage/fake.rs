@@ -31,6 +31,8 @@ pub struct Fake {
     pub live: RefCell<BTreeMap<String, String>>,
     /// Domains that have crashed and kept their process.
     pub crashed: RefCell<BTreeSet<String>>,
+    /// Domains that run in a state of their own.
+    pub states: RefCell<BTreeMap<String, DomainState>>,
     /// Domains that start with the host.
     pub autostarts: RefCell<BTreeSet<String>>,
     /// Domains that cannot be read, and why.
@@ -175,7 +177,7 @@ impl Hypervisor for Fake {
             uuid: DomainXml::parse(xml).unwrap().uuid().unwrap(),
             state: match runs {
                 true if self.crashed.borrow().contains(name) => DomainState::Crashed,
-                true => DomainState::Running,
+                true => self.states.borrow().get(name).copied().unwrap_or(DomainState::Running),
                 false => DomainState::ShutOff,
             },
             persistent: !self.transient.borrow().contains(name),

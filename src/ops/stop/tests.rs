@@ -3,6 +3,7 @@
 use super::*;
 use crate::apply::StepError;
 use crate::delete::{Delete, delete};
+use crate::error::Refusal;
 use crate::hypervisor::uses::Uses;
 use crate::restart::restart;
 use crate::session::Confirm;
@@ -46,9 +47,7 @@ fn it_is_ended_only_where_the_caller_says_so() {
         let stopped = run(&stage, |world| stop(world, "a", DOWN)).unwrap_err();
         let restarted = run(&stage, |world| restart(world, "a", DOWN)).unwrap_err();
         for (error, verb) in [(stopped, "stop"), (restarted, "restart")] {
-            let Error::Refused(crate::error::Refusal { hint, .. }) = &error else {
-                panic!("{error}")
-            };
+            let Error::Refused(Refusal { hint, .. }) = &error else { panic!("{error}") };
             assert!(hint.contains("virsh dump --memory-only a a.dump"), "{error}: {hint}");
             let is_asked = answer == Answer::No;
             assert_eq!(hint.contains(&format!("`gpuvm {verb} --force a`")), !is_asked, "{hint}");
@@ -58,6 +57,38 @@ fn it_is_ended_only_where_the_caller_says_so() {
         let force = Down { force: true, ..DOWN };
         assert!(run(&stage, |world| stop(world, "a", force)).unwrap().made);
         assert_eq!((stage.fake.runs("a"), stage.caller.heard("ask")), (Some(false), 2));
+    }
+}
+
+#[test]
+fn who_stands_still_is_not_asked_to_shut_down() {
+    let stage = Stage::who_says(Answer::Nobody);
+    stage.fake.put("a", UUID, true);
+    for (state, first) in [
+        (DomainState::Paused, "`virsh resume a` "),
+        (DomainState::Suspended, "`virsh dompmwakeup a` "),
+    ] {
+        stage.fake.states.borrow_mut().insert("a".into(), state);
+        for verb in ["stop", "restart"] {
+            let plan = |down| {
+                run(&stage, |world| match verb {
+                    "stop" => stop(world, "a", down),
+                    _ => restart(world, "a", down),
+                })
+            };
+            let error = plan(DOWN).unwrap_err();
+            let Error::Refused(Refusal { hint, .. }) = &error else { panic!("{error}") };
+            assert!(hint.starts_with(first), "{hint}");
+            assert!(hint.contains(&format!("then `gpuvm {verb} a`")), "{hint}");
+            assert!(hint.contains(&format!("`gpuvm {verb} --force a`")), "{hint}");
+            stage.fake.put("a", UUID, true);
+            assert!(plan(Down { force: true, ..DOWN }).unwrap().made);
+            stage.fake.put("a", UUID, true);
+        }
+        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run: false };
+        let error = start(&stage.world, &wanted).unwrap_err();
+        let Error::Refused(Refusal { hint, .. }) = &error else { panic!("{error}") };
+        assert!(hint.starts_with(first), "{hint}");
     }
 }
 

@@ -281,10 +281,11 @@ impl Hypervisor for Libvirt {
     }
 
     fn log_dir(&self) -> Option<PathBuf> {
-        // That of libvirt's packages; a daemon of somebody's own may have another, which nobody tells.
-        let dir = PathBuf::from(LOG_DIR);
-        let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
-        (is_system && self.has_guests_here() && dir.is_dir()).then_some(dir)
+        self.logs_to().filter(|dir| dir.is_dir())
+    }
+
+    fn missing_log_dir(&self) -> Option<PathBuf> {
+        self.logs_to().filter(|dir| !dir.is_dir())
     }
 
     fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
@@ -313,6 +314,13 @@ impl Hypervisor for Libvirt {
 }
 
 impl Libvirt {
+    /// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own may have another
+    /// directory, which nobody tells.
+    fn logs_to(&self) -> Option<PathBuf> {
+        let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
+        (is_system && self.has_guests_here()).then(|| PathBuf::from(LOG_DIR))
+    }
+
     /// Removes a definition; `nvram`: the flag for keeping or removing its NVRAM.
     fn undefine_with(
         &self,
@@ -380,7 +388,8 @@ fn state(domain: &Domain) -> Result<DomainState, Error> {
 fn active(state: Option<State>) -> DomainState {
     match state {
         Some(State::Running | State::Blocked | State::NoState) | None => DomainState::Running,
-        Some(State::Paused | State::PMSuspended | State::Shutoff) => DomainState::Paused,
+        Some(State::Paused | State::Shutoff) => DomainState::Paused,
+        Some(State::PMSuspended) => DomainState::Suspended,
         Some(State::Shutdown) => DomainState::ShuttingDown,
         Some(State::Crashed) => DomainState::Crashed,
     }
