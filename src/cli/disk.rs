@@ -9,10 +9,10 @@ use super::table::Table;
 use crate::memsize::MemSize;
 use crate::shell::word;
 use gpuvm_ops::change::Change;
-use gpuvm_ops::error::Result as OpsResult;
+use gpuvm_ops::error::{Error as OpsError, Result as OpsResult};
 use gpuvm_ops::guest_disks::add::{ChangedDisk, add};
 use gpuvm_ops::guest_disks::list::{DiskWhen, ListedDisk, list};
-use gpuvm_ops::guest_disks::remove::remove;
+use gpuvm_ops::guest_disks::remove::{explained, remove};
 use gpuvm_ops::guest_disks::resize::{self, ResizedDisk, resize};
 use gpuvm_ops::session::{Manner, Session};
 use gpuvm_ops::world::World;
@@ -88,20 +88,22 @@ fn run_add(args: &DiskAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk add")?;
     let wanted = args.wanted();
     let how = (&args.change, args.accept_data_loss);
-    change(how, |world| add(world, &wanted), "added to", cx)
+    change(how, |world| add(world, &wanted), |error| error, "added to", cx)
 }
 
 /// Runs `disk remove`.
 fn run_remove(args: &DiskRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk remove")?;
     let wanted = args.wanted();
-    change((&args.change, args.yes), |world| remove(world, &wanted), "removed from", cx)
+    let (how, explained) = ((&args.change, args.yes), |error| explained(error, &wanted));
+    change(how, |world| remove(world, &wanted), explained, "removed from", cx)
 }
 
 /// Makes or shows a change of a disk.
 fn change(
     (args, yes): (&ChangeArgs, bool),
     plan: impl Fn(&World) -> OpsResult<Change<ChangedDisk>>,
+    explained: impl FnOnce(OpsError) -> OpsError,
     done: &str,
     cx: &Context<'_>,
 ) -> anyhow::Result<u8> {
@@ -112,7 +114,7 @@ fn change(
         Diff::of(&about.name, Some(before), Some(after)).print(cx.output)?;
         return Ok(EXIT_DONE);
     }
-    let made = session.run(&plan)?;
+    let made = session.run(&plan).map_err(explained)?;
     if made.made {
         tell(&made.change.about, done, cx)?;
     }
@@ -124,9 +126,17 @@ fn tell(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> 
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-changed", disk)?);
     }
-    let ChangedDisk { name, target, source, live, waits_for_start, deleted, .. } = disk;
+    let ChangedDisk { name, target, source, live, waits_for_start, deleted, other_names, .. } =
+        disk;
     let source = source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
-    let data = if *deleted { "; its data is deleted" } else { "" };
+    let data = match (deleted, other_names) {
+        (false, _) => String::new(),
+        (true, 0) => "; its data is deleted".to_owned(),
+        (true, 1) => "; its file is deleted, and 1 other name of it keeps the data".to_owned(),
+        (true, names) => {
+            format!("; its file is deleted, and {names} other names of it keep the data")
+        }
+    };
     cx.output.progress(&format!("disk {target}{source} {done} domain `{name}`{data}"));
     if *live {
         cx.output.progress("the running guest is changed, too");

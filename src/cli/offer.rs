@@ -24,7 +24,10 @@ const CHANGES: &str = "--count";
 const NOT_RECORDED: &str = " without --host";
 
 /// The start of one of our commands in a text.
-pub const OURS: &str = "`gpuvm ";
+const OURS: &str = "`gpuvm ";
+
+/// The start of a command of libvirt's in a text.
+const VIRSH: &str = "`virsh ";
 
 /// A command line: the verb's argument definitions and the given values.
 #[derive(Debug, Clone)]
@@ -66,6 +69,43 @@ impl Call {
         for Edit { flag, values } in edits {
             words.extend(values.iter().flat_map(|value| [(*flag).to_owned(), shown(value)]));
         }
+        words.join(" ")
+    }
+
+    /// Returns a hint with whole commands where it only names an option of this call that is to be added, as in `--yes does
+    /// it without asking`, or left out, as in `leave --live out: ..`.
+    fn spelled(&self, hint: &str) -> String {
+        let part = |part: &str| {
+            let (words, rest) = match part.strip_prefix("leave ") {
+                Some(part) => part.split_once(" out: ")?,
+                None => part.split_once(' ')?,
+            };
+            let flag = words.strip_prefix("--")?;
+            let known = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
+            let is_switch = matches!(known.get_action(), ArgAction::SetTrue);
+            let is_left_out = part.starts_with("leave ");
+            let says = rest.starts_with(|first: char| first.is_ascii_lowercase());
+            if !(is_switch && says) || self.has(words) != is_left_out {
+                return None;
+            }
+            Some(match is_left_out {
+                true => format!("`{}`: {rest}", self.without(words)),
+                false => format!("`{} {words}` {rest}", self.with(&[])),
+            })
+        };
+        let parts: Vec<String> =
+            hint.split("; ").map(|text| part(text).unwrap_or_else(|| text.to_owned())).collect();
+        parts.join("; ")
+    }
+
+    /// The call without an option.
+    fn without(&self, flag: &str) -> String {
+        let mut words: Vec<String> = vec!["gpuvm".into()];
+        words.extend(self.verb.iter().cloned());
+        let (places, options): (Vec<&Arg>, Vec<&Arg>) =
+            self.arguments().partition(|arg| arg.is_positional());
+        let kept = options.into_iter().filter(|arg| arg.get_long() != flag.strip_prefix("--"));
+        words.extend(places.into_iter().chain(kept).flat_map(|arg| self.words(arg)));
         words.join(" ")
     }
 
@@ -113,6 +153,30 @@ impl Call {
 
     /// Returns a text with its commands adapted to the host and connection of this call.
     pub fn carried<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.virsh() {
+            Some(virsh) if text.contains(VIRSH) => {
+                Cow::Owned(self.with_ours(&text.replace(VIRSH, &virsh)).into_owned())
+            }
+            _ => self.with_ours(text),
+        }
+    }
+
+    /// The start of a command of `virsh` on the connection of this call; none: it finds that itself.
+    fn virsh(&self) -> Option<String> {
+        let given = self.arguments().find(|arg| arg.get_id().as_str() == "connect");
+        match given {
+            Some(arg) => {
+                let uri = self.words(arg).pop()?;
+                Some(format!("{VIRSH}-c {uri} "))
+            }
+            // Without it virsh asks the libvirt of the user.
+            None => (!is_root() && std::env::var_os("LIBVIRT_DEFAULT_URI").is_none())
+                .then(|| format!("{VIRSH}-c qemu:///system ")),
+        }
+    }
+
+    /// Returns a text with our commands adapted to the host and connection of this call.
+    fn with_ours<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if !text.contains(OURS) {
             return Cow::Borrowed(text);
         }
@@ -264,9 +328,19 @@ pub fn instead(edits: &[Edit]) -> Option<String> {
     call().map(|call| call.with(edits))
 }
 
+/// Whether a text has commands that a call may adapt.
+pub fn has_commands(text: &str) -> bool {
+    text.contains(OURS) || text.contains(VIRSH)
+}
+
+/// Whether this is the administrator.
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
 /// Returns a text with its commands adapted to this call.
 pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.contains(OURS) {
+    if !has_commands(&text) {
         return text;
     }
     match call() {
@@ -275,9 +349,9 @@ pub fn carried(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Returns a hint reduced to options that the verb has.
+/// Returns a hint reduced to options that the verb has, with whole commands.
 pub fn fitting(hint: String) -> String {
-    call().map_or_else(|| hint.clone(), |call| call.fitting(&hint))
+    call().map_or_else(|| hint.clone(), |call| call.spelled(&call.fitting(&hint)))
 }
 
 #[cfg(test)]
@@ -288,6 +362,44 @@ mod tests {
     fn call(line: &[&str]) -> Call {
         let words = ["gpuvm"].iter().chain(line);
         Call::new(&Cli::command().try_get_matches_from(words).unwrap())
+    }
+
+    #[test]
+    fn an_option_of_this_call_is_offered_as_a_whole_command() {
+        let gone = call(&["disk", "remove", "a b", "vdb", "--live", "-c", "u"]);
+        let line = "gpuvm disk remove 'a b' vdb";
+        for (hint, told) in [
+            (
+                "--yes does it without asking",
+                format!("`{line} --live --connect u --yes` does it without asking"),
+            ),
+            ("x; leave --live out: it stays", format!("x; `{line} --connect u`: it stays")),
+            // Given already, not given, not a switch, not a sentence, or of another verb.
+            ("--live does it", "--live does it".to_owned()),
+            ("leave --dry-run out: it runs", "leave --dry-run out: it runs".to_owned()),
+            ("--lock-wait waits", "--lock-wait waits".to_owned()),
+            ("--yes X", "--yes X".to_owned()),
+            ("--frob does it", "--frob does it".to_owned()),
+        ] {
+            let words = |text: &str| {
+                let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                words.sort();
+                words
+            };
+            assert_eq!(words(&gone.spelled(hint)), words(&told), "{}", gone.spelled(hint));
+        }
+    }
+
+    #[test]
+    fn virsh_asks_the_same_libvirt() {
+        let away = call(&["-c", "qemu+ssh://a/system?x='1", "stop", "b"]);
+        let text = "`virsh resume b`, then `gpuvm stop b`";
+        let all = away.carried(text).into_owned();
+        assert!(all.starts_with("`virsh -c 'qemu+ssh://a/system?x="), "{all}");
+        assert!(all.contains(" resume b`, then `gpuvm stop --connect "), "{all}");
+        if is_root() {
+            assert_eq!(call(&["stop", "b"]).carried(text), text);
+        }
     }
 
     #[test]

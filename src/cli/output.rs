@@ -188,7 +188,7 @@ fn offered(text: Cow<'_, str>) -> Cow<'_, str> {
 /// Hides secrets in the strings of a JSON document, and makes their commands pasteable. Each string
 /// separately: an unterminated secret would otherwise hide the rest of the document.
 fn shown_in_json(text: &str) -> Cow<'_, str> {
-    if !text.contains(offer::OURS) && matches!(redacted(text), Cow::Borrowed(_)) {
+    if !offer::has_commands(text) && matches!(redacted(text), Cow::Borrowed(_)) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 256);
@@ -210,7 +210,7 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
         shown.push_str(&rest[..begin]);
         let made = serde_json::from_str(string).ok().and_then(|plain: String| {
             let told = redacted(&plain);
-            let told = if told.contains(offer::OURS) { offered(told) } else { told };
+            let told = if offer::has_commands(&told) { offered(told) } else { told };
             if told == plain { None } else { serde_json::to_string(&told).ok() }
         });
         shown.push_str(made.as_deref().unwrap_or(string));

@@ -100,9 +100,7 @@ fn ended(hypervisor: &dyn Hypervisor, name: &str) -> Error {
 /// Makes the error that there is no address, with a hint.
 fn none(name: &str, macs: &[String], seconds: u64) -> Error {
     if macs.is_empty() {
-        let hint = format!(
-            "`gpuvm console {name}` needs no network; `gpuvm create --network NAME` gives a NIC"
-        );
+        let hint = format!("`gpuvm console {}` needs no network", word(name));
         return classed(Class::NotFound, format!("domain `{name}` has no NIC"), hint);
     }
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };

@@ -19,6 +19,7 @@ use crate::partition;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::world::World;
+use std::path::Path;
 
 /// A request to delete a domain.
 #[derive(Debug, Clone)]
@@ -79,7 +80,11 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, world.state()));
     for disk in made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data)) {
         match proof.fate(disk) {
-            Fate::Goes(step) => steps.push(step),
+            Fate::Goes(step) => {
+                let names = if here { made::other_names(Path::new(&disk.path)) } else { 0 };
+                warnings.extend(made::keep_data(&disk.path, names));
+                steps.push(step);
+            }
             Fate::Gone => {}
             Fate::Stays(why) => stays.push(why),
         }

@@ -379,7 +379,7 @@ pub fn dump_and_define(name: &str) -> String {
     let file = format!("{name}.xml");
     let file = word(&file);
     format!(
-        "`virsh dumpxml {name} >{file}` and `virsh define {file}` give it one",
+        "`virsh dumpxml {name} >{file}`, then `virsh define {file}` gives it one",
         name = word(name)
     )
 }

@@ -2,7 +2,7 @@
 
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded, Result, classed, usage};
-use crate::guest::find;
+use crate::guest::{find, make_log_dir};
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::machine::{self, Machine};
 use crate::input::{InputError, open_regular};
@@ -131,6 +131,10 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             })
         }
         LogOf::Qemu => {
+            if let Some(dir) = hypervisor.missing_log_dir() {
+                let message = format!("{} is missing, where QEMU writes its log", dir.display());
+                return Err(classed(Class::NotFound, message, make_log_dir(&dir)));
+            }
             machine::log_of(&hypervisor.opened_uri(), name).ok_or_else(|| {
                 usage(
                     format!("no log of QEMU is known for {}", hypervisor.uri()),

@@ -15,6 +15,7 @@ use crate::identity::{FileId, Identity};
 use crate::seed::is_seed;
 use crate::shell::word;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Bytes at the start of a volume that show whether it is a seed.
@@ -274,6 +275,23 @@ fn is_store(path: &Path) -> bool {
     read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb") && bytes <= MOST_NVRAM)
 }
 
+/// How many other names a file has, hard links, under which its data stays when this one is deleted.
+pub fn other_names(path: &Path) -> u64 {
+    let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
+    meta.map_or(0, |meta| meta.nlink().saturating_sub(1))
+}
+
+/// What is said of a file with other names, before one is deleted.
+pub fn keep_data(path: &str, names: u64) -> Option<String> {
+    let kept = match names {
+        0 => return None,
+        1 => "1 other name of the file keeps the data".to_owned(),
+        names => format!("{names} other names of the file keep the data"),
+    };
+    let find = format!("`find / -xdev -samefile {}` shows them", word(path));
+    Some(format!("{path} is deleted, and {kept}; {find}"))
+}
+
 /// The command that removes a disk.
 pub fn removal(made: &Made) -> String {
     match &made.volume {
@@ -285,4 +303,23 @@ pub fn removal(made: &Made) -> String {
 /// The command that removes a volume.
 pub fn removal_of_volume(pool: &str, name: &str) -> String {
     format!("`virsh vol-delete --pool {} {}`", word(pool), word(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_of_a_file_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second] = ["a b.raw", "b.raw"].map(|name| dir.path().join(name));
+        std::fs::write(&first, "x").unwrap();
+        assert_eq!((other_names(&first), other_names(dir.path())), (0, 0));
+        assert_eq!(keep_data("/a", 0), None);
+        std::fs::hard_link(&first, &second).unwrap();
+        assert_eq!((other_names(&first), other_names(&second)), (1, 1));
+        let told = keep_data("/a b", 1).unwrap();
+        assert!(told.contains("1 other name of the file keeps the data"), "{told}");
+        assert!(told.contains("`find / -xdev -samefile '/a b'`"), "{told}");
+    }
 }

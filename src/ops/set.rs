@@ -95,10 +95,10 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
     let message = format!("domain `{}` cannot be changed so", subject.name);
     let TuneError::Plan(planned) = error else {
-        return refused(subject, &message, error, || false);
+        return refused(subject, &message, error, |_| false);
     };
     if let PlanError::Request(_) = planned {
-        return refused(subject, &message, error, || false);
+        return refused(subject, &message, error, |_| false);
     }
     let nearest = nearest(subjects, wanted);
     let request = Box::new(wanted.request());

@@ -183,6 +183,15 @@ fn disk_hint(error: &DiskError) -> Option<String> {
     Some(hint.into())
 }
 
+/// Returns the hint for an error of libvirt about a file whose directory of logs is missing: `Unable to open file
+/// '/var/log/libvirt/qemu/a-serial.log': No such file or directory`.
+fn no_log_dir(message: &str) -> Option<String> {
+    let (before, _) = message.split_once(": No such file or directory")?;
+    let path = before.rsplit([' ', '\'']).find(|part| part.starts_with('/'))?;
+    let dir = Path::new(path).parent().filter(|_| path.ends_with(".log"))?;
+    Some(gpuvm_ops::guest::make_log_dir(dir))
+}
+
 /// Returns the hint for a hypervisor's error.
 fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
@@ -209,9 +218,28 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
             "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, `virsh net-start NAME` starts \
              one that is down"
         }
-        HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml | HypervisorErrorKind::Other => {
-            return None;
-        }
+        HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml => return None,
+        HypervisorErrorKind::Other => return no_log_dir(&error.message),
     };
     Some(hint.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_directory_of_logs_is_made() {
+        let says = |message: &str| no_log_dir(message);
+        let told = says(
+            "Unable to open file '/var/log/libvirt/qemu/a-serial.log': No such file or directory",
+        );
+        let hint = "`install -d -m 0755 /var/log/libvirt/qemu` makes it";
+        assert_eq!(told.as_deref(), Some(hint));
+        let told = says("cannot open /var/log/libvirt/qemu/a.log: No such file or directory");
+        assert_eq!(told.as_deref(), Some(hint));
+        for other in ["/a/b.raw: No such file or directory", "/a/b.log: Permission denied", ""] {
+            assert_eq!(says(other), None, "{other}");
+        }
+    }
 }

@@ -31,7 +31,8 @@ fn state(domains: &[String], used_by: &[Use]) -> String {
     }
     match domains {
         [] => "free".into(),
-        domains => format!("held by domain `{}`, which is off", domains.join("`, `")),
+        [domain] => format!("held by domain `{domain}`, which is off"),
+        domains => format!("held by domains `{}`, which are off", domains.join("`, `")),
     }
 }
 

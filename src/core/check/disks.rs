@@ -41,7 +41,9 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
         let spot = Spot::of(disk.child("source").unwrap_or(*disk));
         let (rule, hint) = match of_host {
             true => (&OF_HOST, "give it another disk; what the host uses is not given away"),
-            false => (&HELD, "give it another disk, or a copy: `qemu-img convert`"),
+            false => {
+                (&HELD, "give it another disk, or a copy of this one made while nobody writes")
+            }
         };
         report.add(rule, spot, why.clone(), hint);
     }

@@ -4,6 +4,7 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::domain::wish::{MOST_QUEUES, USUAL_QUEUES};
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::words;
 use std::collections::BTreeSet;
 
@@ -95,7 +96,7 @@ fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
             let message = format!(
                 "{count} queues, each with a thread of the host, where {USUAL_QUEUES} usually do: \
                  `gpuvm tune {} --net-queues 8` takes the others away",
-                guest.name
+                word(&guest.name)
             );
             report.note(&NET_MANY, queues.spot, message);
         }

@@ -21,6 +21,7 @@ pub use disks::{DiskFact, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
+pub use others::free_cores;
 pub use report::{Finding, InXml, Note};
 
 use crate::domain::DomainXml;

@@ -9,6 +9,7 @@ use crate::domain::read::At;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy, floats};
+use crate::shell::word;
 use crate::topology::Topology;
 
 /// Only one of them can run; libvirt defines both.
@@ -34,7 +35,12 @@ const MEMORY: Rule = Rule::warning(
 pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
 
 /// What helps where cores are held.
-const FREE_CORES: &str = "`gpuvm plan` finds cores that nobody holds";
+pub fn free_cores(name: &str) -> String {
+    format!(
+        "`gpuvm tune {} --all --pins auto` finds cores that nobody holds, or lets its vCPUs float where none are free",
+        word(name)
+    )
+}
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[DEVICE, PCPU, CORE, HELPER, MEMORY];
@@ -165,7 +171,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
             let message = format!("pcpus {shared} {what} {}", name(held));
             match held.yields() {
                 true => report.note(rule, first.spot, message),
-                false => report.add(rule, first.spot, message, FREE_CORES),
+                false => report.add(rule, first.spot, message, &free_cores(&guest.name)),
             }
         }
     }
@@ -175,7 +181,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
         let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
         match held.yields() {
             true => report.note(&PCPU, first.spot, message),
-            false => report.add(&PCPU, first.spot, message, FREE_CORES),
+            false => report.add(&PCPU, first.spot, message, &free_cores(&guest.name)),
         }
     }
     let single: Vec<_> = pins.iter().filter(|set| !wide(set)).copied().collect();

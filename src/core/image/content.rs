@@ -190,6 +190,9 @@ pub(super) fn read_at(
     Ok(bytes)
 }
 
+/// What is said of an image over another.
+pub const BACKED: &str = "that lies over a backing file, so it is no image of its own";
+
 /// Incompatible features allowed in a qcow2 image that guests are made from. Bit 0 is dirty, 1
 /// corrupt, 2 an external data file: not allowed; 3 is the compression type, 4 extended L2 entries:
 /// QEMU handles both.
@@ -206,10 +209,7 @@ fn qcow2(head: &[u8], file_bytes: u64) -> Result<Content, ContentError> {
         return wrong(format!("of version {version}; 2 and 3 are known"));
     }
     if long(head, 8) != 0 {
-        return wrong(
-            "that lies over a backing file, so it is no image of its own; `qemu-img convert -O qcow2` makes one"
-                .into(),
-        );
+        return wrong(BACKED.into());
     }
     if word(head, 32) != 0 {
         return wrong("that is encrypted".into());

@@ -6,7 +6,7 @@ mod content;
 mod sums;
 
 pub use below::{Below, BelowError, below};
-pub use content::{Content, ContentError, Format, Found, HEAD, content, disk, kept};
+pub use content::{BACKED, Content, ContentError, Format, Found, HEAD, content, disk, kept};
 pub use sums::{Sha256, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Record, SeededNccl};
 use crate::domain::setting::{Setting, serial_log_path};
 use crate::domain::{DomainXml, Element};
-use crate::error::{Class, Coded as _, Result, classed};
+use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
 use crate::history::guest::GuestRecord;
@@ -168,14 +168,25 @@ fn beside(
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
     // Those of the template matter where its NICs stay, and once it starts.
-    let own = match nics.is_empty() && wanted.starts {
+    let of_template = match nics.is_empty() {
         true => networks_of(&template_of(&wanted.guest, &planned.topology)?),
         false => Vec::new(),
     };
+    let own = if wanted.starts { &of_template[..] } else { &[] };
     let named = nics.iter().map(|wish| wish.network.as_str()).chain(private);
     let asked = named.chain(own.iter().map(String::as_str));
     if wanted.starts {
-        refuse_missing(asked.clone(), planned, hypervisor)?;
+        if let Some(name) = missing(asked.clone(), hypervisor)? {
+            return Err(no_network(name, planned, hypervisor));
+        }
+    } else if let Some(name) =
+        missing(asked.clone().chain(of_template.iter().map(String::as_str)), hypervisor)?
+    {
+        world.warning(&format!(
+            "domain `{}` does not start before there is a network `{name}`: {}",
+            planned.name,
+            make_network(name)
+        ));
     }
     let mut steps = on_demand(asked.clone(), hypervisor, world)?;
     if wanted.starts {
@@ -184,28 +195,37 @@ fn beside(
     Ok(steps)
 }
 
-/// Refuses a network that does not exist and is not made with the guest, which libvirt would refuse
+/// Returns a network that does not exist and is not made with the guest, which libvirt would refuse
 /// only at start.
-fn refuse_missing<'n>(
+fn missing<'n>(
     asked: impl Iterator<Item = &'n str>,
-    planned: &Planned,
     hypervisor: &dyn Hypervisor,
-) -> Result<()> {
+) -> Result<Option<&'n str>> {
     let is_made = |name: &str| known(name).is_some_and(|kind| kind != Kind::Sriov);
     let mut asked = asked.filter(|name| !is_made(name)).peekable();
     if asked.peek().is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let there = hypervisor.networks().all_networks()?;
-    match asked.find(|name| there.iter().all(|other| other.name != *name)) {
-        None => Ok(()),
-        Some(name) => Err(HypervisorError {
-            kind: HypervisorErrorKind::NoNetwork,
-            doing: format!("create domain `{}`", planned.name),
-            message: format!("{} has no network `{name}`", hypervisor.uri()),
-        }
-        .into()),
-    }
+    Ok(asked.find(|name| there.iter().all(|other| other.name != *name)))
+}
+
+/// The refusal of a guest whose network is missing.
+fn no_network(name: &str, planned: &Planned, hypervisor: &dyn Hypervisor) -> Error {
+    let missing = HypervisorError {
+        kind: HypervisorErrorKind::NoNetwork,
+        doing: format!("create domain `{}`", planned.name),
+        message: format!("{} has no network `{name}`", hypervisor.uri()),
+    };
+    let hint = format!("{}; `gpuvm network list` shows those that are there", make_network(name));
+    let message = missing.to_string();
+    Error::from(missing).around(Refusal::around(message, hint))
+}
+
+/// The hint that makes a missing network; one of a name that gpuvm knows needs no kind.
+fn make_network(name: &str) -> String {
+    let kind = if known(name).is_some() { "" } else { " --kind nat" };
+    format!("`gpuvm network create {}{kind}` makes one", word(name))
 }
 
 /// Returns the definition of a guest, which passes the checker. `reserves`: missing huge pages are

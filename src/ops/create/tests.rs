@@ -106,6 +106,7 @@ fn refused(stage: &Stage, wanted: &CreateRequest) -> Error {
 fn kind(error: &Error) -> Option<HypervisorErrorKind> {
     match error {
         Error::Hypervisor(error) => Some(error.kind),
+        Error::Around { source, .. } => kind(source),
         _ => None,
     }
 }
@@ -134,6 +135,12 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     nowhere.guest.networks = vec![NicWish::on("nowhere")];
     let error = refused(&stage, &nowhere);
     assert_eq!(kind(&error), Some(HypervisorErrorKind::NoNetwork), "{error}");
+    let hint = error.refusal().map(|refusal| refusal.hint.clone()).unwrap();
+    assert!(hint.contains("`gpuvm network create nowhere --kind nat`"), "{hint}");
+    // A guest that is only defined is told what its start lacks.
+    nowhere.starts = false;
+    create(&stage.world, &nowhere).unwrap();
+    assert_eq!(stage.caller.heard("does not start before there is a network `nowhere`"), 1);
 
     let mut large = good.clone();
     large.guest.request.memory_kib = Some(MemSize::from_gib(1 << 20));

@@ -49,9 +49,17 @@ pub struct ChangedDisk {
     pub waits_for_start: bool,
     /// Whether its data was deleted.
     pub deleted: bool,
+    /// How many other names the deleted file has, hard links, under which its data stays.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_names: u64,
     /// The definition before and after.
     #[serde(skip)]
     pub definitions: (String, String),
+}
+
+/// Whether there is no other name.
+fn is_zero(names: &u64) -> bool {
+    *names == 0
 }
 
 /// Plans the addition of a disk.
@@ -96,6 +104,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
         live: !last.is_empty(),
         waits_for_start,
         deleted: false,
+        other_names: 0,
         definitions: (subject.xml.text().to_owned(), after.text().to_owned()),
     };
     let mut warnings: Vec<String> = notices.iter().map(Notice::to_string).collect();

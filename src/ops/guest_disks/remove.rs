@@ -5,20 +5,21 @@ use super::add::ChangedDisk;
 use super::error::GuestDiskError;
 use super::settled::settled;
 use super::subject::{Subject, said};
-use crate::apply::{LET_GO_S, Step};
+use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::guest::Made;
-use crate::error::{Coded as _, Result};
+use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::history::guest::drop_made;
-use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::Uses;
-use crate::made::{Fate, Proof, removal};
+use crate::hypervisor::{DomainState, Hypervisor};
+use crate::made::{Fate, Proof, keep_data, other_names, removal};
 use crate::reporter::Question;
 use crate::shell::word;
 use crate::storage::abilities;
 use crate::world::World;
+use std::path::Path;
 
 /// A request to remove a disk from a domain.
 #[derive(Debug, Clone)]
@@ -43,6 +44,9 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     }
     subject.refuse_kept(hypervisor)?;
     let (defined, running) = subject.disk(target)?;
+    if *live && running.is_some() {
+        refuse_still(&subject, target)?;
+    }
     refuse_half(&subject, wanted, defined.is_some(), running.is_some())?;
     let path = defined.or(running).and_then(path_of);
     let made = subject.xml.made().into_iter().find(|made| Some(&made.path) == path.as_ref());
@@ -61,6 +65,11 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     {
         warnings.push(format!("`{target}` is the first disk of `{name}`, from which guests boot"));
     }
+    let names = match (*delete_data, &path) {
+        (true, Some(path)) if hypervisor.machine().is_here() => other_names(Path::new(path)),
+        _ => 0,
+    };
+    warnings.extend(path.as_ref().and_then(|path| keep_data(path, names)));
     let forget = made.as_ref().map(|made| made.path.as_str());
     let after = subject.xml.without_disk(target, forget)?;
     let after = settled(&subject.xml, after, abilities(hypervisor, false), hypervisor, world)?;
@@ -76,6 +85,7 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
         live: running.is_some() && *live,
         waits_for_start: running.is_some() && !live,
         deleted: *delete_data,
+        other_names: names,
         definitions: (subject.xml.text().to_owned(), after.text().to_owned()),
     };
     let change = DomainChange {
@@ -104,7 +114,7 @@ fn refuse_half(
     runs_with: bool,
 ) -> Result<()> {
     let (name, target) = (subject.name.clone(), wanted.target.clone());
-    let line = format!("gpuvm disk remove {} {}", word(&name), word(&target));
+    let line = line(&name, &target);
     if !is_defined && !wanted.live {
         let hint = format!("`{line} --live` takes it from the running guest");
         return Err(GuestDiskError::OnlyLive { name, target }.hint(hint));
@@ -119,14 +129,44 @@ fn refuse_half(
     Ok(())
 }
 
+/// Refuses to ask a guest to let go of a disk that stands still.
+fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
+    let (state, first) = match subject.state {
+        DomainState::Paused => ("is paused", "virsh resume"),
+        DomainState::Suspended => ("is suspended", "virsh dompmwakeup"),
+        _ => return Ok(()),
+    };
+    let (name, line) = (word(&subject.name), line(&subject.name, target));
+    let hint = format!(
+        "`{first} {name}` lets it go on, then `{line} --live`; or `{line}` takes the disk from its next start"
+    );
+    Err(GuestDiskError::NotRunning { name: subject.name.clone(), state }.hint(hint))
+}
+
+/// The command that removes a disk.
+fn line(name: &str, target: &str) -> String {
+    format!("gpuvm disk remove {} {}", word(name), word(target))
+}
+
+/// Adds what to do where a guest does not let go of a disk.
+pub fn explained(error: Error, wanted: &RemoveDisk) -> Error {
+    let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
+    else {
+        return error;
+    };
+    let RemoveDisk { name, target, .. } = wanted;
+    let message = format!("disk `{target}` is not removed from running domain `{name}`");
+    let line = line(name, target);
+    let hint = format!(
+        "unmount it in the guest and run it again; `{line}` takes the disk from its next start instead"
+    );
+    error.around(Refusal::around(message, hint))
+}
+
 /// Returns the step that detaches the disk from the running guest.
 fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
     let Some(path) = path_of(disk) else {
-        let hint = format!(
-            "`gpuvm disk remove {} {}` removes it at the next start",
-            word(&subject.name),
-            word(target)
-        );
+        let hint = format!("`{}` removes it at the next start", line(&subject.name, target));
         return Err(GuestDiskError::NoPath { target: target.to_owned() }.hint(hint));
     };
     let (name, xml) = (subject.name.clone(), Some(disk.xml().to_owned()));

@@ -4,8 +4,9 @@
 use super::error::ImageError;
 use crate::apply::open;
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
-use crate::image::{Content, ImageName, Sha256, Sums, content};
+use crate::image::{BACKED, Content, ContentError, ImageName, Sha256, Sums, content};
 use crate::input;
+use crate::shell::word;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
@@ -83,7 +84,15 @@ impl Source {
         let bytes = file.metadata().map_err(taken)?.len();
         let content = content(&mut file).map_err(|error| {
             let message = format!("{shown} is not taken: it {error}");
-            Error::from(error).around(Refusal::around(message, ""))
+            let hint = match &error {
+                ContentError::Qcow2(why) if why == BACKED => format!(
+                    "`qemu-img convert -O qcow2 {} {}` makes one with all that it shows",
+                    word(&shown.to_string()),
+                    word(&given.with_extension("whole.qcow2").to_string_lossy())
+                ),
+                _ => String::new(),
+            };
+            Error::from(error).around(Refusal::around(message, hint))
         })?;
         let (expected, word) = match wanted.sha256 {
             Some(sum) => (Some(sum), Word::Given),

@@ -58,10 +58,7 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     let domain = DomainXml::parse(&hypervisor.xml(name, which)?)?;
     let nics = Nic::all(&domain);
     if nics.is_empty() {
-        let hint = format!(
-            "`gpuvm console {}` needs no network; `gpuvm create --network NAME` gives a NIC",
-            word(name)
-        );
+        let hint = format!("`gpuvm console {}` needs no network", word(name));
         return Err(classed(Class::NotFound, format!("domain `{name}` has no NIC"), hint));
     }
     let root = if world.has_guests_here()? { Some(FsRoot::live()?) } else { None };

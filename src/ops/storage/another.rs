@@ -13,6 +13,7 @@ use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::memsize::MemSize;
 use crate::pools::{file_pool, is_file_pool};
+use crate::shell::word;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
@@ -113,9 +114,9 @@ fn names(owner: Owner<'_>) -> impl Iterator<Item = String> {
 /// Refuses a preallocated disk that is larger than the free space. In parentheses: free and total
 /// bytes.
 fn refuse_too_large(
-    bytes: u64,
-    preallocate: Preallocate,
-    place: &str,
+    owner: Owner<'_>,
+    (bytes, preallocate): (u64, Preallocate),
+    (place, at): (&str, &str),
     (free, all): (u64, u64),
 ) -> Result<()> {
     if preallocate == Preallocate::None || bytes <= free {
@@ -123,8 +124,10 @@ fn refuse_too_large(
     }
     let size = |bytes: u64| MemSize::from_kib(bytes / 1024).to_string();
     let what = format!("a disk of {} does not fit into {place}", size(bytes));
-    Err(StorageError::NoRoom { what, free: size(free), size: size(all) }
-        .hint("preallocate=none makes a disk that takes only what is written"))
+    let new = format!("size={}K,{at},preallocate=none", bytes / 1024);
+    let line = format!("gpuvm disk add {} {}", word(owner.name), word(&new));
+    let hint = format!("`{line}` makes a disk that takes only what is written");
+    Err(StorageError::NoRoom { what, free: size(free), size: size(all) }.hint(hint))
 }
 
 /// Adds a new file in a directory.
@@ -138,7 +141,9 @@ fn file(
     room::refuse_missing(&dir)?;
     if let Some(space) = space(&dir) {
         let place = format!("the file system of {}", dir.display());
-        refuse_too_large(bytes, preallocate, &place, (space.free, space.total))?;
+        let at = format!("dir={}", dir.display());
+        let has = (space.free, space.total);
+        refuse_too_large(owner, (bytes, preallocate), (&place, &at), has)?;
     }
     let mut paths = names(owner).map(|name| dir.join(name));
     let path: PathBuf =
@@ -163,7 +168,8 @@ fn volume(
     if let Some(known) = &known {
         let place = format!("pool `{pool}`");
         let has = (known.available_bytes, known.capacity_bytes);
-        refuse_too_large(bytes, preallocate, &place, has)?;
+        let at = format!("pool={pool}");
+        refuse_too_large(owner, (bytes, preallocate), (&place, &at), has)?;
     }
     let preallocated = preallocate != Preallocate::None;
     let (dir, taken, make_pool) = match known {

@@ -79,9 +79,13 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
         // A previous user of the device may have written that header, with any file of the host as
         // its backing file.
-        return Err(StorageError::Qcow2OnDevice { at: at.to_string() }.hint(
-            "`qemu-img convert -O raw` writes its content out; `wipefs` takes the mark away",
-        ));
+        let hint = format!(
+            "`qemu-img convert -f qcow2 -O raw {at} /var/tmp/{name}.raw` writes its content to a file; `wipefs --all {at}` \
+             takes the mark away",
+            at = word(&text),
+            name = word(&path.file_name().unwrap_or_default().to_string_lossy())
+        );
+        return Err(StorageError::Qcow2OnDevice { at: at.to_string() }.hint(hint));
     }
     let bytes = std::fs::metadata(path).map_err(failed)?.len();
     if kind == DiskKind::File && format == DiskFormat::Raw && (bytes == 0 || bytes % SECTOR != 0) {
@@ -90,16 +94,25 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
             bytes: bytes.to_string(),
             sector: SECTOR.to_string(),
         }
-        .hint("if it is an image nevertheless, `truncate -s %512` fills its last sector"));
+        .hint(format!(
+            "if it is an image nevertheless, `truncate -s %512 {}` fills its last sector",
+            word(&text)
+        )));
     }
     if let Some(name) = named(path)
         && name != format.as_str()
     {
         let is = format.as_str();
-        return Err(StorageError::OtherFormat { at: at.to_string(), name: name.to_string(), is: is.to_string() }.hint(format!(
-                "rename it if the content is right; `qemu-img convert -O {name}` makes it what the name says",
-                name = word(name)
-            )));
+        let hint = format!(
+            "rename it if the content is right: `mv {at} {as_it_is}`; `qemu-img convert -O {name} {at} {copy}` makes what \
+             the name says",
+            at = word(&text),
+            as_it_is = word(&path.with_extension(is).to_string_lossy()),
+            name = word(name),
+            copy = word(&path.with_extension(format!("copy.{name}")).to_string_lossy()),
+        );
+        let (at, name, is) = (at.to_string(), name.to_string(), is.to_string());
+        return Err(StorageError::OtherFormat { at, name, is }.hint(hint));
     }
     if let Some(backing) = found.backing {
         disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));

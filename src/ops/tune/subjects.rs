@@ -10,6 +10,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
 };
+use crate::guest::make_log_dir;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
@@ -20,6 +21,8 @@ use crate::storage::{abilities, best_io};
 use crate::taken::{is_active, taken, xml_files};
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::check::free_cores;
+use gpuvm_core::tune::items::PinOrder;
 use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
@@ -103,6 +106,12 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         let passes = subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
         subjects.log_dir = hypervisor.log_dir().filter(|_| !files);
+        if let Some(dir) = hypervisor.missing_log_dir().filter(|_| !files)
+            && wanted.items.serial_log == Item::On
+        {
+            let message = format!("{} is missing, so nothing can be logged there", dir.display());
+            return Err(classed(Class::NotFound, message, make_log_dir(&dir)));
+        }
         subjects.networks = networks(&wanted.networks, &*hypervisor)?;
         subjects.versions = hypervisor.versions();
         if hypervisor.machine().is_here() && !recorded {
@@ -274,10 +283,13 @@ impl Subjects {
         let given = self.given(&items, wanted);
         for (subject, tuned) in self.all.iter().zip(&tuned) {
             let Err(error) = tuned else { continue };
-            let afloat = Items { pins: Item::Off, ..items.clone() };
-            let afloat = Given { items: &afloat, ..given };
+            let others = together::without(&self.occupancy, &subject.xml.name());
+            let goes = |pins: &Item<PinOrder>| {
+                let items = Items { pins: pins.clone(), ..items.clone() };
+                tune(&subject.xml, &Given { items: &items, others: &others, ..given }).is_ok()
+            };
             let message = format!("domain `{}` cannot be tuned", subject.name);
-            let error = refused(subject, &message, error, || tune(&subject.xml, &afloat).is_ok());
+            let error = refused(subject, &message, error, goes);
             if !wanted.all_domains {
                 return Err(error);
             }
@@ -326,18 +338,24 @@ fn path_of(disk: Element<'_>) -> Option<String> {
     source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
 }
 
-/// The error that a domain cannot be tuned, with this headline; `floats`: whether it can be tuned without pins.
+/// The error that a domain cannot be tuned, with this headline; `goes`: whether it can be tuned with other pins.
 pub(crate) fn refused(
     subject: &Subject,
     message: &str,
     error: &TuneError,
-    floats: impl Fn() -> bool,
+    goes: impl Fn(&Item<PinOrder>) -> bool,
 ) -> Error {
+    let name = word(&subject.called);
     let hint = match error {
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
-            if hint == NOTHING_LEFT && floats() =>
+            if hint == NOTHING_LEFT && goes(&Item::To(PinOrder::Auto)) =>
         {
-            "`--pins off` lets its vCPUs float over all pcpus".to_owned()
+            free_cores(&subject.called)
+        }
+        TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
+            if hint == NOTHING_LEFT && goes(&Item::Off) =>
+        {
+            format!("`gpuvm tune {name} --all --pins off` lets its vCPUs float over all pcpus")
         }
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
         | TuneError::Item { hint, .. } => hint.clone(),
@@ -345,7 +363,7 @@ pub(crate) fn refused(
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
         TuneError::Kind { .. } | TuneError::Xml(_) | TuneError::Plan(PlanError::Request(_)) => {
-            format!("`gpuvm check {}` says what is wrong with it", word(&subject.called))
+            format!("`gpuvm check {name}` says what is wrong with it")
         }
     };
     Error::from(error.clone()).around(Refusal::around(message, subject.naming(&hint)))

@@ -355,22 +355,23 @@ impl CoreReason {
     }
 }
 
-/// The words for cores that are also of domains that are off.
+/// The words for cores that are also of domains that are off. Pinning these anew would only take the cores of others that
+/// are off: no other is free.
 fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Result {
     let lent = |(name, pcpus): &(String, CpuSet)| {
         let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
         let verb = if pcpus.len() == 1 { "belongs" } else { "belong" };
-        format!("{noun} {pcpus} {verb} to domain `{name}`, which is off")
+        format!("{noun} {pcpus} {verb} to domain `{name}`")
     };
     let tunes =
-        cores.iter().map(|(name, _)| format!("`gpuvm tune {} --all --pins auto`", word(name)));
-    let (they, move_it) = match cores.len() {
-        1 => ("it", "moves it before it starts"),
-        _ => ("them", "move them before they start"),
+        cores.iter().map(|(name, _)| format!("`gpuvm tune {} --all --pins off`", word(name)));
+    let (are, they, float) = match cores.len() {
+        1 => ("is", "it", "lets it float over all pcpus instead"),
+        _ => ("are", "them", "let them float over all pcpus instead"),
     };
     write!(
         f,
-        "{}; no other core is free, and both slow down if they run beside {they}: {} {move_it}",
+        "{}, which {are} off; no other core is free, and both slow down if they run beside {they}: {} {float}",
         list(cores.iter().map(lent)),
         list(tunes)
     )
