@@ -18,6 +18,7 @@ mod imagefail;
 mod killed;
 mod life;
 mod network;
+mod offers;
 mod pages;
 pub mod place;
 mod resized;
