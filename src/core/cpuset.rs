@@ -76,8 +76,11 @@ pub struct IdSet<I> {
     /// Words of zeros left out in front, so that a high id takes no more memory than a low one; 0
     /// for the empty set.
     base: u32,
-    /// Bit `id % 64` of word `id / 64 - base`; the first and the last word are never zero.
-    words: Vec<u64>,
+    /// Bit `id % 64` of the first word; zero only in the empty set. Most sets, such as the pin of a vCPU, have no other,
+    /// and take no memory of their own.
+    first: u64,
+    /// The words after it; the last one is never zero.
+    more: Vec<u64>,
     /// The kind of id.
     kind: PhantomData<I>,
 }
@@ -110,7 +113,7 @@ pub enum IdSetError {
 
 impl<I> Default for IdSet<I> {
     fn default() -> Self {
-        IdSet { base: 0, words: Vec::new(), kind: PhantomData }
+        IdSet { base: 0, first: 0, more: Vec::new(), kind: PhantomData }
     }
 }
 
@@ -124,33 +127,42 @@ impl<I: Id> IdSet<I> {
     pub fn of(id: I) -> Self {
         let id = id.as_u32();
         assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);
-        IdSet { base: id / 64, words: vec![1 << (id % 64)], kind: PhantomData }
+        IdSet { base: id / 64, first: 1 << (id % 64), more: Vec::new(), kind: PhantomData }
     }
 
     /// Adds an id; ids above [`MAX_ID`] are refused by the parsers and cannot come from a checked host.
     pub fn insert(&mut self, id: I) {
         let id = id.as_u32();
         assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);
-        let place = id / 64;
-        if self.words.is_empty() {
+        let (place, bit) = (id / 64, 1 << (id % 64));
+        if self.is_empty() {
             self.base = place;
         } else if place < self.base {
-            let more = (self.base - place) as usize;
-            self.words.splice(0..0, std::iter::repeat_n(0, more));
-            self.base = place;
+            let gap = (self.base - place - 1) as usize;
+            let zeros = std::iter::repeat_n(0, gap);
+            self.more.splice(0..0, zeros.chain([self.first]));
+            (self.base, self.first) = (place, 0);
         }
-        let word = (place - self.base) as usize;
-        if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
+        match (place - self.base) as usize {
+            0 => self.first |= bit,
+            word => {
+                if self.more.len() < word {
+                    self.more.resize(word, 0);
+                }
+                self.more[word - 1] |= bit;
+            }
         }
-        self.words[word] |= 1 << (id % 64);
     }
 
     /// Removes an id.
     pub fn remove(&mut self, id: I) {
         let id = id.as_u32();
-        let word = (id / 64).checked_sub(self.base);
-        if let Some(word) = word.and_then(|word| self.words.get_mut(word as usize)) {
+        let word = match (id / 64).checked_sub(self.base) {
+            Some(0) => Some(&mut self.first),
+            Some(word) => self.more.get_mut(word as usize - 1),
+            None => None,
+        };
+        if let Some(word) = word {
             *word &= !(1 << (id % 64));
         }
         self.trim();
@@ -164,23 +176,26 @@ impl<I: Id> IdSet<I> {
 
     /// Returns the word at a place, counted from the word of id 0.
     fn word(&self, place: u32) -> u64 {
-        let word = place.checked_sub(self.base);
-        word.and_then(|word| self.words.get(word as usize)).copied().unwrap_or(0)
+        match place.checked_sub(self.base) {
+            Some(0) => self.first,
+            Some(word) => self.more.get(word as usize - 1).copied().unwrap_or(0),
+            None => 0,
+        }
     }
 
     /// Returns its words with their places.
     fn places(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (self.base..).zip(self.words.iter().copied())
+        (self.base..).zip(std::iter::once(self.first).chain(self.more.iter().copied()))
     }
 
     /// How many ids are in the set.
     pub fn len(&self) -> usize {
-        self.words.iter().map(|word| word.count_ones() as usize).sum()
+        self.places().map(|(_, word)| word.count_ones() as usize).sum()
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.first == 0
     }
 
     /// The smallest id.
@@ -190,10 +205,11 @@ impl<I: Id> IdSet<I> {
 
     /// The largest id.
     pub fn last(&self) -> Option<I> {
-        let top = self.words.last()?;
-        let above = (self.base as usize + self.words.len() - 1) * 64;
-        let id = above + 63 - top.leading_zeros() as usize;
-        Some(I::from_u32(u32::try_from(id).expect("ids are at most MAX_ID")))
+        let top = self.more.last().unwrap_or(&self.first);
+        let above = (self.base as usize + self.more.len()) * 64;
+        let id = (above + 63).checked_sub(top.leading_zeros() as usize)?;
+        let id = u32::try_from(id).expect("ids are at most MAX_ID");
+        (!self.is_empty()).then(|| I::from_u32(id))
     }
 
     /// The ids, ascending.
@@ -230,10 +246,11 @@ impl<I: Id> IdSet<I> {
             return self.clone();
         }
         let base = self.base.min(other.base);
-        let end = |set: &Self| set.base as usize + set.words.len();
-        let words = end(self).max(end(other)) - base as usize;
-        let words = (base..).take(words).map(|place| self.word(place) | other.word(place));
-        IdSet { base, words: words.collect(), kind: PhantomData }
+        let end = |set: &Self| set.base as usize + set.more.len();
+        let more = end(self).max(end(other)) - base as usize;
+        let word = |place| self.word(place) | other.word(place);
+        let more = (base + 1..).take(more).map(word).collect();
+        IdSet { base, first: word(base), more, kind: PhantomData }
     }
 
     /// The ids in `self` and not in `other`.
@@ -243,24 +260,30 @@ impl<I: Id> IdSet<I> {
 
     /// Makes a set from these words, at the same places as its own; a word may only lose bits.
     fn with(&self, word: impl Fn(u32, u64) -> u64) -> Self {
-        let words = self.places().map(|(place, own)| word(place, own)).collect();
-        let mut set = IdSet { base: self.base, words, kind: PhantomData };
+        let first = word(self.base, self.first);
+        let more = self.places().skip(1).map(|(place, own)| word(place, own)).collect();
+        let mut set = IdSet { base: self.base, first, more, kind: PhantomData };
         set.trim();
         set
     }
 
     /// Drops zero words at both ends, so that equal sets compare equal.
     fn trim(&mut self) {
-        while self.words.last() == Some(&0) {
-            self.words.pop();
+        while self.more.last() == Some(&0) {
+            self.more.pop();
         }
-        let zeros = self.words.iter().take_while(|word| **word == 0).count();
-        if zeros > 0 {
-            self.words.drain(..zeros);
-            self.base += u32::try_from(zeros).expect("no set has more than MAX_ID / 64 words");
+        if self.first != 0 {
+            return;
         }
-        if self.words.is_empty() {
-            self.base = 0;
+        // The last word is not zero, so that one of them is not.
+        let zeros = self.more.iter().take_while(|word| **word == 0).count();
+        match self.more.drain(..(zeros + 1).min(self.more.len())).next_back() {
+            Some(word) => {
+                self.first = word;
+                self.base +=
+                    u32::try_from(zeros + 1).expect("no set has more than MAX_ID / 64 words");
+            }
+            None => self.base = 0,
         }
     }
 }
