@@ -37,6 +37,15 @@ impl Held {
         !self.active && !self.autostart
     }
 
+    /// Whether it has something that it yields.
+    fn has_to_yield(&self) -> bool {
+        let has_pins = !self.vcpu_pins.is_empty()
+            || self.emulator_pin.is_some()
+            || !self.iothread_pins.is_empty();
+        let has_memory = self.huge_page_kib.is_none() && !self.memory.is_empty();
+        self.yields() && (has_pins || has_memory)
+    }
+
     /// What nobody else may have.
     fn kept(&self) -> Held {
         if !self.yields() {
@@ -56,8 +65,9 @@ impl Held {
 impl Occupancy {
     /// The same without what domains that are off yield; none: none of them yields anything.
     pub fn without_yielded(&self) -> Option<Occupancy> {
-        let domains: Vec<Held> = self.domains.iter().map(Held::kept).collect();
-        (domains != self.domains).then(|| Occupancy { domains, ..self.clone() })
+        let kept = || self.domains.iter().map(Held::kept).collect();
+        let yields = self.domains.iter().any(Held::has_to_yield);
+        yields.then(|| Occupancy { domains: kept(), ..self.clone() })
     }
 }
 
@@ -93,4 +103,34 @@ pub struct Exclusion {
     /// The admin's reason; may be empty.
     #[serde(default)]
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_off_and_has_something_to_yield_makes_room() {
+        let pins = || vec![CpuSet::of(crate::cpuset::PcpuId(3))];
+        let off = Held { domain: "a".into(), vcpu_pins: pins(), ..Held::default() };
+        let occupancy = |held: Held| Occupancy { domains: vec![held], ..Occupancy::default() };
+        let memory = vec![(NodeSet::new(), MemSize::from_gib(1))];
+        for held in [
+            off.clone(),
+            Held { vcpu_pins: Vec::new(), emulator_pin: Some(CpuSet::new()), ..off.clone() },
+            Held { vcpu_pins: Vec::new(), iothread_pins: pins(), ..off.clone() },
+            Held { vcpu_pins: Vec::new(), memory: memory.clone(), ..off.clone() },
+        ] {
+            let rest = occupancy(held).without_yielded().map(|rest| rest.domains);
+            assert_eq!(rest, Some(vec![Held { domain: "a".into(), ..Held::default() }]));
+        }
+        let paged = Some(MemSize::from_gib(1));
+        for held in [
+            Held { active: true, ..off.clone() },
+            Held { autostart: true, ..off.clone() },
+            Held { vcpu_pins: Vec::new(), memory, huge_page_kib: paged, ..off },
+        ] {
+            assert_eq!(occupancy(held).without_yielded(), None);
+        }
+    }
 }
