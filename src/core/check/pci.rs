@@ -174,10 +174,11 @@ fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
         .collect();
     let cell = |bus: u32| guest.controller(bus).and_then(|c| c.cell.as_ref().map(|c| c.value));
     for (at, (passed, bus, bridge)) in placed.iter().enumerate() {
-        let differs = |(_, other_bus, other): &&(&Passed<'t>, u32, String)| {
+        let mut before = placed[..at].iter();
+        let other = before.find(|(_, other_bus, other)| {
             cell(*bus) == cell(*other_bus) && (bus == other_bus) != (bridge == other)
-        };
-        let Some((other, other_bus, _)) = placed[..at].iter().find(differs) else { continue };
+        });
+        let Some((other, other_bus, _)) = other else { continue };
         let (seen, there) = if bus == other_bus { ("PHB", "NODE") } else { ("NODE", "PHB") };
         let message = format!(
             "the guest sees GPUs {} and {} as {seen}, on the host they are {there}: `gpuvm tune {} --pcie on` puts one \

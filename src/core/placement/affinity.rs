@@ -66,9 +66,9 @@ pub(super) struct Homes<'a> {
     nodes: Vec<Home<'a>>,
     /// GPUs by address, with the place of their home in `nodes`.
     gpus: Vec<(Bdf, usize, Option<Moved>)>,
-    /// Cores below each L3 cache, by [`Seat::cache`], as places in [`Topology::cores`], reserved
-    /// ones included.
-    below: Vec<Vec<usize>>,
+    /// L3 caches as [`Seat::cache`] with each core below, reserved ones included, as places in
+    /// [`Topology::cores`]; ascending.
+    below: Vec<(usize, usize)>,
     /// The most common number of threads per core.
     common: usize,
 }
@@ -195,8 +195,10 @@ impl<'a> Homes<'a> {
     }
 
     /// Cores below an L3 cache, as places in [`Topology::cores`].
-    pub(super) fn below(&self, cache: usize) -> &[usize] {
-        self.below.get(cache).map_or(&[], Vec::as_slice)
+    pub(super) fn below(&self, cache: usize) -> impl Iterator<Item = usize> + '_ {
+        let from = self.below.partition_point(|(other, _)| *other < cache);
+        let those = self.below[from..].iter().take_while(move |(other, _)| *other == cache);
+        those.map(|(_, core)| *core)
     }
 
     /// The most common number of threads per core; the larger of a tie.
@@ -218,28 +220,22 @@ impl<'a> Homes<'a> {
 
 /// Lists nodes with their cores, by number, the first ones of each reserved for the host; and the
 /// cores below each cache.
-fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
+fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<(usize, usize)>) {
     let caches = &topology.parts().l3;
-    let mut cache_of: Vec<u32> = Vec::new();
-    for (cache, at) in caches.iter().zip(0u32..) {
-        let last = cache.pcpus.last().map_or(0, |pcpu| pcpu.0 as usize + 1);
-        cache_of.resize(cache_of.len().max(last), u32::MAX);
-        cache.pcpus.iter().for_each(|pcpu| cache_of[pcpu.0 as usize] = at);
-    }
     let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
     let mut by_node: Vec<usize> = (0..topology.nodes().len()).collect();
     by_node.sort_by_key(|&at| topology.nodes()[at].os_index);
     let ids: Vec<NodeId> = by_node.iter().map(|&at| topology.nodes()[at].os_index).collect();
-    let mut lists = vec![Vec::new(); ids.len()];
-    let mut below = vec![Vec::new(); caches.len() + ids.len()];
+    let pcpus = by_node.iter().map(|&at| topology.nodes()[at].pcpus.len());
+    let mut lists: Vec<Vec<_>> = pcpus.map(Vec::with_capacity).collect();
+    let mut below = Vec::with_capacity(topology.cores().len());
     for (at, core) in topology.cores().iter().enumerate() {
         let Ok(node) = ids.binary_search(&core.node) else { continue };
         let first = core.pcpus.first();
-        let cache = first.and_then(|pcpu| cache_of.get(pcpu.0 as usize));
-        let cache = cache.map(|at| *at as usize).filter(|at| *at < caches.len());
+        let cache = first.and_then(|pcpu| topology.l3_place(pcpu));
         let order = (cache.and_then(|at| firsts[at]).or(first), first);
         let cache = cache.unwrap_or(caches.len() + node);
-        below[cache].push(at);
+        below.push((cache, at));
         lists[node].push((order, Seat { core, at, cache, threads: core.pcpus.len() }));
     }
     let home = |(id, mut list): (NodeId, Vec<_>)| {
@@ -250,6 +246,7 @@ fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<Vec<usize>>) {
         Home { id, seats, kept, gpus: Vec::new(), annexes, tenants }
     };
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
+    below.sort_unstable();
     (homes.collect(), below)
 }
 

@@ -45,16 +45,7 @@ fn bits(things: u32) -> u32 {
 /// The L3 cache of each vCPU, as indexes in the host's record; none if a vCPU is not pinned to one
 /// pcpu, or its cache is unknown.
 pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
-    let caches = &topology.parts().l3;
-    let last = caches.iter().filter_map(|cache| cache.pcpus.last()).max()?;
-    let mut below = vec![None; last.0 as usize + 1];
-    for (at, cache) in caches.iter().enumerate() {
-        cache.pcpus.iter().for_each(|pcpu| below[pcpu.0 as usize] = Some(at));
-    }
-    let cache = |pin: &CpuSet| {
-        let only = pin.first().filter(|_| pin.len() == 1)?;
-        *below.get(only.0 as usize)?
-    };
+    let cache = |pin: &CpuSet| topology.l3_place(pin.first().filter(|_| pin.len() == 1)?);
     pins.iter().map(cache).collect()
 }
 

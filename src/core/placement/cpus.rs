@@ -40,7 +40,7 @@ pub(super) fn pinned(
     first: Option<NodeId>,
 ) -> GuestCpus {
     let threads = cores.threads;
-    let mut vcpu_pins: Vec<CpuSet> = Vec::new();
+    let mut vcpu_pins: Vec<CpuSet> = Vec::with_capacity(cores.vcpus());
     for node in &cores.nodes {
         vcpu_pins.extend(order(node, threads, request.pins).map(CpuSet::of));
     }

@@ -11,6 +11,7 @@ use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};
+use std::borrow::Cow;
 
 /// The most expander buses of a guest with one for each host bridge: each takes one of the 29 slots of the root bus that
 /// q35 leaves, and the root ports of disks and NICs take the others, eight a slot. A guest with more gets one for each cell.
@@ -74,11 +75,11 @@ pub(super) fn tree(
 /// Divides the groups of cells by host bridge, the bridge of a cell's first device first; if these
 /// would be too many, the groups stay.
 fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
-    let mut divided: Vec<(Option<String>, PcieGroup)> = Vec::new();
+    let mut divided: Vec<(Option<Cow<'_, str>>, PcieGroup)> = Vec::new();
     for PcieGroup { cell, devices } in &cells {
         for &bdf in devices {
             let bridge = topology.host_bridge(bdf);
-            let same = |(of, group): &&mut (Option<String>, PcieGroup)| {
+            let same = |(of, group): &&mut (Option<Cow<'_, str>>, PcieGroup)| {
                 *of == bridge && group.cell == *cell
             };
             match divided.iter_mut().find(same) {
@@ -101,8 +102,8 @@ fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
 /// part is unknown.
 fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
     let mut least: Option<PcieLink> = None;
-    for bdf in topology.path_to_root(device) {
-        let link = topology.device(bdf)?.link_max.as_ref()?;
+    for function in topology.way_up(device) {
+        let link = function.link_max.as_ref()?;
         let (speed_dgts, width) = (link.speed_dgts?, link.width?);
         let before = least.unwrap_or(PcieLink { device, speed_dgts, width });
         least = Some(PcieLink {

@@ -209,7 +209,7 @@ impl<'a> Cores<'a> {
 
     /// Cores of other guests below an L3 cache, on any node.
     fn others_below(&self, cache: usize) -> usize {
-        self.homes.below(cache).iter().filter(|&&core| !self.taken.is_free(core)).count()
+        self.homes.below(cache).filter(|&core| !self.taken.is_free(core)).count()
     }
 
     /// Whether the kernel keeps its tasks off all threads of a core.

@@ -68,7 +68,7 @@ struct Search<'a> {
 }
 
 /// Chooses `wanted` cores in addition to those already chosen; returns the places of all,
-/// ascending. None: there are too few.
+/// ascending, as the choices are. None: there are too few.
 pub(super) fn pick(
     choices: &[Choice],
     caches: &[Cache],
@@ -83,6 +83,11 @@ pub(super) fn pick(
         } else {
             by_cache[choice.cache].push(*choice);
         }
+    }
+    let left: usize = by_cache.iter().map(Vec::len).sum();
+    if left <= wanted {
+        let all = choices.iter().map(|choice| choice.place);
+        return (left == wanted).then(|| all.collect());
     }
     let end = |choice: &Choice| match choice.owner {
         Owner::Other => usize::MAX - choice.place,

@@ -148,7 +148,7 @@ impl Units {
 /// topmost bridge.
 fn root<'a>(topology: &Topology, device: &'a PciDevice) -> Result<&'a str, (u32, u8)> {
     device.root.as_deref().ok_or_else(|| {
-        let top = topology.path_to_root(device.bdf).last().copied().unwrap_or(device.bdf);
+        let top = topology.way_up(device.bdf).last().map_or(device.bdf, |top| top.bdf);
         (top.segment(), top.bus())
     })
 }

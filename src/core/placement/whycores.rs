@@ -237,7 +237,7 @@ impl Cores<'_> {
         for &cache in &caches {
             let below = self.homes.below(cache);
             let before = names.len();
-            names.extend(below.iter().filter_map(|&core| self.taken.owner(core)));
+            names.extend(below.filter_map(|core| self.taken.owner(core)));
             if let (Some(l3), true) = (self.topology.parts().l3.get(cache), names.len() > before) {
                 shared = shared.or(&l3.pcpus);
             }

@@ -163,8 +163,8 @@ pub enum TopologyError {
     },
 }
 
-/// The index that means "none"; hosts have far fewer cores.
-const NO_CORE: u32 = u32::MAX;
+/// The index that means "none"; hosts have far fewer cores and caches.
+const NONE: u32 = u32::MAX;
 
 /// A host whose every cross-reference resolves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,8 +173,10 @@ pub struct Topology {
     parts: Parts,
     /// Index into `parts.devices` by address.
     device_index: Vec<(u64, usize)>,
-    /// Indexes in `parts.cores` by pcpu number; [`NO_CORE`] for numbers that no online pcpu has.
+    /// Indexes in `parts.cores` by pcpu number; [`NONE`] for numbers that no online pcpu has.
     core_index: Vec<u32>,
+    /// Indexes in `parts.l3` by pcpu number; [`NONE`] for numbers below no cache.
+    l3_index: Vec<u32>,
     /// IOMMU groups, by number.
     groups: BTreeMap<u32, IommuGroup>,
     /// Indexes in `parts.devices` of the GPUs available by number: every plan needs them many
@@ -193,12 +195,12 @@ impl Topology {
         let device_index = index("PCI function", parts.devices.iter().map(|d| d.bdf))?;
         let nodes = index("node", parts.nodes.iter().map(|n| n.os_index))?;
         let last = parts.cores.iter().filter_map(|core| core.pcpus.last()).max();
-        let mut core_index = vec![NO_CORE; last.map_or(0, |pcpu| pcpu.0 as usize + 1)];
+        let mut core_index = vec![NONE; last.map_or(0, |pcpu| pcpu.0 as usize + 1)];
         for (core, position) in parts.cores.iter().zip(0u32..) {
             check_core(core, &parts, &nodes)?;
             for pcpu in core.pcpus.iter() {
                 let place = &mut core_index[pcpu.0 as usize];
-                if *place != NO_CORE {
+                if *place != NONE {
                     return Err(TopologyError::Twice { kind: "pcpu", id: pcpu.to_string() });
                 }
                 *place = position;
@@ -225,7 +227,7 @@ impl Topology {
                     parts.nodes.len()
                 ));
             }
-            let known = |p: &PcpuId| core_index.get(p.0 as usize).is_some_and(|at| *at != NO_CORE);
+            let known = |p: &PcpuId| core_index.get(p.0 as usize).is_some_and(|at| *at != NONE);
             if let Some(pcpu) = node.pcpus.iter().find(|p| !known(p)) {
                 return Err(dangling("node", node.os_index, "pcpu", pcpu));
             }
@@ -237,7 +239,9 @@ impl Topology {
         check_devices(&parts, &device_index, &nodes)?;
         let groups = groups(&parts);
         let device_index = device_index.into_iter().map(|(bdf, at)| (bdf.key(), at)).collect();
-        let mut host = Topology { parts, device_index, core_index, groups, counted: Vec::new() };
+        let l3_index = l3_index(&parts.l3);
+        let counted = Vec::new();
+        let mut host = Topology { parts, device_index, core_index, l3_index, groups, counted };
         let counts = |(_, gpu): &(usize, &PciDevice)| {
             gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
         };
@@ -285,12 +289,18 @@ impl Topology {
     /// is absent or offline.
     pub fn core_place(&self, pcpu: PcpuId) -> Option<usize> {
         let place = *self.core_index.get(pcpu.0 as usize)?;
-        (place != NO_CORE).then_some(place as usize)
+        (place != NONE).then_some(place as usize)
+    }
+
+    /// Returns the index in [`Parts::l3`] of the L3 cache above a pcpu; none if unknown.
+    pub fn l3_place(&self, pcpu: PcpuId) -> Option<usize> {
+        let place = *self.l3_index.get(pcpu.0 as usize)?;
+        (place != NONE).then_some(place as usize)
     }
 
     /// Online pcpus of the host.
     pub fn pcpus(&self) -> CpuSet {
-        let online = self.core_index.iter().zip(0..).filter(|(place, _)| **place != NO_CORE);
+        let online = self.core_index.iter().zip(0..).filter(|(place, _)| **place != NONE);
         online.map(|(_, number)| PcpuId(number)).collect()
     }
 
@@ -337,13 +347,12 @@ impl Topology {
 
     /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown function.
     pub fn path_to_root(&self, bdf: Bdf) -> Vec<Bdf> {
-        let mut path = Vec::new();
-        let mut next = self.device(bdf);
-        while let Some(device) = next {
-            path.push(device.bdf);
-            next = device.parent.and_then(|parent| self.device(parent));
-        }
-        path
+        self.way_up(bdf).map(|device| device.bdf).collect()
+    }
+
+    /// The same as functions, without memory of its own.
+    pub fn way_up(&self, bdf: Bdf) -> impl Iterator<Item = &PciDevice> {
+        std::iter::successors(self.device(bdf), |device| self.device(device.parent?))
     }
 
     /// The IOMMU group of a function; none where the IOMMU is off.
@@ -375,6 +384,16 @@ fn groups(parts: &Parts) -> BTreeMap<u32, IommuGroup> {
         }
     }
     groups
+}
+
+/// Indexes of L3 caches by pcpu number.
+fn l3_index(caches: &[L3]) -> Vec<u32> {
+    let last = caches.iter().filter_map(|cache| cache.pcpus.last()).max();
+    let mut index = vec![NONE; last.map_or(0, |pcpu| pcpu.0 as usize + 1)];
+    for (cache, place) in caches.iter().zip(0..) {
+        cache.pcpus.iter().for_each(|pcpu| index[pcpu.0 as usize] = place);
+    }
+    index
 }
 
 #[cfg(test)]

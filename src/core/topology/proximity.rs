@@ -106,11 +106,11 @@ impl Topology {
 impl Topology {
     /// Returns the host bridge above a function, by the kernel's name (`pci0000:17`); none if
     /// unknown.
-    pub fn host_bridge(&self, bdf: Bdf) -> Option<String> {
+    pub fn host_bridge(&self, bdf: Bdf) -> Option<Cow<'_, str>> {
         let device = self.device(bdf)?;
         let root = match &device.root {
-            Some(root) => root.clone(),
-            None => self.way(device).root.into_owned(),
+            Some(root) => Cow::Borrowed(root.as_str()),
+            None => self.way(device).root,
         };
         (!root.is_empty()).then_some(root)
     }
