@@ -1,5 +1,6 @@
 //! Cold commands against `virt-install --print-xml` and `lstopo`: the whole process, from outside.
 
+use crate::guests::{against, before};
 use crate::measure::{Subject, Verdict, rotate};
 use crate::support;
 use std::process::Command;
@@ -37,6 +38,10 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
             &[gpuvm, "plan", "--gpus", "2", "--name", "a", "--host", tree],
         ),
     ];
+    let a100 = support::project().join("topologies/dgx-a100.json");
+    let a100 = a100.to_str().expect("the project's path is UTF-8");
+    let words = [gpuvm, "plan", "--gpus", "8", "--name", "a", "--host", a100];
+    subjects.push(Subject::new("gpuvm plan, DGX A100 JSON", &words));
     let ours = subjects.len();
     let dir = tempfile::tempdir().expect("a temporary directory is made");
     let h100 = support::project().join("topologies/dgx-h100.json");
@@ -48,6 +53,7 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     std::fs::write(guest, made.stdout).expect("the definition is written");
     let words = [gpuvm, "nccl", guest, "--host", h100];
     subjects.push(Subject::new("gpuvm nccl, DGX H100 JSON", &words));
+    let compared = with_older(&mut subjects, ours);
     if works("virt-install") {
         subjects.push(virt_install());
     }
@@ -78,6 +84,10 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
             gate: true,
         });
     }
+    for (at, older) in compared {
+        let what = subjects[at].name.trim_start_matches("gpuvm ");
+        verdicts.push(against(what, subjects[at].median_ms(), subjects[older].median_ms()));
+    }
     let nccl = &subjects[ours];
     let (what, value) = (nccl.name.to_owned(), nccl.median_ms());
     verdicts.push(Verdict { what, value, limit: NCCL_MS, unit: " ms", gate: false });
@@ -87,6 +97,24 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
         verdicts.push(Verdict { what, value, limit: OF_LSTOPO, unit: "x", gate: false });
     }
     verdicts
+}
+
+/// Adds the first `ours` commands by the earlier program, if one is named and knows them; returns
+/// the place of each with that of the other's.
+fn with_older(subjects: &mut Vec<Subject>, ours: usize) -> Vec<(usize, usize)> {
+    let Some(program) = before() else { return Vec::new() };
+    let mut compared = Vec::new();
+    for at in 0..ours {
+        let mut words: Vec<&str> = subjects[at].command.iter().map(String::as_str).collect();
+        words[0] = &program;
+        let older = Subject::new("  the same of before", &words);
+        let done = Command::new(words[0]).args(&words[1..]).output();
+        if done.is_ok_and(|output| output.status.success()) {
+            compared.push((at, subjects.len()));
+            subjects.push(older);
+        }
+    }
+    compared
 }
 
 /// virt-install with a guest of the same kind: 10 vCPUs, pins, NUMA memory, two GPUs.

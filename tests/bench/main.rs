@@ -11,6 +11,7 @@ mod disk;
 mod guests;
 mod measure;
 mod memory;
+mod partition;
 mod planner;
 mod shootout;
 #[allow(dead_code)]
@@ -26,6 +27,11 @@ fn main() -> std::process::ExitCode {
         && first == "measure"
     {
         return measure::child(command);
+    }
+    if let [first, rounds] = args.as_slice()
+        && first == "partition-steps"
+    {
+        return partition::child(rounds);
     }
     if args == ["plan-once"] {
         planner::once();
@@ -47,6 +53,7 @@ fn main() -> std::process::ExitCode {
         ("tune", tune::bench),
         ("planner", planner::bench),
         ("placement", shootout::bench),
+        ("partition", partition::bench),
         ("disk", disk::bench),
         ("memory", memory::bench),
         ("list", guests::list),
