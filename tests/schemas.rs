@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 23] = [
+const ELSEWHERE: [&str; 25] = [
     "gpuvm-log", // no guest of the test driver has one
     "gpuvm-addresses",
     "gpuvm-created",
@@ -29,6 +29,8 @@ const ELSEWHERE: [&str; 23] = [
     "gpuvm-network-created",
     "gpuvm-set", // the test driver has no domain of QEMU
     "gpuvm-renamed",
+    "gpuvm-snapshot-changed",
+    "gpuvm-snapshot-list",
     "gpuvm-undone",
     "gpuvm-verify",
     "gpuvm-verify-change",

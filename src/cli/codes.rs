@@ -61,6 +61,7 @@ use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::rename::RenameError;
 use gpuvm_ops::restart::RestartError;
+use gpuvm_ops::snapshot::SnapshotError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::storage::StorageError;
 use gpuvm_ops::tune::subjects::TunedError;
@@ -93,7 +94,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 79] = [
+static KNOWN: [Known; 80] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -149,6 +150,7 @@ static KNOWN: [Known; 79] = [
     known::<RemoteError>(),
     known::<RenameError>(),
     known::<RestartError>(),
+    known::<SnapshotError>(),
     known::<VfsError>(),
     known::<PagesError>(),
     known::<PoolError>(),

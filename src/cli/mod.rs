@@ -48,6 +48,7 @@ pub mod schema;
 pub mod seed;
 pub mod set;
 pub mod show;
+mod snapshot;
 pub mod start;
 pub mod stop;
 mod table;
@@ -158,6 +159,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),
         Verb::Disk(verb) => disk::run(verb, &cx),
+        Verb::Snapshot(verb) => snapshot::run(verb, &cx),
         Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
         Verb::List(args) => list::run(args, &cx),

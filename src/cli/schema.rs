@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 61] = [
+const ALL: [Listed; 63] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -73,6 +73,8 @@ const ALL: [Listed; 61] = [
     ("gpuvm-renamed", document::<gpuvm_ops::rename::RenamedDomain>),
     ("gpuvm-schema-list", rows::<String>),
     ("gpuvm-set", document::<tuned::WithSteps<'static>>),
+    ("gpuvm-snapshot-changed", document::<gpuvm_ops::snapshot::ChangedSnapshot>),
+    ("gpuvm-snapshot-list", rows::<gpuvm_ops::snapshot::ListedSnapshot>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),
     ("gpuvm-tune", document::<tuned::WithSteps<'static>>),

@@ -160,6 +160,7 @@ pub mod reporter;
 pub mod restart;
 pub mod session;
 pub mod set;
+pub mod snapshot;
 pub mod source;
 pub mod sriov;
 #[cfg(test)]

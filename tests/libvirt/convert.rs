@@ -189,7 +189,7 @@ fn what_would_lose_something_is_not_converted() {
     place.virsh(&["undefine", "conv"]);
     images.define("conv", "qcow2", &a, "");
     place.virsh(&["snapshot-create-as", "conv", "s"]);
-    images.refused("conv", "raw", &["it has 1 snapshot", "virsh snapshot-list conv"]);
+    images.refused("conv", "raw", &["it has 1 snapshot", "gpuvm snapshot list conv"]);
     place.virsh(&["snapshot-delete", "conv", "s"]);
     place.virsh(&["start", "conv"]);
     images.refused("conv", "raw", &["it runs", "gpuvm stop conv"]);

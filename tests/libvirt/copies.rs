@@ -1,4 +1,4 @@
-//! Renaming guests on a real libvirt: everything that is theirs follows, nothing else is touched, and a run killed at any record
+//! Renaming guests and their snapshots on a real libvirt: everything that is theirs follows, nothing else is touched, and a run killed at any record
 //! is undone.
 
 use super::files;
@@ -143,4 +143,158 @@ fn a_rename_killed_at_any_record_is_undone() {
         }
     }
     panic!("it never comes to its end");
+}
+
+/// Runs qemu-img or qemu-io, which must succeed.
+fn qemu(program: &str, args: &[&str]) -> String {
+    let out = std::process::Command::new(program).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success() && !text.contains("Pattern"), "{program} {args:?}: {text}{err}");
+    text
+}
+
+/// Writes a byte over the start of an image, or checks that it is there.
+fn bytes(deed: &str, byte: u8, image: &str) {
+    qemu("qemu-io", &["-f", "qcow2", "-c", &format!("{deed} -P {byte} 0 64k"), image]);
+}
+
+/// Whether an image starts with this byte.
+fn holds(byte: u8, image: &str) -> bool {
+    let read = format!("read -P {byte} 0 64k");
+    let out =
+        std::process::Command::new("qemu-io").args(["-f", "qcow2", "-c", &read, image]).output();
+    !String::from_utf8_lossy(&out.unwrap().stdout).contains("Pattern")
+}
+
+/// A guest that is off, with a qcow2 image of its own; its path.
+fn with_image(place: &Place, name: &str) -> String {
+    let image = place.disks.join(format!("{name}.qcow2")).to_str().unwrap().to_owned();
+    qemu("qemu-img", &["create", "-f", "qcow2", &image, "8M"]);
+    place.done(&place.create(name, &["--disk", &image]));
+    place.done(&["stop", "--force", name]);
+    image
+}
+
+/// The snapshots of a guest, by libvirt and in its image, and its definition.
+fn snapshots(place: &Place, name: &str, image: &str) -> (String, usize, String) {
+    let listed = place.virsh(&["snapshot-list", name, "--name"]).trim().to_owned();
+    let inside = qemu("qemu-img", &["snapshot", "-l", image]).lines().skip(2).count();
+    (listed, inside, place.virsh(&["dumpxml", "--inactive", name]))
+}
+
+#[test]
+fn a_snapshot_gives_the_disks_back_and_leaves_the_definition() {
+    let Some(place) = Place::new() else { return };
+    let image = with_image(&place, "sa");
+    bytes("write", 0x11, &image);
+    let before = snapshots(&place, "sa", &image);
+    place.done(&["snapshot", "create", "sa", "one", "--dry-run"]);
+    assert_eq!(snapshots(&place, "sa", &image), before);
+    let out = place.done(&["snapshot", "create", "sa", "one", "--json"]);
+    assert!(out.contains("\"created\"") && out.contains("\"vda\""), "{out}");
+    let out = place.done(&["snapshot", "list", "sa", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&said[0]["name"], &said[0]["kind"]), (&"one".into(), &"internal".into()));
+    assert_eq!((&said[0]["usable"], &said[0]["disks"][0]), (&true.into(), &"vda".into()));
+    // What is changed later in the definition stays; what is written on the disk does not.
+    bytes("write", 0x22, &image);
+    place.done(&["tune", "sa", "--balloon", "off", "--yes"]);
+    let xml = snapshots(&place, "sa", &image).2;
+    assert!(xml != before.2);
+    let (code, _, err) = place.gpuvm(&["snapshot", "revert", "sa", "one"]);
+    assert!(code == 2 && err.contains("what was written on disk `vda`"), "{err}");
+    assert!(holds(0x22, &image));
+    let (code, out, err) = place.gpuvm(&["snapshot", "revert", "sa", "one", "--yes"]);
+    assert!(code == 0 && err.contains("is lost"), "{out}{err}");
+    assert!(holds(0x11, &image));
+    assert_eq!(snapshots(&place, "sa", &image), ("one".into(), 1, xml.clone()));
+    place.done(&["undo", "sa", "--yes"]);
+    assert_eq!(snapshots(&place, "sa", &image).2, before.2);
+    place.done(&["start", "sa"]);
+    let (code, _, err) = place.gpuvm(&["snapshot", "delete", "sa", "one", "--yes"]);
+    assert!(code == 1 && err.contains("`gpuvm stop sa` first"), "{err}");
+    place.done(&["stop", "--force", "sa"]);
+    place.done(&["snapshot", "delete", "sa", "one", "--yes"]);
+    assert_eq!(snapshots(&place, "sa", &image), before);
+    assert!(holds(0x11, &image));
+    assert!(place.done(&["snapshot", "list", "sa"]).is_empty());
+}
+
+#[test]
+fn what_no_snapshot_can_have_is_refused_with_what_works() {
+    let Some(place) = Place::new() else { return };
+    let image = with_image(&place, "sa");
+    let refused = |args: &[&str], says: &[&str]| {
+        let before = snapshots(&place, "sa", &image);
+        let (code, out, err) = place.gpuvm(args);
+        assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{args:?}: {out}{err}");
+        assert_eq!(snapshots(&place, "sa", &image), before, "{args:?}");
+    };
+    refused(&["snapshot", "revert", "sa", "no", "--yes"], &["no snapshot `no`; it has none"]);
+    place.done(&["snapshot", "create", "sa", "one"]);
+    refused(&["snapshot", "create", "sa", "one"], &["has a snapshot `one`"]);
+    refused(&["rename", "sa", "sb"], &["1 snapshot", "`gpuvm snapshot list sa`"]);
+    let disks = place.disks.to_str().unwrap();
+    place.done(&["disk", "add", "sa", &format!("size=4M,dir={disks}")]);
+    let convert = "`gpuvm tune sa --convert vdb=qcow2`";
+    refused(&["snapshot", "create", "sa", "two"], &["`vdb`", "is raw", convert]);
+    place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
+    let other = place.disks.join("other.qcow2").to_str().unwrap().to_owned();
+    qemu("qemu-img", &["create", "-f", "qcow2", &other, "8M"]);
+    place.done(&["disk", "add", "sa", &other]);
+    refused(&["snapshot", "revert", "sa", "one", "--yes"], &["had vda (", "vdb (", "gpuvm disk"]);
+    place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
+    // A snapshot of somebody else's, in files of its own.
+    let top = place.disks.join("top.qcow2").to_str().unwrap().to_owned();
+    let spec = format!("vda,snapshot=external,file={top}");
+    place.virsh(&["snapshot-create-as", "sa", "theirs", "--disk-only", "--diskspec", &spec]);
+    refused(&["snapshot", "delete", "sa", "theirs", "--yes"], &["files of its own", "virsh"]);
+}
+
+#[test]
+fn changes_of_snapshots_killed_at_any_record_are_undone_or_finished() {
+    let Some(place) = Place::new() else { return };
+    let image = with_image(&place, "sa");
+    bytes("write", 0x11, &image);
+    let before = snapshots(&place, "sa", &image);
+    let runs = |args: &[&str], check: &dyn Fn(usize, bool, &str)| {
+        for n in 1..MOST {
+            let ended = place.killed(n, args);
+            let said = place.recover();
+            check(n, ended, &said);
+            if ended {
+                assert!(n > 3, "only {n} records were seen: the test proves nothing");
+                return;
+            }
+        }
+        panic!("it never comes to its end");
+    };
+    runs(&["snapshot", "create", "sa", "one"], &|n, ended, said| {
+        let now = snapshots(&place, "sa", &image);
+        if now.1 == 1 {
+            assert!(now.0 == "one" && n > 3, "record {n}: {said}");
+            place.done(&["snapshot", "delete", "sa", "one", "--yes"]);
+        } else {
+            assert!(!ended, "{said}");
+        }
+        assert_eq!(snapshots(&place, "sa", &image), before, "record {n}: {said}");
+    });
+    place.done(&["snapshot", "create", "sa", "one"]);
+    place.done(&["tune", "sa", "--balloon", "off", "--yes"]);
+    let with = snapshots(&place, "sa", &image);
+    runs(&["snapshot", "revert", "sa", "one", "--yes"], &|n, ended, said| {
+        assert_eq!(snapshots(&place, "sa", &image), with, "record {n}: {said}");
+        // Begun, it is finished.
+        assert!(holds(0x11, &image) || !ended && n < 4, "record {n}: {said}");
+        bytes("write", 0x22, &image);
+    });
+    runs(&["snapshot", "delete", "sa", "one", "--yes"], &|n, ended, said| {
+        let now = snapshots(&place, "sa", &image);
+        assert!(now == with || now == (String::new(), 0, with.2.clone()), "record {n}: {said}");
+        assert!(now != with || !ended, "{said}");
+        if now != with {
+            place.done(&["snapshot", "create", "sa", "one"]);
+        }
+    });
 }

@@ -11,7 +11,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         "Guests",
         &[
             "create", "list", "show", "start", "stop", "restart", "ip", "console", "logs", "ssh",
-            "cp", "set", "rename", "delete", "disk", "seed",
+            "cp", "set", "rename", "delete", "disk", "snapshot", "seed",
         ],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export"]),

@@ -26,6 +26,7 @@ mod nic;
 mod request;
 mod seed;
 mod set;
+mod snapshot;
 mod storage;
 mod tune;
 mod undo;
@@ -67,6 +68,7 @@ pub use nic::{NicListArgs, NicVerb, VfsArgs};
 pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use set::SetArgs;
+pub use snapshot::{SnapshotChangeArgs, SnapshotCreateArgs, SnapshotVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
@@ -340,6 +342,9 @@ pub enum Verb {
     /// List, add, resize and remove disks of guests
     #[command(subcommand)]
     Disk(DiskVerb),
+    /// Make, list, revert and delete snapshots of guests
+    #[command(subcommand)]
+    Snapshot(SnapshotVerb),
     /// Remove cloud-init seeds of guests
     #[command(subcommand)]
     Seed(SeedVerb),

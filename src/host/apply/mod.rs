@@ -33,6 +33,7 @@ mod perform;
 mod recover;
 mod secret;
 pub mod setting;
+mod snapshot;
 mod state;
 mod step;
 pub mod text;

@@ -9,7 +9,7 @@ use super::setting::SettingError;
 use super::undo::undo;
 use super::{
     Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
-    moved, needed, ours, owner, pages,
+    moved, needed, ours, owner, pages, snapshot,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::{NewVolume, Progress};
@@ -54,6 +54,9 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             return Err(refused(HypervisorErrorKind::Exists, step, message).into());
         }
         Step::MoveFile { from, to, file } => moved::expects(from, to, file)?,
+        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => {
+            snapshot::expects(step, hypervisor)?;
+        }
         Step::WipeDrive(step) => step.expects(hypervisor)?,
         Step::UndefineDomain { name, .. } if is_active(row(hypervisor, name)?) => {
             return Err(started_again(step).into());
@@ -191,6 +194,9 @@ pub(super) fn perform(
         Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
         Step::RenameDomain { name, to, .. } => hypervisor.rename(name, to)?,
         Step::MoveFile { from, to, file } => moved::file(from, to, file)?,
+        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => {
+            snapshot::perform(step, hypervisor, observer, (ours.mark, ours.later))?;
+        }
         Step::AttachDisk { name, path, xml } => attach::disk(hypervisor, name, path, xml)?,
         Step::DetachDisk { name, path, wait_s, .. } => {
             detach::disk(hypervisor, Some(observer), name, path, *wait_s)?;

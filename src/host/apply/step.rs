@@ -152,6 +152,39 @@ pub enum Step {
         /// Identity of the file.
         file: FileId,
     },
+    /// Makes a snapshot of a domain that is off, in the images of its disks.
+    MakeSnapshot {
+        /// The domain's name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// The name of the snapshot, which is free.
+        snapshot: String,
+    },
+    /// Gives the disks of a domain that is off the content of a snapshot; not undone.
+    RevertSnapshot {
+        /// The domain's name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// The name of the snapshot.
+        snapshot: String,
+        /// When it was made, in seconds since 1970.
+        made_s: u64,
+        /// The domain's definition, which stays.
+        xml: String,
+    },
+    /// Deletes a snapshot of a domain that is off; not undone.
+    DeleteSnapshot {
+        /// The domain's name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// The name of the snapshot.
+        snapshot: String,
+        /// When it was made, in seconds since 1970.
+        made_s: u64,
+    },
     /// Attaches a disk to a running guest; the definition is unchanged.
     AttachDisk {
         /// The domain's name.
@@ -485,9 +518,11 @@ impl Step {
             | Step::ShutDownDomain { name, uuid, .. }
             | Step::EndDomain { name, uuid } => Some((name, uuid.clone())),
             Step::UndefineDomain { name, xml } => Some((name, uuid_of(xml))),
-            Step::GrowDisk { name, uuid, .. } | Step::RenameDomain { name, uuid, .. } => {
-                Some((name, Some(uuid.clone())))
-            }
+            Step::GrowDisk { name, uuid, .. }
+            | Step::RenameDomain { name, uuid, .. }
+            | Step::MakeSnapshot { name, uuid, .. }
+            | Step::RevertSnapshot { name, uuid, .. }
+            | Step::DeleteSnapshot { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
         }
@@ -525,6 +560,9 @@ impl Step {
             Step::RenameDomain { name, to, .. } => {
                 format!("gpuvm rename {} {}", word(to), word(name))
             }
+            Step::MakeSnapshot { name, snapshot, .. } => {
+                format!("gpuvm snapshot delete {} {}", word(name), word(snapshot))
+            }
             Step::MoveFile { from, to, .. } => {
                 let said = |path: &Path| word(&path.to_string_lossy()).into_owned();
                 format!("mv -n {} {}", said(to), said(from))
@@ -549,6 +587,7 @@ impl Step {
         match self {
             Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
             Step::WipeDrive(_) | Step::GrowDisk { .. } => true,
+            Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => true,
             Step::Array(step) => step.is_final(),
             _ => false,
         }

@@ -12,7 +12,7 @@ use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
     Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, pages,
-    partition,
+    partition, snapshot,
 };
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -137,6 +137,9 @@ pub(super) fn undo(
         }
         Step::RenameDomain { name, to, uuid } => rename_back(hypervisor, name, to, uuid),
         Step::MoveFile { from, to, file } => moved::back(from, to, file),
+        Step::MakeSnapshot { name, uuid, snapshot } => {
+            snapshot::undo(hypervisor, (name, uuid, snapshot), proof)
+        }
         Step::MakePool { name, .. } => pool(hypervisor, name, proof),
         Step::MakeVolume { pool, volume, .. } => volume_of(hypervisor, pool, volume, proof),
         // Not by force: processes that have it open by now appeared since.
@@ -206,6 +209,8 @@ pub(super) fn undo(
         | Step::DetachDisk { xml: None, .. }
         | Step::ReleaseLease { .. }
         | Step::WipeDrive(_)
+        | Step::RevertSnapshot { .. }
+        | Step::DeleteSnapshot { .. }
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::GrowDisk { .. }

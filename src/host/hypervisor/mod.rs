@@ -11,6 +11,7 @@ pub mod libvirt;
 pub mod machine;
 pub mod network;
 pub mod none;
+pub mod snapshot;
 pub mod storage;
 #[cfg(test)]
 mod stubs;
@@ -232,6 +233,15 @@ pub struct DiskSize {
     pub allocation_bytes: u64,
 }
 
+/// The error of a hypervisor without snapshots.
+fn no_snapshots(name: &str, snapshot: &str) -> HypervisorError {
+    HypervisorError {
+        kind: HypervisorErrorKind::Other,
+        doing: format!("change snapshot `{snapshot}` of domain `{name}`"),
+        message: "this hypervisor has no snapshots".to_owned(),
+    }
+}
+
 /// A hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
@@ -308,6 +318,22 @@ pub trait Hypervisor {
     /// State that it keeps of a domain tied to its disks' content; empty if unsupported.
     fn keeps(&self, _name: &str) -> Result<Vec<Kept>, HypervisorError> {
         Ok(Vec::new())
+    }
+    /// The snapshots of a domain; empty if unsupported.
+    fn snapshots(&self, _name: &str) -> Result<Vec<snapshot::Snapshot>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    /// Makes a snapshot of a domain that is off, in the images of its disks.
+    fn make_snapshot(&self, name: &str, snapshot: &str, _: &str) -> Result<(), HypervisorError> {
+        Err(no_snapshots(name, snapshot))
+    }
+    /// Gives the disks of a domain that is off the content of a snapshot, and the domain its definition of that time.
+    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        Err(no_snapshots(name, snapshot))
+    }
+    /// Deletes a snapshot; the disks keep what they hold.
+    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        Err(no_snapshots(name, snapshot))
     }
     /// Starts a defined domain.
     fn start(&self, name: &str) -> Result<(), HypervisorError>;

@@ -3,6 +3,7 @@
 //! secrets.
 
 use super::network::{NetworkLease, NetworkState, Networks};
+use super::snapshot::Snapshot;
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
     AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Kept, Lease, VfPool,
@@ -180,6 +181,21 @@ impl Hypervisor for Traced {
     fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
         let what = format_args!("rename domain `{name}` to `{to}`");
         told(Changes, what, || self.inner.rename(name, to))
+    }
+    fn snapshots(&self, name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
+        told(Reads, format_args!("snapshots of domain `{name}`"), || self.inner.snapshots(name))
+    }
+    fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("make snapshot `{snapshot}` of domain `{name}`");
+        told(Changes, what, || self.inner.make_snapshot(name, snapshot, of))
+    }
+    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("revert domain `{name}` to snapshot `{snapshot}`");
+        told(Changes, what, || self.inner.revert_snapshot(name, snapshot))
+    }
+    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("delete snapshot `{snapshot}` of domain `{name}`");
+        told(Changes, what, || self.inner.delete_snapshot(name, snapshot))
     }
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let what = format_args!("resize disk `{target}` of domain `{name}` to {bytes} bytes");

@@ -37,6 +37,15 @@ impl fmt::Display for Step {
                 write!(f, "change the definition of domain `{name}`")
             }
             Step::RenameDomain { name, to, .. } => write!(f, "rename domain `{name}` to `{to}`"),
+            Step::MakeSnapshot { name, snapshot, .. } => {
+                write!(f, "make snapshot `{snapshot}` of domain `{name}`")
+            }
+            Step::RevertSnapshot { name, snapshot, .. } => {
+                write!(f, "revert the disks of domain `{name}` to snapshot `{snapshot}`")
+            }
+            Step::DeleteSnapshot { name, snapshot, .. } => {
+                write!(f, "delete snapshot `{snapshot}` of domain `{name}`")
+            }
             Step::MoveFile { from, to, .. } => {
                 write!(f, "move {} to {}", from.display(), to.display())
             }

@@ -1,9 +1,10 @@
 //! Domains through libvirt.
 
 use super::super::machine::{Identity, Machine, Told};
+use super::super::snapshot::Snapshot;
 use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, Kept, Lease, VfPool, XmlOf, network, storage,
+    HypervisorError, HypervisorErrorKind, Kept, Lease, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use gpuvm_core::cpuset::CpuSet;
@@ -185,11 +186,57 @@ impl Hypervisor for Libvirt {
             0 => {}
             number => {
                 let what = gpuvm_core::words::count(number, "snapshot");
-                let hint = format!("`virsh snapshot-list {name}` shows them", name = word(name));
+                let hint = format!("`gpuvm snapshot list {name}` shows them", name = word(name));
                 kept.push(Kept { what, hint, starts: false });
             }
         }
         Ok(kept)
+    }
+
+    fn snapshots(&self, name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
+        let doing = format!("read the snapshots of domain `{name}`");
+        let all = match self.find(&doing, name)?.list_all_snapshots(0) {
+            // Not every driver has them.
+            Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
+            all => all.map_err(|e| error(&doing, &e))?,
+        };
+        let mut read = Vec::with_capacity(all.len());
+        for one in &all {
+            match one.xml_desc(0) {
+                Ok(text) => {
+                    read.push(Snapshot::read(&text).map_err(|message| HypervisorError {
+                        kind: HypervisorErrorKind::Other,
+                        doing: doing.clone(),
+                        message,
+                    })?)
+                }
+                // Deleted since it was listed.
+                Err(e) if e.code().is(ErrorNumber::NoDomainSnapshot) => {}
+                Err(e) => return Err(error(&doing, &e)),
+            }
+        }
+        Ok(read)
+    }
+
+    fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
+        let doing = format!("make snapshot `{snapshot}` of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let made = domain.create_snapshot_xml(&Snapshot::document(snapshot, of), 0);
+        made.map(drop).map_err(|e| error(&doing, &e))
+    }
+
+    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let doing = format!("revert domain `{name}` to snapshot `{snapshot}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let found = Domain::lookup_snapshot_by_name(&domain, snapshot, 0);
+        found.and_then(|found| found.revert(0)).map_err(|e| error(&doing, &e))
+    }
+
+    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let doing = format!("delete snapshot `{snapshot}` of domain `{name}`");
+        let domain = self.find_to_change(&doing, name)?;
+        let found = Domain::lookup_snapshot_by_name(&domain, snapshot, 0);
+        found.and_then(|found| found.delete(0)).map_err(|e| error(&doing, &e))
     }
 
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
@@ -412,7 +459,6 @@ fn ends(domain: &Domain) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hypervisor::HypervisorErrorKind;
     use crate::skip::skip;
 
     #[test]

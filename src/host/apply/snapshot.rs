@@ -1,0 +1,126 @@
+//! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its name and the time of its
+//! making; one that is to be deleted again by the mark of the step that made it, too.
+
+use super::{Observer, Step, StepError};
+use crate::hypervisor::snapshot::Snapshot;
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::identity::{Mark, Proof};
+
+/// What gpuvm says of a snapshot that it makes.
+const MAKER: &str = "gpuvm";
+
+/// The description of the snapshot that a step makes.
+fn description(mark: &Mark) -> String {
+    mark.token().map_or_else(|| MAKER.to_owned(), |token| format!("{MAKER} {token}"))
+}
+
+/// The snapshot of a name; none: there is none.
+fn named(
+    hypervisor: &dyn Hypervisor,
+    domain: &str,
+    snapshot: &str,
+) -> Result<Option<Snapshot>, HypervisorError> {
+    let all = hypervisor.snapshots(domain)?;
+    Ok(all.into_iter().find(|known| known.name == snapshot))
+}
+
+/// The error of a snapshot that is another one by now, or gone.
+fn other(domain: &str, snapshot: &str, is_there: bool) -> StepError {
+    let what = format!("snapshot `{snapshot}` of domain `{domain}`");
+    let why = if is_there { "it was made anew since" } else { "it is gone" };
+    StepError::NotOurs { what, why: why.to_owned() }
+}
+
+/// Refuses a name that a snapshot has, and a snapshot or a definition that is another one since the plan.
+pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    match step {
+        Step::MakeSnapshot { name, snapshot, .. } => {
+            if named(hypervisor, name, snapshot)?.is_none() {
+                return Ok(());
+            }
+            let message = "the domain has a snapshot of this name".to_owned();
+            let (kind, doing) = (HypervisorErrorKind::Exists, step.to_string());
+            Err(HypervisorError { kind, doing, message }.into())
+        }
+        Step::RevertSnapshot { name, snapshot, made_s, xml, .. } => {
+            is_it(hypervisor, name, snapshot, *made_s)?;
+            match hypervisor.xml(name, XmlOf::Inactive)? == *xml {
+                true => Ok(()),
+                false => Err(StepError::Edited { name: name.clone() }),
+            }
+        }
+        Step::DeleteSnapshot { name, snapshot, made_s, .. } => {
+            is_it(hypervisor, name, snapshot, *made_s)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a snapshot that is another one, or gone.
+fn is_it(
+    hypervisor: &dyn Hypervisor,
+    domain: &str,
+    snapshot: &str,
+    made_s: u64,
+) -> Result<(), StepError> {
+    match named(hypervisor, domain, snapshot)? {
+        Some(known) if known.made_s == made_s => Ok(()),
+        known => Err(other(domain, snapshot, known.is_some())),
+    }
+}
+
+/// Does one of these steps; `later`: an interrupted run planned it, so it may be done, and its snapshot gone.
+pub(super) fn perform(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (mark, later): (&Mark, bool),
+) -> Result<(), StepError> {
+    let known =
+        |name: &str, snapshot: &str, made_s: u64| match is_it(hypervisor, name, snapshot, made_s) {
+            Err(why @ StepError::NotOurs { .. }) if later => Ok(Some(why.to_string())),
+            checked => checked.map(|()| None),
+        };
+    match step {
+        Step::MakeSnapshot { name, snapshot, .. } => {
+            hypervisor.make_snapshot(name, snapshot, &description(mark))?;
+        }
+        Step::RevertSnapshot { name, snapshot, made_s, xml, .. } => {
+            if let Some(why) = known(name, snapshot, *made_s)? {
+                observer.note(&why);
+                return Ok(());
+            }
+            hypervisor.revert_snapshot(name, snapshot)?;
+            // libvirt goes back to the definition of that time, with devices that others may have by now.
+            if hypervisor.xml(name, XmlOf::Inactive)? != *xml {
+                hypervisor.define(xml)?;
+            }
+        }
+        Step::DeleteSnapshot { name, snapshot, made_s, .. } => {
+            if let Some(why) = known(name, snapshot, *made_s)? {
+                observer.note(&why);
+                return Ok(());
+            }
+            hypervisor.delete_snapshot(name, snapshot)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Deletes the snapshot that a step has made.
+pub(super) fn undo(
+    hypervisor: &dyn Hypervisor,
+    (name, uuid, snapshot): (&str, &str, &str),
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    if super::domain::of_uuid(hypervisor, name, uuid)?.is_none() {
+        return Ok(());
+    }
+    let Some(known) = named(hypervisor, name, snapshot)? else { return Ok(()) };
+    let is_marked = proof.mark.token().is_some();
+    match known.description == Some(description(&proof.mark)) && is_marked {
+        true => Ok(hypervisor.delete_snapshot(name, snapshot)?),
+        false => Err(other(name, snapshot, true)),
+    }
+}

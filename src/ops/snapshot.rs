@@ -1,0 +1,422 @@
+//! `snapshot`: the content of a guest's disks at a time, kept in their own images by libvirt. Only of guests that are off, whose
+//! disks are all of qcow2: nothing that a snapshot does not have is left out silently.
+
+use crate::apply::Step;
+use crate::change::Change;
+use crate::domain::disk_change::path_of;
+use crate::domain::{DomainXml, Element};
+use crate::domain_history::when;
+use crate::drives;
+use crate::error::{Coded, Result, dump_and_define};
+use crate::guest::find;
+use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::made::said;
+use crate::reporter::Question;
+use crate::request::DomainName;
+use crate::shell::word;
+use crate::world::World;
+use serde::Serialize;
+use std::path::Path;
+
+/// The reason a snapshot is not made, reverted to or deleted.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "snapshot-")]
+pub enum SnapshotError {
+    /// The domain runs.
+    #[error("domain `{name}` {state}, and its snapshots change only while it is off")]
+    Active {
+        /// Its name.
+        name: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// The domain has no definition.
+    #[error("domain `{name}` has no definition, so it has no snapshots")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+    /// The domain has a saved state, which belongs to the content of its disks.
+    #[error("domain `{name}` has {what}, which belongs to what its disks hold now")]
+    Saved {
+        /// Its name.
+        name: String,
+        /// What there is.
+        what: String,
+    },
+    /// A disk of the domain cannot hold a snapshot.
+    #[error("disk `{target}` of domain `{name}` cannot hold a snapshot: {why}")]
+    Disk {
+        /// The domain's name.
+        name: String,
+        /// The disk.
+        target: String,
+        /// Why not.
+        why: String,
+    },
+    /// The domain has a drive, whose content no snapshot has.
+    #[error("no snapshot has what domain `{name}` writes on its drives: {drive}")]
+    Drive {
+        /// The domain's name.
+        name: String,
+        /// The drive.
+        drive: String,
+    },
+    /// The domain has no disk to make a snapshot of.
+    #[error("domain `{name}` has no disk of its own to make a snapshot of")]
+    NoDisk {
+        /// Its name.
+        name: String,
+    },
+    /// Others use a disk of the domain.
+    #[error("disk {path} of domain `{name}` is not its alone: {by}")]
+    Shared {
+        /// The domain's name.
+        name: String,
+        /// The disk.
+        path: String,
+        /// Who uses it.
+        by: String,
+    },
+    /// The domain has a snapshot of this name.
+    #[error("domain `{name}` has a snapshot `{snapshot}`")]
+    Exists {
+        /// The domain's name.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// The domain has no snapshot of this name.
+    #[error("domain `{name}` has no snapshot `{snapshot}`{}", of_all(all))]
+    NotFound {
+        /// The domain's name.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+        /// The snapshots that it has.
+        all: Vec<String>,
+    },
+    /// The snapshot is none that gpuvm handles.
+    #[error("snapshot `{snapshot}` of domain `{name}` {why}, which gpuvm leaves to virsh")]
+    Foreign {
+        /// The domain's name.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+        /// What it is.
+        why: &'static str,
+    },
+    /// The domain has other disks than when the snapshot was made.
+    #[error("domain `{name}` had {before} when snapshot `{snapshot}` was made, and has {now}")]
+    OtherDisks {
+        /// The domain's name.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+        /// The disks in the snapshot.
+        before: String,
+        /// The disks that it has.
+        now: String,
+    },
+}
+
+impl Coded for SnapshotError {}
+
+/// The snapshots that a domain has, in words.
+fn of_all(all: &[String]) -> String {
+    match all {
+        [] => "; it has none".to_owned(),
+        all => format!("; it has {}", all.join(", ")),
+    }
+}
+
+/// A snapshot of a domain.
+#[derive(Debug, Clone)]
+pub struct SnapshotOf {
+    /// The domain.
+    pub name: String,
+    /// The snapshot.
+    pub snapshot: DomainName,
+}
+
+/// What became of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotDeed {
+    /// It was made.
+    Created,
+    /// The disks have its content again.
+    Reverted,
+    /// It was deleted.
+    Deleted,
+}
+
+/// A snapshot that was made, reverted to or deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ChangedSnapshot {
+    /// The domain's name.
+    pub name: String,
+    /// The snapshot.
+    pub snapshot: String,
+    /// What became of it.
+    pub deed: SnapshotDeed,
+    /// The disks that it has, by their names in the guest.
+    pub disks: Vec<String>,
+}
+
+/// A snapshot in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListedSnapshot {
+    /// Its name.
+    pub name: String,
+    /// When it was made, UTC.
+    pub made: String,
+    /// Where its state is.
+    pub kind: SnapshotKind,
+    /// Whether gpuvm can revert to it.
+    pub usable: bool,
+    /// The disks whose content is in their own images, by their names in the guest.
+    pub disks: Vec<String>,
+}
+
+/// A domain whose snapshots change.
+struct Subject {
+    /// It.
+    row: DomainSummary,
+    /// Its definition.
+    xml: DomainXml,
+    /// Its snapshots.
+    snapshots: Vec<Snapshot>,
+}
+
+impl Subject {
+    /// Reads it; refuses one that is not off.
+    fn read(hypervisor: &dyn Hypervisor, name: &str) -> Result<Subject> {
+        let row = find(hypervisor, name)?;
+        let name = name.to_owned();
+        if !row.persistent {
+            let hint = dump_and_define(&name);
+            return Err(SnapshotError::NoDefinition { name }.hint(hint));
+        }
+        if row.state.is_active() {
+            let (state, force) = match row.state {
+                DomainState::Crashed => ("has crashed", "--force "),
+                _ => ("runs", ""),
+            };
+            let hint = format!("`gpuvm stop {force}{}` first", word(&name));
+            return Err(SnapshotError::Active { name, state }.hint(hint));
+        }
+        let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Inactive)?)?;
+        let snapshots = hypervisor.snapshots(&name)?;
+        Ok(Subject { row, xml, snapshots })
+    }
+
+    /// Refuses a saved state: with other content of the disks it would destroy them.
+    fn refuse_saved(&self, hypervisor: &dyn Hypervisor) -> Result<()> {
+        let name = self.row.name.clone();
+        match hypervisor.keeps(&name)?.into_iter().find(|kept| kept.starts) {
+            None => Ok(()),
+            Some(kept) => Err(SnapshotError::Saved { name, what: kept.what }.hint(kept.hint)),
+        }
+    }
+
+    /// The disks that the guest writes, each with its file; refuses what no snapshot can have, and what others use.
+    fn disks(&self, hypervisor: &dyn Hypervisor) -> Result<Vec<(String, String)>> {
+        let name = &self.row.name;
+        if let Some(drive) = drives::kept(&self.xml, hypervisor)?.into_iter().next() {
+            let drive = drive.split(';').next().unwrap_or_default().to_owned();
+            let hint = format!(
+                "`gpuvm disk list {}` shows its disks; what is on a drive is copied in the guest",
+                word(name)
+            );
+            return Err(SnapshotError::Drive { name: name.clone(), drive }.hint(hint));
+        }
+        let uses = Uses::read(hypervisor)?;
+        let mut disks = Vec::new();
+        for disk in self.xml.disks().filter(|disk| is_written(*disk)) {
+            let (target, path) = self.fit(disk)?;
+            let others = uses.others(Path::new(&path), &self.row.uuid);
+            if !others.is_empty() {
+                let error = SnapshotError::Shared { name: name.clone(), path, by: said(&others) };
+                let hint = format!("`gpuvm disk list {}` shows who has it", word(name));
+                return Err(error.hint(hint));
+            }
+            disks.push((target, path));
+        }
+        if disks.is_empty() {
+            let hint = format!("`gpuvm disk list {}` shows its disks", word(name));
+            return Err(SnapshotError::NoDisk { name: name.clone() }.hint(hint));
+        }
+        Ok(disks)
+    }
+
+    /// A disk that can hold a snapshot, by its name and its file.
+    fn fit(&self, disk: Element<'_>) -> Result<(String, String)> {
+        let name = self.row.name.clone();
+        let target = disk.child("target").and_then(|target| target.attr("dev"));
+        let target = target.map(|dev| dev.into_owned()).unwrap_or_default();
+        let is_file = disk.attr("type").is_some_and(|kind| kind == "file");
+        let format = disk.child("driver").and_then(|driver| driver.attr("type"));
+        let format = format.map_or_else(|| "raw".to_owned(), |format| format.into_owned());
+        let list = format!("`gpuvm disk list {}` shows its disks", word(&name));
+        let refused = |why: String, hint: String| {
+            let (name, target) = (name.clone(), target.clone());
+            Err(SnapshotError::Disk { name, target, why }.hint(hint))
+        };
+        let Some(path) = path_of(disk).filter(|_| is_file) else {
+            let why = "it is no image file".to_owned();
+            let remove = format!(
+                "{list}; `gpuvm disk remove {} {}` takes it from the guest and keeps its data",
+                word(&name),
+                word(&target)
+            );
+            return refused(why, remove);
+        };
+        if disk.child("shareable").is_some() {
+            return refused("other guests may write it, too".to_owned(), list);
+        }
+        if format != "qcow2" {
+            let hint = format!(
+                "`gpuvm tune {} --convert {}=qcow2` makes it one that can",
+                word(&name),
+                word(&target)
+            );
+            return refused(format!("{path} is {format}, and only qcow2 can"), hint);
+        }
+        Ok((target, path))
+    }
+
+    /// The snapshot of a name; refuses one that is not of gpuvm's kind.
+    fn snapshot(&self, wanted: &SnapshotOf) -> Result<&Snapshot> {
+        let (name, snapshot) = (self.row.name.clone(), wanted.snapshot.as_str().to_owned());
+        let Some(found) = self.snapshots.iter().find(|known| known.name == snapshot) else {
+            let all = self.snapshots.iter().map(|known| known.name.clone()).collect();
+            let hint = format!("`gpuvm snapshot list {}` shows its snapshots", word(&name));
+            return Err(SnapshotError::NotFound { name, snapshot, all }.hint(hint));
+        };
+        let why = match found.kind {
+            SnapshotKind::Internal => return Ok(found),
+            SnapshotKind::External => "has image files of its own",
+            SnapshotKind::Running => "is of the running guest, with its memory",
+        };
+        let hint = format!("`virsh snapshot-dumpxml {} {}` shows it", word(&name), word(&snapshot));
+        Err(SnapshotError::Foreign { name, snapshot, why }.hint(hint))
+    }
+}
+
+/// Whether a guest can write a disk.
+fn is_written(disk: Element<'_>) -> bool {
+    let is_medium = disk.attr("device").is_some_and(|kind| kind == "cdrom" || kind == "floppy");
+    !is_medium && disk.child("readonly").is_none()
+}
+
+/// The change of a snapshot by one step.
+fn change(
+    verb: &'static str,
+    wanted: &SnapshotOf,
+    step: Step,
+    (deed, disks): (SnapshotDeed, &[(String, String)]),
+) -> Change<ChangedSnapshot> {
+    let (name, snapshot) = (&wanted.name, wanted.snapshot.as_str());
+    let about = ChangedSnapshot {
+        name: name.clone(),
+        snapshot: snapshot.to_owned(),
+        deed,
+        disks: disks.iter().map(|(target, _)| target.clone()).collect(),
+    };
+    let again = format!("gpuvm {verb} {} {}", word(name), word(snapshot));
+    Change { again, ..Change::new(verb, name, vec![step], about) }
+}
+
+/// Plans to make a snapshot.
+pub fn create(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapshot>> {
+    let hypervisor = &*world.hypervisor()?;
+    let subject = Subject::read(hypervisor, &wanted.name)?;
+    let (name, snapshot) = (wanted.name.clone(), wanted.snapshot.as_str().to_owned());
+    if subject.snapshots.iter().any(|known| known.name == snapshot) {
+        let hint = format!("`gpuvm snapshot list {}` shows its snapshots", word(&name));
+        return Err(SnapshotError::Exists { name, snapshot }.hint(hint));
+    }
+    subject.refuse_saved(hypervisor)?;
+    let disks = subject.disks(hypervisor)?;
+    let uuid = subject.row.uuid.clone();
+    let step = Step::MakeSnapshot { name, uuid, snapshot };
+    Ok(change("snapshot create", wanted, step, (SnapshotDeed::Created, &disks)))
+}
+
+/// Plans to give a domain's disks the content of a snapshot again. Its definition stays as it is.
+pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapshot>> {
+    let hypervisor = &*world.hypervisor()?;
+    let subject = Subject::read(hypervisor, &wanted.name)?;
+    let snapshot = subject.snapshot(wanted)?;
+    subject.refuse_saved(hypervisor)?;
+    let now = subject.disks(hypervisor)?;
+    if snapshot.disks != now {
+        let words = |disks: &[(String, String)]| {
+            let all = disks.iter().map(|(target, path)| format!("{target} ({path})"));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let (name, before, now) = (wanted.name.clone(), words(&snapshot.disks), words(&now));
+        let hint = format!(
+            "`gpuvm disk remove` and `gpuvm disk add` give it the disks of that time; `gpuvm history {}` shows what changed",
+            word(&name)
+        );
+        let snapshot = snapshot.name.clone();
+        return Err(SnapshotError::OtherDisks { name, snapshot, before, now }.hint(hint));
+    }
+    let made = when(snapshot.made_s);
+    let lost = now.iter().map(|(target, path)| {
+        format!("what was written on disk `{target}` ({path}) since {made} is lost")
+    });
+    let lost: Vec<String> = lost.collect();
+    let what = format!("reverting domain `{}` to snapshot `{}`", wanted.name, snapshot.name);
+    let step = Step::RevertSnapshot {
+        name: wanted.name.clone(),
+        uuid: subject.row.uuid.clone(),
+        snapshot: snapshot.name.clone(),
+        made_s: snapshot.made_s,
+        xml: subject.xml.text().to_owned(),
+    };
+    let all = change("snapshot revert", wanted, step, (SnapshotDeed::Reverted, &now));
+    let question = Some(Question::Agree { lines: None, question: "revert it?", what });
+    Ok(Change { warnings: lost, question, ..all })
+}
+
+/// Plans to delete a snapshot; the disks keep what they hold.
+pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapshot>> {
+    let hypervisor = &*world.hypervisor()?;
+    let subject = Subject::read(hypervisor, &wanted.name)?;
+    let snapshot = subject.snapshot(wanted)?;
+    let what = format!("deleting snapshot `{}` of domain `{}`", snapshot.name, wanted.name);
+    let step = Step::DeleteSnapshot {
+        name: wanted.name.clone(),
+        uuid: subject.row.uuid.clone(),
+        snapshot: snapshot.name.clone(),
+        made_s: snapshot.made_s,
+    };
+    let disks = &snapshot.disks;
+    let all = change("snapshot delete", wanted, step, (SnapshotDeed::Deleted, disks));
+    let question = Some(Question::Agree { lines: None, question: "delete it?", what });
+    Ok(Change { question, ..all })
+}
+
+/// The snapshots of a domain, the oldest first.
+pub fn list(world: &World, name: &str) -> Result<Vec<ListedSnapshot>> {
+    let hypervisor = &*world.hypervisor()?;
+    find(hypervisor, name)?;
+    let mut all = hypervisor.snapshots(name)?;
+    all.sort_by(|a, b| (a.made_s, &a.name).cmp(&(b.made_s, &b.name)));
+    let listed = |one: Snapshot| ListedSnapshot {
+        name: one.name,
+        made: when(one.made_s),
+        kind: one.kind,
+        usable: one.kind == SnapshotKind::Internal,
+        disks: one.disks.into_iter().map(|(target, _)| target).collect(),
+    };
+    Ok(all.into_iter().map(listed).collect())
+}
