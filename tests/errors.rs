@@ -159,6 +159,7 @@ const PROVOKED: &[&str] = &[
     "start nosuch --connect test:///default",
     "stop nosuch --connect test:///default",
     "restart nosuch --connect test:///default",
+    "autostart nosuch on --connect test:///default",
     "ip nosuch --connect test:///default",
     "console test --connect test:///default",
     "logs test --connect test:///default",

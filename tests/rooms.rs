@@ -66,10 +66,39 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 31] = [
-    "capacity", "check", "console", "create", "delete", "device", "drive", "export", "fabric",
-    "gpu", "history", "host", "image", "ip", "list", "logs", "meta", "nccl", "network", "nic",
-    "plan", "recover", "restart", "seed", "set", "show", "start", "stop", "tune", "undo", "verify",
+const VERBS: [&str; 32] = [
+    "autostart",
+    "capacity",
+    "check",
+    "console",
+    "create",
+    "delete",
+    "device",
+    "drive",
+    "export",
+    "fabric",
+    "gpu",
+    "history",
+    "host",
+    "image",
+    "ip",
+    "list",
+    "logs",
+    "meta",
+    "nccl",
+    "network",
+    "nic",
+    "plan",
+    "recover",
+    "restart",
+    "seed",
+    "set",
+    "show",
+    "start",
+    "stop",
+    "tune",
+    "undo",
+    "verify",
 ];
 
 /// Imports of a verb by another, with the file.

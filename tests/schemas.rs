@@ -157,6 +157,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("list TEST", "gpuvm-list"),
         ("show test TEST", "gpuvm-domain"),
         ("start test TEST", "gpuvm-started"),
+        ("autostart test on TEST", "gpuvm-autostart"),
         ("ip test TEST", "gpuvm-address"),
         ("ssh test TEST", "gpuvm-login"),
         ("check test --host HOST TEST", "gpuvm-check"),

@@ -24,7 +24,7 @@ pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The rows as a table; `long`: with what takes longer.
 fn table(rows: &[ListedDomain], long: bool) -> Table {
-    let more: &[&str] = if long { &["UPTIME", "VERIFY"] } else { &[] };
+    let more: &[&str] = if long { &["STARTS", "UPTIME", "VERIFY"] } else { &[] };
     let usual = ["NAME", "STATE", "VCPUS", "MEMORY", "GPUS", "ADDRESS"];
     let heads = usual.iter().chain(more).chain(&["PCPUS", "MADE BY"]);
     let mut table = Table::new(heads.copied());
@@ -39,6 +39,8 @@ fn table(rows: &[ListedDomain], long: bool) -> Table {
             row.address.map_or("-".to_owned(), |ip| ip.to_string()),
         ];
         if long {
+            let starts = |on| if on { "with host" } else { "by hand" };
+            cells.push(row.autostart.map_or("-", starts).to_owned());
             cells.push(row.uptime_s.map_or("-".to_owned(), uptime));
             cells.push(row.verify.map_or("-".to_owned(), verdict));
         }

@@ -7,6 +7,7 @@ pub mod options;
 pub mod output;
 pub mod pages;
 
+pub mod autostart;
 pub mod bar;
 pub mod capacity;
 pub mod change;
@@ -167,6 +168,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Start(args) => start::run(args, &cx),
         Verb::Stop(args) => stop::run(args, &cx),
         Verb::Restart(args) => restart::run(args, &cx),
+        Verb::Autostart(args) => autostart::run(args, &cx),
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
         Verb::Logs(args) => logs::run(args, &cx),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 63] = [
+const ALL: [Listed; 64] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
@@ -75,6 +75,7 @@ const ALL: [Listed; 63] = [
     ("gpuvm-set", document::<tuned::WithSteps<'static>>),
     ("gpuvm-snapshot-changed", document::<gpuvm_ops::snapshot::ChangedSnapshot>),
     ("gpuvm-snapshot-list", rows::<gpuvm_ops::snapshot::ListedSnapshot>),
+    ("gpuvm-autostart", document::<gpuvm_ops::autostart::Autostarted>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),
     ("gpuvm-tune", document::<tuned::WithSteps<'static>>),

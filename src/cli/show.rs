@@ -8,6 +8,7 @@ use super::options::{changes, told};
 use crate::domain::view::AgentState;
 use crate::network::AddressSource;
 use crate::request::Request;
+use crate::shell::word;
 use gpuvm_ops::domains::{ShownDomain, show};
 use std::fmt::Write as _;
 
@@ -24,7 +25,7 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// A domain for people, one fact a line.
 fn text(shown: &ShownDomain) -> String {
-    let ShownDomain { summary, view, autostart, addresses } = shown;
+    let ShownDomain { summary, view, autostart, lacks_at_boot, addresses } = shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -37,6 +38,9 @@ fn text(shown: &ShownDomain) -> String {
     line("state", format!("{}{kept}", state(summary.state)));
     let started = autostart.map(|on| if on { "with the host" } else { "by hand" });
     line("started", started.unwrap_or_default().into());
+    for lack in lacks_at_boot {
+        line("at boot", format!("missing: {lack} (`gpuvm autostart {} on`)", word(&summary.name)));
+    }
     line("made by", if view.remembered.is_some() { "gpuvm" } else { "other" }.into());
     let pinned = if view.pcpus.is_empty() {
         "not pinned".to_owned()

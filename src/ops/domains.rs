@@ -1,6 +1,7 @@
 //! Existing domains, whoever made them: a list of all, or one with all details.
 
 use crate::address::best;
+use crate::autostart::lacking;
 use crate::discover::process;
 use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
@@ -35,6 +36,9 @@ pub struct ListedDomain {
     /// Uptime in seconds; none: not running, not on this machine, or not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
+    /// Whether it starts with the host; none: its driver does not say, or more was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autostart: Option<bool>,
     /// Result of `verify`; none: not requested, or unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verdict>,
@@ -62,6 +66,9 @@ pub struct ShownDomain {
     pub view: View,
     /// Whether it starts with the host; none: its driver does not say.
     pub autostart: Option<bool>,
+    /// What is missing at boot for its start with the host, a line each: `gpuvm autostart NAME on` makes it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lacks_at_boot: Vec<String>,
     /// Its addresses, while it runs.
     pub addresses: Vec<GuestAddress>,
 }
@@ -88,6 +95,10 @@ pub fn list(world: &World, files: &[PathBuf], long: bool) -> Result<Vec<ListedDo
     match long {
         false => leased(&mut rows, &*hypervisor),
         true => {
+            if let Ok(all) = hypervisor.autostarted() {
+                let starts = |row: &ListedDomain| all.contains(&row.summary.name);
+                rows.iter_mut().for_each(|row| row.autostart = Some(starts(row)));
+            }
             asked(&mut rows, &*hypervisor);
             judged(&mut rows, world);
         }
@@ -173,7 +184,12 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         false => Vec::new(),
     };
     let autostart = hypervisor.autostart(name).ok();
-    Ok(ShownDomain { summary, view, autostart, addresses })
+    // Where the host cannot be read it is shown all the same.
+    let lacks_at_boot = match autostart {
+        Some(true) if summary.persistent => lacking(world, &xml).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, addresses })
 }
 
 /// Returns the hypervisor's domains, each with its definition if that can be parsed.
@@ -208,7 +224,14 @@ fn listed(domains: Vec<Defined>, world: &World) -> Vec<ListedDomain> {
             world.warning(&format!("domain `{}`: {error}", summary.name));
         }
         let view = view.ok();
-        rows.push(ListedDomain { summary, view, address: None, uptime_s: None, verify: None });
+        rows.push(ListedDomain {
+            summary,
+            view,
+            address: None,
+            uptime_s: None,
+            autostart: None,
+            verify: None,
+        });
     }
     let has_devices =
         |row: &ListedDomain| row.view.as_ref().is_some_and(|view| !view.devices.is_empty());

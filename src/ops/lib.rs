@@ -109,6 +109,7 @@ use gpuvm_host::{
 
 pub mod address;
 pub mod agent;
+pub mod autostart;
 pub mod bind;
 pub mod capacity;
 pub mod capture;

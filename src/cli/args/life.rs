@@ -1,8 +1,8 @@
-//! Arguments of the verbs on a guest that is there: start, stop, restart, ip, console.
+//! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
 use super::heading::{BEHAVIOUR, CPU};
 use crate::request::DomainName;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Examples of `ip`.
 pub const IP: &str = "Examples:
@@ -18,6 +18,11 @@ pub const STOP: &str = "Examples:
 pub const RESTART: &str = "Examples:
   gpuvm restart train-a
   gpuvm restart train-a --dry-run";
+/// Examples of `autostart`.
+pub const AUTOSTART: &str = "Examples:
+  gpuvm autostart train-a on
+  gpuvm autostart train-a on --dry-run
+  gpuvm autostart train-a off";
 /// Examples of `console`.
 pub const CONSOLE: &str = "Examples:
   gpuvm console train-a
@@ -111,6 +116,39 @@ pub struct RenameArgs {
     /// New name
     #[arg(value_name = "NEW")]
     pub to: DomainName,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Whether a guest starts with the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// It does.
+    On,
+    /// It does not.
+    Off,
+}
+
+impl OnOff {
+    /// Whether it does.
+    pub fn is_on(self) -> bool {
+        self == OnOff::On
+    }
+}
+
+/// Arguments of `autostart`.
+#[derive(Debug, Args)]
+pub struct AutostartArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Whether it starts with the host
+    #[arg(value_name = "on|off", value_enum, hide_possible_values = true)]
+    pub state: OnOff,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

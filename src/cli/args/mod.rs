@@ -53,7 +53,8 @@ pub use host::{
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{
-    ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs, StopArgs,
+    AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs,
+    StopArgs,
 };
 pub use login::{CpArgs, LoginArgs, SshArgs};
 pub use logs::LogsArgs;
@@ -278,6 +279,15 @@ pub enum Verb {
     /// keeps running. A stopped domain is started.
     #[command(after_long_help = life::RESTART)]
     Restart(StopArgs),
+    /// Start a guest with the host
+    ///
+    /// libvirt starts it when the machine boots, and what it needs is there before: its GPUs and NVSwitches are bound to
+    /// vfio-pci, its cards get their virtual functions, its huge pages are reserved together with those of the other guests
+    /// that start with the host, and libvirt's daemons start after these and Fabric Manager. A guest with GPUs of a board with shared NVSwitches needs
+    /// `gpuvm fabric hook --install`. gpuvm-recover.service finishes or undoes changes that a power cut interrupted. `off` sets only this guest back, and
+    /// removes that service with the last one; `gpuvm undo NAME` takes back what `on` made.
+    #[command(after_long_help = life::AUTOSTART)]
+    Autostart(AutostartArgs),
     /// Print the IP address of a running guest
     ///
     /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table. Prints the first address

@@ -34,6 +34,7 @@ mod recover;
 mod secret;
 pub mod setting;
 mod snapshot;
+pub mod startup;
 mod state;
 mod step;
 pub mod text;

@@ -177,6 +177,7 @@ pub(super) fn perform(
         }
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
         Step::StartDomain { name, .. } => hypervisor.start(name)?,
+        Step::Autostart { name, on, .. } => hypervisor.set_autostart(name, *on)?,
         Step::ShutDownDomain { name, by, wait_s, .. } => {
             shut_down(hypervisor, observer, name, *by, *wait_s)?;
         }

@@ -88,6 +88,15 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
+    /// Sets whether a domain starts with the host.
+    Autostart {
+        /// Its name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// Whether it does; before, it was the other way.
+        on: bool,
+    },
     /// Asks a guest to shut down and waits until it has; not undone.
     ShutDownDomain {
         /// Its name.
@@ -453,6 +462,7 @@ impl Step {
                 let (name, path, xml) = (name.clone(), path.clone(), xml.clone());
                 return Some(Step::AttachDisk { name, path, xml });
             }
+            Step::Autostart { on, .. } => *on = !*on,
             // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
             Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
@@ -522,7 +532,8 @@ impl Step {
             | Step::RenameDomain { name, uuid, .. }
             | Step::MakeSnapshot { name, uuid, .. }
             | Step::RevertSnapshot { name, uuid, .. }
-            | Step::DeleteSnapshot { name, uuid, .. } => Some((name, Some(uuid.clone()))),
+            | Step::DeleteSnapshot { name, uuid, .. }
+            | Step::Autostart { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
         }

@@ -146,6 +146,9 @@ impl Hypervisor for Fake {
     fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
         Ok(false)
     }
+    fn set_autostart(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
+        Ok(())
+    }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         panic!("no step attaches to a console")
     }

@@ -131,6 +131,7 @@ pub(super) fn undo(
         Step::CreateDisk { path, .. } => file(path, hypervisor, proof),
         Step::DefineDomain { name, xml } => definition(hypervisor, name, xml, proof),
         Step::StartDomain { name, uuid } => run(hypervisor, name, uuid.as_deref(), proof),
+        Step::Autostart { name, uuid, on } => autostart(hypervisor, name, uuid, !on),
         Step::UndefineDomain { name, xml } => define_again(hypervisor, name, xml),
         Step::RedefineDomain { name, xml, before } => {
             define_as_before(hypervisor, name, (xml, before), proof)
@@ -221,6 +222,19 @@ pub(super) fn undo(
         | Step::DeleteVolume { .. } => Ok(()),
     };
     gone_is_good(undone)
+}
+
+/// Sets back whether a domain starts with the host, unless another has its name by now.
+fn autostart(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: &str,
+    on: bool,
+) -> Result<(), StepError> {
+    match hypervisor.domain(name)? {
+        Some(row) if row.uuid == uuid => Ok(hypervisor.set_autostart(name, on)?),
+        _ => Ok(()),
+    }
 }
 
 /// Resets the GPUs of a partition after its deactivation, to clear a guest's data. A failed reset

@@ -380,6 +380,8 @@ pub trait Hypervisor {
     ) -> Result<String, HypervisorError>;
     /// Whether a domain starts with the host.
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
+    /// Sets whether a domain starts with the host.
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError>;
     /// Names of the domains that are started with the host; of a driver that cannot tell, all.
     fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
         let names = self.domains()?.into_iter().map(|row| row.name);

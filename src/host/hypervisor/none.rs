@@ -79,6 +79,9 @@ impl Hypervisor for NoHypervisor {
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         none(&format!("read autostart of domain `{name}`"))
     }
+    fn set_autostart(&self, name: &str, _: bool) -> Result<(), HypervisorError> {
+        none(&format!("set autostart of domain `{name}`"))
+    }
     fn console(&self, name: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         none(&format!("attach to the console of domain `{name}`"))
     }

@@ -221,6 +221,10 @@ impl Hypervisor for Traced {
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         told(Reads, format_args!("autostart of domain `{name}`"), || self.inner.autostart(name))
     }
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
+        let what = format_args!("set autostart of domain `{name}` to {on}");
+        told(Changes, what, || self.inner.set_autostart(name, on))
+    }
     fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
         told(Reads, format_args!("domains that start with the host"), || self.inner.autostarted())
     }

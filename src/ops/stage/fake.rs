@@ -280,6 +280,15 @@ impl Hypervisor for Fake {
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         Ok(self.autostarts.borrow().contains(name))
     }
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
+        self.call("set autostart")?;
+        let mut all = self.autostarts.borrow_mut();
+        match on {
+            true => drop(all.insert(name.to_owned())),
+            false => drop(all.remove(name)),
+        }
+        Ok(())
+    }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         Err(absent("console"))
     }

@@ -113,6 +113,9 @@ impl Hypervisor for Fake {
     fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
         gone()
     }
+    fn set_autostart(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
+        gone()
+    }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         gone()
     }

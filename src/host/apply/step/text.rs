@@ -21,6 +21,12 @@ impl fmt::Display for Step {
             }
             Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
             Step::StartDomain { name, .. } => write!(f, "start domain `{name}`"),
+            Step::Autostart { name, on: true, .. } => {
+                write!(f, "have domain `{name}` start with the host")
+            }
+            Step::Autostart { name, on: false, .. } => {
+                write!(f, "have domain `{name}` not start with the host")
+            }
             Step::ShutDownDomain { name, by, wait_s, .. } => {
                 let by = match by {
                     AskedBy::Agent => "its agent",

@@ -327,6 +327,12 @@ impl Hypervisor for Libvirt {
         self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
     }
 
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
+        let doing = format!("set whether domain `{name}` starts with the host");
+        let set = self.find_to_change(&doing, name)?.set_autostart(on);
+        set.map_err(|e| error(&doing, &e))
+    }
+
     fn log_dir(&self) -> Option<PathBuf> {
         self.logs_to().filter(|dir| dir.is_dir())
     }

@@ -1,0 +1,330 @@
+//! `autostart`: has a guest start with the host, and makes what it needs be there before libvirt starts it: its functions
+//! bound, its virtual functions made, its huge pages reserved, its NVLink partition activated by libvirt's hook.
+
+use crate::apply::Step;
+use crate::apply::bind::boot as bind_boot;
+use crate::apply::boot::steps as boot_steps;
+use crate::apply::nic::boot::{self as vf_boot, AtBoot};
+use crate::apply::pages::boot::{self as page_boot, Numbers};
+use crate::apply::startup;
+use crate::bdf::Bdf;
+use crate::change::{Change, DomainChange, Part};
+use crate::domain::{DomainXml, is_bound_by_us};
+use crate::error::{Class, Result, classed, dump_and_define};
+use crate::fabric::hook;
+use crate::fsroot::FsRoot;
+use crate::guest::find;
+use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::shell::word;
+use crate::topology::{FabricModel, Sriov, Topology};
+use crate::words::count;
+use crate::world::World;
+use gpuvm_core::check::guest::Guest;
+use gpuvm_core::check::memory::wanted_pages;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A request to start a guest with the host, or not.
+#[derive(Debug, Clone)]
+pub struct Autostart {
+    /// The domain.
+    pub name: String,
+    /// Whether it starts with the host.
+    pub on: bool,
+    /// The program that units run at boot.
+    pub program: String,
+}
+
+/// What became of a guest's start with the host.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Autostarted {
+    /// Name of the domain.
+    pub name: String,
+    /// Whether it starts with the host.
+    pub autostart: bool,
+    /// Whether it did before.
+    pub was: bool,
+    /// What was missing for its start at boot and is made by this change, a line each.
+    pub made: Vec<String>,
+}
+
+/// What a guest needs at boot, and the files that give it to guests, as they would be.
+#[derive(Debug)]
+struct Needed {
+    /// The functions that are bound at boot.
+    functions: BTreeSet<Bdf>,
+    /// The virtual functions that are made.
+    cards: BTreeMap<Bdf, AtBoot>,
+    /// The pages that are reserved.
+    pages: Numbers,
+    /// What of these is not so yet, in words.
+    missing: Vec<String>,
+}
+
+/// Plans the change; without what is not on this machine. No steps if all is so already.
+pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted>> {
+    let Autostart { name, on, .. } = wanted;
+    let hypervisor = &*world.hypervisor()?;
+    let summary = find(hypervisor, name)?;
+    if !summary.persistent {
+        let message = format!("domain `{name}` has no definition that could start with the host");
+        return Err(classed(Class::WrongState, message, dump_and_define(name)));
+    }
+    let was = hypervisor.autostart(name)?;
+    let before = hypervisor.xml(name, XmlOf::Inactive)?;
+    let xml = DomainXml::parse(&before)?;
+    let (mut first, mut made) = (Vec::new(), Vec::new());
+    if world.has_guests_here()? {
+        (first, made) = at_boot(world, wanted, &xml, hypervisor)?;
+    }
+    if was != *on {
+        first.push(Step::Autostart { name: name.clone(), uuid: summary.uuid.clone(), on: *on });
+    }
+    let mut what: Vec<String> = Vec::new();
+    if was != *on {
+        what.push(if *on { "starts with the host" } else { "does not start with the host" }.into());
+    }
+    what.extend(made.iter().cloned());
+    let about = Autostarted { name: name.clone(), autostart: *on, was, made };
+    let mut change = Change::new("autostart", name, Vec::new(), about);
+    change.again = format!("gpuvm autostart {} {}", word(name), if *on { "on" } else { "off" });
+    if first.is_empty() {
+        change.parts.clear();
+        return Ok(change);
+    }
+    change.parts = vec![Part::Domain(DomainChange {
+        verb: "autostart",
+        name: name.clone(),
+        what,
+        before,
+        after: xml,
+        first,
+        last: Vec::new(),
+    })];
+    Ok(change)
+}
+
+/// The steps on files for the boot, and in words what is missing without them.
+fn at_boot(
+    world: &World,
+    wanted: &Autostart,
+    xml: &DomainXml,
+    hypervisor: &dyn Hypervisor,
+) -> Result<(Vec<Step>, Vec<String>)> {
+    let mut others = hypervisor.autostarted()?;
+    others.remove(&wanted.name);
+    let program = wanted.program.as_str();
+    if !wanted.on {
+        let program = (!others.is_empty()).then_some(program);
+        return Ok((boot_steps(startup::files(program))?, Vec::new()));
+    }
+    let (root, topology) = (FsRoot::live()?, world.topology()?);
+    refuse_without_hook(xml, &wanted.name, &topology, program)?;
+    warn_of_networks(xml, hypervisor, world)?;
+    let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
+    let kernel = topology.machine().kernel_release.as_deref().unwrap_or_default();
+    let by_id = !bind_boot::is_built_in(&root, kernel)? && !bind_boot::has_other_ids(&root)?;
+    let mut steps = Vec::new();
+    if bind_boot::functions(&root)? != needed.functions {
+        let files = bind_boot::files(&topology, &needed.functions, program, by_id);
+        steps.extend(boot_steps(files)?);
+    }
+    if vf_boot::functions(&root)? != needed.cards {
+        steps.extend(boot_steps(vf_boot::files(&needed.cards, program))?);
+    }
+    steps.extend(boot_steps([page_boot::file(&needed.pages)])?);
+    steps.extend(boot_steps(startup::files(Some(program)))?);
+    Ok((steps, needed.missing))
+}
+
+/// What a guest lacks for its start with the host, in words; none: it lacks nothing, or does not start with it.
+pub fn lacking(world: &World, xml: &DomainXml) -> Result<Vec<String>> {
+    let hypervisor = &*world.hypervisor()?;
+    let mut others = hypervisor.autostarted()?;
+    if !others.remove(&xml.name()) || !world.has_guests_here()? {
+        return Ok(Vec::new());
+    }
+    let (root, topology) = (FsRoot::live()?, world.topology()?);
+    Ok(needed(xml, &others, (&root, &topology), hypervisor)?.missing)
+}
+
+/// What the guest needs at boot, together with `others` that start with the host.
+fn needed(
+    xml: &DomainXml,
+    others: &BTreeSet<String>,
+    (root, topology): (&FsRoot, &Topology),
+    hypervisor: &dyn Hypervisor,
+) -> Result<Needed> {
+    let mut needed = Needed {
+        functions: bind_boot::functions(root)?,
+        cards: vf_boot::functions(root)?,
+        pages: page_boot::numbers(root)?,
+        missing: Vec::new(),
+    };
+    let devices = xml.held(false)?.devices;
+    // libvirt binds the others itself.
+    let ours = devices.iter().filter(|bdf| is_bound_by_us(topology, **bdf));
+    for &bdf in ours {
+        if needed.functions.insert(bdf) {
+            needed.missing.push(format!("the binding of {bdf} to vfio-pci"));
+        }
+    }
+    for pf in devices.iter().filter_map(|bdf| card_of(topology, *bdf)) {
+        add_card(&mut needed, pf, topology);
+    }
+    add_pages(&mut needed, xml, others, (root, topology), hypervisor)?;
+    Ok(needed)
+}
+
+/// The card of a virtual function.
+fn card_of(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
+    match topology.device(bdf)?.sriov.as_ref()? {
+        Sriov::Vf { pf } => Some(*pf),
+        Sriov::Pf { .. } => None,
+    }
+}
+
+/// Adds a card that gets as many virtual functions at boot as it has now.
+fn add_card(needed: &mut Needed, pf: Bdf, topology: &Topology) {
+    let Some(device) = topology.device(pf) else { return };
+    let Some(Sriov::Pf { enabled, .. }) = &device.sriov else { return };
+    let at_boot = needed.cards.get(&pf);
+    if at_boot.is_some_and(|at_boot| at_boot.count >= *enabled) {
+        return;
+    }
+    let host_drivers = at_boot.is_some_and(|at_boot| at_boot.host_drivers);
+    let id = bind_boot::id(device);
+    needed.cards.insert(pf, AtBoot { id, count: *enabled, host_drivers });
+    let functions = count(*enabled, "virtual function");
+    needed.missing.push(format!("{functions} of {pf}"));
+}
+
+/// Adds the huge pages of the guest and of the others that start with the host. What the kernel's arguments reserve is
+/// kept.
+fn add_pages(
+    needed: &mut Needed,
+    xml: &DomainXml,
+    others: &BTreeSet<String>,
+    (root, topology): (&FsRoot, &Topology),
+    hypervisor: &dyn Hypervisor,
+) -> Result<()> {
+    let own = pages_of(xml, topology);
+    let mut all = own.clone();
+    for name in others.iter().filter(|_| !own.is_empty()) {
+        let Ok(text) = hypervisor.xml(name, XmlOf::Inactive) else { continue };
+        let Ok(other) = DomainXml::parse(&text) else { continue };
+        for (pool, number) in pages_of(&other, topology) {
+            *all.entry(pool).or_default() += number;
+        }
+    }
+    let arguments = root.read("proc/cmdline")?.unwrap_or_default();
+    let is_of_kernel = arguments.split_whitespace().any(|word| word.starts_with("hugepages="));
+    for pool @ (id, page) in own.into_keys() {
+        let number = all.get(&pool).copied().unwrap_or_default();
+        let node = topology.nodes().iter().find(|node| node.os_index == id);
+        let pools = node.map(|node| node.huge_pages.as_slice()).unwrap_or_default();
+        let now = pools.iter().find(|pool| pool.page_kib == page).map_or(0, |pool| pool.reserved());
+        let at_boot = needed.pages.get(&pool).copied();
+        let there = at_boot.unwrap_or(if is_of_kernel { now } else { 0 });
+        if there < number {
+            needed.pages.insert(pool, number);
+            let pages = count(number, "page");
+            needed.missing.push(format!("{pages} of {page} on node {id}"));
+        }
+    }
+    Ok(())
+}
+
+/// The huge pages of a guest by node and size; those bound to several nodes are counted on the first.
+fn pages_of(xml: &DomainXml, topology: &Topology) -> Numbers {
+    let guest = Guest::read(xml);
+    let mut pages = Numbers::new();
+    if guest.huge_pages.is_none() {
+        return pages;
+    }
+    for ((nodes, page), (number, _)) in wanted_pages(&guest.banks(), topology) {
+        if let Some(node) = nodes.iter().next() {
+            *pages.entry((node, page)).or_default() += number;
+        }
+    }
+    pages
+}
+
+/// Refuses a guest with GPUs of a board with shared NVSwitches where nobody activates its partition: libvirt starts it
+/// without asking gpuvm.
+fn refuse_without_hook(
+    xml: &DomainXml,
+    name: &str,
+    topology: &Topology,
+    program: &str,
+) -> Result<()> {
+    let devices = xml.held(false)?.devices;
+    let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
+    let has_any = topology.ruled().any(|gpu| devices.contains(&gpu));
+    if !is_shared || !has_any || hook(program)?.installed {
+        return Ok(());
+    }
+    let message = format!(
+        "nobody would activate the NVLink partition of domain `{name}` when libvirt starts it at boot"
+    );
+    let hint = format!(
+        "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart {} on`",
+        word(name)
+    );
+    Err(classed(Class::Refused, message, hint))
+}
+
+/// Warns of networks of the guest that do not start with the host, without which it does not start.
+fn warn_of_networks(xml: &DomainXml, hypervisor: &dyn Hypervisor, world: &World) -> Result<()> {
+    let known = hypervisor.networks().all_networks()?;
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let named: BTreeSet<String> =
+        nics.filter_map(|nic| Some(nic.child("source")?.attr("network")?.into_owned())).collect();
+    for name in named {
+        let network = known.iter().find(|network| network.name == name);
+        if network.is_some_and(|network| !network.autostart) {
+            world.warning(&format!(
+                "network `{name}` does not start with the host, and a guest on it neither: `virsh net-autostart {}`",
+                word(&name)
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::reporter::Answer;
+    use crate::session::{Confirm, Session};
+    use crate::stage::{Stage, UUID, manner};
+
+    /// A request.
+    fn request(on: bool) -> Autostart {
+        Autostart { name: "a".into(), on, program: "/usr/bin/gpuvm".into() }
+    }
+
+    #[test]
+    fn it_is_set_once_and_undone() {
+        let stage = Stage::who_says(Answer::Nobody);
+        stage.fake.put("a", UUID, false);
+        let run = |on| {
+            let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+            session.run(|world| autostart(world, &request(on))).unwrap()
+        };
+        let is_on = || stage.fake.autostarts.borrow().contains("a");
+        let done = run(true);
+        assert!(done.made && is_on() && !done.change.about.was);
+        assert!(!run(true).made, "it is so already");
+        let back: Vec<Step> = done.change.steps().iter().filter_map(Step::reversed).collect();
+        assert!(matches!(&back[..], [Step::Autostart { on: false, .. }]), "{back:?}");
+        assert!(run(false).made && !is_on());
+        stage.fake.transient.borrow_mut().insert("a".into());
+        let error = autostart(&stage.world, &request(true)).unwrap_err();
+        let Error::Refused(refusal) = &error else { panic!("{error}") };
+        assert!(refusal.hint.contains("`virsh define a.xml`"), "{}", refusal.hint);
+    }
+}

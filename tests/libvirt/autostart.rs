@@ -1,0 +1,147 @@
+//! `autostart` on a real libvirtd: what is there at boot before a guest starts, and that libvirt starts it.
+
+use super::place::until;
+use crate::support::daemon::Daemon;
+use crate::support::{host_tree, run};
+use std::path::{Path, PathBuf};
+
+/// The directories whose files act at boot; each is one of the test's own.
+const BOOT: [&str; 4] = ["systemd/system", "tmpfiles.d", "modprobe.d", "modules-load.d"];
+
+/// A machine with files of its own for its boot.
+struct Machine {
+    /// Its libvirtd.
+    daemon: Daemon,
+    /// The files.
+    etc: PathBuf,
+}
+
+impl Machine {
+    /// Makes it, as the DGX-2 that was recorded or as this machine.
+    fn new(host: Option<&Path>) -> Option<Machine> {
+        let daemon = Daemon::own(host)?;
+        let etc = daemon.fresh_dir("etc");
+        for dir in BOOT {
+            std::fs::create_dir_all(etc.join(dir)).unwrap();
+        }
+        Some(Machine { daemon, etc })
+    }
+
+    /// Runs the program on it. Returns its exit code and what it says.
+    fn gpuvm(&self, args: &[&str]) -> (i32, String) {
+        let dirs = BOOT.join(" ");
+        let script = format!(
+            "for dir in {dirs}; do mkdir -p /etc/$dir; mount --bind \"$0/$dir\" /etc/$dir || exit 9; done; exec \"$@\""
+        );
+        let mut command = self.daemon.within("sh");
+        command.args(["-c", &script]).arg(&self.etc).arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
+        let (code, out, err) = run(command.stdin(std::process::Stdio::null()));
+        (code, out + &err)
+    }
+
+    /// Runs the program, which must succeed.
+    fn done(&self, args: &[&str]) -> String {
+        let (code, said) = self.gpuvm(args);
+        assert_eq!(code, 0, "{args:?}: {said}");
+        said
+    }
+
+    /// A file for the boot; empty if it is not there.
+    fn file(&self, path: &str) -> String {
+        std::fs::read_to_string(self.etc.join(path)).unwrap_or_default()
+    }
+
+    /// Defines a guest with these elements beside its devices, and these devices.
+    fn define(&self, name: &str, more: &str, devices: &str) {
+        let file = self.etc.join("guest.xml");
+        let xml = format!(
+            "<domain type='qemu'><name>{name}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>{more}\
+             <os><type arch='x86_64' machine='q35'>hvm</type></os><devices>{devices}</devices></domain>"
+        );
+        std::fs::write(&file, xml).unwrap();
+        let (done, said) = self.daemon.virsh(&["define", file.to_str().unwrap()]);
+        assert!(done, "{said}");
+    }
+
+    /// Whether libvirt starts a guest with the host.
+    fn starts(&self, name: &str) -> bool {
+        self.daemon
+            .virsh(&["dominfo", name])
+            .1
+            .lines()
+            .any(|line| line.split_whitespace().eq(["Autostart:", "enable"]))
+    }
+}
+
+#[test]
+fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
+    let Some(machine) = Machine::new(Some(&host_tree("dgx-2"))) else { return };
+    let memory = "<memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages></memoryBacking>\
+                  <numatune><memory mode='strict' nodeset='1'/></numatune>";
+    let gpu = "<hostdev mode='subsystem' type='pci' managed='no'><source>\
+               <address domain='0' bus='0x34' slot='0' function='0'/></source></hostdev>";
+    machine.define("boots", memory, gpu);
+    let shown = machine.done(&["autostart", "boots", "on", "--dry-run"]);
+    for step in ["gpuvm-vfio.service", "gpuvm-pages.conf", "gpuvm-recover.service", "start with"] {
+        assert!(shown.contains(step), "{step}: {shown}");
+    }
+    assert!(!machine.starts("boots") && machine.file("tmpfiles.d/gpuvm-pages.conf").is_empty());
+    let said = machine.done(&["autostart", "boots", "on"]);
+    assert!(said.contains("32 pages of 2 MiB on node 1") && said.contains("gpuvm undo boots"));
+    let file = |path: &str| machine.file(path);
+    assert!(machine.starts("boots"));
+    assert!(file("systemd/system/gpuvm-vfio.service").contains("0000:34:00.0=10de:1db8"));
+    let pages = "node1/hugepages/hugepages-2048kB/nr_hugepages - - - - 32";
+    assert!(file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
+    assert!(file("systemd/system/gpuvm-recover.service").contains("gpuvm --quiet recover\n"));
+    for daemon in ["libvirtd", "virtqemud"] {
+        let drop_in = file(&format!("systemd/system/{daemon}.service.d/gpuvm.conf"));
+        assert!(drop_in.contains("After=nvidia-fabricmanager.service gpuvm-vfio.service"));
+    }
+    assert!(machine.done(&["autostart", "boots", "on"]).contains("with the host already"));
+    let listed = machine.done(&["list", "--long"]);
+    assert!(listed.contains("with host"), "{listed}");
+    let shown = machine.done(&["show", "boots"]);
+    assert!(shown.contains("with the host") && !shown.contains("missing"), "{shown}");
+
+    // A second one has its pages beside the first one's; what is undone is only its own.
+    machine.define("more", memory, "");
+    machine.done(&["autostart", "more", "on"]);
+    assert!(file("tmpfiles.d/gpuvm-pages.conf").contains("- - - - 64"));
+    machine.done(&["undo", "more", "--yes"]);
+    assert!(!machine.starts("more") && file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
+
+    // What somebody takes away is missed, and made by what is offered.
+    std::fs::remove_file(machine.etc.join("tmpfiles.d/gpuvm-pages.conf")).unwrap();
+    let shown = machine.done(&["show", "boots"]);
+    assert!(shown.contains("missing: 32 pages of 2 MiB on node 1"), "{shown}");
+    assert!(shown.contains("`gpuvm autostart boots on`"), "{shown}");
+    machine.done(&["autostart", "boots", "on"]);
+    assert!(file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
+
+    machine.done(&["autostart", "boots", "off"]);
+    assert!(!machine.starts("boots") && file("systemd/system/gpuvm-recover.service").is_empty());
+    assert!(!machine.etc.join("systemd/system/libvirtd.service.d").exists());
+    // What others may need stays.
+    assert!(!file("systemd/system/gpuvm-vfio.service").is_empty());
+}
+
+#[test]
+fn libvirt_starts_it_when_the_machine_boots() {
+    let Some(machine) = Machine::new(None) else { return };
+    machine.define("boots", "", "");
+    machine.define("stays", "", "");
+    let json = machine.done(&["--quiet", "autostart", "boots", "on", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&json).expect(&json);
+    assert_eq!((&told["autostart"], &told["was"]), (&true.into(), &false.into()), "{json}");
+    // libvirt notes in its run directory that it has started them, once a boot.
+    let note = machine.daemon.inside("/run/libvirt/qemu/autostarted");
+    let _ = std::fs::remove_file(note);
+    machine.daemon.restart();
+    let state = |name: &str| machine.daemon.virsh(&["domstate", name]).1.trim().to_owned();
+    until("it is started", || state("boots") == "running");
+    assert_eq!(state("stays"), "shut off");
+    assert!(machine.daemon.virsh(&["destroy", "boots"]).0);
+    let (code, said) = machine.gpuvm(&["autostart", "none", "on"]);
+    assert!(code == 1 && said.contains("`gpuvm list`"), "{said}");
+}
