@@ -60,7 +60,7 @@ mod tests {
         let root = FsRoot::at(dir.path()).unwrap();
         put(dir.path(), Some("/usr/bin/gpuvm"));
         let text = root.read(RECOVER).unwrap().unwrap();
-        assert!(text.contains("\nExecStart=/usr/bin/gpuvm --quiet recover\n"), "{text}");
+        assert!(text.ends_with("\nExecStart=/usr/bin/gpuvm --quiet recover"), "{text}");
         assert!(DAEMONS.iter().all(|path| root.exists(path)) && root.exists(WANTED));
         put(dir.path(), None);
         assert!(!root.exists(RECOVER) && !root.exists("etc/systemd/system/libvirtd.service.d"));
