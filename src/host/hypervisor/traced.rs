@@ -153,9 +153,28 @@ impl Hypervisor for Traced {
         let what = format_args!("undefine domain `{name}`, but keep its NVRAM");
         told(Changes, what, || self.inner.undefine_but_nvram(name))
     }
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("rename domain `{name}` to `{to}`");
+        told(Changes, what, || self.inner.rename(name, to))
+    }
     fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
         let what = format_args!("snapshots and saved state of domain `{name}`");
         told(Reads, what, || self.inner.keeps(name))
+    }
+    fn snapshots(&self, name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
+        told(Reads, format_args!("snapshots of domain `{name}`"), || self.inner.snapshots(name))
+    }
+    fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("make snapshot `{snapshot}` of domain `{name}`");
+        told(Changes, what, || self.inner.make_snapshot(name, snapshot, of))
+    }
+    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("revert domain `{name}` to snapshot `{snapshot}`");
+        told(Changes, what, || self.inner.revert_snapshot(name, snapshot))
+    }
+    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("delete snapshot `{snapshot}` of domain `{name}`");
+        told(Changes, what, || self.inner.delete_snapshot(name, snapshot))
     }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         told(Changes, format_args!("start domain `{name}`"), || self.inner.start(name))
@@ -177,25 +196,6 @@ impl Hypervisor for Traced {
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         let what = format_args!("size of disk `{target}` of domain `{name}`");
         told(Reads, what, || self.inner.disk_size(name, target))
-    }
-    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
-        let what = format_args!("rename domain `{name}` to `{to}`");
-        told(Changes, what, || self.inner.rename(name, to))
-    }
-    fn snapshots(&self, name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
-        told(Reads, format_args!("snapshots of domain `{name}`"), || self.inner.snapshots(name))
-    }
-    fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
-        let what = format_args!("make snapshot `{snapshot}` of domain `{name}`");
-        told(Changes, what, || self.inner.make_snapshot(name, snapshot, of))
-    }
-    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
-        let what = format_args!("revert domain `{name}` to snapshot `{snapshot}`");
-        told(Changes, what, || self.inner.revert_snapshot(name, snapshot))
-    }
-    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
-        let what = format_args!("delete snapshot `{snapshot}` of domain `{name}`");
-        told(Changes, what, || self.inner.delete_snapshot(name, snapshot))
     }
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let what = format_args!("resize disk `{target}` of domain `{name}` to {bytes} bytes");
