@@ -240,5 +240,5 @@ fn arrays_of_recorded_hosts_are_left_alone() {
         assert!(code == 2 && err.contains("does not take --host"), "{err}");
     }
     let (code, _, err) = run(&mut gpuvm(&["drive", "release-array", "/dev/null", "--yes"]));
-    assert!(code == 1 && err.contains("/dev/null is no block device"), "{err}");
+    assert!(code == 1 && err.contains("/dev/null is not a block device"), "{err}");
 }

@@ -212,7 +212,7 @@ exclude 0000:34:00.0 in /etc/gpuvm/excluded.json
 = 0
 644
 --- plan --gpu 0 --assume-empty
-error: GPU 0 (0000:34:00.0) cannot be had: GPU 0 (0000:34:00.0) is excluded: loud
+error: cannot use GPU 0 (0000:34:00.0): GPU 0 (0000:34:00.0) is excluded: loud
 HINT
 = 1
 2

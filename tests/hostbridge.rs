@@ -150,7 +150,7 @@ fn a_silent_gateway_and_a_wait_in_vain_take_it_back() {
         &said,
         &[
             "gateway 10.77.0.77 does not answer on br0",
-            "nobody confirmed within 10 s that this host can be reached",
+            "not confirmed within 10 s that this host can be reached",
             "it is taken back as asked",
             "interrupted by SIGTERM; what was done before is undone",
             "no change was interrupted",
@@ -311,7 +311,7 @@ fn what_cannot_be_and_other_managers_change_nothing() {
             "this host has no network device nic9",
             "nic0 carries the host's default route, and br0 is to have no address",
             "gateway 10.78.0.1 is outside 10.77.0.0/24",
-            "an MTU of 70000 bytes cannot be had",
+            "MTU 70000 is out of range",
             "it answers for guests with the MAC address of a NIC",
             "a bond needs two NICs, and 1 is named",
             "it has 16 characters, and 15 are the most",

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 #[strum(serialize_all = "kebab-case", prefix = "console-")]
 pub enum ConsoleError {
     /// The console of the domain is of a kind that cannot be attached.
-    #[error("the console of domain `{name}` is a {kind}{at}, to which nobody attaches")]
+    #[error("the console of domain `{name}` is a {kind}{at}, which cannot be attached to")]
     Kind {
         /// Its name.
         name: String,

@@ -124,8 +124,8 @@ fn refused(place: &Place) {
             &["nic0 carries the host's default route"],
         ),
         ("x --kind macvtap --nic nic2", &["nic2 is a port of br7"]),
-        ("x --kind bridge --bridge nic1", &["nic1 is no bridge but of kind veth"]),
-        ("x --kind sriov --nic nic1", &["nic1 is no card with SR-IOV"]),
+        ("x --kind bridge --bridge nic1", &["nic1 is not a bridge but of kind veth"]),
+        ("x --kind sriov --nic nic1", &["nic1 is not a NIC with SR-IOV"]),
         ("x --kind nat --static train-a=10.0.0.1", &["guest `train-a` has no NIC on network `x`"]),
     ] {
         let (code, out, err) = gpuvm(place, &format!("network create {line}"));

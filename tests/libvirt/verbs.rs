@@ -278,7 +278,7 @@ fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop()
     assert_eq!(code, 0, "{err}");
     let (code, _, err) = on(daemon, &["console", "gone"]);
     assert_eq!(code, 1);
-    assert!(err.contains("is a null, to which nobody attaches") && err.contains("pty"), "{err}");
+    assert!(err.contains("is a null, which cannot be attached to") && err.contains("pty"), "{err}");
     let (code, _, err) = on(daemon, &["ip", "gone"]);
     assert_eq!(code, 1);
     assert!(err.contains("has no NIC"), "{err}");

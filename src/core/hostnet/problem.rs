@@ -44,7 +44,7 @@ pub enum Problem {
     },
     /// A NIC with devices of guests or others on it that do not work on a port of a bridge.
     #[error(
-        "{upper}, a {kind}, stands on {name}, which cannot become a port of a bridge or bond with it"
+        "{upper}, a {kind}, is on top of {name}, which therefore cannot become a port of a bridge or bond"
     )]
     #[strum(to_string = "upper-device")]
     Under {
@@ -124,7 +124,7 @@ pub enum Problem {
         gateway: Ipv4Addr,
     },
     /// A VLAN ID out of range.
-    #[error("VLAN {id} cannot be had: it has to be 1 to 4094")]
+    #[error("VLAN {id} is out of range (1 to 4094)")]
     #[strum(to_string = "vlan-range")]
     VlanBounds {
         /// Its number.
@@ -142,7 +142,7 @@ pub enum Problem {
         nic: String,
     },
     /// An MTU out of range.
-    #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
+    #[error("MTU {mtu} is out of range (576 to 65535)")]
     #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.

@@ -127,7 +127,7 @@ fn nics_that_cannot_be_in_a_bridge_are_refused() {
         (&["lo"], None, "lo is no NIC but the host's own loop"),
         (&["virbr0"], None, "virbr0 is no NIC but of kind bridge"),
         (&["nic2"], None, "nic2 is a port of br7 already"),
-        (&["nic3"], None, "tap3, a macvtap, stands on nic3"),
+        (&["nic3"], None, "tap3, a macvtap, is on top of nic3"),
         (&["nic0", "nic1"], None, "2 NICs in one bridge without a bond"),
         (&["nic0"], Some(BondMode::Xor), "a bond needs two NICs, and 1 is named"),
         (&["nic0", "nic0"], Some(BondMode::Xor), "nic0 is named twice"),
@@ -144,8 +144,8 @@ fn numbers_and_names_that_cannot_be_had_are_refused() {
         ("br7", None, None, "br7 cannot be its name: this host has it, of kind bridge"),
         ("br/0", None, None, "it has to begin with a letter"),
         ("br0", None, Some(9001), "an MTU of 9001 bytes is above the 9000 that nic1 can have"),
-        ("br0", None, Some(500), "an MTU of 500 bytes cannot be had: it has to be 576"),
-        ("br0", Some(4095), None, "VLAN 4095 cannot be had: it has to be 1 to 4094"),
+        ("br0", None, Some(500), "MTU 500 is out of range (576"),
+        ("br0", Some(4095), None, "VLAN 4095 is out of range (1 to 4094)"),
         ("br0", Some(9), None, "nic1.9, VLAN 9 of nic1, is there already"),
     ] {
         let change = |r: &mut Request| (r.name, r.vlan, r.mtu) = (name.into(), vlan, mtu);

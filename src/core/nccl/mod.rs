@@ -171,7 +171,7 @@ pub enum NcclError {
         controller: u32,
     },
     /// Controller 0 is not the machine's PCIe root.
-    #[error("PCI controller 0 is a {model}, and has to be the root bus")]
+    #[error("PCI controller 0 is a {model}, but must be the root bus")]
     NotRoot {
         /// Its model.
         model: String,

@@ -81,7 +81,7 @@ pub enum Problem {
         network: String,
     },
     /// Not a bridge.
-    #[error("{name} is no bridge but {what}")]
+    #[error("{name} is not a bridge but {what}")]
     NoBridge {
         /// Its name.
         name: String,
@@ -105,7 +105,7 @@ pub enum Problem {
         network: String,
     },
     /// A range that is too small.
-    #[error("range {range} has no room for guests: its prefix has to be 8 to 30 bits")]
+    #[error("range {range} has no room for guests: its prefix must be 8 to 30 bits")]
     RangeSize {
         /// The range.
         range: Subnet,
@@ -227,7 +227,7 @@ pub enum Problem {
         second: Ipv4Addr,
     },
     /// An MTU out of range.
-    #[error("an MTU of {mtu} bytes cannot be had: it has to be 576 to 65535")]
+    #[error("MTU {mtu} is out of range (576 to 65535)")]
     #[strum(to_string = "mtu-range")]
     MtuBounds {
         /// The MTU.

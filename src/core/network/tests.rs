@@ -204,7 +204,7 @@ fn ranges_that_clash_are_refused_with_the_numbers() {
         ),
         (
             "10.9.0.0/31",
-            "range 10.9.0.0/31 has no room for guests: its prefix has to be 8 to 30 bits",
+            "range 10.9.0.0/31 has no room for guests: its prefix must be 8 to 30 bits",
         ),
         (
             "10.9.0.255/24",
@@ -295,7 +295,7 @@ fn devices_that_cannot_have_guests_are_refused() {
         (request("a", Kind::Macvtap(Mode::Bridge)), "a macvtap bridge network needs --nic NIC"),
         (request("a", Kind::Bridge), "a bridge network needs --bridge BRIDGE"),
         (bridge("br9"), "this host has no network device br9"),
-        (bridge("eth0"), "eth0 is no bridge but a NIC"),
+        (bridge("eth0"), "eth0 is not a bridge but a NIC"),
         (bridge("virbr0"), "bridge virbr0 is made by network `default`: use that"),
         (
             Request { mtu: Some(9000), ..bridge("br0") },
@@ -334,7 +334,7 @@ fn an_mtu_above_that_of_the_nic_is_refused() {
         refused(&of(Some("eth0"), 9000)),
         ["an MTU of 9000 bytes is above the 1500 of eth0"]
     );
-    let bounds = "an MTU of 70000 bytes cannot be had: it has to be 576 to 65535";
+    let bounds = "MTU 70000 is out of range (576 to 65535)";
     assert_eq!(refused(&of(None, 70_000)), [bounds]);
     assert_eq!(planned(&of(Some("eth1"), 9000)).unwrap().network.mtu, Some(9000));
     let unbound = planned(&of(None, 9000)).unwrap();

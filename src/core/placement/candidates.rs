@@ -253,7 +253,7 @@ impl Devices<'_> {
     fn can_be_had(&self, kind: Kind, bdf: Bdf, supply: &Supply) -> Result<(), PlanError> {
         let (noun, flag) = (kind.noun(), kind.flag());
         if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
-            let what = format!("{noun} {bdf} cannot be had");
+            let what = format!("cannot use {noun} {bdf}");
             let free = supply.candidates.iter().map(|candidate| candidate.bdf);
             let hint = match supply.candidates.is_empty() {
                 true => format!("leave {flag} out; `gpuvm host show` shows the devices"),

@@ -181,7 +181,7 @@ fn unpartitioned(
     let all = size(slots.gpus.meant & super::slots::first(slots.gpus.bdfs.len()));
     let gpus = match wanted {
         Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
-            let what = format!("{} cannot be had", slots.label(gpus));
+            let what = format!("cannot use {}", slots.label(gpus));
             return Err(slots.refusal(what, slots.lines(gpus), gpus, left(slots)));
         }
         Wanted::These(gpus) => {

@@ -206,7 +206,7 @@ impl<'a> Choice<'a> {
                 return Err(self.no_partition(gpus));
             }
             if gpus & !slots.gpus.free != 0 {
-                let what = format!("{} cannot be had", slots.label(gpus));
+                let what = format!("cannot use {}", slots.label(gpus));
                 let hint = NOTHING_LEFT.into();
                 return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
             }
@@ -217,7 +217,7 @@ impl<'a> Choice<'a> {
             self.explain(candidate, reasons);
             return Ok(self.taken(candidate, reasons));
         }
-        let what = format!("{} cannot be had", slots.label(gpus));
+        let what = format!("cannot use {}", slots.label(gpus));
         let names: Vec<String> =
             of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus).to_string()).collect();
         let hint = match names.is_empty() {

@@ -56,7 +56,7 @@ impl Shortage<'_> {
                 let on = count(nodes as usize, "host node");
                 let what = match self.budget.request.profile {
                     Profile::Share | Profile::Near => format!(
-                        "{} of a pinned guest that stands on {on}: it has one for each, or one \
+                        "{} of a pinned guest on {on}: it has one for each, or one \
                          in all",
                         count(asked as usize, "cell")
                     ),

@@ -120,7 +120,7 @@ pub enum PagesError {
         available: Option<MemSize>,
     },
     /// Pages to be released are in use.
-    #[error("{goes} pages of {page} of node {node} are to be given back, and only {free} are free")]
+    #[error("cannot release {goes} pages of {page} of node {node}: only {free} are free")]
     InUse {
         /// The node.
         node: NodeId,

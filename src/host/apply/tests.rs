@@ -194,7 +194,7 @@ impl Observer for Watch {
 }
 
 /// The making of a disk.
-fn disk(path: std::path::PathBuf, bytes: u64) -> Step {
+fn disk(path: PathBuf, bytes: u64) -> Step {
     Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve }
 }
 

@@ -115,7 +115,7 @@ impl Alone {
         })?;
         let meta = file.metadata().map_err(|error| other(&error.to_string()))?;
         if !meta.file_type().is_block_device() {
-            return Err(other("it is no block device"));
+            return Err(other("it is not a block device"));
         }
         // By number: the path may lead elsewhere by now.
         let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));

@@ -65,7 +65,7 @@ pub enum ConfError {
         second: usize,
     },
     /// The value is not a number.
-    #[error("/{CONF}, line {line}: {value:?} is no number of files")]
+    #[error("/{CONF}, line {line}: {value:?} is not a number of files")]
     NoNumber {
         /// Line, from 1.
         line: usize,
@@ -219,7 +219,7 @@ mod tests {
         write("etc/libvirt/qemu.conf", "max_files = 4096\n");
         assert_eq!(read(&root).unwrap().of_next_guest(None), Some(4096));
         write("etc/libvirt/qemu.conf", "max_files = many\n");
-        assert!(read(&root).unwrap_err().to_string().contains("is no number of files"));
+        assert!(read(&root).unwrap_err().to_string().contains("is not a number of files"));
         assert_eq!(Files::default().of_next_guest(None), None);
     }
 }

@@ -26,7 +26,7 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// The file is of no known kind.
-    #[error("{path} is no recorded host: {reason}")]
+    #[error("{path} is not a recorded host: {reason}")]
     Unknown {
         /// The path.
         path: String,

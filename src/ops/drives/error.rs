@@ -7,13 +7,13 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
 pub enum ArrayVerbError {
     /// The path is not a block device of the host.
-    #[error("{device} is no block device of this host")]
+    #[error("{device} is not a block device of this host")]
     NoDevice {
         /// The device.
         device: String,
     },
     /// The device is not a running md array.
-    #[error("{name} is no md array that runs")]
+    #[error("{name} is not a running md array")]
     NotRunning {
         /// Its name.
         name: String,

@@ -35,7 +35,7 @@ pub enum ImageError {
         fault: String,
     },
     /// A domain or volume uses the image.
-    #[error("image `{name}` is used, so it is not deleted{users}")]
+    #[error("image `{name}` is in use, so it is not deleted{users}")]
     InUse {
         /// Its name.
         name: String,

@@ -15,13 +15,13 @@ pub enum NetworkError {
         reason: String,
     },
     /// The network is transient: its definition does not outlive it.
-    #[error("network `{name}` is defined nowhere and goes with its end, so it is not changed")]
+    #[error("network `{name}` is transient, so it is not changed")]
     Transient {
         /// Its name.
         name: String,
     },
     /// The function is not a card with a network device of the host.
-    #[error("{bdf} is no card with a network device of the host")]
+    #[error("{bdf} is not a NIC with a network device on the host")]
     NoNetdev {
         /// Its PCI address.
         bdf: String,
@@ -43,7 +43,7 @@ pub enum NetworkError {
         total: String,
     },
     /// The card has no SR-IOV.
-    #[error("{card} is no card with SR-IOV")]
+    #[error("{card} is not a NIC with SR-IOV")]
     NoSriov {
         /// The card.
         card: String,

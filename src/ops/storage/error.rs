@@ -60,7 +60,7 @@ pub enum StorageError {
         why: String,
     },
     /// The disk is neither a file nor a block device.
-    #[error("disk `{at}` is no file and no block device")]
+    #[error("disk `{at}` is neither a file nor a block device")]
     Kind {
         /// The path.
         at: String,
@@ -100,7 +100,7 @@ pub enum StorageError {
         is: String,
     },
     /// The disk is a path, and the guest is on another machine.
-    #[error("{disk} is no volume of libvirt's, and the guest is on machine `{host}`")]
+    #[error("{disk} is not a libvirt volume, and the guest is on machine `{host}`")]
     NoVolume {
         /// The disk.
         disk: String,

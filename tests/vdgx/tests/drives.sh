@@ -130,7 +130,7 @@ release /dev/md1 --unmount --yes && fail "an array with a guest's volume was rel
 has "a guest's volume on it" /tmp/release 'domain `other` has /raid/vol as a disk'
 virsh -q undefine other; rm /raid/vol
 release /dev/vda --yes && fail "a disk was released"
-has "no array" /tmp/release 'vda is no md array'
+has "no array" /tmp/release 'vda is not a running md array'
 gpuvm drive release-array /dev/md1 --unmount --dry-run
 trace >/tmp/after; check "nothing was touched by refusals and --dry-run" diff /tmp/before /tmp/after
 phase release gpuvm drive release-array /dev/md1 --unmount --yes || fail "release"

@@ -386,7 +386,7 @@ fn a_split_set_is_the_last_choice_and_says_its_price() {
         &domains,
         &Request { gpus: GpuWish::Indexes(vec![0, 1]), ..request(0) },
     ));
-    assert_eq!(what, "GPUs 0 and 1 cannot be had");
+    assert_eq!(what, "cannot use GPUs 0 and 1");
 }
 
 #[test]

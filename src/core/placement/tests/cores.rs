@@ -184,7 +184,7 @@ fn cells_are_one_per_node_or_one_in_all() {
     assert_eq!(plan_on(&host, &[], &small).unwrap().cells.len(), 2);
     let (what, _, hint) =
         refusal(plan_on(&host, &[], &Request { cells: CellWish::Count(3), ..one }));
-    assert!(what.contains("3 cells of a pinned guest that stands on 2 host nodes"), "{what}");
+    assert!(what.contains("3 cells of a pinned guest on 2 host nodes"), "{what}");
     assert!(hint.contains("--cells 2"), "{hint}");
 }
 

@@ -95,7 +95,7 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
         (Request { threads: Some(2), ..base() }, "threads of a pinned guest", "--pins none"),
         (
             Request { cells: CellWish::Count(2), ..run(1, 0) },
-            "2 cells of a pinned guest that stands on 1 host node",
+            "2 cells of a pinned guest on 1 host node",
             "--cells 1",
         ),
         (

@@ -51,7 +51,7 @@ pub enum HostNetError {
         waited_s: u64,
     },
     /// Nobody confirmed that the host is reachable.
-    #[error("nobody confirmed within {within_s} s that this host can be reached")]
+    #[error("not confirmed within {within_s} s that this host can be reached")]
     Unconfirmed {
         /// How long it waited, in seconds.
         within_s: u64,

@@ -140,7 +140,7 @@ fn what_others_have_added_or_use_meanwhile_stays() {
     // Somebody uses 18 of ours: all stay until they are free, so that none is released twice.
     let played = Played::new(20, 18);
     let error = played.on(|pages| pages.undo(&step(4, 20))).unwrap_err();
-    let said = "16 pages of 2 MiB of node 1 are to be given back, and only 2 are free";
+    let said = "cannot release 16 pages of 2 MiB of node 1: only 2 are free";
     assert_eq!((error.to_string().as_str(), played.total()), (said, 20));
     // Surplus pages are the kernel's.
     let played = Played::new(10, 10);

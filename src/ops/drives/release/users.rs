@@ -55,7 +55,7 @@ impl Found<'_> {
         }
         if members.len() != *wanted || members.iter().any(|(slot, _)| slot.is_none()) {
             reasons.push(format!(
-                "{name} wants {wanted} members and has {}, spares and failed ones counted: make it whole first",
+                "{name} has {} of {wanted} members (including spares and failed): repair it first",
                 members.len()
             ));
         }
