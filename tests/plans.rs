@@ -196,6 +196,33 @@ fn plan_cli(host: &str, line: &str) -> (i32, String, String) {
 }
 
 #[test]
+fn the_answer_of_plan_is_taken_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    let path = file.to_str().unwrap();
+    let (code, json, err) = plan_cli("dgx-2", "--gpu 3 --vcpus 7 --memory 20G --name train --json");
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, &json).unwrap();
+    let (code, again, err) = plan_cli("dgx-2", &format!("--plan {path} --json"));
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(again, json);
+    let export = |more: &[&str]| {
+        let host = project().join("topologies/dgx-2.json");
+        let args = ["export", "--host", host.to_str().unwrap(), "--image", "none"];
+        run(&mut gpuvm(&[&args, more].concat()))
+    };
+    let asked = ["--gpu", "3", "--vcpus", "7", "--memory", "20G", "--name", "train"];
+    assert_eq!(export(&["--plan", path]), export(&asked));
+    // Another host has no such place, and what the plan says is not said twice.
+    let (code, _, err) = plan_cli("dual-socket", &format!("--plan {path}"));
+    assert!(code == 1 && err.contains(path) && err.contains("gpuvm plan --json"), "{code} {err}");
+    let (code, _, err) = plan_cli("dgx-2", &format!("--plan {path} --vcpus 8"));
+    assert!(code == 2 && err.contains("cannot be used with"), "{code} {err}");
+    let (code, _, err) = plan_cli("dgx-2", &format!("--plan {path}.none"));
+    assert!(code == 1 && err.contains("plan.json.none"), "{code} {err}");
+}
+
+#[test]
 fn bad_input_says_what_to_do() {
     for (line, code, error, hint) in [
         ("--gpus 3", 1, "no partition of this board has 3 GPUs", "1, 2, 4, 8, 16"),

@@ -1,10 +1,12 @@
 //! Guests: requested and planned ones, and those of a hypervisor.
 
 mod name;
+mod place;
 mod planned;
 mod render;
 
 pub use name::NameRequest;
+pub use place::PlannedPlace;
 pub use planned::Planned;
 pub use render::{Extra, RenderError, path_text, render, template_file, template_of};
 
@@ -38,6 +40,8 @@ pub struct GuestRequest {
     pub networks: Vec<NicWish>,
     /// The source of what domains hold.
     pub taken: Taken,
+    /// A plan that was made before, whose place it gets exactly; none: it is planned.
+    pub place: Option<PlannedPlace>,
 }
 
 /// Reads the host and its occupancy, and finds a guest's place and name. `disks`: those of a guest
@@ -49,15 +53,25 @@ pub fn resolve(
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
     let topology = world.topology()?;
+    let planned = wanted.place.as_ref();
+    if let Some(planned) = planned {
+        request = planned.exact(&topology);
+    }
     if let Some(path) = &wanted.template {
         let template = template_file(path)?;
         check_architecture(&template, wanted.virt, &topology)?;
         request.template = template.as_template();
     }
-    let occupancy = taken(world, &wanted.taken)?;
+    let mut occupancy = taken(world, &wanted.taken)?;
+    if let Some(planned) = planned {
+        planned.close(&topology, &mut occupancy);
+    }
     let placement = match place(&topology, &occupancy, &request) {
         Ok(placement) => placement,
         Err(refused) => {
+            if let Some(planned) = planned {
+                return Err(planned.refused(&refused));
+            }
             if let Some(disks) = disks {
                 // Problems independent of the size come first: offering sizes would be useless.
                 render::refuse_foreign(wanted, &topology)?;
@@ -74,6 +88,11 @@ pub fn resolve(
         VirtType::Kvm => placement,
         VirtType::Qemu => placement.emulated(),
     };
+    if let Some(planned) = planned {
+        planned.expect(&placement)?;
+        // What is remembered is what was asked for, and not the place that this led to.
+        request = Request { template: request.template, ..planned.request.clone() };
+    }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     Ok(Planned { topology, request, placement, name, occupancy })
 }

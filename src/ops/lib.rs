@@ -61,6 +61,7 @@
 //!         virt: VirtType::Qemu,
 //!         networks: Vec::new(),
 //!         taken: Taken::default(),
+//!         place: None,
 //!     },
 //!     storage: StorageRequest {
 //!         disk: vec![disk],

@@ -23,7 +23,9 @@ pub const CREATE: &str = "Examples:
   gpuvm create --gpus 1 --name train-a
   gpuvm create --domain testme --gpu-count 8 --gpu-index 8
   gpuvm create --gpus 8 --name train-b --huge-pages 2M --reserve-pages
-  gpuvm create --gpus 1 --name try --dry-run";
+  gpuvm create --gpus 1 --name try --dry-run
+  gpuvm plan --gpus 4 --name train-c --json >train-c.json
+  gpuvm create --plan train-c.json";
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use crate::request::{
     Allow, DeviceWish, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template, VfWish,
     Which,
 };
-use gpuvm_ops::guest::{GuestRequest, NameRequest};
+use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
 use gpuvm_ops::taken::Taken;
 use std::path::Path;
 
@@ -18,9 +18,11 @@ impl GuestArgs {
     /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made once in a run: a name that
     /// was asked about is the same a minute later.
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        let place = self.plan.as_deref().map(PlannedPlace::read).transpose()?;
         let name = match (&self.name, &self.domain) {
             (Some(name), _) => NameRequest::Exact(name.clone()),
             (None, Some(base)) => NameRequest::Base(base.to_string()),
+            (None, None) if let Some(place) = &place => NameRequest::Exact(place.name.clone()),
             (None, None) if called_as_vendor() => NameRequest::Base(vendor_base()),
             (None, None) => NameRequest::Usual,
         };
@@ -34,6 +36,7 @@ impl GuestArgs {
             },
             networks: self.network.clone(),
             taken: Taken::from(&self.taken),
+            place,
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Record, SeededNccl};
 use crate::domain::setting::{Setting, serial_log_path};
 use crate::domain::{DomainXml, Element};
-use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
+use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
 use crate::history::guest::GuestRecord;
@@ -131,6 +131,10 @@ fn placed(
     }
     let mut planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
     if wanted.reserve_pages && planned.placement.huge_pages.is_none() {
+        if wanted.guest.place.is_some() {
+            let hint = "leave --reserve-pages out, or plan with --huge-pages 2M or 1G";
+            return Err(usage("--reserve-pages: the plan has normal pages", hint));
+        }
         let mut guest = wanted.guest.clone();
         let asked = guest.request.huge_pages;
         let page = pages::size_to_reserve(asked, &planned.topology)?;

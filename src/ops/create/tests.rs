@@ -32,6 +32,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
             virt: VirtType::Qemu,
             networks: Vec::new(),
             taken: Taken::default(),
+            place: None,
         },
         storage: StorageRequest {
             disk: vec![disk.to_owned()],

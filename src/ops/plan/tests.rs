@@ -7,19 +7,20 @@ use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::domain::guest::VirtType;
 use crate::export::export;
-use crate::guest::NameRequest;
+use crate::guest::{NameRequest, PlannedPlace};
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::reporter::Answer;
 use crate::request::{
-    CellWish, DeviceWish, DomainName, HugePages, PageSize, PinPolicy, Profile, Request,
+    CellWish, DeviceWish, DomainName, GpuWish, HugePages, PageSize, PinPolicy, Profile, Request,
 };
-use crate::stage::{Caller, Stage};
+use crate::stage::{Caller, Stage, UUID};
 use crate::storage::{DataRequest, SeedRequest, SeedWanted, StorageRequest};
 use crate::taken::Taken;
 use crate::topology::{Topology, file};
 use crate::world::Settings;
 use proptest::prelude::*;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -235,6 +236,25 @@ fn without_record(xml: &DomainXml) -> String {
     xml.text().replace(record, "")
 }
 
+/// The answer of `plan --json`.
+fn answer(planned: &Planned) -> String {
+    let Planned { name, request, placement, .. } = planned;
+    let (format, version) = ("gpuvm-plan", 1);
+    let answer = json!({ "format": format, "version": version, "name": name, "request": request, "placement": placement });
+    answer.to_string()
+}
+
+/// A guest that is planned from the answer has the very same place.
+fn same_by_its_answer(world: &World, guest: &GuestRequest, planned: &Planned, file: &Path) {
+    std::fs::write(file, answer(planned)).unwrap();
+    let place = Some(PlannedPlace::read(file).unwrap());
+    let again = GuestRequest { request: Request::for_gpus(0), place, ..guest.clone() };
+    let again =
+        plan(world, &again).unwrap_or_else(|error| panic!("{:?}: {error}", planned.request));
+    let told = |planned: &Planned| Placement { reasons: Vec::new(), ..planned.placement.clone() };
+    assert_eq!(told(&again), told(planned), "{:?}", planned.request);
+}
+
 /// Compares the three. Returns whether the guest fits on the host.
 fn agree(case: &Case) -> bool {
     let stage = Stage::who_says(Answer::Yes);
@@ -260,8 +280,10 @@ fn agree(case: &Case) -> bool {
         virt: case.virt,
         networks: Vec::new(),
         taken: Taken::default(),
+        place: None,
     };
     let Ok(planned) = plan(&world, &guest) else { return false };
+    same_by_its_answer(&world, &guest, &planned, &dir.join("plan.json"));
     let storage = disks(case, dir);
     let numbers = Numbers::planned(&planned);
     let Ok((_, xml)) = export(&world, &guest, &storage) else { return false };
@@ -282,6 +304,60 @@ proptest! {
     #[test]
     fn plan_export_and_create_agree(case in case()) {
         agree(&case);
+    }
+}
+
+#[test]
+fn a_place_that_is_not_free_any_more_is_refused_and_a_free_one_is_had_exactly() {
+    let stage = Stage::who_says(Answer::Yes);
+    let world = stage.world.with_topology(HOSTS[1].clone());
+    let guest = |request: Request, name: &str| GuestRequest {
+        request,
+        name: NameRequest::Exact(DomainName::new(name).unwrap()),
+        template: None,
+        virt: VirtType::Kvm,
+        networks: Vec::new(),
+        taken: Taken::default(),
+        place: None,
+    };
+    let file = stage.dir.path().join("plan.json");
+    let disk = stage.dir.path().join("disk.raw");
+    std::fs::write(&disk, vec![0; 4096]).unwrap();
+    let xml = |request: Request, name: &str| {
+        let storage = StorageRequest { disk: vec![disk.clone()], ..StorageRequest::default() };
+        let (_, xml) = export(&world, &guest(request, name), &storage).unwrap();
+        let named = xml.text().replacen("</name>", &format!("</name><uuid>{UUID}</uuid>"), 1);
+        stage.fake.put_xml(&named, true);
+    };
+    let gpu = |index| Request { gpus: GpuWish::Indexes(vec![index]), ..Request::for_gpus(0) };
+    xml(gpu(7), "beside");
+    let first = plan(&world, &guest(Request::for_gpus(2), "a")).unwrap().placement;
+    std::fs::write(&file, answer(&plan(&world, &guest(Request::for_gpus(2), "a")).unwrap()))
+        .unwrap();
+    let mut again = guest(Request::for_gpus(0), "b");
+    again.place = Some(PlannedPlace::read(&file).unwrap());
+    // The one whose cores were avoided is gone: the planner would choose these now.
+    stage.fake.domains.borrow_mut().clear();
+    let anew = plan(&world, &guest(Request::for_gpus(2), "a")).unwrap().placement;
+    assert_ne!(anew.vcpu_pins, first.vcpu_pins);
+    let now = plan(&world, &again).unwrap().placement;
+    assert_eq!((&now.devices, &now.vcpu_pins), (&first.devices, &first.vcpu_pins));
+    // One of its GPUs is taken.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let taken = GpuWish::Exact(first.devices[..1].to_vec());
+    xml(Request { gpus: taken, ..Request::for_gpus(0) }, "other");
+    let error = plan(&world, &again).unwrap_err();
+    assert!(error.to_string().starts_with("the place in "), "{error}");
+    for (text, said) in [
+        ("", "is no plan"),
+        ("{\"format\": \"gpuvm-host\", \"version\": 1}", "format `gpuvm-host` version 1"),
+        ("{\"format\": \"gpuvm-plan\", \"version\": 2}", "version 2"),
+        ("{\"format\": \"gpuvm-plan\", \"version\": 1}", "missing field `name` at line 1"),
+        (&text.replace("\"cells\":[{", "\"cells\":[],\"was\":[{"), "no cells"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = PlannedPlace::read(&file).unwrap_err().to_string();
+        assert!(error.contains(said), "{text:.60}: {error}");
     }
 }
 

@@ -1,0 +1,152 @@
+//! The place in an answer of `gpuvm plan --json`: a guest that is made from it gets exactly this
+//! one, or is refused.
+
+use crate::cpuset::CpuSet;
+use crate::error::{Class, NoPlace, Result, classed};
+use crate::input;
+use crate::placement::{Occupancy, Placement};
+use crate::request::{DeviceWish, DomainName, GpuWish, HugePages, Request};
+use crate::topology::{DeviceKind, Sriov, Topology};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// The format of a plan.
+const FORMAT: &str = "gpuvm-plan";
+/// Its version.
+const VERSION: u32 = 1;
+/// The largest plan, in bytes.
+const MOST: u64 = 16 << 20;
+/// What to do with a plan that does not hold.
+const HINT: &str = "plan again: `gpuvm plan --json`, with the options of this plan";
+
+/// A plan that was made before.
+#[derive(Debug, Clone)]
+pub struct PlannedPlace {
+    /// Where it was read.
+    path: PathBuf,
+    /// The guest's name.
+    pub name: DomainName,
+    /// What was asked for.
+    pub request: Request,
+    /// The place.
+    placement: Placement,
+}
+
+/// What every document of gpuvm begins with.
+#[derive(Deserialize)]
+struct Head {
+    /// What it is.
+    #[serde(default)]
+    format: String,
+    /// In which version.
+    #[serde(default)]
+    version: u32,
+}
+
+/// A plan as it is written.
+#[derive(Deserialize)]
+struct Document {
+    /// The guest's name.
+    name: DomainName,
+    /// What was asked for.
+    request: Request,
+    /// The place.
+    placement: Placement,
+}
+
+impl PlannedPlace {
+    /// Reads a plan from a file, or `-`: standard input.
+    pub fn read(path: &Path) -> Result<PlannedPlace> {
+        let text = input::text_or_stdin(path, MOST)?;
+        let other = |why: String| {
+            let hint = "`gpuvm plan --json >FILE` writes one";
+            classed(Class::Refused, format!("{} is no plan: {why}", path.display()), hint)
+        };
+        let head: Head = serde_json::from_str(&text).map_err(|error| other(error.to_string()))?;
+        if (head.format.as_str(), head.version) != (FORMAT, VERSION) {
+            let found = format!("format `{}` version {}", head.format, head.version);
+            return Err(other(format!("{found}, not `{FORMAT}` version {VERSION}")));
+        }
+        let Document { name, request, placement } =
+            serde_json::from_str(&text).map_err(|error| other(error.to_string()))?;
+        if placement.cells.is_empty() || placement.vcpu_pins.is_empty() {
+            return Err(other("its placement has no cells or no vCPUs".into()));
+        }
+        request.check()?;
+        Ok(PlannedPlace { path: path.to_owned(), name, request, placement })
+    }
+
+    /// The request for this place alone: its devices by address, its
+    /// pages of the size that was chosen. Sizes that were not asked for follow from the host alone.
+    pub(super) fn exact(&self, topology: &Topology) -> Request {
+        let Placement { devices, huge_pages, .. } = &self.placement;
+        let of = |kind: DeviceKind, vf: bool, number: usize| {
+            let devices = devices.iter().copied().filter(|&bdf| {
+                topology.device(bdf).is_some_and(|device| {
+                    let is_vf = matches!(device.sriov, Some(Sriov::Vf { .. }));
+                    device.kind() == kind && is_vf == vf
+                })
+            });
+            // What comes after these is there because the IOMMU cannot keep it apart.
+            devices.take(number).collect::<Vec<_>>()
+        };
+        let wish = |asked: &DeviceWish, kind, vf| match asked {
+            DeviceWish::Count(0) => DeviceWish::default(),
+            asked => DeviceWish::Exact(of(kind, vf, asked.number())),
+        };
+        let mut request = self.request.clone();
+        let gpus = of(DeviceKind::Gpu, false, request.gpus.number() as usize);
+        let extras = &mut request.extras;
+        if let (DeviceWish::Count(number), [one]) = (&extras.vfs, &extras.vf_settings[..]) {
+            extras.vf_settings = vec![one.clone(); *number as usize];
+        }
+        extras.nics = wish(&extras.nics, DeviceKind::Nic, false);
+        extras.vfs = wish(&extras.vfs, DeviceKind::Nic, true);
+        extras.nvmes = wish(&extras.nvmes, DeviceKind::Nvme, false);
+        request.gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
+        request.gpu_model = None;
+        request.huge_pages = huge_pages.map_or(HugePages::Off, HugePages::Size);
+        request
+    }
+
+    /// Closes all cores but those of this place.
+    pub(super) fn close(&self, topology: &Topology, occupancy: &mut Occupancy) {
+        let Placement { vcpu_pins, emulator_pin, iothread_pins, .. } = &self.placement;
+        let pins = vcpu_pins.iter().chain(iothread_pins).chain([emulator_pin]);
+        let cores = pins.flat_map(|pin| pin.iter()).filter_map(|pcpu| topology.core_of(pcpu));
+        let own: CpuSet = cores.flat_map(|core| core.pcpus.iter()).collect();
+        // Without a pin of its own the emulator gets a core that is not in the plan.
+        if vcpu_pins.iter().any(|pin| !pin.is_empty()) && !emulator_pin.is_empty() {
+            occupancy.closed = topology.pcpus().minus(&own);
+        }
+    }
+
+    /// Refuses a guest that has no place there any more.
+    pub(super) fn refused(&self, why: &NoPlace) -> crate::error::Error {
+        let path = self.path.display();
+        let message = format!("the place in {path} cannot be had now: {}", why.error);
+        classed(Class::Changed, message, HINT)
+    }
+
+    /// Refuses a place that is not this one. I/O threads follow the disks, which a plan does not
+    /// know; they are on cores of this place all the same.
+    pub(super) fn expect(&self, found: &Placement) -> Result<()> {
+        let was = &self.placement;
+        let what = if was.devices != found.devices {
+            "devices"
+        } else if was.partition != found.partition {
+            "NVLink partition"
+        } else if was.vcpu_pins != found.vcpu_pins || was.emulator_pin != found.emulator_pin {
+            "cores"
+        } else if was.cells != found.cells || was.huge_pages != found.huge_pages {
+            "memory"
+        } else if was.topology != found.topology || was.guest_pcie != found.guest_pcie {
+            "view of CPUs and PCIe"
+        } else {
+            return Ok(());
+        };
+        let path = self.path.display();
+        let message = format!("the guest would not be as in {path}: other {what} by now");
+        Err(classed(Class::Changed, message, HINT))
+    }
+}
