@@ -55,7 +55,7 @@ pub fn resolve(
     let topology = world.topology()?;
     let planned = wanted.place.as_ref();
     if let Some(planned) = planned {
-        request = planned.exact(&topology);
+        request = planned.exact(&topology)?;
     }
     if let Some(path) = &wanted.template {
         let template = template_file(path)?;

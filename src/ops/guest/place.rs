@@ -78,8 +78,13 @@ impl PlannedPlace {
 
     /// The request for this place alone: its devices by address, its
     /// pages of the size that was chosen. Sizes that were not asked for follow from the host alone.
-    pub(super) fn exact(&self, topology: &Topology) -> Request {
+    pub(super) fn exact(&self, topology: &Topology) -> Result<Request> {
         let Placement { devices, huge_pages, .. } = &self.placement;
+        if let Some(bdf) = devices.iter().find(|bdf| topology.device(**bdf).is_none()) {
+            let message =
+                format!("{} has device {bdf}, which this host lacks", self.path.display());
+            return Err(classed(Class::NotFound, message, HINT));
+        }
         let of = |kind: DeviceKind, vf: bool, number: usize| {
             let devices = devices.iter().copied().filter(|&bdf| {
                 topology.device(bdf).is_some_and(|device| {
@@ -106,7 +111,7 @@ impl PlannedPlace {
         request.gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
         request.gpu_model = None;
         request.huge_pages = huge_pages.map_or(HugePages::Off, HugePages::Size);
-        request
+        Ok(request)
     }
 
     /// Closes all cores but those of this place.
