@@ -1008,13 +1008,6 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     assert_eq!((resets.len(), resets.iter().max() < Some(&at)), (2, true), "{steps:#?}");
     assert!(steps[at + 1..].iter().any(|step| step.starts_with("define domain")), "{steps:#?}");
 
-    // Nobody runs with it.
-    machine.fake("h100", &H100, &format!("{state}x\nactive {partition}"));
-    let (code, _, err) = dry_run(&machine, &uri, "2");
-    assert_eq!(code, 1, "{err}");
-    assert!(err.contains(&format!("partition {partition} is active, and no running")), "{err}");
-    assert!(err.contains("hint: `gpuvm fabric release "), "{err}");
-    assert!(err.contains(&format!(" {partition}` deactivates it")), "{err}");
     // Another one that has one of its GPUs.
     let other = if partition == 1 { 2 } else { 1 };
     machine.fake("h100", &H100, &format!("{state}y\nactive {other}\nactive 0"));
@@ -1039,6 +1032,48 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     let machine = machine.mode(2);
     let (code, steps, err) = dry_run(&machine, &uri, "2");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
+}
+
+#[test]
+fn a_plan_avoids_unused_active_partitions_and_says_what_create_would_refuse() {
+    let Some(machine) = Machine::h100() else { return };
+    let Some(uri) = embedded(&machine) else { return };
+    let run = |verb: &str, size: &str| {
+        let (code, out, err) = machine.gpuvm(&["-c", &uri, verb, "--gpus", size], true);
+        assert_eq!(code, 0, "{err}");
+        out + &err
+    };
+    let activated = || {
+        let (code, steps, err) = dry_run(&machine, &uri, "2");
+        assert_eq!(code, 0, "{err}");
+        let step = steps.iter().find_map(|step| step.strip_prefix("activate NVLink partition "));
+        step.unwrap_or_else(|| panic!("{steps:#?}")).to_owned()
+    };
+    machine.fake("h100", &H100, "");
+    let first = activated();
+    let said = "activated by gpuvm before the start";
+    assert!(run("plan", "2").contains(&format!("{first}, {said}")), "{}", run("plan", "2"));
+    // Nobody runs with it, and another one is free.
+    let id = first.split(' ').next().unwrap();
+    machine.fake("h100", &H100, &format!("active {id}"));
+    let next = activated();
+    assert_ne!(next, first);
+    assert!(run("plan", "2").contains(&format!("{next}, {said}")), "{}", run("plan", "2"));
+    let release = format!("`gpuvm fabric release {id}` deactivates it");
+    assert!(run("capacity", "2").contains(&release), "{}", run("capacity", "2"));
+    // None of this size is; Fabric Manager does not answer.
+    for (fake, why) in [
+        ("active 3\nactive 4\nactive 5\nactive 6", "`gpuvm fabric release "),
+        ("fail fmConnect -9", "fmConnect: CONNECTION_NOT_VALID (-9)"),
+    ] {
+        machine.fake("h100", &H100, fake);
+        let text = run("plan", "2");
+        assert!(text.contains("which cannot be activated now") && !text.contains(said), "{text}");
+        assert!(text.contains("! partition ") && text.contains(why), "{text}");
+        assert!(run("capacity", "2").contains(why), "{}", run("capacity", "2"));
+        let (code, _, err) = dry_run(&machine, &uri, "2");
+        assert!(code == 1 && err.contains(why), "{err}");
+    }
 }
 
 /// Has the arguments of a run of the program in a process of this binary that waits for no change longer than 0.3 s.

@@ -2,6 +2,7 @@
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
+use crate::fabric::Readiness;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,9 @@ pub struct Occupancy {
     /// GPUs and NVSwitches that an admin took out of use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Exclusion>,
+    /// What keeps NVLink partitions from being activated for new guests.
+    #[serde(skip)]
+    pub readiness: Readiness,
     /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
     #[serde(skip)]
     pub closed: CpuSet,

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::placement::{Capacity, capacity as counted, check_model};
 use crate::request::Request;
-use crate::taken::{Taken, taken};
+use crate::taken::{Taken, taken_for_new};
 use crate::world::World;
 
 /// A request for a host's capacity.
@@ -34,7 +34,7 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     if let Some(model) = &wanted.like.gpu_model {
         check_model(&topology, model)?;
     }
-    let held = taken(world, &wanted.taken)?;
+    let held = taken_for_new(world, &wanted.taken, (&topology, wanted.sizes != [0]))?;
     let capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
     let no_gpus = topology.without("GPU");
     Ok(Fits { capacity, is_empty: held.domains.is_empty(), no_gpus })

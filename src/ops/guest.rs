@@ -20,7 +20,7 @@ use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{PinPolicy, Request};
 use crate::shell::word;
 use crate::storage::{StorageRequest, refuse_unfit};
-use crate::taken::{Taken, taken};
+use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
 use crate::world::World;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,8 @@ pub fn resolve(
         check_architecture(&template, wanted.virt, &topology)?;
         request.template = template.as_template();
     }
-    let mut occupancy = taken(world, &wanted.taken)?;
+    let mut occupancy =
+        taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
     if let Some(planned) = planned {
         planned.close(&topology, &mut occupancy);
     }

@@ -4,7 +4,7 @@
 
 mod error;
 
-pub use error::{FabricError, hint};
+pub use error::FabricError;
 
 use crate::apply::Step;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Partitions};
@@ -17,8 +17,9 @@ use crate::hypervisor::{HypervisorErrorKind, XmlOf};
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
-    Call, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, RestoreEntry,
-    RestoreList, Running, VersionsApart, Wanted, by_record, decide, need,
+    Call, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, Readiness,
+    RestoreEntry, RestoreList, Running, Unready, VersionsApart, Wanted, by_record, decide, need,
+    refusals,
 };
 use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::program::versions;
@@ -45,15 +46,17 @@ pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
         Some(versions) => versions.clone(),
         None => versions(&FsRoot::live()?),
     };
-    match found.apart() {
-        None => Ok(()),
-        Some(VersionsApart::Driver { manager, driver }) => {
-            Err(FabricError::Versions { manager, driver }.told())
+    apart(&found).map_or(Ok(()), |error| Err(error.told()))
+}
+
+/// Returns the error of versions that differ; none: they do not.
+fn apart(found: &FabricVersions) -> Option<FabricError> {
+    Some(match found.apart()? {
+        VersionsApart::Driver { manager, driver } => FabricError::Versions { manager, driver },
+        VersionsApart::Library { manager, library } => {
+            FabricError::LibraryVersion { manager, library }
         }
-        Some(VersionsApart::Library { manager, library }) => {
-            Err(FabricError::LibraryVersion { manager, library }.told())
-        }
-    }
+    })
 }
 
 /// Fabric Manager of this machine, if it controls NVSwitches that are passed to no guest. Virtual
@@ -107,6 +110,39 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         Decision::Activate | Decision::AlreadySo => Ok(Some(Step::ActivatePartition(step))),
         Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
     }
+}
+
+/// What keeps partitions from being activated for guests that do not exist yet: what
+/// [`to_start`] would refuse, of all partitions of this machine. Fabric Manager is asked only where
+/// it controls NVSwitches.
+pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
+    let Some(desk) = shared(world, topology)? else { return Ok(Readiness::default()) };
+    let versions = match &desk.versions {
+        Some(versions) => versions.clone(),
+        None => versions(&FsRoot::live()?),
+    };
+    let unready = |error: FabricError| {
+        let unready = Unready { why: error.to_string(), hint: error.helps() };
+        Ok(Readiness { unready: Some(unready), ..Readiness::default() })
+    };
+    if let Some(error) = apart(&versions) {
+        return unready(error);
+    }
+    let listed = match desk.manager.list() {
+        Ok(listed) => listed,
+        Err(why) if why.meaning(Call::List) == Meaning::Starting => by_record(topology),
+        Err(why) => return unready(why.into()),
+    };
+    let file = match desk.remembered() {
+        Ok(file) => file,
+        Err(error) => return unready(error.into()),
+    };
+    // Without a hypervisor nobody knows whose an active partition is.
+    let running = match world.hypervisor_to_look()? {
+        Some(_) => running(world, topology)?,
+        None => return Ok(Readiness::default()),
+    };
+    Ok(Readiness { refused: refusals(topology, &listed, &running, &file), unready: None })
 }
 
 /// The steps between the stop and the start of a restarted guest: the partition active for the

@@ -4,7 +4,9 @@
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result, usage};
 use crate::input::{self, DOMAIN_BYTES, InputError};
+use crate::partition::readiness;
 use crate::placement::Occupancy;
+use crate::topology::Topology;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,22 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
         occupancy.domains.push(xml.held(is_active(&xml)).doing(failed)?);
     }
     Ok(occupancy)
+}
+
+/// The same for a guest that does not exist yet, with what keeps NVLink partitions from being
+/// activated for it.
+/// `has_gpus`: whether it gets any; Fabric Manager is not asked for others.
+pub fn taken_for_new(
+    world: &World,
+    of: &Taken,
+    (topology, has_gpus): (&Topology, bool),
+) -> Result<Occupancy> {
+    let occupancy = taken(world, of)?;
+    if of.assume_empty || !has_gpus {
+        return Ok(occupancy);
+    }
+    let readiness = readiness(world, topology)?;
+    Ok(Occupancy { readiness, ..occupancy })
 }
 
 /// The domains of a recorded host in these files or directories of files.

@@ -84,7 +84,7 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
 /// Returns the hint for a refusal of Fabric Manager, or for a partition in use.
 fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
-        return Some(gpuvm_ops::partition::hint(refusal));
+        return Some(refusal.hint());
     }
     if let Some(RestoreFileError::Damaged { path, .. }) = cause.downcast_ref::<RestoreFileError>() {
         let path = path.to_string_lossy();

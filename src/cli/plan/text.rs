@@ -120,10 +120,14 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let others = others.filter(|b| !kind(b).is_some_and(|kind| shown.contains(&kind)));
     lines.add("with them", others.map(line));
     let activated = need(topology, &placement.devices).ok().flatten();
+    let when = match placement.has_no_partition() {
+        true => "which cannot be activated now",
+        false => "activated by gpuvm before the start",
+    };
     lines.add(
         "partition",
         match activated {
-            Some(need) => Some(format!("{need}, activated by gpuvm before the start")),
+            Some(need) => Some(format!("{need}, {when}")),
             None => placement.partition.map(|id| id.to_string()),
         },
     );

@@ -3,6 +3,7 @@
 
 use super::restore::RestoreList;
 use super::{Domain, Listed, Modules, ModulesText, Running};
+use crate::shell::word;
 
 /// A partition that a domain needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +112,48 @@ pub enum PartitionRefusal {
 }
 
 impl PartitionRefusal {
+    /// Returns the partition that is not activated.
+    pub fn partition(&self) -> u32 {
+        match self {
+            PartitionRefusal::Held { partition, .. }
+            | PartitionRefusal::Stale { partition }
+            | PartitionRefusal::Overlap { partition, .. }
+            | PartitionRefusal::Changed { partition, .. }
+            | PartitionRefusal::NotListed { partition, .. }
+            | PartitionRefusal::Untold { partition, .. } => *partition,
+        }
+    }
+
+    /// Whether it would be activated if no domain ran.
+    pub fn is_of_domain(&self) -> bool {
+        match self {
+            PartitionRefusal::Held { .. } | PartitionRefusal::Untold { .. } => true,
+            PartitionRefusal::Overlap { domain, .. } => domain.is_some(),
+            PartitionRefusal::Stale { .. }
+            | PartitionRefusal::Changed { .. }
+            | PartitionRefusal::NotListed { .. } => false,
+        }
+    }
+
+    /// Returns what helps.
+    pub fn hint(&self) -> String {
+        if let Some(partition) = self.stale() {
+            return format!("`gpuvm fabric release {partition}` deactivates it");
+        }
+        match self {
+            PartitionRefusal::Held { domain, .. }
+            | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
+                format!("`gpuvm stop {}` ends it", word(&domain.name))
+            }
+            PartitionRefusal::Untold { domain, partition, .. } => format!(
+                "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has ended it, `gpuvm fabric \
+                 release {partition}` deactivates the partition",
+                word(&domain.name)
+            ),
+            _ => "`gpuvm fabric show` lists the partitions".into(),
+        }
+    }
+
     /// Returns the unused partition that has to be released first.
     pub fn stale(&self) -> Option<u32> {
         match self {

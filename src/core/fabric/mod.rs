@@ -11,6 +11,7 @@ mod decision;
 mod listed;
 mod need;
 mod pauses;
+mod readiness;
 mod restore;
 mod verdict;
 mod versions;
@@ -20,6 +21,7 @@ pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release}
 pub use listed::{Listed, ListedGpu};
 pub use need::{Need, NeedRefusal, NeededGpu, by_record, need};
 pub use pauses::Pauses;
+pub use readiness::{Obstacle, Readiness, Unready, refusals};
 pub use restore::{
     FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
 };

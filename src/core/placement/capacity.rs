@@ -35,7 +35,7 @@ pub struct Capacity {
     /// The admin's setting for such guests, or what helps; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
-    /// What the numbers do not include.
+    /// What the numbers do not include, and why Fabric Manager would refuse partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -87,7 +87,8 @@ pub struct Blocked {
 /// Counts the guests like this request that fit, for each of these numbers of GPUs (the request's
 /// own is ignored); empty: for those that the board offers.
 pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u32]) -> Capacity {
-    let empty = Occupancy { domains: Vec::new(), ..held.clone() };
+    let readiness = held.readiness.without_domains();
+    let empty = Occupancy { domains: Vec::new(), readiness, ..held.clone() };
     let wanted: BTreeSet<u32> = match gpus {
         [] => offered(topology),
         some => some.iter().copied().collect(),
@@ -97,7 +98,11 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         let fit = |held: &Occupancy| fitting(topology, held, &request);
         let on_empty = fit(&empty);
         // Nothing is in use, so both counts are the same.
-        let now = if held.domains.is_empty() { on_empty } else { fit(held) };
+        let now = if held.domains.is_empty() && held.readiness == empty.readiness {
+            on_empty
+        } else {
+            fit(held)
+        };
         let shares = now.shares || now.guests == 0 && on_empty.shares;
         (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
     };
@@ -117,7 +122,9 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let largest = sizes.iter().filter(|size| size.now > 0).map(|size| size.gpus).max();
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
     let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
-    let warnings = topology.memory_warning().into_iter().collect();
+    let causes = held.readiness.causes();
+    let mut warnings: Vec<String> = causes.iter().map(ToString::to_string).collect();
+    warnings.extend(topology.memory_warning());
     let said = topology.machine().trust;
     let advice = (!shared_fabric.is_empty()).then(|| Trust::advice(said));
     Capacity {

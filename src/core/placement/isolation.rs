@@ -72,7 +72,13 @@ fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mu
         FabricModel::SharedNvswitch => {
             reasons.say(Topic::Isolation, IsolationReason::FabricManager);
             match need(topology, &devices.gpus) {
-                Ok(Some(need)) => reasons.say(Topic::Partition, IsolationReason::Partition(need)),
+                Ok(Some(need)) => match taken.readiness.obstacle(need.partition) {
+                    None => reasons.say(Topic::Partition, IsolationReason::Partition(need)),
+                    Some(why) => {
+                        let why = IsolationReason::NotNow { need, why };
+                        reasons.compromise(Topic::Partition, why);
+                    }
+                },
                 Ok(None) => {}
                 Err(refusal) => {
                     reasons.compromise(Topic::Partition, IsolationReason::NoPartition(refusal));

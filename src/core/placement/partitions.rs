@@ -70,6 +70,11 @@ impl Candidate {
             && (self.needs == 0 || (self.pool & slots.switches.free).count_ones() >= self.needs)
     }
 
+    /// Whether Fabric Manager would activate it now, as far as is known.
+    fn is_ready(&self, slots: &Slots<'_>) -> bool {
+        self.id.is_none_or(|id| slots.readiness.obstacle(id.0).is_none())
+    }
+
     /// Its name in a sentence: `partition 5`, or the GPU.
     fn name(&self, slots: &Slots<'_>) -> String {
         self.id.map_or_else(|| slots.label(self.gpus).to_string(), |id| format!("partition {id}"))
@@ -166,7 +171,13 @@ impl<'a> Choice<'a> {
         let future = Future::new(slots, &offered);
         let scorer = Scorer::new(slots, &future, judges, self.request);
         let mut ranking = Ranking::default();
-        for candidate in of_size.clone().filter(|candidate| candidate.is_free(slots)) {
+        let free = of_size.clone().filter(|candidate| candidate.is_free(slots));
+        let mut offered: Vec<&Candidate> = free.clone().filter(|one| one.is_ready(slots)).collect();
+        if offered.is_empty() {
+            // The plan says what has to be done first.
+            offered = free.collect();
+        }
+        for candidate in offered {
             ranking.offer(&scorer, candidate.gpus, candidate.switches(slots), false);
         }
         if ranking.best.is_none() && self.may_split() {

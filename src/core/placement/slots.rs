@@ -5,6 +5,7 @@ use super::affinity::Homes;
 use super::groups::{self, Block};
 use super::taken::Taken;
 use crate::bdf::Bdf;
+use crate::fabric::Readiness;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};
 
 /// A set of GPUs or NVSwitches: bit i is the one with index i, by address.
@@ -202,6 +203,8 @@ pub(super) struct Slots<'a> {
     /// NVSwitches that a partition may take; in the shared model, where guests get none, those that
     /// an admin excluded, since the partitions that use them are excluded, too.
     pub(super) switches: Row<'a>,
+    /// What keeps NVLink partitions from being activated.
+    pub(super) readiness: &'a Readiness,
     /// The tree above the GPUs.
     pub(super) units: Units,
     /// GPUs that only go together, for each GPU: those of its IOMMU group.
@@ -239,7 +242,8 @@ impl<'a> Slots<'a> {
             _ => 1 << at,
         };
         let together = (0..of.len()).map(same).collect();
-        Slots { topology, gpus, switches, units, together, entangled }
+        let readiness = taken.readiness;
+        Slots { topology, gpus, switches, readiness, units, together, entangled }
     }
 }
 

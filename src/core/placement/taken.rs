@@ -5,6 +5,7 @@ use super::explain::count;
 use super::{Exclusion, Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use crate::fabric::Readiness;
 use crate::memsize::MemSize;
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, NumaNode, Topology};
@@ -35,6 +36,8 @@ pub(super) struct Taken<'a> {
     memory: Vec<Vec<Amount>>,
     /// GPUs and NVSwitches that an admin excluded.
     excluded: &'a [Exclusion],
+    /// What keeps NVLink partitions from being activated.
+    pub(super) readiness: &'a Readiness,
     /// Pcpus whose cores no guest gets.
     closed: &'a CpuSet,
     /// vCPUs and memory of the cells of a guest that is planned anew.
@@ -56,6 +59,7 @@ impl<'a> Taken<'a> {
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
+            readiness: &held.readiness,
             closed: &held.closed,
             own_cells: &held.own_cells,
             own_memory: Vec::new(),

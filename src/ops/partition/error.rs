@@ -177,7 +177,7 @@ impl FabricError {
             FabricError::NoPartition { why, .. } | FabricError::Need(why) => why.hint(),
             FabricError::NotTold { .. } => LIST.into(),
             FabricError::ChangedSince { .. } => "`gpuvm fabric show` lists it as it is now".into(),
-            FabricError::Partition(PartitionError::Refused(refusal)) => hint(refusal),
+            FabricError::Partition(PartitionError::Refused(refusal)) => refusal.hint(),
             FabricError::Partition(
                 PartitionError::Manager(refusal) | PartitionError::Unsure(refusal),
             ) => refusal.advice().unwrap_or("`journalctl -u nvidia-fabricmanager`").into(),
@@ -189,24 +189,5 @@ impl FabricError {
             }
             FabricError::Partition(_) => LIST.into(),
         }
-    }
-}
-
-/// The hint if a partition is not activated.
-pub fn hint(refusal: &PartitionRefusal) -> String {
-    if let Some(partition) = refusal.stale() {
-        return format!("`gpuvm fabric release {partition}` deactivates it");
-    }
-    match refusal {
-        PartitionRefusal::Held { domain, .. }
-        | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
-            format!("`gpuvm stop {}` ends it", word(&domain.name))
-        }
-        PartitionRefusal::Untold { domain, partition, .. } => format!(
-            "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has ended it, `gpuvm fabric \
-             release {partition}` deactivates the partition",
-            word(&domain.name)
-        ),
-        _ => "`gpuvm fabric show` lists the partitions".into(),
     }
 }

@@ -2,10 +2,17 @@
 
 use super::*;
 use crate::apply::partition::{Switch, Watched};
+use crate::capacity::{CapacityRequest, capacity};
 use crate::claim::refuse_strangers;
+use crate::domain::guest::VirtType;
 use crate::error::Error;
+use crate::guest::{GuestRequest, NameRequest};
+use crate::placement::Topic;
+use crate::plan::plan;
 use crate::reporter::Answer;
+use crate::request::Request;
 use crate::stage::Stage;
+use crate::taken::Taken;
 use crate::topology::{Partition, PartitionId, Trust};
 use crate::world::Settings;
 use gpuvm_core::fabric::{Code, FabricVersions, ListedGpu, Pauses};
@@ -225,6 +232,80 @@ fn a_start_activates_the_partition_of_exactly_its_gpus() {
     // While Fabric Manager is starting, the known topology of the host is used.
     place.fm.code.set(Some(-8));
     assert!(step(&[1, 3]).is_some());
+}
+
+#[test]
+fn a_plan_avoids_what_a_start_would_refuse_or_says_why() {
+    let place = Place::new(None);
+    let world = &place.stage.world;
+    let planned = |gpus: u32| {
+        let guest = GuestRequest {
+            request: Request::for_gpus(gpus),
+            name: NameRequest::Usual,
+            template: None,
+            virt: VirtType::Kvm,
+            networks: Vec::new(),
+            taken: Taken::default(),
+            place: None,
+        };
+        let found = plan(world, &guest).unwrap().placement;
+        let said = found.reasons.iter().filter(|one| one.choice == Topic::Partition);
+        let said =
+            said.map(|one| format!("{}{}", if one.compromise { "! " } else { "" }, one.because));
+        (found.partition.unwrap().0, said.collect::<Vec<_>>().join("\n"), found.devices)
+    };
+    let fits = || {
+        let like = Request::for_gpus(1);
+        let wanted = CapacityRequest { like, sizes: vec![2, 8], taken: Taken::default() };
+        let found = capacity(world, &wanted).unwrap().capacity;
+        (found.sizes.iter().map(|size| size.now).collect::<Vec<_>>(), found.warnings.join("\n"))
+    };
+    let agrees = |devices: &[Bdf]| {
+        let topology = world.topology().unwrap();
+        to_start(world, &topology, Guest { name: "a", uuid: Some(OWN), devices }).is_ok()
+    };
+    let (first, said, devices) = planned(2);
+    assert!(said.starts_with("gpuvm activates partition") && agrees(&devices), "{said}");
+    assert_eq!(fits(), (vec![2, 1], String::new()));
+    let other = if first == 3 { 4 } else { 3 };
+
+    // Nobody uses it.
+    place.fm.active.borrow_mut().insert(first);
+    let (id, said, devices) = planned(2);
+    assert_eq!(id, other, "{said}");
+    assert!(said.starts_with("gpuvm activates partition") && agrees(&devices), "{said}");
+    let release = format!("`gpuvm fabric release {first}` deactivates it");
+    let (sizes, warnings) = fits();
+    assert_eq!((sizes, warnings.matches(&release).count()), (vec![1, 0], 1), "{warnings}");
+    let (_, said, devices) = planned(8);
+    assert!(
+        said.starts_with("! `create` refuses partition 0") && said.ends_with(&release),
+        "{said}"
+    );
+    assert!(!agrees(&devices));
+    place.fm.active.borrow_mut().insert(other);
+    let (_, said, devices) = planned(2);
+    assert!(said.starts_with("! ") && said.contains("`gpuvm fabric release "), "{said}");
+    assert!(!agrees(&devices));
+
+    // A guest runs with it.
+    place.fm.active.borrow_mut().remove(&other);
+    let modules = SETS.iter().find(|(id, _)| *id == first).unwrap().1;
+    place.stage.fake.put_xml(place.domain("b", OTHER, modules).text(), true);
+    assert_eq!((planned(2).0, fits()), (other, (vec![1, 0], String::new())));
+
+    // Fabric Manager is starting; it does not answer.
+    place.fm.code.set(Some(-8));
+    assert!(agrees(&planned(2).2));
+    place.fm.code.set(Some(-9));
+    let (_, said, devices) = planned(2);
+    assert!(
+        said.starts_with("! ") && said.contains("(-9)") && said.contains("systemctl"),
+        "{said}"
+    );
+    let (sizes, warnings) = fits();
+    assert!(sizes == [0, 0] && warnings.contains("(-9)"), "{sizes:?} {warnings}");
+    assert!(!agrees(&devices));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Reasons about a guest's isolation, as data and as text.
 
 use crate::bdf::Bdf;
-use crate::fabric::{Need, NeedRefusal};
+use crate::fabric::{Need, NeedRefusal, Obstacle};
 use crate::placement::explain::{count, domains, list};
 use crate::topology::{Trust, Weakness};
 use std::fmt;
@@ -13,6 +13,13 @@ pub enum IsolationReason {
     FabricManager,
     /// Fabric Manager will activate the guest's partition.
     Partition(Need),
+    /// Fabric Manager would not activate the guest's partition now.
+    NotNow {
+        /// The partition.
+        need: Need,
+        /// Why.
+        why: Obstacle,
+    },
     /// No partition can be activated.
     NoPartition(NeedRefusal),
     /// The admin's statement on guests that are not isolated.
@@ -66,6 +73,9 @@ impl fmt::Display for IsolationReason {
             ),
             IsolationReason::Partition(need) => {
                 write!(f, "gpuvm activates partition {need} before the start, and deactivates it once the guest is off")
+            }
+            IsolationReason::NotNow { need, why } => {
+                write!(f, "`create` refuses partition {need}, without which the guest has no working CUDA: {why}")
             }
             IsolationReason::Trust(said) => f.write_str(Trust::advice(*said)),
             IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
