@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The largest domain definition or template in bytes.
 pub const DOMAIN_BYTES: u64 = 16 << 20;
+/// The largest file of gpuvm's own state in bytes.
+pub const STATE_BYTES: u64 = 64 << 20;
 /// How long a pipe may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Pseudo file systems (statfs(2)), whose files have no known length, and may be endless or
@@ -145,6 +147,48 @@ pub fn open_regular(path: &Path) -> Result<File, InputError> {
         true => Ok(file),
         false => Err(InputError::Kind { path: path.to_owned(), kind: "a pipe".into() }),
     }
+}
+
+/// Reads a file of gpuvm's own state or of the host's configuration; none where it is missing. Errors: as those of the
+/// system, or `InvalidData` if it is not a regular file, or longer than [`STATE_BYTES`].
+pub fn state_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let read = || {
+        let file = open_regular(path)?;
+        let unreadable = |source| InputError::Unreadable { path: path.to_owned(), source };
+        let bytes = Some(file.metadata().map_err(unreadable)?.len());
+        if bytes > Some(STATE_BYTES) {
+            return Err(InputError::Long { path: path.to_owned(), bytes, limit: STATE_BYTES });
+        }
+        bounded(Source::File(file), path, STATE_BYTES)
+    };
+    match read() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(InputError::Unreadable { source, .. }) => match source.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            _ => Err(source),
+        },
+        Err(error) => Err(invalid(error)),
+    }
+}
+
+/// The text of such a file; `InvalidData` also if it is not UTF-8.
+pub fn state(path: &Path) -> io::Result<Option<String>> {
+    let bytes = state_bytes(path)?;
+    bytes.map(|bytes| utf8(bytes, path).map_err(invalid)).transpose()
+}
+
+/// An error of a file's content as one of the system, without the path, which its reader names.
+fn invalid(error: InputError) -> io::Error {
+    let reason = match error {
+        InputError::Unreadable { source, .. } => return source,
+        InputError::Kind { kind, .. } => format!("it is {kind}, not a regular file"),
+        InputError::Long { bytes, limit, .. } => {
+            format!("it has {}, more than the limit of {limit} bytes", size_text(bytes))
+        }
+        InputError::NotText { at, .. } => format!("it is not UTF-8 text: byte {at}"),
+        InputError::Silent { .. } => "it is a pipe without a writer".to_owned(),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
 /// Returns the kind of a refused file; none: it is accepted.
@@ -296,6 +340,31 @@ mod tests {
         assert!(said(Path::new("/nothing/here")).contains("No such file"));
         std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
         assert!(said(&dir.path().join("s")).contains("is a socket"));
+    }
+
+    #[test]
+    fn a_file_of_the_state_is_a_regular_one_of_a_fit_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        assert_eq!(state(&path).unwrap(), None);
+        std::fs::write(&path, "{}").unwrap();
+        assert_eq!(state(&path).unwrap().as_deref(), Some("{}"));
+        std::fs::write(&path, b"\xff").unwrap();
+        let refused = |reason: &str| {
+            let error = state(&path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(error.to_string().contains(reason), "{error}");
+        };
+        refused("not UTF-8 text: byte 0");
+        // Sparse: nothing of it is read.
+        File::create(&path).unwrap().set_len(3 << 30).unwrap();
+        refused("it has 3221225472 bytes, more than");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        refused("it is a directory");
+        std::fs::remove_dir(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        refused("it is a named pipe");
     }
 
     #[test]

@@ -155,15 +155,17 @@ pub fn run(
 }
 
 /// Refuses a name that a domain has, before anything is made.
-fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
+fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
     if hypervisor.domain(name)?.is_none() {
         return Ok(());
     }
-    Err(HypervisorError {
+    let error = HypervisorError {
         kind: HypervisorErrorKind::Exists,
         doing: format!("create domain `{name}`"),
         message: format!("{} has a domain of this name", hypervisor.uri()),
-    })
+    };
+    Err(error
+        .hint(format!("choose another --name; `gpuvm delete {}` deletes that domain", word(name))))
 }
 
 /// The MAC addresses of a definition's NICs, in the guest's order.

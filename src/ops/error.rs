@@ -134,6 +134,8 @@ where
     }
 }
 
+impl Coded for HypervisorError {}
+
 /// Why an operation cannot be done, or was not. Its text and code are those of the wrapped error,
 /// which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]

@@ -171,11 +171,15 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
         return Err(error.hint(kept.hint));
     }
     if hypervisor.domain(to)?.is_some() {
-        return Err(Error::from(HypervisorError {
+        let error = HypervisorError {
             kind: HypervisorErrorKind::Exists,
             doing: format!("rename domain `{name}` to `{to}`"),
             message: format!("{} has a domain of this name", hypervisor.uri()),
-        }));
+        };
+        let there = word(to);
+        return Err(
+            error.hint(format!("choose another name; `gpuvm delete {there}` deletes that domain"))
+        );
     }
     Ok(())
 }

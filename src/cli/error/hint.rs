@@ -6,6 +6,7 @@ use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
 use crate::cli::offer;
 use crate::discover::lstopo::LstopoError;
+use crate::history::HistoryError;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
@@ -59,6 +60,9 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
     if let Some(input) = cause.downcast_ref::<InputError>() {
         return input.hint();
     }
+    if let Some(history) = cause.downcast_ref::<HistoryError>() {
+        return history.hint();
+    }
     if let Some(hint) = fabric_hint(cause) {
         return Some(hint);
     }
@@ -86,9 +90,8 @@ fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
         return Some(refusal.hint());
     }
-    if let Some(RestoreFileError::Damaged { path, .. }) = cause.downcast_ref::<RestoreFileError>() {
-        let path = path.to_string_lossy();
-        return Some(format!("`mv {0} {0}.damaged` puts it away", word(&path)));
+    if let Some(error) = cause.downcast_ref::<RestoreFileError>() {
+        return error.hint();
     }
     cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
 }
@@ -211,7 +214,7 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         }
         HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
         HypervisorErrorKind::Exists => {
-            "choose another --name, or delete the domain that is there: `gpuvm delete NAME`"
+            "somebody else made it meanwhile: choose another name, or run it again once that one is gone"
         }
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
         HypervisorErrorKind::NoNetwork => {

@@ -2,6 +2,7 @@
 //! mode of their kind and may be removed; others' files keep their mode, owner and symlinks.
 
 use super::bind::BindError;
+use crate::input;
 use crate::trace;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write as _};
@@ -58,11 +59,7 @@ fn failed(path: &Path, source: io::Error) -> BindError {
 
 /// Reads a text file; none where it is missing.
 pub(super) fn content(path: &Path) -> io::Result<Option<String>> {
-    trace::reads(path);
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        text => text.map(Some),
-    }
+    input::state(path)
 }
 
 /// Writes or removes a file of ours.

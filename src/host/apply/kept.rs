@@ -6,7 +6,7 @@ use super::file::set_private_file;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
 use crate::identity::{FileId, Identity};
-use crate::trace;
+use crate::input;
 use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,8 +38,7 @@ fn record(state: &Path, path: &Path) -> PathBuf {
 /// since an older gpuvm made it or the record cannot be read.
 pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
     let record = record(state, path);
-    trace::reads(&record);
-    let text = std::fs::read_to_string(&record).ok()?;
+    let text = input::state(&record).ok()??;
     let kept: Kept = serde_json::from_str(&text).ok()?;
     (kept.format == FORMAT && kept.path == path).then_some(kept.made)
 }

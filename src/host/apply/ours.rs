@@ -5,7 +5,7 @@ use super::bind::BindError;
 use super::file::set_private_file;
 use super::state::state_directory;
 use crate::identity::FileId;
-use crate::trace;
+use crate::input;
 use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt as _;
@@ -64,8 +64,7 @@ pub fn is_recorded(path: &Path, text: &str) -> bool {
 
 /// The same by this record.
 fn is_in(record: &Path, path: &Path, text: &str) -> bool {
-    trace::reads(record);
-    let Ok(known) = std::fs::read_to_string(record) else { return false };
+    let Ok(Some(known)) = input::state(record) else { return false };
     let Ok(made) = serde_json::from_str::<Made>(&known) else { return false };
     let Ok(Some(now)) = FileId::at(path) else { return false };
     made.format == FORMAT

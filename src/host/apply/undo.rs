@@ -21,6 +21,7 @@ use crate::hypervisor::storage::{NewVolume, VolumeId};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of};
+use crate::input;
 use gpuvm_core::domain::{DomainXml, differences};
 use gpuvm_core::topology::is_vfio;
 use std::path::Path;
@@ -517,10 +518,7 @@ fn written<E: Into<StepError>>(
     was: Option<&str>,
     set: impl FnOnce(&Path, Option<&str>) -> Result<(), E>,
 ) -> Result<(), StepError> {
-    let now = match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        now => Some(now.map_err(unseen(path))?),
-    };
+    let now = input::state_bytes(path).map_err(unseen(path))?;
     let is = |text: Option<&str>| now.as_deref() == text.map(str::as_bytes);
     match (is(was), is(text)) {
         (true, _) => Ok(()),

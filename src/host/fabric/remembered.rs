@@ -5,6 +5,7 @@
 use crate::identity::FileId;
 use crate::trace;
 use gpuvm_core::fabric::{RestoreList, RestoreListError};
+use gpuvm_core::shell::word;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const PATH: &str = "/var/lib/gpuvm/fabric.json";
 /// Mode of the file: root alone.
 const MODE: u32 = 0o600;
+/// The largest list in bytes: a few partitions.
+const MOST_BYTES: u64 = 1 << 20;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Pause between attempts to lock.
@@ -63,6 +66,23 @@ pub enum RestoreFileError {
         /// How long it waited.
         waited: Duration,
     },
+}
+
+impl RestoreFileError {
+    /// Returns a hint if there is one.
+    pub fn hint(&self) -> Option<String> {
+        let RestoreFileError::Damaged { path, source } = self else { return None };
+        Some(match source {
+            RestoreListError::Version { .. } => {
+                "use the gpuvm that wrote it, or a later one: leave the file where it is".into()
+            }
+            RestoreListError::Damaged { .. } => format!(
+                "`mv {0} {0}.damaged` puts it away; with it which partitions are of guests that are off is lost: `gpuvm \
+                 fabric show` lists those that are active",
+                word(&path.to_string_lossy())
+            ),
+        })
+    }
 }
 
 /// The file, locked.
@@ -171,7 +191,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RestoreFileError + use<> {
 fn content(path: &Path, file: &mut File) -> Result<RestoreList, RestoreFileError> {
     trace::reads(path);
     let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed(path))?;
+    (&*file).take(MOST_BYTES).read_to_string(&mut text).map_err(failed(path))?;
     let damaged = |source| RestoreFileError::Damaged { path: path.to_owned(), source };
     RestoreList::parse(&text).map_err(damaged)
 }
@@ -182,6 +202,8 @@ fn is_ours(path: &Path, file: &File) -> Result<(), RestoreFileError> {
     let uid = geteuid().as_raw();
     let reason = if !meta.is_file() {
         "it is not a regular file".to_owned()
+    } else if meta.len() > MOST_BYTES {
+        format!("it has {} bytes, more than the limit of {MOST_BYTES}", meta.len())
     } else if meta.uid() != uid {
         format!("it belongs to user {}, not to user {uid}", meta.uid())
     } else if meta.mode() & OTHERS_WRITE != 0 {
@@ -268,6 +290,16 @@ mod tests {
         assert!(RestoreFile::read(&path).is_err());
         std::fs::set_permissions(&path, Permissions::from_mode(0o622)).unwrap();
         refused("mode 0622 lets others write it");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        // Sparse: nothing of it is read.
+        File::options().write(true).open(&path).unwrap().set_len(3 << 30).unwrap();
+        refused("it has 3221225472 bytes, more than");
+        std::fs::write(&path, "{\"version\": 9}").unwrap();
+        let newer = RestoreFile::read(&path).unwrap_err();
+        assert!(newer.to_string().contains("its version is 9"), "{newer}");
+        assert!(!newer.hint().unwrap().contains("mv "), "{newer}");
+        std::fs::write(&path, "{").unwrap();
+        assert!(RestoreFile::read(&path).unwrap_err().hint().unwrap().starts_with("`mv "));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
         refused("symbolic links");

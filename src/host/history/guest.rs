@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The directory of the files.
-const DIRECTORY: &str = "reserved";
+pub(super) const DIRECTORY: &str = "reserved";
 /// How long a UUID is, in bytes of its text.
 const UUID: usize = 36;
 

@@ -28,6 +28,7 @@ pub use entry::{DiskCopy, Entry};
 pub use owner::Owner;
 
 use crate::apply::{Step, kept_in};
+use gpuvm_core::shell::word;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ pub struct History {
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
 pub enum HistoryError {
     /// The file system failed.
-    #[error("history {}: {source}", path.display())]
+    #[error("{} {}: {source}", Records::at(path).noun(), path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
@@ -58,7 +59,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// A file is not ours, or damaged.
-    #[error("history {}: {reason}", path.display())]
+    #[error("{} {}: {reason}", Records::at(path).noun(), path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -66,7 +67,7 @@ pub enum HistoryError {
         reason: String,
     },
     /// A file has a newer format.
-    #[error("history {}: format {format} is of a newer gpuvm; this one reads formats up to {known}", path.display())]
+    #[error("{} {}: format {format} is of a newer gpuvm; this one reads formats up to {known}", Records::at(path).noun(), path.display())]
     Newer {
         /// The file.
         path: PathBuf,
@@ -84,6 +85,73 @@ pub enum HistoryError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+/// The kinds of records, each in a directory of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Records {
+    /// Changes of a domain.
+    Domain,
+    /// Changes of the host.
+    Host,
+    /// The last changes of networks.
+    Networks,
+    /// Resources of guests.
+    Guests,
+}
+
+impl Records {
+    /// The kind of a file or directory of the store.
+    fn at(path: &Path) -> Records {
+        let names = path.ancestors().take(2).filter_map(|path| path.file_name());
+        let mut known = names.filter_map(|name| match name.to_str()? {
+            guest::DIRECTORY => Some(Records::Guests),
+            network::DIRECTORY => Some(Records::Networks),
+            HOST => Some(Records::Host),
+            _ => None,
+        });
+        known.next().unwrap_or(Records::Domain)
+    }
+
+    /// What its files are called.
+    fn noun(self) -> &'static str {
+        match self {
+            Records::Domain => "history",
+            Records::Host => "history of the host",
+            Records::Networks => "record of a network",
+            Records::Guests => "record of a guest's resources",
+        }
+    }
+
+    /// What is lost with a file.
+    fn loss(self) -> &'static str {
+        match self {
+            Records::Domain => {
+                "that change of the domain can no longer be undone, and huge pages that it reserved stay reserved"
+            }
+            Records::Host => "that change of the host can no longer be undone",
+            Records::Networks => "that change of the network can no longer be undone",
+            Records::Guests => {
+                "what only it tells of the guest stays behind: huge pages, virtual functions, images of a conversion"
+            }
+        }
+    }
+}
+
+impl HistoryError {
+    /// Returns a hint if there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            HistoryError::Damaged { path, .. } => {
+                let (file, loss) = (path.to_string_lossy(), Records::at(path).loss());
+                Some(format!("`mv {0} {0}.damaged` puts it away; with it {loss}", word(&file)))
+            }
+            HistoryError::Newer { .. } => Some(
+                "use the gpuvm that wrote it, or a later one: leave the file where it is".into(),
+            ),
+            HistoryError::File { .. } | HistoryError::Network { .. } => None,
+        }
+    }
 }
 
 impl History {

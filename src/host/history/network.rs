@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The directory of the files.
-const DIRECTORY: &str = "networks";
+pub(super) const DIRECTORY: &str = "networks";
 
 /// The recorded state of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

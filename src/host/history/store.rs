@@ -4,7 +4,7 @@
 
 use super::HistoryError;
 use crate::apply::Step;
-use crate::trace;
+use crate::input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -22,12 +22,15 @@ struct Head {
 
 /// The text of a file; none: it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
-    trace::reads(path);
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(HistoryError::File { path: path.to_owned(), source }),
-    }
+    input::state(path).map_err(|source| {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::InvalidData => {
+                HistoryError::Damaged { path, reason: source.to_string() }
+            }
+            _ => HistoryError::File { path, source },
+        }
+    })
 }
 
 /// The document of a file. The path is for errors only.

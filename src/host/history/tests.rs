@@ -237,6 +237,49 @@ fn of_two_networks_that_had_a_name_the_last_one_is_found() {
     assert!(error.contains("5.json: EOF"), "{error}");
 }
 
+#[test]
+fn what_is_no_regular_file_or_no_text_is_refused_with_what_puts_it_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = Some(dir.path());
+    let reserved = dir.path().join(format!("reserved/{UUID}.json"));
+    let host = dir.path().join("history/host/0099.json");
+    let network = dir.path().join("networks/a.json");
+    for path in [&reserved, &host, &network] {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    }
+    let read = || {
+        [
+            (&reserved, guest::forget(state, UUID).unwrap_err(), "record of a guest's resources"),
+            (&host, History::of_host(state).unwrap_err(), "history of the host"),
+            (
+                &network,
+                network::last_of(&dir.path().join("networks"), "u", "n").unwrap_err(),
+                "record of a network",
+            ),
+        ]
+    };
+    for kind in ["pipe", "directory", "bytes"] {
+        for path in [&reserved, &host, &network] {
+            match kind {
+                "pipe" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+                "directory" => std::fs::create_dir(path).unwrap(),
+                _ => std::fs::write(path, b"\xff").unwrap(),
+            }
+        }
+        for (path, error, noun) in read() {
+            let (said, file) = (error.to_string(), path.display());
+            assert!(said.starts_with(&format!("{noun} {file}: ")), "{kind}: {said}");
+            let hint = error.hint().unwrap();
+            let command = format!("`mv {file} {file}.damaged` puts it away; with it ");
+            assert!(hint.starts_with(&command), "{kind}: {hint}");
+            // The hint works.
+            std::fs::rename(path, format!("{file}.damaged-{kind}")).unwrap();
+        }
+        assert!(guest::forget(state, UUID).unwrap().is_none());
+        assert!(History::of_host(state).unwrap().entries.is_empty());
+    }
+}
+
 /// The errors that a text gives, read as each of the documents.
 fn errors(text: &str) -> [HistoryError; 3] {
     let path = Path::new("/x/0001.json");
@@ -266,6 +309,7 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
     for text in ["{\"format\": 9}", "{\"format\": 2, \"more\": [1], \"number\": \"x\"}"] {
         for error in errors(text) {
             assert!(matches!(error, HistoryError::Newer { known: 1, .. }), "{error:?}");
+            assert!(!error.hint().unwrap().contains("mv "), "{error}");
             assert!(error.to_string().contains("/x/0001.json: format "), "{error}");
         }
     }

@@ -103,6 +103,11 @@ fn refused(stage: &Stage, wanted: &CreateRequest) -> Error {
     error
 }
 
+/// The code of a refusal.
+fn refusal_code(error: &Error) -> Option<&'static str> {
+    error.refusal().map(|refusal| refusal.code)
+}
+
 /// The kind of a hypervisor's error.
 fn kind(error: &Error) -> Option<HypervisorErrorKind> {
     match error {
@@ -122,7 +127,9 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     std::fs::write(stage.dir.path().join("shared.raw"), vec![0; 4096]).unwrap();
 
     let error = refused(&stage, &wanted("there", &disk));
-    assert_eq!(kind(&error), Some(HypervisorErrorKind::Exists), "{error}");
+    assert_eq!(refusal_code(&error), Some(HypervisorErrorKind::Exists.into()), "{error}");
+    let hint = error.refusal().unwrap().hint.clone();
+    assert!(hint.contains("`gpuvm delete there`"), "{hint}");
 
     let error = refused(&stage, &wanted("a", &stage.dir.path().join("shared.raw")));
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("unsound"), "{error}");
@@ -177,10 +184,8 @@ fn a_second_run_finds_the_first() {
     usual.storage.disk = vec![second];
     usual.uuid = Some("44444444-2222-4333-8444-555555555555".into());
     assert_eq!(make(&stage, &usual).unwrap().name, "gpuvm-0g.2");
-    assert_eq!(
-        kind(&refused(&stage, &wanted("gpuvm-0g", &disk))),
-        Some(HypervisorErrorKind::Exists)
-    );
+    let error = refused(&stage, &wanted("gpuvm-0g", &disk));
+    assert_eq!(refusal_code(&error), Some(HypervisorErrorKind::Exists.into()), "{error}");
 }
 
 #[test]

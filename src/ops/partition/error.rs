@@ -181,11 +181,8 @@ impl FabricError {
             FabricError::Partition(
                 PartitionError::Manager(refusal) | PartitionError::Unsure(refusal),
             ) => refusal.advice().unwrap_or("`journalctl -u nvidia-fabricmanager`").into(),
-            FabricError::Partition(PartitionError::File(RestoreFileError::Damaged {
-                path,
-                ..
-            })) => {
-                format!("`mv {0} {0}.damaged` puts it away", word(&path.to_string_lossy()))
+            FabricError::Partition(PartitionError::File(error)) => {
+                error.hint().unwrap_or_else(|| LIST.into())
             }
             FabricError::Partition(_) => LIST.into(),
         }

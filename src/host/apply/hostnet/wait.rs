@@ -5,6 +5,7 @@
 use super::HostNetError;
 use crate::apply::state::{now_s, state_directory};
 use crate::apply::{Observer, StepError};
+use crate::input::{self, open_regular};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File};
@@ -106,9 +107,9 @@ pub(super) fn wait(
     crate::trace::wrote(&wait);
     let until = Instant::now() + Duration::from_secs(within_s);
     loop {
-        match fs::read_to_string(&answer).as_deref() {
-            Ok(word) if word == Answer::Keep.word() => return Ok(()),
-            Ok(word) if word == Answer::TakeBack.word() => {
+        match input::state(&answer).ok().flatten().as_deref() {
+            Some(word) if word == Answer::Keep.word() => return Ok(()),
+            Some(word) if word == Answer::TakeBack.word() => {
                 return Err(HostNetError::Declined.into());
             }
             // Missing or incomplete so far.
@@ -138,7 +139,9 @@ pub fn waiting() -> Result<Vec<Waiting>, HostNetError> {
             continue;
         }
         // It may end at any time.
-        let (Ok(file), Ok(text)) = (File::open(&path), fs::read_to_string(&path)) else { continue };
+        let (Ok(file), Ok(Some(text))) = (open_regular(&path), input::state(&path)) else {
+            continue;
+        };
         let is_held = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
         if let (true, Ok(waiting)) = (is_held, serde_json::from_str::<Waiting>(&text)) {
             all.push(waiting);
