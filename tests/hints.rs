@@ -510,6 +510,49 @@ fn drives_are_offered_for_erasing_only_where_that_makes_enough() {
 }
 
 #[test]
+fn what_changes_a_recorded_host_is_said_to_be_run_there() {
+    for (host, line, there) in [
+        (
+            "dgx-2",
+            "create --gpus 2 --name a --dry-run",
+            "`gpuvm host trust one-tenant` on that machine says",
+        ),
+        ("dgx-2", "plan --gpus 16", "&& gpuvm host pages --node 1"),
+        ("dgx-2", "plan --gpus 16 --huge-pages 2M", "` on that machine reserves"),
+    ] {
+        let record = project().join(format!("topologies/{host}.json"));
+        let mut args: Vec<&str> = line.split_whitespace().collect();
+        args.extend(["--explain", "--host", record.to_str().unwrap()]);
+        args.retain(|word| *word != "--explain" || line.starts_with("plan"));
+        let (_, out, err) = run(&mut gpuvm(&args));
+        let said = format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(there), "{line}: {said}");
+        let commands = said.split("`gpuvm ").skip(1).filter_map(|part| part.split_once('`'));
+        let changes = commands.filter(|(command, _)| {
+            command.starts_with("host trust one-tenant") || command.contains("--count")
+        });
+        for (command, rest) in changes {
+            assert!(rest.starts_with(" on that machine"), "{line}: `gpuvm {command}`{rest}");
+        }
+    }
+}
+
+#[test]
+fn the_name_of_a_new_guest_without_its_option_is_told_the_option() {
+    for (line, tip) in [
+        (&["create", "train-a"][..], "`--name train-a` names the guest"),
+        (&["-c", "test:///default", "export", "--gpus", "1", "a b"], "--name 'a b'"),
+    ] {
+        let (code, _, err) = run(&mut gpuvm(line));
+        assert!(code == 2 && err.contains(tip), "{line:?}: {err}");
+    }
+    for line in [&["create", "--name", "a", "b"][..], &["list", "a"], &["create", "--nosuch"]] {
+        let (code, _, err) = run(&mut gpuvm(line));
+        assert!(code == 2 && !err.contains("names the guest"), "{line:?}: {err}");
+    }
+}
+
+#[test]
 fn offers_of_another_connection_lead_there() {
     for line in [
         "show nosuch",

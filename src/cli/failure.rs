@@ -5,6 +5,7 @@ use super::args::Cli;
 use super::codes::{Class, code};
 use super::error::Told;
 use super::output::{self, Output};
+use crate::shell::word;
 use clap::CommandFactory as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -125,6 +126,24 @@ pub fn name_the_verb(error: &mut clap::Error) {
     if is_top && !tips.is_empty() {
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+}
+
+/// Suggests `--name` where the name of a new guest is given without it.
+pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
+    let root = Cli::command();
+    let mut given = words.iter().skip(1).filter_map(|word| word.to_str());
+    let is_named = given.clone().any(|word| word.starts_with("--name"));
+    let verb = given.find_map(|word| root.find_subcommand(word));
+    let takes_name = verb.is_some_and(|verb| {
+        verb.get_arguments().any(|arg| arg.get_long() == Some("name"))
+            && verb.get_positionals().next().is_none()
+    });
+    let is_extra = error.kind() == ErrorKind::UnknownArgument && !unknown.starts_with('-');
+    if is_extra && takes_name && !is_named {
+        let tip = format!("`--name {}` names the guest", word(unknown));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
 }
 

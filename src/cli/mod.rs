@@ -79,6 +79,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(mut error) => {
             failure::name_the_verb(&mut error);
+            failure::name_the_guest(&mut error, &words);
             return unreadable(&error, failure::wants_json(&words));
         }
     };

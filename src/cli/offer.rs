@@ -2,7 +2,7 @@
 //! the same host, connection and guest, and can be pasted. The only place that writes such
 //! commands.
 
-use super::args::{Cli, is_about_records};
+use super::args::{Cli, called_as_vendor, is_about_records};
 use super::options::{Edit, ONE_OF, changes, told};
 use crate::shell::word;
 use clap::parser::ValueSource;
@@ -23,6 +23,21 @@ const CHANGES: &str = "--count";
 /// The words after a command that is for the machine itself.
 const NOT_RECORDED: &str = " without --host";
 
+/// The words after a command that say where it is to be run.
+const PLACED: [&str; 3] = [NOT_RECORDED, " on that ", " there"];
+
+/// The words after a command that changes the host, if that is a recorded one.
+const ON_THAT_MACHINE: &str = " on that machine";
+
+/// Verbs that are about no host.
+const OF_NO_HOST: [&str; 3] = ["completions", "man", "schema"];
+
+/// The start of one of our commands in the middle of a command line.
+const NEXT_OURS: &str = " gpuvm ";
+
+/// The default profile under the name `nvidia-vm`.
+const VENDOR_PROFILE: &str = "--profile nvidia-vm";
+
 /// The start of one of our commands in a text.
 const OURS: &str = "`gpuvm ";
 
@@ -38,10 +53,12 @@ pub struct Call {
     command: Command,
     /// The given values.
     given: ArgMatches,
+    /// Whether the program was called as `nvidia-vm`, with that profile as its default.
+    is_vendor: bool,
 }
 
 impl Call {
-    /// Takes the verb and the given values from a parsed command line.
+    /// Takes the verb and the given values from a parsed command line of `gpuvm`.
     pub fn new(matches: &ArgMatches) -> Call {
         let (mut verb, mut command, mut given) = (Vec::new(), built(), matches);
         while let Some((name, below)) = given.subcommand() {
@@ -49,7 +66,18 @@ impl Call {
             (command, given) = (next, below);
             verb.push(name.to_owned());
         }
-        Call { verb, command: command.clone(), given: given.clone() }
+        Call { verb, command: command.clone(), given: given.clone(), is_vendor: false }
+    }
+
+    /// The same command line under the name `nvidia-vm`.
+    pub fn as_vendor(self) -> Call {
+        Call { is_vendor: true, ..self }
+    }
+
+    /// The profile that a command needs to plan what this call plans; none: it takes none, or names one.
+    fn profile(&self, target: &Command, names_one: bool) -> Option<String> {
+        let takes = || target.get_arguments().any(|arg| arg.get_long() == Some("profile"));
+        (self.is_vendor && !names_one && takes()).then(|| VENDOR_PROFILE.to_owned())
     }
 
     /// The call with other options: a command that can be pasted.
@@ -69,6 +97,8 @@ impl Call {
         for Edit { flag, values } in edits {
             words.extend(values.iter().flat_map(|value| [(*flag).to_owned(), shown(value)]));
         }
+        let names_one = words.iter().any(|word| word == "--profile");
+        words.extend(self.profile(&self.command, names_one));
         words.join(" ")
     }
 
@@ -187,8 +217,16 @@ impl Call {
             match part.split_once('`') {
                 Some((command, rest)) => {
                     let here = rest.starts_with(NOT_RECORDED);
-                    shown.push_str(&self.about(command, here));
+                    let commands = ours(command);
+                    let told: Vec<String> =
+                        commands.iter().map(|command| self.about(command, here)).collect();
+                    shown.push_str(&told.join(NEXT_OURS));
                     shown.push('`');
+                    let is_placed = PLACED.iter().any(|place| rest.starts_with(place));
+                    let changes = commands.iter().any(|command| changes_host(command));
+                    if self.has("--host") && changes && !is_placed {
+                        shown.push_str(ON_THAT_MACHINE);
+                    }
                     shown.push_str(rest);
                 }
                 None => shown.push_str(part),
@@ -200,12 +238,7 @@ impl Call {
     /// Returns the words of a command after `gpuvm`, adding the caller's options that it accepts
     /// and does not have; `here`: it is for the machine itself.
     fn about(&self, command: &str, here: bool) -> String {
-        let (mut verb, mut target) = (Vec::new(), built());
-        for name in command.split_whitespace() {
-            let Some(next) = target.find_subcommand(name) else { break };
-            target = next;
-            verb.push(name);
-        }
+        let (verb, target) = verb_of(command);
         let is_named = command.starts_with('-') || command.contains("...") || verb.is_empty();
         if is_named {
             return command.to_owned();
@@ -229,6 +262,8 @@ impl Call {
                 more.extend(self.words(given));
             }
         }
+        let names_one = command.split_whitespace().any(|word| word == "--profile");
+        more.extend(self.profile(target, names_one));
         let (first, rest) = command.split_at(verb_end(command, verb.len()));
         [first, &more.iter().map(|word| format!(" {word}")).collect::<String>(), rest].concat()
     }
@@ -255,6 +290,44 @@ fn built() -> &'static Command {
         command.build();
         command
     })
+}
+
+/// The verb of a command after `gpuvm`, and its arguments.
+fn verb_of(command: &str) -> (Vec<&str>, &'static Command) {
+    let (mut verb, mut target) = (Vec::new(), built());
+    for name in command.split_whitespace() {
+        let Some(next) = target.find_subcommand(name) else { break };
+        target = next;
+        verb.push(name);
+    }
+    (verb, target)
+}
+
+/// Our commands in a command line after `gpuvm`: those after `&&`, `|` and `;` too.
+fn ours(line: &str) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    for part in line.split(NEXT_OURS) {
+        match commands.last_mut() {
+            Some(last) if !["&&", "|", ";"].iter().any(|end| last.ends_with(end)) => {
+                last.push_str(NEXT_OURS);
+                last.push_str(part);
+            }
+            _ => commands.push(part.to_owned()),
+        }
+    }
+    commands
+}
+
+/// Whether a command after `gpuvm` acts on the machine that it runs on, whatever host was asked about.
+fn changes_host(command: &str) -> bool {
+    let (verb, target) = verb_of(command);
+    let mut words = command.split_whitespace();
+    match verb.first() {
+        None => false,
+        Some(first) if OF_NO_HOST.contains(first) => false,
+        Some(_) if words.clone().any(|word| word == "--host") => false,
+        Some(_) => !is_about_records(target) || words.any(|word| word == CHANGES),
+    }
 }
 
 /// Whether a command can be about a recorded host, by the words of its verb, which come first.
@@ -303,7 +376,10 @@ fn call() -> Option<&'static Call> {
     /// The call.
     static CALL: OnceLock<Call> = OnceLock::new();
     let given = GIVEN.get()?;
-    Some(CALL.get_or_init(|| Call::new(given)))
+    Some(CALL.get_or_init(|| match called_as_vendor() {
+        true => Call::new(given).as_vendor(),
+        false => Call::new(given),
+    }))
 }
 
 /// Returns the option changes that would give a refused guest a place, the least change first, and
@@ -444,12 +520,29 @@ mod tests {
         for (text, shown) in [
             ("`gpuvm host show` shows", "`gpuvm host show --host 'a b'` shows"),
             ("`gpuvm capacity` and `x`", "`gpuvm capacity --host 'a b' --domain-xml d` and `x`"),
-            ("`gpuvm nic vfs 1:00.0 --count 1`", "`gpuvm nic vfs 1:00.0 --count 1`"),
+            (
+                "`gpuvm nic vfs 1:00.0 --count 1` makes it",
+                "`gpuvm nic vfs 1:00.0 --count 1` on that machine makes it",
+            ),
+            (
+                "`gpuvm host trust one-tenant` says",
+                "`gpuvm host trust one-tenant` on that machine says",
+            ),
+            ("`gpuvm host trust` on that host", "`gpuvm host trust` on that host"),
+            (
+                "`gpuvm host pages --count 1 && gpuvm host pages --count 2`",
+                "`gpuvm host pages --count 1 && gpuvm host pages --count 2` on that machine",
+            ),
+            (
+                "`gpuvm capacity | gpuvm plan`",
+                "`gpuvm capacity --host 'a b' --domain-xml d | gpuvm plan --host 'a b' --domain-xml d`",
+            ),
             ("`gpuvm host pages`", "`gpuvm host pages --host 'a b'`"),
             (
                 "`gpuvm host pages --node 0 --size 2M --count 1`",
-                "`gpuvm host pages --node 0 --size 2M --count 1`",
+                "`gpuvm host pages --node 0 --size 2M --count 1` on that machine",
             ),
+            ("`gpuvm man networks`", "`gpuvm man networks`"),
             ("`gpuvm host capture -` there", "`gpuvm host capture -` there"),
             ("`gpuvm list` without --host asks", "`gpuvm list` without --host asks"),
             ("`gpuvm export --host FILE`", "`gpuvm export --domain-xml d --host FILE`"),
@@ -461,6 +554,33 @@ mod tests {
         let test = call(&["-c", "test:///default", "start", "x"]);
         let text = test.carried("`gpuvm list` and `gpuvm recover --discard`").into_owned();
         assert_eq!(text, "`gpuvm list --connect test:///default` and `gpuvm recover --discard`");
+        // Every one of a line, but not a guest of our name.
+        let text = "`gpuvm start gpuvm && gpuvm host pages --node 1 --count 8 && gpuvm ip gpuvm `";
+        let told = test.carried(text).into_owned();
+        let there = "--connect test:///default";
+        assert_eq!(
+            told,
+            format!(
+                "`gpuvm start {there} gpuvm && gpuvm host pages {there} --node 1 --count 8 && gpuvm ip {there} gpuvm `"
+            )
+        );
+    }
+
+    #[test]
+    fn under_the_vendors_name_offers_have_its_profile() {
+        let asked = call(&["plan", "--gpus", "1", "--memory", "10T"]).as_vendor();
+        let memory = Edit { flag: "--memory", values: vec!["1480G".into()] };
+        let told = asked.with(&[memory]);
+        assert_eq!(told, "gpuvm plan --gpus 1 --memory 1480G --profile nvidia-vm");
+        for (text, shown) in [
+            ("`gpuvm plan --gpus 1`", "`gpuvm plan --profile nvidia-vm --gpus 1`"),
+            ("`gpuvm plan --profile share`", "`gpuvm plan --profile share`"),
+            ("`gpuvm list`", "`gpuvm list`"),
+        ] {
+            assert_eq!(asked.carried(text), shown);
+        }
+        let named = call(&["plan", "--profile", "near"]).as_vendor();
+        assert_eq!(named.with(&[]), "gpuvm plan --profile near");
     }
 
     #[test]

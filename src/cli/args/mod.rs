@@ -66,7 +66,7 @@ pub use network::{
     NetworkVerb,
 };
 pub use nic::{NicListArgs, NicVerb, VfsArgs};
-pub use request::request;
+pub use request::{called_as_vendor, request};
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use set::SetArgs;
 pub use snapshot::{SnapshotChangeArgs, SnapshotCreateArgs, SnapshotVerb};
