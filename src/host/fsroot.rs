@@ -93,6 +93,13 @@ enum Resolve {
     Checked,
 }
 
+/// What all documents of ours begin with.
+#[derive(serde::Deserialize)]
+struct Head {
+    /// The version of its form.
+    version: u32,
+}
+
 /// How the end of a file is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
@@ -289,6 +296,15 @@ impl FsRoot {
         of: impl for<'t> Fn(&'t T) -> (&'t str, u32),
     ) -> Result<Option<T>, FsError> {
         let Some(text) = self.read(path)? else { return Ok(None) };
+        // What a newer version adds would look like damage.
+        let head = serde_json::from_str::<Head>(&text).ok();
+        if let Some(Head { version }) = head.filter(|head| head.version > known.1) {
+            let reason = format!(
+                "version {version} is of a newer gpuvm; this one reads version {}",
+                known.1
+            );
+            return Err(self.malformed(path, 1, reason));
+        }
         let document: T = serde_json::from_str(&text).map_err(|error| {
             let said = error.to_string();
             let reason = said.rsplit_once(" at line ").map_or(said.as_str(), |(text, _)| text);

@@ -264,7 +264,7 @@ fn refuse_shared(name: &str, devices: &[Bdf], topology: &Topology, held: &Occupa
     let mut others = held.clone();
     others.domains.retain(|domain| domain.domain != name);
     let Some(why) = shared_fabric(topology, &others, devices) else { return Ok(()) };
-    Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(Trust::advice(said)))
+    Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(topology.trust_advice()))
 }
 
 /// Refuses to start a guest with missing functions, before anything is done for the others; the

@@ -34,7 +34,7 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
         writeln!(text, "{} ({}): {gpus}; guests that fit: {}", of.model, of.ids, sizes.join(", "))
             .expect("text");
     }
-    if let Some(advice) = capacity.advice {
+    if let Some(advice) = &capacity.advice {
         let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
         writeln!(text, "not isolated on NVLink: guests with {} GPUs; {advice}", sizes.join(", "))
             .expect("text");

@@ -43,6 +43,10 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
 /// Whether guests trust each other; empty if not declared.
 fn trust(topology: &Topology) -> String {
     match topology.machine().trust {
+        _ if topology.machine().trust_unread.is_some() => {
+            "taken for strangers, since what was said is not read: none is made that shares NVLink"
+                .into()
+        }
         Some(Trust::OneTenant) => "of one tenant: they may share NVLink".into(),
         Some(Trust::Strangers) => "of strangers: none is made that shares NVLink".into(),
         None => String::new(),

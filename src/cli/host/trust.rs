@@ -7,6 +7,7 @@ use crate::cli::error::EXIT_DONE;
 use crate::topology::Trust;
 use gpuvm_ops::trust::say;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// The answer as JSON.
 #[derive(Debug, Serialize)]
@@ -14,8 +15,11 @@ use serde::Serialize;
 pub(in crate::cli) struct Answer {
     /// The admin's setting; none: not set.
     trust: Option<Trust>,
+    /// Why it is not read, so that guests are taken for strangers; none: it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<String>,
     /// What that means for guests that are not isolated on NVLink.
-    advice: &'static str,
+    advice: Cow<'static, str>,
 }
 
 /// Runs the verb.
@@ -32,10 +36,15 @@ pub fn run(args: &HostTrustArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Shows the current declaration.
 fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
-    let trust = cx.topology()?.machine().trust;
-    let advice = Trust::advice(trust);
+    let topology = cx.topology()?;
+    let (trust, unread) = (topology.machine().trust, topology.machine().trust_unread.clone());
+    let advice = topology.trust_advice();
     if cx.output.json {
-        cx.output.json("gpuvm-host-trust", &Answer { trust, advice })?;
+        let trust = trust.filter(|_| unread.is_none());
+        cx.output.json("gpuvm-host-trust", &Answer { trust, unread, advice })?;
+    } else if unread.is_some() {
+        cx.output.text("not read: no guest is made that shares NVLink")?;
+        cx.output.warning(&advice);
     } else {
         cx.output.text(match trust {
             Some(Trust::OneTenant) => "one-tenant: guests may share NVLink",

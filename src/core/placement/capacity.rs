@@ -11,6 +11,7 @@ use crate::bdf::Bdf;
 use crate::request::{GpuWish, PinPolicy, Request};
 use crate::topology::{Topology, Trust};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// What still fits on a host.
@@ -34,7 +35,7 @@ pub struct Capacity {
     pub shared_fabric: Vec<u32>,
     /// The admin's setting for such guests, or what helps; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<&'static str>,
+    pub advice: Option<Cow<'static, str>>,
     /// What the numbers do not include, and why Fabric Manager would refuse partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -125,8 +126,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let causes = held.readiness.causes();
     let mut warnings: Vec<String> = causes.iter().map(ToString::to_string).collect();
     warnings.extend(topology.memory_warning());
-    let said = topology.machine().trust;
-    let advice = (!shared_fabric.is_empty()).then(|| Trust::advice(said));
+    let advice = (!shared_fabric.is_empty()).then(|| topology.trust_advice());
     Capacity {
         shared_fabric,
         advice,

@@ -60,7 +60,12 @@ pub(super) fn explain(
     match said {
         _ if !open => {}
         Some(Trust::OneTenant) => reasons.say(Topic::Trust, IsolationReason::Trust(said)),
-        _ => reasons.compromise(Topic::Trust, IsolationReason::Trust(said)),
+        _ => match &topology.machine().trust_unread {
+            None => reasons.compromise(Topic::Trust, IsolationReason::Trust(said)),
+            Some(why) => {
+                reasons.compromise(Topic::Trust, IsolationReason::TrustUnread(why.clone()));
+            }
+        },
     }
 }
 

@@ -39,6 +39,7 @@ use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};
 use crate::memsize::MemSize;
 use checked::{check_core, check_devices, dangling, index};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -86,6 +87,9 @@ pub struct Machine {
     /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
+    /// Why what its admin has said is not read, so that its guests are taken for strangers; none: it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_unread: Option<String>,
     /// Host name; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
@@ -258,6 +262,12 @@ impl Topology {
     /// The machine itself.
     pub fn machine(&self) -> &Machine {
         &self.parts.machine
+    }
+
+    /// What helps if guests are not isolated on NVLink, by what the host's admin has said.
+    pub fn trust_advice(&self) -> Cow<'static, str> {
+        let Machine { trust, trust_unread, .. } = self.machine();
+        Trust::told(*trust, trust_unread.as_deref())
     }
 
     /// NUMA nodes by id.

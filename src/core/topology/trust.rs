@@ -1,6 +1,7 @@
 //! Whether the guests of a host trust each other, as declared by its admin.
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Whether the guests of a host trust each other, which only the admin can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,17 @@ impl Trust {
             None => !is_accepted,
             Some(Trust::OneTenant) => false,
             Some(Trust::Strangers) => true,
+        }
+    }
+
+    /// Returns the same for a host whose declaration may not have been read (`unread`: why).
+    pub fn told(said: Option<Trust>, unread: Option<&str>) -> Cow<'static, str> {
+        match unread {
+            None => Trust::advice(said).into(),
+            Some(why) => format!(
+                "{why}; so guests are taken for strangers: `gpuvm host trust one-tenant` tells how that file is replaced"
+            )
+            .into(),
         }
     }
 

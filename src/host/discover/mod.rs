@@ -102,6 +102,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
         // If it cannot be read, nobody is trusted, and the rest continues.
         parts.notes.push(format!("{error}; so guests are taken for strangers"));
+        parts.machine.trust_unread = Some(error.to_string());
         Some(Trust::Strangers)
     });
     parts.machine.isolation = isolation::settings(root)?;

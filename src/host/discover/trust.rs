@@ -42,6 +42,9 @@ pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
 /// Refuses a file that others than root may have written.
 fn owned(root: &FsRoot) -> Result<(), FsError> {
     let Ok(metadata) = std::fs::metadata(root.path().join(FILE)) else { return Ok(()) };
+    if !metadata.is_file() {
+        return Err(root.malformed(FILE, 1, "it is not a regular file"));
+    }
     if metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0 {
         return Ok(());
     }
@@ -77,7 +80,10 @@ mod tests {
             ("", "EOF while parsing a value"),
             ("{\n", "EOF while parsing an object"),
             (&good.replace("one-tenant", "friends"), "line 4: unknown variant `friends`"),
-            (&good.replace(": 1", ": 2"), "version 2, not `gpuvm-trust` version 1"),
+            (
+                &good.replace(": 1", ": 2"),
+                "version 2 is of a newer gpuvm; this one reads version 1",
+            ),
             (&good.replace("gpuvm-trust", "other"), "it is `other` version 1"),
             (&good.replace("\"version\"", "\"more\": 1, \"version\""), "unknown field `more`"),
         ] {

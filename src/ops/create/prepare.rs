@@ -144,7 +144,8 @@ fn placed(
     let said = planned.topology.machine().trust;
     let is_refused = Trust::refuses(said, wanted.accept_shared_fabric);
     if let Some(why) = planned.placement.shared_fabric().filter(|_| is_refused) {
-        return Err(CreateError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
+        let advice = planned.topology.trust_advice();
+        return Err(CreateError::SharedFabric { why: why.to_string() }.hint(advice));
     }
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, planned.name.as_str())?;

@@ -24,6 +24,8 @@ pub enum IsolationReason {
     NoPartition(NeedRefusal),
     /// The admin's statement on guests that are not isolated.
     Trust(Option<Trust>),
+    /// Why that statement is not read.
+    TrustUnread(String),
     /// The guest owns every GPU of the host.
     WholeHost,
     /// The guest owns every GPU and NVSwitch of its board.
@@ -78,6 +80,7 @@ impl fmt::Display for IsolationReason {
                 write!(f, "`create` refuses partition {need}, without which the guest has no working CUDA: {why}")
             }
             IsolationReason::Trust(said) => f.write_str(Trust::advice(*said)),
+            IsolationReason::TrustUnread(why) => f.write_str(&Trust::told(None, Some(why))),
             IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
             IsolationReason::WholeHost => {
                 f.write_str("the guest owns every GPU of the host: no other guest is on its NVLinks")
