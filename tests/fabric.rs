@@ -1484,6 +1484,17 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     let (code, out, err) = ask("ensure", &domain_with(uuid, &[]));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
     assert_eq!(std::fs::read_to_string(machine.path("journal")).unwrap_or_default(), "");
+    // Nobody could deactivate its partition.
+    for verb in ["ensure", "release"] {
+        let nameless = domain_with("", &["1b", "43"]).replace("<uuid></uuid>", "");
+        let (code, _, err) = ask(verb, &nameless);
+        assert_eq!(
+            (code, err.contains("domain `foreign` has no UUID")),
+            (1, true),
+            "{verb}: {err}"
+        );
+    }
+    assert_eq!(std::fs::read_to_string(machine.path("journal")).unwrap_or_default(), "");
     // Modules 1 and 5.
     let (code, _, err) = ask("ensure", &domain_with(uuid, &["9d", "1b"]));
     assert_eq!(code, 1, "{err}");

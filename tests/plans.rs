@@ -7,7 +7,7 @@ use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{Occupancy, Placement, PlanError, Reason, plan};
 use gpuvm::request::{CellWish, GpuWish, HugePages, PageSize, PinPolicy, Profile, Request};
-use gpuvm::topology::Topology;
+use gpuvm::topology::{Topology, Trust};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -323,6 +323,61 @@ fn sizes_are_the_replaced_tools_under_its_name() {
     assert_eq!(placed(&link, &[]), placed(gpuvm, &vendor));
     assert_eq!(placed(&link, &own), placed(gpuvm, &[]));
     assert_ne!(placed(gpuvm, &own), placed(gpuvm, &vendor));
+}
+
+#[test]
+fn what_would_fit_under_the_replaced_tools_name_is_planned_as_it_is_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("nvidia-vm");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuvm"), &link).unwrap();
+    let mut command = Command::new(&link);
+    command.args(["plan", "--gpus", "1", "--memory", "10T", "--host"]);
+    let (code, _, err) = run(command.arg(project().join("topologies/dgx-2.json")));
+    assert_eq!(code, 1, "{err}");
+    let offered = err.split("`gpuvm ").nth(1).and_then(|rest| rest.split_once('`'));
+    let (offered, _) = offered.unwrap_or_else(|| panic!("{err}"));
+    assert!(offered.contains("--profile nvidia-vm"), "{err}");
+    let (code, _, err) = run(&mut gpuvm(&offered.split(' ').collect::<Vec<_>>()));
+    assert_eq!(code, 0, "`gpuvm {offered}`: {err}");
+}
+
+#[test]
+fn two_nics_of_one_mac_address_are_refused() {
+    let nic = |network: &str| format!("{network},mac=52:54:00:12:34:56");
+    let (a, b) = (nic("default"), nic("lab"));
+    let host = project().join("topologies/dgx-2.json");
+    for verb in [&["plan"][..], &["export", "--name", "a"], &["create", "--name", "a", "--dry-run"]]
+    {
+        let asked = ["--network", &a, "--network", &b, "--host", host.to_str().unwrap()];
+        let (code, _, err) = run(&mut gpuvm(&[verb, &asked].concat()));
+        let said = "two NICs have the MAC address 52:54:00:12:34:56";
+        assert!(code == 2 && err.contains(said), "{verb:?}: {code}, {err}");
+    }
+}
+
+#[test]
+fn a_word_on_trust_that_is_not_read_is_not_shown_as_the_admins() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dgx-2.json");
+    let mut parts = load(&project().join("topologies/dgx-2.json")).unwrap().parts().clone();
+    parts.machine.trust = Some(Trust::Strangers);
+    parts.machine.trust_unread = Some("/etc/gpuvm/trust.json line 1: EOF".into());
+    let host = Topology::new(parts).unwrap();
+    std::fs::write(&file, gpuvm::topology::file::to_json(&host)).unwrap();
+    let file = file.to_str().unwrap();
+    for (line, code) in [
+        ("plan --gpus 2", 0),
+        ("capacity", 0),
+        ("host trust", 0),
+        ("create --gpus 2 --name a --dry-run", 1),
+    ] {
+        let words: Vec<&str> = line.split(' ').chain(["--host", file]).collect();
+        let (is, out, err) = run(&mut gpuvm(&words));
+        let said = format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" ");
+        let why = "/etc/gpuvm/trust.json line 1: EOF; so guests are taken for strangers";
+        assert!(is == code && said.contains(why), "{line}: {is}, {said}");
+        assert!(!said.contains("are of strangers, by"), "{line}: {said}");
+    }
 }
 
 /// One line of the table of sizes: vCPUs and memory of a guest with this many GPUs in each profile.

@@ -12,8 +12,8 @@ pub use render::{Extra, RenderError, path_text, render, template_file, template_
 
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
-use crate::domain::wish::NicWish;
-use crate::error::{Class, NoPlace, Result, classed, dump_hint};
+use crate::domain::wish::{NicWish, mac_twice};
+use crate::error::{Class, NoPlace, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::placement::{Occupancy, Placement, nearest, plan};
@@ -52,6 +52,7 @@ pub fn resolve(
     disks: Option<&StorageRequest>,
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
+    refuse_same_mac(&wanted.networks, &request)?;
     let topology = world.topology()?;
     let planned = wanted.place.as_ref();
     if let Some(planned) = planned {
@@ -96,6 +97,17 @@ pub fn resolve(
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     Ok(Planned { topology, request, placement, name, occupancy })
+}
+
+/// Refuses NICs with one MAC address, of which switches and DHCP servers know only one.
+fn refuse_same_mac(nics: &[NicWish], request: &Request) -> Result<()> {
+    match mac_twice(nics, &request.extras) {
+        None => Ok(()),
+        Some(mac) => Err(usage(
+            format!("two NICs have the MAC address {mac}"),
+            "give each its own mac=, or leave it out: then it is made of the guest's name",
+        )),
+    }
 }
 
 /// Finds the guest's place.

@@ -5,7 +5,10 @@ use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
+use crate::placement::{Occupancy, shared_fabric};
+use crate::topology::{
+    DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology, Trust,
+};
 use crate::words;
 use std::collections::BTreeSet;
 
@@ -38,9 +41,34 @@ const NO_BRIDGE: Rule = Rule::warning(
     "nvswitch-bridge-missing",
     "all GPUs of a board without the NICs that Fabric Manager reaches its NVSwitches by",
 );
+/// `start` refuses it; libvirt starts it.
+const STRANGERS: Rule = Rule::warning(
+    "nvlinks-of-strangers",
+    "GPUs that share NVLink with other guests on a host whose guests are of strangers",
+);
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE];
+pub const RULES: &[Rule] =
+    &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE, STRANGERS];
+
+/// Checks that a guest whose NVLinks others reach is not one of strangers, by the rule of `start`.
+pub fn strangers<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    others: &Occupancy,
+    report: &mut Report<'t>,
+) {
+    let is_gpu = |bdf: Bdf| topology.device(bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu);
+    let first = guest.passed.iter().find(|passed| is_gpu(passed.bdf.value));
+    let Some(first) = first.filter(|_| Trust::refuses(topology.machine().trust, true)) else {
+        return;
+    };
+    let functions: Vec<Bdf> = guest.passed.iter().map(|passed| passed.bdf.value).collect();
+    if let Some(why) = shared_fabric(topology, others, &functions) {
+        let message = format!("`start` refuses it: {why}");
+        report.add(&STRANGERS, first.device, message, topology.trust_advice());
+    }
+}
 
 /// Checks GPUs and NVSwitches.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {

@@ -78,6 +78,8 @@ pub struct Guest<'t> {
     pub addresses: Vec<At<'t, GuestAddress>>,
     /// Disks, SCSI controllers and interfaces.
     pub queued: Vec<Queued<'t>>,
+    /// MAC addresses of interfaces, lower case.
+    pub macs: Vec<At<'t, String>>,
     /// The `<memballoon>`, or `<devices>` where libvirt adds a balloon by default; none: no
     /// balloon.
     pub balloon: Option<Spot<'t>>,
@@ -129,6 +131,7 @@ impl<'t> Guest<'t> {
             controllers: BTreeMap::new(),
             addresses: Vec::new(),
             queued: Vec::new(),
+            macs: Vec::new(),
             balloon: root.child("devices").map(Spot::of),
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
             asked: domain.record().ok().flatten().map(|record| record.request),
@@ -160,7 +163,12 @@ impl<'t> Guest<'t> {
                 self.queued.push(queued("controller", device, reader));
             }
             ("disk", _) => self.queued.push(queued("disk", device, reader)),
-            ("interface", _) => self.queued.push(queued("interface", device, reader)),
+            ("interface", _) => {
+                self.queued.push(queued("interface", device, reader));
+                let lower = |mac: &str| Ok(mac.to_ascii_lowercase());
+                let mac = device.child("mac");
+                self.macs.extend(mac.and_then(|mac| reader.attribute(mac, "address", lower)));
+            }
             _ => {}
         }
     }

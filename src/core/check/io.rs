@@ -1,4 +1,4 @@
-//! Rules on I/O threads and queues.
+//! Rules on I/O threads, queues and NICs.
 
 use super::guest::Guest;
 use super::report::Report;
@@ -27,14 +27,32 @@ const NET_IDLE: Rule = Rule::warning("net-queues-idle", "an interface with more 
 const NET_MANY: Rule =
     Rule::warning("net-queues-many", "an interface with more queues than it gains from");
 
+/// Switches send frames for both to the one that was heard last, and DHCP gives both one address.
+const SAME_MAC: Rule = Rule::error("mac-twice", "two interfaces with one MAC address");
+
 /// Rules of this module.
 pub const RULES: &[Rule] =
-    &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE, NET_MANY];
+    &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE, NET_MANY, SAME_MAC];
 
 /// Checks I/O threads and queues.
 pub fn check<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     threads(guest, report);
     queues(guest, report);
+    macs(guest, report);
+}
+
+/// Checks that each interface has a MAC address of its own.
+fn macs<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let mut seen = BTreeSet::new();
+    for mac in guest.macs.iter().filter(|mac| !seen.insert(mac.value.as_str())) {
+        let message = format!("another interface of the guest has {}, too", mac.value);
+        report.add(
+            &SAME_MAC,
+            mac.spot,
+            message,
+            "give each interface its own <mac address='...'/>",
+        );
+    }
 }
 
 /// Checks that I/O threads are defined where they are named, and named where they are defined.

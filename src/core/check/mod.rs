@@ -101,6 +101,7 @@ pub fn judge(
     pci::check(&guest, topology, &mut report);
     hostdev::check(&guest, topology, &mut report);
     fabric::check(&guest, topology, &mut report);
+    fabric::strangers(&guest, topology, others, &mut report);
     io::check(&guest, &mut report);
     others::check(&guest, topology, others, &mut report);
     versions::check(&guest, topology, versions, &mut report);

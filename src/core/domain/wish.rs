@@ -4,7 +4,9 @@ mod text;
 
 use super::fragment::{Fragment, Want};
 use super::rate::Rate;
+use crate::request::Extras;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The most queues of a tap device (`MAX_TAP_QUEUES` of the kernel).
 pub const MOST_QUEUES: u32 = 256;
@@ -77,6 +79,14 @@ pub struct NicSettings {
     /// The VLAN of its frames, 1 to 4094.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+}
+
+/// Returns a MAC address that two of a guest's NICs are given, virtual functions included; none: there is no such.
+pub fn mac_twice<'w>(nics: &'w [NicWish], extras: &'w Extras) -> Option<&'w str> {
+    let own = nics.iter().filter_map(|nic| nic.settings.mac.as_deref());
+    let functions = extras.vf_settings.iter().filter_map(|settings| settings.mac.as_deref());
+    let mut seen = BTreeSet::new();
+    own.chain(functions).find(|mac| !seen.insert(mac.to_ascii_lowercase()))
 }
 
 impl NicSettings {

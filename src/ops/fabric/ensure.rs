@@ -8,7 +8,7 @@ use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::bdf::Bdf;
 use crate::discover::discover;
 use crate::domain::DomainXml;
-use crate::error::Result;
+use crate::error::{Class, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
 use crate::partition::refuse_versions;
@@ -39,6 +39,7 @@ pub struct EnsuredPartitions {
 /// Activates the partition of a domain's GPUs before it starts; does nothing if it needs none.
 pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let xml = DomainXml::parse(xml)?;
+    let uuid = uuid_of(&xml)?;
     let root = FsRoot::live()?;
     let none = EnsuredPartitions { partitions: Vec::new() };
     let gpus = gpus(&root, &xml)?;
@@ -72,19 +73,30 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         return Err(FabricError::UnknownGpus { partition, domain: xml.name() }.told());
     };
     let gpus = placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
-    let uuid = xml.uuid().unwrap_or_default().to_ascii_lowercase();
     let step = PartitionStep::new(partition, gpus, uuid);
     switched(&root, |switch| switch.activate(&step, &mut Watched(None), &mut |_| Ok(())))?;
     Ok(EnsuredPartitions { partitions: vec![step.partition] })
 }
 
+/// The UUID of a domain, lower case, by which its partition is deactivated once it is off.
+fn uuid_of(xml: &DomainXml) -> Result<String> {
+    let uuid = xml.uuid().map(|uuid| uuid.trim().to_ascii_lowercase());
+    uuid.filter(|uuid| !uuid.is_empty()).ok_or_else(|| {
+        let hint = "`virsh dumpxml NAME` prints the definition with the UUID that libvirt has given it";
+        let message = format!(
+            "the definition of domain `{}` has no UUID, by which its NVLink partition is found again",
+            xml.name()
+        );
+        classed(Class::Refused, message, hint)
+    })
+}
+
 /// Deactivates the partitions activated for a stopped domain, and no others.
 pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
-    let uuid = DomainXml::parse(xml)?.uuid().unwrap_or_default();
+    let uuid = uuid_of(&DomainXml::parse(xml)?)?;
     let list = RestoreFile::read(RestoreFile::here());
     let list = list.map_err(|error| FabricError::from(error).told())?;
-    let is_its =
-        |entry: &&RestoreEntry| !uuid.is_empty() && entry.domain.eq_ignore_ascii_case(&uuid);
+    let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&uuid);
     let entries: Vec<&RestoreEntry> = list.partitions.iter().filter(is_its).collect();
     let mut done = EnsuredPartitions { partitions: Vec::new() };
     if entries.is_empty() {

@@ -1,11 +1,11 @@
 //! Defects as edits of one correct domain, each with the rule and the place that must be found.
 
 use super::setting::{
-    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, isolation, large_bars,
-    offline, other, pages, set, without_bridge,
+    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC, isolation,
+    large_bars, offline, other, pages, set, without_bridge,
 };
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{DriveUse, FabricModel, NetFace};
+use gpuvm_core::topology::{DriveUse, FabricModel, NetFace, Trust};
 
 /// One defect.
 pub struct Defect {
@@ -23,6 +23,12 @@ pub struct Defect {
     /// differs.
     pub libvirt_accepts: Option<bool>,
 }
+
+/// A MAC address of the first interface.
+const WITH_MAC: (&str, &str) = (
+    "<source network='default'/>",
+    "<mac address='52:54:00:aa:bb:cc'/><source network='default'/>",
+);
 
 /// A defect of the domain alone.
 const fn defect(
@@ -429,7 +435,19 @@ pub const DEFECTS: &[Defect] = &[
     ),
     setting("nvswitch-bridge-missing", "/domain/devices/hostdev[1]", without_bridge, &[])
         .also(&["nvswitch-count"]),
+    setting(
+        "nvlinks-of-strangers",
+        "/domain/devices/hostdev[1]",
+        |s| s.host.machine.trust = Some(Trust::Strangers),
+        &[],
+    ),
     // I/O threads and queues
+    setting(
+        "mac-twice",
+        "/domain/devices/interface[2]/mac/@address",
+        |_| {},
+        &[WITH_MAC, TWIN_NIC],
+    ),
     defect(
         "iothreadpin-undefined",
         "/domain/cputune/iothreadpin/@iothread",

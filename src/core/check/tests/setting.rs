@@ -30,6 +30,13 @@ pub const NIC_35: (&str, &str) = (
      function='0'/></source></interface><memballoon model='none'/>",
 );
 
+/// A second interface with the MAC address of the first.
+pub const TWIN_NIC: (&str, &str) = (
+    BALLOON,
+    "<interface type='network'><mac address='52:54:00:AA:bb:cc'/><source network='other'/></interface>\
+     <memballoon model='none'/>",
+);
+
 /// A switch port of the host.
 pub const BRIDGE_33: (&str, &str) = (
     BALLOON,
