@@ -136,6 +136,8 @@ impl Call {
             self.arguments().partition(|arg| arg.is_positional());
         let kept = options.into_iter().filter(|arg| arg.get_long() != flag.strip_prefix("--"));
         words.extend(places.into_iter().chain(kept).flat_map(|arg| self.words(arg)));
+        let names_one = words.iter().any(|word| word == "--profile");
+        words.extend(self.profile(&self.command, names_one));
         words.join(" ")
     }
 
