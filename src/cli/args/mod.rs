@@ -23,6 +23,7 @@ mod meta;
 mod nccl;
 mod network;
 mod nic;
+mod program;
 mod request;
 mod seed;
 mod set;
@@ -66,7 +67,8 @@ pub use network::{
     NetworkVerb,
 };
 pub use nic::{NicListArgs, NicVerb, VfsArgs};
-pub use request::{called_as_vendor, request};
+pub use program::called_as_vendor;
+pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use set::SetArgs;
 pub use snapshot::{SnapshotChangeArgs, SnapshotCreateArgs, SnapshotVerb};

@@ -1,5 +1,6 @@
 //! From the arguments of a guest to what is asked of the operations. Knows the clock and the user, which make a name.
 
+use super::program::called_as_vendor;
 use super::wish::ProfileArg;
 use super::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg};
 use crate::apply::now_s;
@@ -12,7 +13,6 @@ use crate::request::{
 };
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
 use gpuvm_ops::taken::Taken;
-use std::path::Path;
 
 impl GuestArgs {
     /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made once in a run: a name that
@@ -178,12 +178,6 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
 /// The profile where none is asked for: under the name `nvidia-vm` guests have its sizes and pins.
 fn usual_profile() -> ProfileArg {
     if called_as_vendor() { ProfileArg::NvidiaVm } else { ProfileArg::Share }
-}
-
-/// Whether the program runs under the name of `nvidia-vm`.
-pub fn called_as_vendor() -> bool {
-    let program = std::env::args_os().next();
-    program.is_some_and(|path| Path::new(&path).file_name().is_some_and(|n| n == "nvidia-vm"))
 }
 
 /// The default base of `nvidia-vm`: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
