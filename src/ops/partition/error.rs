@@ -3,7 +3,6 @@
 
 use crate::apply::partition::PartitionError;
 use crate::error::{Coded, Error};
-use crate::shell::word;
 use gpuvm_core::fabric::{Modules, ModulesText, NeedRefusal, PartitionRefusal};
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 
