@@ -91,16 +91,15 @@ impl Hypervisor for Libvirt {
         let doing = format!("list the domains of {}", self.uri);
         let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
         let all = list(0)?;
-        // One call per state lists all domains in it, and only those in neither are queried
-        // separately.
+        // Whether a domain is active comes with the list. What more is to be told of active ones is asked of all at once, and
+        // only those that neither run nor are off are asked one by one.
         let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
-        let known = match all.is_empty() {
-            true => Known::default(),
-            false => Known {
+        let known = match all.iter().any(|domain| domain.id().is_some()) {
+            false => Known::default(),
+            true => Known {
                 running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
-                off: named(sys::VIR_CONNECT_LIST_DOMAINS_INACTIVE)?,
                 persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
             },
         };
@@ -395,13 +394,11 @@ impl Libvirt {
     }
 }
 
-/// The states of all domains, read at once, by UUID.
+/// What is read of all active domains at once, by UUID.
 #[derive(Default)]
 struct Known {
     /// Running domains.
     running: BTreeSet<String>,
-    /// Inactive domains.
-    off: BTreeSet<String>,
     /// Persistent domains.
     persistent: BTreeSet<String>,
 }
@@ -410,9 +407,13 @@ impl Known {
     /// One row of the list.
     fn summary(&self, domain: &Domain) -> Result<DomainSummary, Error> {
         let (name, uuid) = (domain.name()?, domain.uuid_string()?);
-        let state = match (self.running.contains(&uuid), self.off.contains(&uuid)) {
-            (true, false) => DomainState::Running,
-            (false, true) => DomainState::ShutOff,
+        let state = match (domain.id().is_some(), self.running.contains(&uuid)) {
+            // One that is not persistent is gone when it is off.
+            (false, false) => {
+                let state = DomainState::ShutOff;
+                return Ok(DomainSummary { name, uuid, state, persistent: true });
+            }
+            (true, true) => DomainState::Running,
             // Paused or crashed, or on its way from one to the other.
             _ => state(domain)?,
         };
@@ -477,14 +478,42 @@ mod tests {
         assert!(!DomainState::Crashed.has_guest());
     }
 
+    /// A connection to libvirt's test driver; none, with the reason reported, without libvirt.
+    fn test_driver(of: &str) -> Option<Libvirt> {
+        match Libvirt::open(&format!("test://{of}")) {
+            Err(error) if error.message.contains("cannot open shared object") => {
+                skip(error.to_string())
+            }
+            libvirt => Some(libvirt.unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_list_knows_what_runs_and_what_is_off() {
+        // All connections to its default host see the same domains.
+        let host = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(host.path(), "<node/>").unwrap();
+        let Some(libvirt) = test_driver(host.path().to_str().unwrap()) else { return };
+        for name in ["off", "runs"] {
+            let xml = "<domain type='test'><name>N</name><memory>4096</memory><os><type>hvm</type></os></domain>";
+            libvirt.define(&xml.replace('N', name)).unwrap();
+        }
+        let listed = || -> Vec<(String, DomainState, bool)> {
+            let rows = libvirt.domains().unwrap().into_iter();
+            rows.map(|row| (row.name, row.state, row.persistent)).collect()
+        };
+        let row = |name: &str, state| (name.to_owned(), state, true);
+        let off = row("off", DomainState::ShutOff);
+        assert_eq!(listed(), [off.clone(), row("runs", DomainState::ShutOff)]);
+        libvirt.start("runs").unwrap();
+        assert_eq!(listed(), [off.clone(), row("runs", DomainState::Running)]);
+        libvirt.find("", "runs").unwrap().suspend().unwrap();
+        assert_eq!(listed(), [off, row("runs", DomainState::Paused)]);
+    }
+
     #[test]
     fn the_test_driver_goes_through_a_life() {
-        let libvirt = match Libvirt::open("test:///default") {
-            Err(error) if error.message.contains("cannot open shared object") => {
-                return skip(error.to_string());
-            }
-            libvirt => libvirt.unwrap(),
-        };
+        let Some(libvirt) = test_driver("/default") else { return };
         let xml = "<domain type='test'><name>a</name><memory>4096</memory><os><type>hvm</type>\
                    </os></domain>";
         libvirt.define(xml).unwrap();
