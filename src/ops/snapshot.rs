@@ -363,8 +363,8 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
         };
         let (name, before, now) = (wanted.name.clone(), words(&snapshot.disks), words(&now));
         let hint = format!(
-            "`gpuvm disk remove` and `gpuvm disk add` give it the disks of that time; `gpuvm history {}` shows what changed",
-            word(&name)
+            "`gpuvm history {name}` shows what changed, and `gpuvm undo {name}` undoes the last change",
+            name = word(&name)
         );
         let snapshot = snapshot.name.clone();
         return Err(SnapshotError::OtherDisks { name, snapshot, before, now }.hint(hint));
