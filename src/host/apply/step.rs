@@ -495,6 +495,7 @@ impl Step {
             | Step::GrowDisk { name, .. }
             | Step::PinThread { name, .. }
             | Step::UpdateDevice { name, .. }
+            | Step::Autostart { name, .. }
             | Step::CompareDisk { domain: name, .. }
                 if *name == before =>
             {

@@ -328,6 +328,15 @@ fn a_guest_whose_agent_does_not_answer_is_asked_by_the_power_button() {
 }
 
 #[test]
+fn a_step_follows_the_new_name_of_its_domain_alone() {
+    let (name, uuid) = ("a".to_owned(), "u".to_owned());
+    let step = Step::Autostart { name, uuid, on: true };
+    let Step::Autostart { name, .. } = step.renamed("a", "b") else { panic!("another step") };
+    assert_eq!(name, "b");
+    assert_eq!(step.renamed("c", "b"), step);
+}
+
+#[test]
 fn steps_print_as_json() {
     let steps = create(std::path::Path::new("/d"));
     let json = serde_json::to_value(&steps[0]).unwrap();
