@@ -171,7 +171,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
             let message = format!("pcpus {shared} {what} {}", name(held));
             match held.yields() {
                 true => report.note(rule, first.spot, message),
-                false => report.add(rule, first.spot, message, &free_cores(&guest.name)),
+                false => report.add(rule, first.spot, message, free_cores(&guest.name)),
             }
         }
     }
@@ -181,7 +181,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
         let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
         match held.yields() {
             true => report.note(&PCPU, first.spot, message),
-            false => report.add(&PCPU, first.spot, message, &free_cores(&guest.name)),
+            false => report.add(&PCPU, first.spot, message, free_cores(&guest.name)),
         }
     }
     let single: Vec<_> = pins.iter().filter(|set| !wide(set)).copied().collect();

@@ -285,7 +285,7 @@ impl Subjects {
             let Err(error) = tuned else { continue };
             let others = together::without(&self.occupancy, &subject.xml.name());
             let goes = |pins: &Item<PinOrder>| {
-                let items = Items { pins: pins.clone(), ..items.clone() };
+                let items = Items { pins: *pins, ..items.clone() };
                 tune(&subject.xml, &Given { items: &items, others: &others, ..given }).is_ok()
             };
             let message = format!("domain `{}` cannot be tuned", subject.name);
