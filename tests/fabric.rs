@@ -1059,8 +1059,9 @@ fn a_plan_avoids_unused_active_partitions_and_says_what_create_would_refuse() {
     let next = activated();
     assert_ne!(next, first);
     assert!(run("plan", "2").contains(&format!("{next}, {said}")), "{}", run("plan", "2"));
-    let release = format!("`gpuvm fabric release {id}` deactivates it");
-    assert!(run("capacity", "2").contains(&release), "{}", run("capacity", "2"));
+    let counted = run("capacity", "2");
+    let release = format!(" {id}` deactivates it");
+    assert!(counted.contains("`gpuvm fabric release ") && counted.contains(&release), "{counted}");
     // None of this size is; Fabric Manager does not answer.
     for (fake, why) in [
         ("active 3\nactive 4\nactive 5\nactive 6", "`gpuvm fabric release "),

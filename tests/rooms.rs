@@ -147,7 +147,7 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("seed", &["nccl"]),
     ("hostnet", &["network"]),
     ("request", &[]),
-    ("occupancy", &[]),
+    ("occupancy", &["fabric"]),
     ("placement", &["topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),

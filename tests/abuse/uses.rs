@@ -411,9 +411,9 @@ fn create_takes_no_file_of_others() {
     for (file, said) in [
         ("/etc/shadow", "it is a file of the host's system, below /etc"),
         (&*ground.path("link.raw"), "it is a file of the host's system, below /etc"),
-        (&ground.path("fifo"), "no file and no block device"),
-        (&ground.path("."), "no file and no block device"),
-        ("/dev/null", "no file and no block device"),
+        (&ground.path("fifo"), "neither a file nor a block device"),
+        (&ground.path("."), "neither a file nor a block device"),
+        ("/dev/null", "neither a file nor a block device"),
         (&ground.path("odd.raw"), "has 7 bytes, and a raw disk is whole sectors"),
     ] {
         refused(&ground, file, said);

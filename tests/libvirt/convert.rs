@@ -124,7 +124,11 @@ fn a_disk_is_converted_compared_and_given_back() {
     std::fs::write(images.path("a.raw"), &written).unwrap();
     let (code, _, err) = place.gpuvm(&["undo", "conv", "--yes"]);
     assert!(code == 1 && err.contains("has written on its new disk"), "{err}");
-    assert!(err.contains("Content mismatch at offset 0") && err.contains("hint: --force"), "{err}");
+    assert!(
+        err.contains("Content mismatch at offset 0")
+            && err.contains("`gpuvm undo conv --yes --force`"),
+        "{err}"
+    );
     assert_eq!(images.definition("conv"), after);
     std::fs::write(images.path("a.raw"), content()).unwrap();
     place.done(&["undo", "conv", "--yes"]);

@@ -241,7 +241,10 @@ fn what_no_snapshot_can_have_is_refused_with_what_works() {
     let other = place.disks.join("other.qcow2").to_str().unwrap().to_owned();
     qemu("qemu-img", &["create", "-f", "qcow2", &other, "8M"]);
     place.done(&["disk", "add", "sa", &other]);
-    refused(&["snapshot", "revert", "sa", "one", "--yes"], &["had vda (", "vdb (", "gpuvm disk"]);
+    refused(
+        &["snapshot", "revert", "sa", "one", "--yes"],
+        &["had vda (", "vdb (", "`gpuvm undo sa`"],
+    );
     place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
     // A snapshot of somebody else's, in files of its own.
     let top = place.disks.join("top.qcow2").to_str().unwrap().to_owned();

@@ -140,7 +140,7 @@ fn an_image_is_added_listed_used_and_removed() {
     let over = ["vol-create-as", place.pool, "os", "64M", "--format", "qcow2", "--backing-vol"];
     let over = [&over[..], &["base.qcow2", "--backing-vol-format", "qcow2"]].concat();
     assert!(place.daemon.virsh(&over).0, "{:?}", place.daemon.virsh(&over));
-    place.refused(&["remove", "base", "--yes"], 1, &["is used", "volume `image-life/os`"]);
+    place.refused(&["remove", "base", "--yes"], 1, &["is in use", "volume `image-life/os`"]);
     let xml = place.file(
         "domain.xml",
         b"<domain type='qemu'><name>image-user</name><memory>4096</memory><os><type>hvm</type></os><devices>\
@@ -149,7 +149,7 @@ fn an_image_is_added_listed_used_and_removed() {
     );
     let (defined, text) = place.daemon.virsh(&["define", &xml]);
     assert!(defined, "{text}");
-    place.refused(&["remove", "base", "--yes"], 1, &["is used", "domain `image-user`"]);
+    place.refused(&["remove", "base", "--yes"], 1, &["is in use", "domain `image-user`"]);
     let (out, err) = place.done(&["list"]);
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let rows: Vec<_> = out.lines().map(words).collect();

@@ -73,7 +73,7 @@ fn pages_that_lack_are_told_reserved_and_given_back() {
     assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
     let lack = format!("{pages} pages of 2 MiB are needed on node 0, {free} are free");
     assert!(err.contains(&lack), "{err}");
-    assert!(err.contains("hint: --reserve-pages reserves"), "{err}");
+    assert!(err.contains("--reserve-pages` reserves"), "{err}");
     let args = create((&place, &pool), &reserve);
     let dry = place.done(&[&args[..], &["--dry-run"]].concat());
     let step =

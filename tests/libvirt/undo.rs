@@ -156,7 +156,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     let (diff, _) = gpuvm(daemon, 0, &["undo", name, "--diff"]);
     assert!(diff.contains("-  <title>theirs</title>"), "{diff}");
     let (_, err) = gpuvm(daemon, 0, &["undo", name, "--yes", "--force"]);
-    assert!(err.contains("from its next start on"), "{err}");
+    assert!(err.contains("takes effect at its next start"), "{err}");
     assert_eq!(definition(daemon, name), before);
     assert_eq!(pins(daemon, name), ran);
     assert!(gpuvm(daemon, 0, &["history", name]).1.contains("nothing was changed"));

@@ -103,7 +103,7 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
         Some(_) if wanted.create => {
             return Err(usage(
                 format!("array `{name}` runs as {device}"),
-                "leave --create out: it makes the array anew, and --mkfs alone makes a file system on the one that runs",
+                "run it without --create, which makes the array anew; --mkfs alone makes a file system on the one that runs",
             ));
         }
         Some(_) if !lost.is_empty() && !wanted.rebuild => {
@@ -173,7 +173,7 @@ fn bring_up(
         (true, false) => Ok(assemble()),
         (true, true) => Err(usage(
             format!("all {all} drives of `{name}` still carry its superblocks"),
-            "leave --create out: the array is assembled with what is on it",
+            "run it without --create and --mkfs: the array is assembled with what is on it",
         )),
         (false, false) if wanted.rebuild && keeps => Ok(assemble()),
         (false, false) => {
