@@ -61,6 +61,7 @@ use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::rename::RenameError;
 use gpuvm_ops::restart::RestartError;
+use gpuvm_ops::set::SetError;
 use gpuvm_ops::snapshot::SnapshotError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::storage::StorageError;
@@ -94,7 +95,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 80] = [
+static KNOWN: [Known; 82] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -138,6 +139,7 @@ static KNOWN: [Known; 80] = [
     known::<MemSizeError>(),
     known::<NcclError>(),
     known::<NicError>(),
+    known::<SetError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),
     known::<GuestDiskError>(),

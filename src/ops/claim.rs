@@ -288,10 +288,27 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     if ours.is_empty() || !world.has_guests_here()? {
         return Ok(steps);
     }
+    steps.extend(give_back_these(xml, ours, world)?);
+    Ok(steps)
+}
+
+/// The same for some of its functions, which its definition loses, while it is off.
+pub fn give_back_some(xml: &DomainXml, gone: &[Bdf], world: &World) -> Result<Vec<Step>> {
+    let mut ours = xml.unmanaged();
+    ours.retain(|bdf| gone.contains(bdf));
+    refuse_unbound(&xml.name(), &ours, "set", world)?;
+    if ours.is_empty() || !world.has_guests_here()? {
+        return Ok(Vec::new());
+    }
+    give_back_these(xml, ours, world)
+}
+
+/// Returns the steps that reset functions that we bound, and bind them as they were.
+fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec<Step>> {
     let topology = world.topology()?;
     let excluded = world.excluded()?;
     let root = FsRoot::live()?;
-    let mut back = Vec::new();
+    let (mut steps, mut back) = (Vec::new(), Vec::new());
     let bound = xml.bound()?;
     let others = world.hypervisor()?;
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);

@@ -2,12 +2,13 @@
 //! anew with what it keeps: its devices, disks, NICs, UUID and name. A running guest gets its size
 //! at its next start. Refused with the nearest sizes that have a place.
 
+mod gpus;
 mod pages;
 #[cfg(test)]
 mod tests;
 
 use crate::change::{Change, Part};
-use crate::error::{Error, NoPlace, Refusal, Result};
+use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::request::{PageSize, Request};
@@ -16,7 +17,35 @@ use crate::source::Source;
 use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::world::World;
-use gpuvm_core::tune::{Item, Items, TuneError};
+use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
+
+/// The reason a guest does not get another size.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "set-")]
+pub enum SetError {
+    /// The guest runs, and its GPUs are to be others.
+    #[error("domain `{name}` runs, and GPUs come and go only while it is off")]
+    Runs {
+        /// Its name.
+        name: String,
+    },
+    /// No set of this number has all GPUs of the guest, or only its own.
+    #[error("domain `{name}` cannot have {count} GPUs and keep its own")]
+    NoSet {
+        /// Its name.
+        name: String,
+        /// The number.
+        count: u32,
+    },
+    /// The guest would share an NVLink fabric with other guests.
+    #[error("{why}")]
+    SharedFabric {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Coded for SetError {}
 
 /// Memory that every host has for a guest, in GiB, also in large pages.
 const LITTLE_GIB: u64 = 8;
@@ -30,6 +59,10 @@ pub struct SetRequest {
     pub vcpus: Option<u32>,
     /// Memory.
     pub memory: Option<MemSize>,
+    /// GPUs; those that it has stay, as far as it has more.
+    pub gpus: Option<u32>,
+    /// Whether other guests may reach its NVLinks.
+    pub accept_shared_fabric: bool,
     /// Pages that back its memory.
     pub huge_pages: Item<PageSize>,
     /// Whether cores and memory of other nodes than those of the devices may be used.
@@ -59,7 +92,8 @@ impl SetRequest {
 
     /// What of it a request for a guest can say.
     fn request(&self) -> Request {
-        Request { vcpus: self.vcpus, memory_kib: self.memory, ..Request::for_gpus(0) }
+        let gpus = self.gpus.unwrap_or_default();
+        Request { vcpus: self.vcpus, memory_kib: self.memory, ..Request::for_gpus(gpus) }
     }
 }
 
@@ -67,17 +101,54 @@ impl SetRequest {
 pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     let tune = wanted.tuning();
     let subjects = subjects::read(world, &tune)?;
-    let (_, mut tuned) = subjects.try_all(&tune);
-    if let Some(Err(error)) = tuned.first() {
-        return Err(no_place(&subjects, error, wanted));
-    }
+    let tuned = best(&subjects, wanted)?.map_err(|error| no_place(&subjects, &error, wanted))?;
+    let mut tuned = vec![Ok(tuned)];
     let mut extras = extra::of(&subjects, &tuned, world, &tune)?;
     for ((subject, tuned), extra) in subjects.all.iter().zip(&mut tuned).zip(&mut extras) {
         if let Ok(tuned) = tuned {
+            gpus::settle(subject, tuned, extra, (&subjects, wanted), world)?;
             pages::less(subject, tuned, extra, subjects.topology(), world)?;
         }
     }
     Ok(Tuning { subjects, tuned, extras })
+}
+
+/// Plans each set of GPUs that the guest may get, and takes the plan with the fewest compromises
+/// and cells, the nearest set first.
+fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneError>> {
+    let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
+    let choices = gpus::choices(subject, subjects, wanted)?;
+    let mut found: Option<Result<Tuned, TuneError>> = None;
+    let cost = |tuned: &Tuned| {
+        let compromises = tuned.reasons.iter().filter(|reason| reason.compromise).count();
+        let cells = tuned.placement.as_ref().map_or(0, |placement| placement.cells.len());
+        (compromises, cells)
+    };
+    for gpus in choices {
+        let mut tune = wanted.tuning();
+        tune.items.gpus = gpus;
+        let (_, mut tuned) = subjects.try_all(&tune);
+        let Some(tuned) = tuned.pop() else { continue };
+        let is_better = match (&found, &tuned) {
+            (None, _) => true,
+            (Some(Err(_)), tuned) => tuned.is_ok(),
+            (Some(Ok(old)), Ok(new)) => cost(new) < cost(old),
+            (Some(Ok(_)), Err(_)) => false,
+        };
+        if is_better {
+            found = Some(tuned);
+        }
+    }
+    found.ok_or_else(|| {
+        let (name, count) = (subject.name.clone(), wanted.gpus.unwrap_or_default());
+        let near = most(u64::from(count), |count| {
+            let count = u32::try_from(count).ok();
+            let wanted = SetRequest { gpus: count, ..wanted.clone() };
+            gpus::choices(subject, subjects, &wanted).is_ok_and(|sets| !sets.is_empty())
+        });
+        let hint = near.map(|near| format!("`gpuvm set {} --gpus {near}`", word(&name)));
+        SetError::NoSet { name, count }.hint(hint.unwrap_or_default())
+    })
 }
 
 /// Plans the change.
@@ -108,10 +179,7 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
 
 /// The sizes nearest to the wanted one that it can get: fewer vCPUs, less memory, or both.
 fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
-    let fits = |wanted: &SetRequest| {
-        let (_, tuned) = subjects.try_all(&wanted.tuning());
-        tuned.iter().all(Result::is_ok)
-    };
+    let fits = |wanted: &SetRequest| matches!(best(subjects, wanted), Ok(Ok(_)));
     let vcpus = |of: &SetRequest| {
         let most = most(u64::from(of.vcpus?), |vcpus| {
             fits(&SetRequest { vcpus: u32::try_from(vcpus).ok(), ..of.clone() })
@@ -123,8 +191,14 @@ fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
         let with = |gib| SetRequest { memory: Some(MemSize::from_gib(gib)), ..of.clone() };
         most(gib, |gib| fits(&with(gib))).map(with)
     };
+    let more = |of: &SetRequest| {
+        let [subject] = &subjects.all[..] else { return None };
+        let own = gpus::number(subject, subjects)?;
+        let fewer = (own + 1..of.gpus?).rev();
+        fewer.map(|gpus| SetRequest { gpus: Some(gpus), ..of.clone() }).find(|few| fits(few))
+    };
     let mut found: Vec<SetRequest> =
-        [vcpus(wanted), memory(wanted)].into_iter().flatten().collect();
+        [vcpus(wanted), memory(wanted), more(wanted)].into_iter().flatten().collect();
     if found.is_empty()
         && let (Some(_), Some(asked)) = (wanted.vcpus, wanted.memory)
     {

@@ -196,6 +196,12 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
     }
     let runs = summary.state.is_active();
+    let binds = |step: &Step| matches!(step, Step::BindDevice { .. });
+    if runs && entry.steps.iter().any(binds) {
+        let message = format!("domain `{name}` runs, and devices come and go only while it is off");
+        let hint = format!("`gpuvm stop {}` first", word(name));
+        return Err(classed(Class::WrongState, message, hint));
+    }
     let mut steps = entry.undo(&now, runs, &boot()?, !force);
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;

@@ -324,7 +324,7 @@ pub enum Verb {
     /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the last are copied to the last.
     #[command(after_long_help = login::CP)]
     Cp(CpArgs),
-    /// Change the vCPUs, memory and pages of a domain
+    /// Change the vCPUs, memory, pages and GPUs of a domain
     ///
     /// The domain is planned anew with what it keeps: devices, disks, NICs, UUID and name; everything else in its definition stays
     /// byte for byte. Pins, NUMA cells, queues and threads follow as far as the domain has them; those that were chosen by hand

@@ -1,6 +1,6 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
-use super::heading::{BEHAVIOUR, CPU, PLACEMENT};
+use super::heading::{BEHAVIOUR, CPU, DEVICES, PLACEMENT};
 use super::life::ChangeArgs;
 use super::wish::AllowArg;
 use crate::memsize::MemSize;
@@ -13,6 +13,7 @@ use gpuvm_ops::set::SetRequest;
 pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --vcpus 24 --diff
   gpuvm set train-a --vcpus 24 --memory 180G
+  gpuvm set train-a --gpus 8
   gpuvm set train-a --huge-pages 1G --reserve-pages
   gpuvm undo train-a";
 
@@ -53,6 +54,18 @@ pub struct SetArgs {
     /// Memory size, such as 180G
     #[arg(long, value_name = "SIZE", group = "sizes", help_heading = CPU)]
     pub memory: Option<MemSize>,
+    /// Number of GPUs
+    ///
+    /// The guest keeps those that it has, or some of them, in their places; it must be off. What comes is bound
+    /// to vfio-pci; what goes is reset and returned to its driver. Sizes that `create` derived from the GPUs are derived again.
+    #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
+    pub gpus: Option<u32>,
+    /// Accept an NVLink fabric shared with other guests
+    ///
+    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests that are not isolated
+    /// from each other.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    pub accept_shared_fabric: bool,
     /// Use huge pages
     #[arg(long, value_name = "SIZE", value_enum, group = "sizes", help_heading = CPU)]
     pub huge_pages: Option<SetPagesArg>,
@@ -84,6 +97,8 @@ impl SetArgs {
             name: self.name.clone(),
             vcpus: self.vcpus,
             memory: self.memory,
+            gpus: self.gpus,
+            accept_shared_fabric: self.accept_shared_fabric,
             huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
             allow_remote: self.allow.contains(&AllowArg::Remote),
             reserve_pages: self.reserve_pages,

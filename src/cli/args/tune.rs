@@ -320,6 +320,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         anew: false,
         vcpus: base.vcpus,
         memory: base.memory,
+        gpus: base.gpus,
         pins: or(&args.pins, base.pins),
         topology: or(&args.topology, base.topology),
         emulator: or(&args.emulator, base.emulator),

@@ -203,6 +203,20 @@ impl Buses {
         self.bridges.keys().copied().filter(move |index| is_port(index) && is_idle(index))
     }
 
+    /// Root ports below an expander bus with nothing behind them, by index.
+    pub fn free_ports_below(&self, expander: u8) -> Vec<u8> {
+        let is_free = |index: &u8| {
+            let is_port = self.bridges.get(index).is_some_and(|b| b.model == "pcie-root-port");
+            is_port && !self.used.iter().any(|(bus, _)| bus == index)
+        };
+        self.below(expander).into_iter().filter(is_free).collect()
+    }
+
+    /// Releases the slot of a device that goes.
+    pub fn release(&mut self, address: PciAddress) {
+        self.used.remove(&(address.bus, address.slot));
+    }
+
     /// Returns how many bus numbers, from 0, the root bus and the buses below it take.
     fn buses_of_root(&self) -> usize {
         let on_root = |&index: &u8| index != 0 && self.expander_above(index).is_none();

@@ -80,6 +80,32 @@ pub fn seat_edits(
     Ok(edits)
 }
 
+/// Finds the edits that give a document the functions of a placement: those that it has stay where
+/// they are, those in `gone` go, the others come (see [`Seats::beside_kept`]).
+pub fn function_edits(
+    current: &DomainXml,
+    placement: &Placement,
+    topology: &Topology,
+    port_speed_dgts: Option<u32>,
+    gone: &[Bdf],
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let mut seats = Seats::new(current, placement)?;
+    let groups = seats.groups();
+    let addresses = seats.addresses(&[])?;
+    seats.implied_controllers(false)?;
+    let seated = seats.beside_kept(&groups, gone)?;
+    let mut hostdevs = hostdevs(None, placement, topology, &seated);
+    keep_names(&seats, &mut hostdevs);
+    let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
+    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
+    edits.push(seats.controllers_edit());
+    edits.push(DomainEdit::SetHostdevs { hostdevs });
+    edits.push(DomainEdit::SetOverrides { overrides });
+    let devices = gone.to_vec();
+    edits.push(DomainEdit::Set { setting: Setting::Gone { devices } });
+    Ok(edits)
+}
+
 /// Finds the edits that leave the places of passed-through functions to libvirt.
 pub fn unseat_edits(
     current: &DomainXml,
@@ -172,8 +198,10 @@ fn keep_names(seats: &Seats<'_>, hostdevs: &mut [HostdevSeat]) {
     for seat in hostdevs {
         let bdf = seat.bdf.to_string();
         let found = seats.hostdevs().find(|h| hostdev_bdf(*h).as_ref() == Some(&bdf));
-        let is_nic = found.is_some_and(|found| found.name() == "interface");
-        seat.kept = Some(if is_nic { "interface" } else { "hostdev" });
+        seat.kept = found.map(|found| match found.name() {
+            "interface" => "interface",
+            _ => "hostdev",
+        });
         if let Some(name) = found.and_then(name) {
             seat.alias = name;
             continue;
@@ -181,7 +209,11 @@ fn keep_names(seats: &Seats<'_>, hostdevs: &mut [HostdevSeat]) {
         let base = seat.alias.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let names = (0..).map(|number| format!("{base}{number}"));
         let mut names = std::iter::once(seat.alias.clone()).chain(names);
-        seat.alias = names.find(|name| !taken.contains(name)).expect("numbers do not end");
+        // The port has a name, too; one that is free may still have that of a function that is gone.
+        let is_free = |name: &String| {
+            !taken.contains(name) && !taken.contains(&format!("{name}-port"))
+        };
+        seat.alias = names.find(is_free).expect("numbers do not end");
         taken.insert(seat.alias.clone());
     }
 }

@@ -55,8 +55,9 @@ impl<'a> Seats<'a> {
         groups: &[(Option<u32>, Vec<Bdf>)],
         stays: bool,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
-        let kept = self.kept_addresses(groups);
-        let kept = kept.or_else(|| self.kept_addresses(&by_cell(groups)).filter(|_| stays));
+        let kept = self.kept_addresses(groups, false);
+        let kept = kept.or_else(|| self.kept_addresses(&by_cell(groups), false).filter(|_| stays));
+        let kept = kept.or_else(|| self.kept_addresses(groups, true).filter(|_| stays));
         match kept {
             None => self.drop_expanders(|_, _| true),
             // Empty expander buses of cells that the guest no longer has.
@@ -115,10 +116,12 @@ impl<'a> Seats<'a> {
     }
 
     /// Returns the current guest addresses of functions; none unless all are at their planned
-    /// places.
+    /// places. `spread`: those of a group may be below several expander buses, as they are where
+    /// some came later.
     fn kept_addresses(
         &self,
         groups: &[(Option<u32>, Vec<Bdf>)],
+        spread: bool,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let planned: Vec<_> = self.hostdevs().filter(|hostdev| self.is_planned(*hostdev)).collect();
         let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
@@ -132,9 +135,9 @@ impl<'a> Seats<'a> {
                 let good = bridge.model == "pcie-expander-bus" && bridge.cell == *cell;
                 (good && port.model == "pcie-root-port").then_some(expander)
             };
-            let mut above = devices.iter().map(above);
-            let expander = above.next()??;
-            if !expanders.insert(expander) || above.any(|other| other != Some(expander)) {
+            let above = devices.iter().map(above).collect::<Option<BTreeSet<u8>>>()?;
+            let is_one = above.len() == 1 || spread;
+            if !is_one || !above.into_iter().all(|expander| expanders.insert(expander)) {
                 return None;
             }
         }
@@ -331,6 +334,90 @@ impl<'a> Seats<'a> {
         }
         self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
         Ok(seated)
+    }
+
+    /// Gives functions that come a place, and leaves the others where they are, after those that
+    /// are `gone`. Who comes gets a free port below an expander bus of its group, else one below a
+    /// new expander bus. The ports of those that are gone stay, since without them the bus numbers
+    /// behind would change; an expander bus that is left without functions goes.
+    pub fn beside_kept(
+        &mut self,
+        groups: &[(Option<u32>, Vec<Bdf>)],
+        gone: &[Bdf],
+    ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
+        let found = self.hostdev_addresses();
+        gone.iter().filter_map(|bdf| found.get(bdf)).for_each(|at| self.buses.release(*at));
+        self.drop_left(gone);
+        let mut seated = BTreeMap::new();
+        let mut wanting: Vec<(Option<u32>, Vec<Bdf>)> = Vec::new();
+        for (cell, devices) in groups {
+            let (stay, come): (Vec<Bdf>, Vec<Bdf>) =
+                devices.iter().copied().partition(|bdf| found.contains_key(bdf));
+            seated.extend(stay.iter().map(|bdf| (*bdf, found[bdf])));
+            let above = stay.iter().filter_map(|bdf| self.buses.expander_above(found[bdf].bus));
+            let above: BTreeSet<u8> = above.collect();
+            above.iter().for_each(|expander| self.move_to_cell(*expander, *cell));
+            let free = above.iter().flat_map(|expander| self.buses.free_ports_below(*expander));
+            let free: Vec<u8> = free.collect();
+            seated.extend(come.iter().copied().zip(free.iter().map(|port| PciAddress::behind(*port))));
+            let rest: Vec<Bdf> = come.into_iter().skip(free.len()).collect();
+            wanting.extend((!rest.is_empty()).then_some((*cell, rest)));
+        }
+        let sizes: Vec<_> = wanting.iter().map(|(cell, devices)| (*cell, devices.len())).collect();
+        let made = self.buses.add_expanders(&sizes)?;
+        for ((expander, ports), (_, devices)) in made.into_iter().zip(wanting) {
+            let places = ports.iter().map(|port| PciAddress::behind(port.index));
+            seated.extend(devices.into_iter().zip(places));
+            self.controllers.push(expander);
+            self.controllers.extend(ports);
+        }
+        self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
+        Ok(seated)
+    }
+
+    /// Removes expander buses that had functions which are gone, and have nothing else.
+    fn drop_left(&mut self, gone: &[Bdf]) {
+        let goes = |device: Element<'_>| {
+            let bdf = hostdev_bdf(device).and_then(|bdf| bdf.parse().ok());
+            bdf.is_some_and(|bdf: Bdf| gone.contains(&bdf))
+        };
+        let is_bridge = |device: Element<'_>| {
+            device.name() == "controller" && device.attr("type").as_deref() == Some("pci")
+        };
+        let expanders: Vec<u8> = self.buses.bridges.keys().copied().collect();
+        for index in expanders {
+            if self.buses.expander_above(index) != Some(index) {
+                continue;
+            }
+            let below = self.buses.below(index);
+            let sits = |device: Element<'_>| {
+                pci_address(device).is_some_and(|address| below.contains(&address.bus))
+            };
+            let had = self.elements().any(|device| goes(device) && sits(device));
+            let has = |device| !is_bridge(device) && !goes(device) && sits(device);
+            if had && !self.elements().any(has) {
+                for &index in below.iter().rev() {
+                    self.buses.forget(index);
+                }
+                self.dropped.extend(below);
+            }
+        }
+    }
+
+    /// Moves an expander bus to another guest cell: cells are numbered anew where nodes come or go.
+    fn move_to_cell(&mut self, expander: u8, cell: Option<u32>) {
+        let Some(bridge) = self.buses.bridges.get_mut(&expander) else { return };
+        let Some(bus_nr) = bridge.bus_nr.filter(|_| bridge.model == "pcie-expander-bus") else {
+            return;
+        };
+        if bridge.cell == cell {
+            return;
+        }
+        bridge.cell = cell;
+        let (index, model, bus_nr) = (expander, Some("pcie-expander-bus"), Some(bus_nr));
+        let (alias, address) = (None, None);
+        let kind = "pci";
+        self.controllers.push(Controller { kind, index, model, bus_nr, cell, alias, address });
     }
 
     /// Gives each root port of a passed-through function an alias derived from the function's.

@@ -9,7 +9,7 @@ use super::claims::IothreadSet;
 use super::device::{hostdev_bdf, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
-use super::guest::{Made, Reserved};
+use super::guest::{Bound, Made, Reserved};
 use super::rate::Rate;
 use super::shape;
 use crate::bdf::Bdf;
@@ -188,6 +188,11 @@ pub enum Setting {
         /// The functions.
         devices: Vec<Bdf>,
     },
+    /// Passed-through functions go.
+    Gone {
+        /// The functions.
+        devices: Vec<Bdf>,
+    },
     /// The file that the first serial port is written to as well, emptied at each start; none: it goes.
     SerialLog {
         /// The file.
@@ -197,6 +202,11 @@ pub enum Setting {
     Reserved {
         /// The pages.
         reserved: Vec<Reserved>,
+    },
+    /// The functions that our metadata says were bound, where there is any.
+    Bound {
+        /// The functions.
+        bound: Vec<Bound>,
     },
     /// What our metadata says was asked for, where there is any.
     Request {
@@ -277,6 +287,13 @@ impl Setting {
                     names.flat_map(|name| devices.iter().map(move |bdf| (name, bdf))).map(seat);
                 domain.child(Fragment::new("devices").if_there().children(seats))
             }
+            Setting::Gone { devices } => {
+                let names = ["hostdev", "interface"].into_iter();
+                let gone = |name| devices.iter().map(move |bdf| (name, bdf));
+                let gone = names.flat_map(gone);
+                let gone = gone.map(|(name, bdf)| Fragment::gone(name).key(hostdev_bdf, bdf));
+                domain.child(Fragment::new("devices").if_there().children(gone))
+            }
             Setting::SerialLog { path } => {
                 let log = match path {
                     Some(path) => Fragment::new("log").attr("file", path).attr("append", "off"),
@@ -288,6 +305,10 @@ impl Setting {
             Setting::Reserved { reserved } => {
                 let reserved = shape::reserved(reserved);
                 let guest = Fragment::new("gpuvm:guest").if_there().child(reserved);
+                domain.child(Fragment::new("metadata").if_there().child(guest))
+            }
+            Setting::Bound { bound } => {
+                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::bound(bound));
                 domain.child(Fragment::new("metadata").if_there().child(guest))
             }
             Setting::Request { request } => {

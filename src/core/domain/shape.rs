@@ -3,7 +3,7 @@
 use super::device::{disk_path, hostdev_bdf};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
-use super::guest::{CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record, Reserved};
+use super::guest::{Bound, CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record, Reserved};
 use super::pci::PciAddress;
 use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
@@ -151,6 +151,22 @@ pub(super) fn request(request: &Request) -> Fragment {
     Fragment::new("gpuvm:request").text(request)
 }
 
+/// Returns the wanted state of the functions that our metadata says were bound.
+pub(super) fn bound(bound: &[Bound]) -> Fragment {
+    let bound = bound.iter().map(|bound| {
+        let device = Fragment::new("gpuvm:device").attr("bdf", bound.bdf);
+        let device = match &bound.was.driver {
+            Some(driver) => device.attr("driver", driver),
+            None => device.want("driver", Want::Absent),
+        };
+        match &bound.was.driver_override {
+            Some(reserved) => device.attr("override", reserved),
+            None => device.want("override", Want::Absent),
+        }
+    });
+    Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty()
+}
+
 /// Returns the wanted state of the huge pages that our metadata says were reserved.
 pub(super) fn reserved(reserved: &[Reserved]) -> Fragment {
     let pages = reserved.iter().map(|pages| {
@@ -174,17 +190,6 @@ pub(super) fn metadata(
     };
     let devices = devices.iter().map(|bdf| Fragment::new("gpuvm:device").attr("bdf", bdf));
     let disks = record.made.iter().map(made);
-    let bound = record.bound.iter().map(|bound| {
-        let device = Fragment::new("gpuvm:device").attr("bdf", bound.bdf);
-        let device = match &bound.was.driver {
-            Some(driver) => device.attr("driver", driver),
-            None => device,
-        };
-        match &bound.was.driver_override {
-            Some(reserved) => device.attr("override", reserved),
-            None => device,
-        }
-    });
     let guarded = record.guarded.iter().map(|Guarded { bdf, to, was }| {
         let word = |on: bool| if on { "on" } else { "off" };
         let set = [("trust", to.trust), ("spoof", to.spoof)];
@@ -209,7 +214,7 @@ pub(super) fn metadata(
         .child(request(&record.request))
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
-        .child(Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty())
+        .child(bound(&record.bound))
         .child(reserved(&record.reserved))
         .child(guarded.drop_empty())
         .child(nccl);

@@ -43,7 +43,11 @@ fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
         let hint = format!("`virsh edit {}` changes its cells", word(&work.xml.name()));
         return Err(TuneError::item(item, format!("{why}, so its cells stay"), hint));
     }
-    let Some(&vcpus) = items.vcpus.value() else { return Ok(()) };
+    let vcpus = work.vcpus();
+    let is_other = vcpus != work.guest.claims.vcpus.value;
+    if !is_other && items.vcpus.is_kept() {
+        return Ok(());
+    }
     work.make(item, &[DomainEdit::SetVcpus { vcpus, pinned: false }])?;
     let many = work.placement.is_some_and(|placement| needs_remapping(placement.topology));
     if !many || !work.xml.is_x86() || work.xml.remaps_interrupts() {
@@ -84,9 +88,9 @@ fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Tunes the amount of memory if rounding or passed-through functions change it.
 fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
-    let item = match work.given.items.memory {
-        Item::Keep => ItemName::MemoryRounding,
-        _ => ItemName::Memory,
+    let item = match work.given.items.resizes() {
+        false => ItemName::MemoryRounding,
+        true => ItemName::Memory,
     };
     if matches!(work.given.items.memory_rounding, Item::Keep | Item::Off) {
         return Ok(());

@@ -4,9 +4,10 @@
 use super::words::has_agent;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, disks, iothreads, nics};
+use crate::bdf::Bdf;
 use crate::domain::claims::Claims;
 use crate::domain::setting::Setting;
-use crate::domain::{DomainXml, seat_edits, unseat_edits};
+use crate::domain::{DomainXml, function_edits, seat_edits, unseat_edits};
 use crate::placement::Placement;
 
 /// The property for the link speed of a root port.
@@ -47,9 +48,30 @@ fn without_cells(xml: &DomainXml, placement: &Placement) -> Placement {
     placement
 }
 
+/// Gives the guest the GPUs of its plan, with their NVSwitches; what it has stays in its place.
+fn gpus(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let Some(placement) = work.placement else { return Ok(()) };
+    let had: Vec<Bdf> = work.guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
+    let is_kept = |bdf: &Bdf| placement.devices.contains(bdf);
+    let gone: Vec<Bdf> = had.iter().copied().filter(|bdf| !is_kept(bdf)).collect();
+    let comes = placement.devices.iter().any(|bdf| !had.contains(bdf));
+    if comes && !work.xml.is_pcie() {
+        let message = "passed-through devices need a machine with PCI Express, such as q35";
+        return Err(TuneError::item(ItemName::Gpus, message, "--vcpus and --memory change it"));
+    }
+    let has = work.xml.sets_property(SPEED).then_some(FASTEST_DGTS);
+    let fastest = work.given.abilities.port_speed_dgts.or(has);
+    let placement = &without_cells(&work.xml, placement);
+    let edits = function_edits(&work.xml, placement, work.given.topology, fastest, &gone)?;
+    work.make(ItemName::Gpus, &edits)
+}
+
 /// Tunes the places of passed-through functions in the guest's PCIe tree.
 fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Pcie;
+    if !work.given.items.gpus.is_kept() {
+        return gpus(work);
+    }
     if work.guest.hostdevs.is_empty() || !work.xml.is_pcie() {
         return Ok(());
     }

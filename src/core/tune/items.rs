@@ -6,7 +6,7 @@ use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestTopology};
-use crate::request::PageSize;
+use crate::request::{GpuWish, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The action on one setting.
@@ -81,6 +81,8 @@ pub struct Items {
     pub vcpus: Item<u32>,
     /// Amount of memory; only with [`Items::anew`].
     pub memory: Item<MemSize>,
+    /// The passed-through GPUs; only with [`Items::anew`].
+    pub gpus: Item<GpuWish>,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
     /// CPU topology that the guest sees.
@@ -151,6 +153,7 @@ impl Items {
             anew: false,
             vcpus: Item::Keep,
             memory: Item::Keep,
+            gpus: Item::Keep,
             pins: Item::On,
             topology: Item::On,
             emulator: Item::On,
@@ -189,9 +192,9 @@ impl Items {
         item.is_kept() || (item.is_on() && self.unnamed.contains(&name))
     }
 
-    /// Whether the guest gets another number of vCPUs or amount of memory.
+    /// Whether the guest gets another number of vCPUs, amount of memory or other GPUs.
     pub(super) fn resizes(&self) -> bool {
-        !self.vcpus.is_kept() || !self.memory.is_kept()
+        !self.vcpus.is_kept() || !self.memory.is_kept() || !self.gpus.is_kept()
     }
 
     /// Whether some setting depends on the guest's placement.
@@ -225,6 +228,7 @@ impl Items {
 pub enum ItemName {
     Vcpus,
     Memory,
+    Gpus,
     Pins,
     Topology,
     Emulator,
@@ -262,6 +266,7 @@ impl ItemName {
         match self {
             ItemName::Vcpus => "vcpus",
             ItemName::Memory => "memory",
+            ItemName::Gpus => "gpus",
             ItemName::Pins => "pins",
             ItemName::Topology => "topology",
             ItemName::Emulator => "emulator",

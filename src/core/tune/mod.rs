@@ -11,6 +11,7 @@
 mod cpu;
 mod devices;
 mod disks;
+mod gpus;
 mod iothreads;
 pub mod items;
 mod nics;
@@ -25,6 +26,7 @@ mod wish;
 mod words;
 mod work;
 
+pub use gpus::candidates;
 pub use items::{Item, ItemName, Items};
 
 use crate::check::{Finding, check};
@@ -145,11 +147,14 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     if repaged && items.memory_rounding.is_kept() {
         items.memory_rounding = Item::On;
     }
-    let guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
+    let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = match items.need_a_place() {
         true => Some(place::place(current, &guest, &Given { items: &items, ..*given })?),
         false => None,
     };
+    if let (Some(placement), false) = (&placement, items.gpus.is_kept()) {
+        guest.take(placement);
+    }
     if repaged
         && items.cells.is_kept()
         && placement.as_ref().is_some_and(|p| place::is_same_cells(&claims, p))

@@ -14,7 +14,7 @@ use crate::placement::{
     Because, GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
 };
 use crate::request::{PageSize, PinPolicy, Profile, Request};
-use crate::topology::Topology;
+use crate::topology::{DeviceKind, Topology};
 use std::collections::BTreeSet;
 
 /// The most repetitions of planning on the previous plan's cores until the plan is stable.
@@ -35,7 +35,12 @@ pub(super) fn place(
         Some(placement) => placement,
         None => chosen(guest, &guest.request, given)?,
     };
-    let own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
+    let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
+    if !given.items.gpus.is_kept() {
+        let of_board = |bdf: &Bdf| is_of_board(*bdf, given.topology);
+        own.retain(|bdf| !of_board(bdf));
+        own.extend(placement.devices.iter().copied().filter(of_board));
+    }
     only_own(&mut placement, &own, given.topology);
     rounded(&mut placement, guest, given);
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
@@ -44,6 +49,16 @@ pub(super) fn place(
         placement.reasons.push(compromise(Topic::Pcie, TreeReason::NoPcie { machine }));
     }
     Ok(placement)
+}
+
+/// Whether a function is a GPU or an NVSwitch, or in the IOMMU group of one: they come and go
+/// together.
+fn is_of_board(bdf: Bdf, topology: &Topology) -> bool {
+    let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
+    group.iter().chain([&bdf]).any(|bdf| {
+        let kind = topology.device(*bdf).map(|device| device.kind());
+        matches!(kind, Some(DeviceKind::Gpu | DeviceKind::NvSwitch))
+    })
 }
 
 /// How many vCPUs a cell has, and its memory.
@@ -139,7 +154,8 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
             here = more;
             continue;
         }
-        if !is_as_good(&kept, &free) {
+        let is_so = kept.vcpus() == free.vcpus() && kept.memory() == free.memory();
+        if !is_as_good(&kept, &free) || (given.items.resizes() && !is_so) {
             break;
         }
         if last.as_ref().is_some_and(|last| last.vcpu_pins == kept.vcpu_pins) {

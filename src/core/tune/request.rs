@@ -4,15 +4,23 @@
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
+use crate::domain::DomainEdit;
 use crate::domain::claims::Claims;
+use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
-use crate::request::{CellWish, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::topology::DeviceKind;
 
 /// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
+    if let (Some(placement), false) = (work.placement, work.given.items.gpus.is_kept()) {
+        let (partition, devices) = (placement.partition, placement.devices.clone());
+        let record = Box::new(Record { request, ..record });
+        return work.make(ItemName::Request, &[DomainEdit::SetMetadata { record, partition, devices }]);
+    }
     if request == record.request {
         return Ok(());
     }
@@ -49,6 +57,16 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         Item::On => request.threads = None,
         Item::Off => request.threads = Some(1),
         Item::To(shape) => request.threads = Some(shape.threads),
+    }
+    if let (Some(placement), false) = (work.placement, items.gpus.is_kept()) {
+        let gpus = placement.devices.iter().copied().filter(|bdf| {
+            let device = work.given.topology.device(*bdf);
+            device.is_some_and(|device| device.kind() == DeviceKind::Gpu)
+        });
+        request.gpus = match request.gpus {
+            GpuWish::Exact(_) | GpuWish::Indexes(_) => GpuWish::Exact(gpus.collect()),
+            _ => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
+        };
     }
     if let Some(&vcpus) = items.vcpus.value() {
         request.vcpus = Some(vcpus);

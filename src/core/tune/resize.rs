@@ -49,8 +49,14 @@ pub(super) fn items(
         return Ok(items);
     }
     refuse(current, claims, &items)?;
-    if !items.memory.is_kept() || repages {
+    if !items.memory.is_kept() || !items.gpus.is_kept() || repages {
         items.memory_rounding = Item::On;
+    }
+    if !items.gpus.is_kept() {
+        // What a guest needs with its first GPU; the window of BARs follows their number.
+        (items.window, items.maxphysaddr) = (Item::On, Item::On);
+        (items.invtsc, items.balloon, items.fill) = (Item::On, Item::On, Item::On);
+        items.memory_nodes = Item::On;
     }
     items.unnamed = Items::all().unnamed;
     items.cells = Item::On;
@@ -182,6 +188,9 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
         items.net_queues = Item::On;
     }
 }
+
+#[cfg(test)]
+mod gpus;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use crate::cpuset::CpuSet;
 use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
+use crate::placement::Placement;
 use crate::request::{
     Allow, CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Profile, Request, Template,
 };
@@ -103,6 +104,17 @@ impl<'t> Guest<'t> {
         request.template = Template { is_pcie: true, remaps_interrupts: true, ..template };
         request.vcpus = Some(self.vcpus);
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
+        if let Some(gpus) = given.items.gpus.value() {
+            request.gpus = gpus.clone();
+            // Sizes that follow from the GPUs follow from the new ones, too.
+            let (vcpus, memory) = (&given.items.vcpus, &given.items.memory);
+            if own.is_some_and(|own| own.vcpus.is_none() && vcpus.is_kept()) {
+                request.vcpus = None;
+            }
+            if own.is_some_and(|own| own.memory_kib.is_none() && memory.is_kept()) {
+                request.memory_kib = None;
+            }
+        }
         request.huge_pages = self.page(given.items.huge_pages).into();
         request.rounding = given.items.memory_rounding.value().copied();
         let named = !items.unnamed.contains(&ItemName::Pins);
@@ -131,9 +143,18 @@ impl<'t> Guest<'t> {
             request.reserve.cores = 0;
         }
         let remote = (given.allow_remote || request.allow.remote) && !floats;
-        request.allow = Allow { remote, split: true };
+        // What it has it has; for other GPUs the rule of a new guest holds.
+        let split = given.items.gpus.is_kept() || own.is_some_and(|own| own.allow.split);
+        request.allow = Allow { remote, split };
         request.p2p_clique = current.sets_property(CLIQUE);
         Ok(request)
+    }
+
+    /// Takes what a plan of other GPUs has given it.
+    pub fn take(&mut self, placement: &Placement) {
+        self.hostdevs.clone_from(&placement.devices);
+        self.vcpus = placement.vcpus();
+        self.resized = Some(placement.memory());
     }
 
     /// Functions of a kind of the domain, by address.

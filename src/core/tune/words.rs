@@ -23,6 +23,10 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             (_, all) => all.to_string(),
         },
         ItemName::Memory => claims.memory.value.to_string(),
+        // Which of its functions are GPUs the document does not say.
+        ItemName::Gpus => {
+            listed(claims.passed.iter().map(|p| p.bdf.value.to_string()).collect(), ", ", "none")
+        }
         ItemName::Pins => {
             let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());
             listed(pins.collect(), ",", "not pinned")

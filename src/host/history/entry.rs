@@ -53,7 +53,7 @@ impl Entry {
         let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
         let stands = |step: &&Step| match step {
             Step::CompareDisk { .. } => copies,
-            Step::SetPages(_) | Step::Set(_) => self.boot == boot,
+            Step::SetPages(_) | Step::Set(_) | Step::BindDevice { .. } => self.boot == boot,
             _ => true,
         };
         let mut steps: Vec<Step> = back.filter(stands).filter_map(Step::reversed).collect();

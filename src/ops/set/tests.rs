@@ -2,9 +2,15 @@
 //! refused, undone, and killed at every step.
 
 use super::*;
+use crate::bdf::Bdf;
+use crate::domain::guest::VirtType;
+use crate::domain::{DomainEdit, DomainXml};
+use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::reporter::Answer;
+use crate::request::DomainName;
 use crate::session::{Confirm, Done, Session};
 use crate::stage::{Stage, UUID, kill, manner};
+use crate::taken::Taken;
 use crate::undo::{self, Undo};
 use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +43,8 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         name: "a".into(),
         vcpus: Some(vcpus),
         memory: Some(MemSize::from_gib(gib)),
+        gpus: None,
+        accept_shared_fabric: false,
         huge_pages: Item::Keep,
         allow_remote: false,
         reserve_pages: false,
@@ -124,4 +132,65 @@ fn killed_at_any_step_it_is_as_it_was_or_whole() {
         assert_eq!(stage.journals(), 0);
         assert!(run(&stage, &size(8, 8)).unwrap().made);
     }
+}
+
+/// A stage with guest `a` of this many GPUs of a DGX-2.
+fn with_gpus(gpus: u32, runs: bool) -> Stage {
+    let stage = stage(Answer::Yes, "", false);
+    let request = GuestRequest {
+        request: Request::for_gpus(gpus),
+        name: NameRequest::Exact(DomainName::new("a").unwrap()),
+        template: None,
+        virt: VirtType::Kvm,
+        networks: Vec::new(),
+        taken: Taken { assume_empty: true, ..Taken::default() },
+    };
+    let planned = resolve(&stage.world, &request, None).unwrap();
+    let mut xml = render(&request, &planned, &Extra::default()).unwrap();
+    xml.apply(&DomainEdit::SetUuid { uuid: UUID.into() }).unwrap();
+    stage.fake.put_xml(xml.text(), runs);
+    stage
+}
+
+/// This number of GPUs.
+fn gpus(count: u32) -> SetRequest {
+    SetRequest { vcpus: None, memory: None, gpus: Some(count), ..size(1, 1) }
+}
+
+/// The passed-through functions of the definition.
+fn passed(stage: &Stage) -> Vec<Bdf> {
+    DomainXml::parse(&stage.fake.definition("a")).unwrap().held(false).unwrap().devices
+}
+
+#[test]
+fn gpus_come_and_go_while_the_guest_is_off() {
+    let stage = with_gpus(1, false);
+    let (before, own) = (stage.fake.definition("a"), passed(&stage));
+    let error = run(&stage, &gpus(4)).unwrap_err();
+    let code = error.refusal().map(|refusal| refusal.code);
+    assert_eq!((code, stage.fake.definition("a")), (Some("set-shared-fabric"), before.clone()));
+    let four = SetRequest { accept_shared_fabric: true, ..gpus(4) };
+    assert!(run(&stage, &four).unwrap().made);
+    let more = passed(&stage);
+    assert!(more.len() >= 4 && own.iter().all(|bdf| more.contains(bdf)), "{own:?} {more:?}");
+    assert!(!run(&stage, &gpus(4)).unwrap().made, "it has them");
+    let wanted = Undo { name: "a".into(), force: false, edited: false };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    undo::run(&mut session, &stage.world, &wanted).unwrap().unwrap();
+    assert_eq!(stage.fake.definition("a"), before);
+    assert!(run(&stage, &gpus(0)).unwrap().made);
+    assert_eq!(passed(&stage), []);
+}
+
+#[test]
+fn gpus_of_a_running_guest_and_a_number_without_a_set_are_refused() {
+    let refusal = |stage: &Stage, count| {
+        let error = run(stage, &gpus(count)).unwrap_err();
+        error.refusal().map(|refusal| (refusal.code, refusal.hint.clone())).unwrap()
+    };
+    let runs = with_gpus(1, true);
+    assert_eq!(refusal(&runs, 2), ("set-runs", "`gpuvm stop a` first".into()));
+    let off = with_gpus(2, false);
+    assert_eq!(refusal(&off, 3), ("set-no-set", "`gpuvm set a --gpus 2`".into()));
+    assert_eq!((kept(&runs), kept(&off)), (0, 0));
 }

@@ -256,6 +256,11 @@ impl Subjects {
         &self.topology
     }
 
+    /// What all domains hold, theirs included.
+    pub fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
     /// The converted disks of a domain, by its index.
     pub fn conversions(&self, at: usize) -> &[Conversion] {
         self.conversions.get(at).and_then(|planned| planned.as_deref().ok()).unwrap_or_default()

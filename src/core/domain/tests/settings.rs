@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 26;
+pub const VARIANTS: usize = 28;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -42,6 +42,8 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::RemapInterrupts { .. } => 23,
         Setting::SerialLog { .. } => 24,
         Setting::Reserved { .. } => 25,
+        Setting::Bound { .. } => 26,
+        Setting::Gone { .. } => 27,
     }
 }
 
@@ -265,6 +267,14 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         (Setting::Unseated { devices: vec!["01:00.0".parse().unwrap()] }, ""),
         // Guests made by others get no record.
         (Setting::Reserved { reserved: Vec::new() }, ""),
+        (Setting::Bound { bound: Vec::new() }, ""),
+        (
+            Setting::Gone { devices: vec!["02:00.0".parse().unwrap()] },
+            r#"
+-    <hostdev mode='subsystem' type='pci'>
+-      <source><address domain='0' bus='0x2' slot='0' function='0'/></source>
+-    </hostdev>"#,
+        ),
         (Setting::Request { request: Box::new(Request::for_gpus(1)) }, ""),
     ]
 }

@@ -1,0 +1,148 @@
+//! Guests of every recorded host with another number of GPUs: what stays keeps its place, and the
+//! checker, `tune` and `verify` agree with what they get.
+
+use super::super::{Given, Item, Items, TuneError, Tuned, candidates, tune};
+use crate::bdf::Bdf;
+use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
+use crate::domain::{DomainXml, guest::VirtType};
+use crate::finding::Severity;
+use crate::placement::{Occupancy, plan};
+use crate::request::{GpuWish, Request};
+use crate::topology::{DeviceKind, Topology};
+use crate::versions::Versions;
+use std::collections::BTreeMap;
+
+/// A guest with these settings.
+fn made(xml: &DomainXml, topology: &Topology, items: &Items) -> Result<Tuned, TuneError> {
+    let (others, versions) = (Occupancy::default(), Versions::default());
+    let given = Given {
+        topology,
+        others: &others,
+        items,
+        allow_remote: false,
+        disks: &BTreeMap::new(),
+        abilities: Default::default(),
+        versions: &versions,
+    };
+    tune(xml, &given)
+}
+
+/// A guest of ours with this many GPUs.
+fn ours(topology: &Topology, gpus: u32) -> DomainXml {
+    let request = Request::for_gpus(gpus);
+    let place = plan(topology, &Occupancy::default(), &request).unwrap();
+    render(TEMPLATES[0].1, &guest("a", VirtType::Kvm, &request), &place, topology)
+}
+
+/// The GPUs of a definition.
+fn gpus(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
+    let mut all = xml.held(false).unwrap().devices;
+    all.retain(|bdf| topology.device(*bdf).unwrap().kind() == DeviceKind::Gpu);
+    all
+}
+
+/// The guest with another number of GPUs: the first set that has a place.
+fn with(xml: &DomainXml, topology: &Topology, count: u32) -> Option<Tuned> {
+    let own = gpus(xml, topology);
+    let sets = candidates(topology, &Occupancy::default(), &own, count);
+    sets.into_iter().find_map(|gpus| {
+        let items = Items { anew: true, gpus: Item::To(gpus), ..Items::default() };
+        match made(xml, topology, &items) {
+            Ok(tuned) => Some(tuned),
+            Err(TuneError::Plan(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    })
+}
+
+/// The guest addresses of functions, by alias and address on the host.
+fn places(xml: &DomainXml) -> BTreeMap<String, (String, String)> {
+    let devices = xml.root().child("devices").unwrap();
+    let hostdevs = devices.children("hostdev").map(|hostdev| {
+        let alias = hostdev.child("alias").unwrap().attr("name").unwrap().into_owned();
+        let source = hostdev.find("source/address").unwrap().xml().to_owned();
+        (source, (alias, hostdev.child("address").unwrap().xml().to_owned()))
+    });
+    hostdevs.collect()
+}
+
+/// Changes the number, and holds the result against what must be so of it.
+fn changed(xml: &DomainXml, topology: &Topology, count: u32, what: &str) -> Option<DomainXml> {
+    let tuned = with(xml, topology, count)?;
+    let (own, has) = (gpus(xml, topology), gpus(&tuned.after, topology));
+    assert_eq!(has.len(), count as usize, "{what}");
+    let (some, all) = if own.len() < has.len() { (&own, &has) } else { (&has, &own) };
+    assert!(some.iter().all(|gpu| all.contains(gpu)), "{what}: {own:?} {has:?}");
+    let (before, after) = (places(xml), places(&tuned.after));
+    for (source, place) in before.iter().filter(|(source, _)| after.contains_key(*source)) {
+        assert_eq!(&after[source], place, "{what}: {source} moved");
+    }
+    let errors = tuned.findings.iter().filter(|found| found.severity == Severity::Error);
+    assert_eq!(errors.count(), 0, "{what}: {:?}", tuned.findings);
+    let left = made(&tuned.after, topology, &Items::all()).unwrap();
+    assert_eq!(left.changes, [], "{what}: tune");
+    let request = tuned.after.record().unwrap().unwrap().request;
+    assert_eq!(request.gpus, GpuWish::Count(count), "{what}");
+    let subject = crate::verify::Subject {
+        definition: &tuned.after,
+        live: None,
+        process: None,
+        guest: None,
+        host: None,
+        partitions: None,
+    };
+    let found: Vec<_> = crate::verify::verify(&subject).iter().map(|found| found.rule).collect();
+    assert_eq!(found, [""; 0], "{what}: verify");
+    Some(tuned.after)
+}
+
+#[test]
+fn more_and_fewer_gpus_on_every_host() {
+    let mut seen = 0;
+    for (name, steps) in [
+        ("dgx-2", &[1, 2, 4, 8, 16, 4, 1, 0, 2][..]),
+        ("dgx-a100", &[1, 2, 4, 8, 2, 0]),
+        ("dgx-h100", &[1, 2, 4, 8, 4, 1, 0, 1]),
+        ("dgx-1", &[1, 2, 4, 2, 0, 1]),
+        ("dual-socket", &[1, 2, 1, 0, 1]),
+    ] {
+        let topology = host(name);
+        let mut xml = ours(&topology, steps[0]);
+        for &count in &steps[1..] {
+            let what = format!("{name}: {} to {count}", gpus(&xml, &topology).len());
+            let Some(after) = changed(&xml, &topology, count, &what) else {
+                println!("{what}: no place");
+                continue;
+            };
+            seen += 1;
+            xml = after;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn sizes_follow_the_gpus_where_they_did_and_stay_where_they_were_named() {
+    let topology = host("dgx-2");
+    let one = ours(&topology, 1);
+    let two = with(&one, &topology, 2).unwrap().after;
+    let fresh = ours(&topology, 2);
+    let size = |xml: &DomainXml| {
+        let claims = crate::domain::claims::Claims::read(xml);
+        (claims.vcpus.value, claims.memory.value)
+    };
+    assert_eq!(size(&two), size(&fresh));
+    let request = Request { vcpus: Some(4), ..Request::for_gpus(1) };
+    let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    let named = render(TEMPLATES[0].1, &guest("a", VirtType::Kvm, &request), &place, &topology);
+    assert_eq!(size(&with(&named, &topology, 2).unwrap().after).0, 4);
+}
+
+#[test]
+fn a_partition_that_does_not_have_them_is_none() {
+    let topology = host("dgx-h100");
+    let one = ours(&topology, 2);
+    let own = gpus(&one, &topology);
+    assert!(candidates(&topology, &Occupancy::default(), &own, 3).is_empty());
+    assert!(!candidates(&topology, &Occupancy::default(), &own, 4).is_empty());
+}

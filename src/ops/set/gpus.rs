@@ -1,0 +1,94 @@
+//! Other GPUs of a guest: which it may have, what is bound for it, and what is given back.
+
+use super::{SetError, SetRequest};
+use crate::bdf::Bdf;
+use crate::claim::{claim, give_back_some};
+use crate::domain::DomainEdit;
+use crate::domain::guest::Bound;
+use crate::domain::setting::Setting;
+use crate::error::{Coded as _, Result};
+use crate::placement::shared_fabric;
+use crate::request::GpuWish;
+use crate::shell::word;
+use crate::topology::{DeviceKind, Trust};
+use crate::tune::extra::Extra;
+use crate::tune::subject::Subject;
+use crate::tune::subjects::Subjects;
+use crate::world::World;
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::tune::together::without;
+use gpuvm_core::tune::{Item, Tuned, candidates};
+
+/// The GPUs that a definition passes through.
+fn gpus_of(xml: &DomainXml, subjects: &Subjects) -> Result<Vec<Bdf>> {
+    let mut gpus = xml.held(false)?.devices;
+    let kind = |bdf: &Bdf| subjects.topology().device(*bdf).map(|device| device.kind());
+    gpus.retain(|bdf| kind(bdf) == Some(DeviceKind::Gpu));
+    Ok(gpus)
+}
+
+/// How many GPUs it has; none: its definition cannot be read.
+pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
+    u32::try_from(gpus_of(&subject.xml, subjects).ok()?.len()).ok()
+}
+
+/// The sets of GPUs of which the guest gets one, the nearest first; one that stays as it is where
+/// it has that number already.
+pub(super) fn choices(
+    subject: &Subject,
+    subjects: &Subjects,
+    wanted: &SetRequest,
+) -> Result<Vec<Item<GpuWish>>> {
+    let Some(count) = wanted.gpus else { return Ok(vec![Item::Keep]) };
+    let own = gpus_of(&subject.xml, subjects)?;
+    if own.len() == count as usize {
+        return Ok(vec![Item::Keep]);
+    }
+    let others = without(subjects.occupancy(), &subject.name);
+    let sets = candidates(subjects.topology(), &others, &own, count);
+    Ok(sets.into_iter().map(Item::To).collect())
+}
+
+/// Refuses other GPUs while the guest runs, and those by which others reach its NVLinks; binds
+/// what it gets, and gives back what it loses.
+pub(super) fn settle(
+    subject: &Subject,
+    tuned: &mut Tuned,
+    extra: &mut Extra,
+    (subjects, wanted): (&Subjects, &SetRequest),
+    world: &World,
+) -> Result<()> {
+    let (had, has) = (subject.xml.held(false)?.devices, tuned.after.held(false)?.devices);
+    let less = |all: &[Bdf], some: &[Bdf]| -> Vec<Bdf> {
+        all.iter().copied().filter(|bdf| !some.contains(bdf)).collect()
+    };
+    let (comes, gone) = (less(&has, &had), less(&had, &has));
+    if comes.is_empty() && gone.is_empty() {
+        return Ok(());
+    }
+    let name = subject.name.clone();
+    if subject.running {
+        let hint = format!("`gpuvm stop {}` first", word(&name));
+        return Err(SetError::Runs { name }.hint(hint));
+    }
+    let said = subjects.topology().machine().trust;
+    let shared = tuned.placement.as_ref().and_then(|placement| placement.shared_fabric());
+    // What was accepted for the GPUs that it has holds for others, too.
+    let others = without(subjects.occupancy(), &subject.name);
+    let was_shared = shared_fabric(subjects.topology(), &others, &had).is_some();
+    let is_accepted = wanted.accept_shared_fabric || was_shared;
+    if let Some(why) = shared.filter(|_| Trust::refuses(said, is_accepted)) {
+        return Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
+    }
+    let claimed = claim(&name, &comes, subjects.topology(), subjects.occupancy(), world)?;
+    let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
+    if is_ours {
+        let mut bound: Vec<Bound> = subject.xml.bound()?;
+        bound.retain(|bound| !gone.contains(&bound.bdf));
+        bound.extend(claimed.bound.iter().cloned());
+        tuned.after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
+    }
+    extra.first.extend(claimed.steps);
+    extra.last.extend(give_back_some(&subject.xml, &gone, world)?);
+    Ok(())
+}

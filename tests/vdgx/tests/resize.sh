@@ -1,0 +1,50 @@
+#!/bin/bash
+# A guest that is off gets a GPU more, which is bound and seen in it, and gives one back, which is with its driver again; undo
+# takes each back.
+. /usr/lib/vdgx/env
+start_libvirt || exit 1
+dev=/sys/bus/pci/devices
+mapfile -t g < <(bdfs 0302 10de)
+# is BDF: its driver and override.
+is() { echo "$(driver_of "$1") $(<"$dev/$1/driver_override")"; }
+# has_gpus: those of the definition, in order.
+has_gpus() { gpuvm show a --json | jq -r '[.. | .bdf? // empty] | unique | map(select(. as $b | $ARGS.positional | index($b))) | join(" ")' --args "${g[@]}"; }
+/share/vdgx/state >/tmp/before
+cat >/tmp/l2.xml <<'X'
+<domain type='qemu'><name>l2</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>/var/lib/libvirt/images/l2-probe</kernel>
+<cmdline>hold</cmdline></os><features><acpi/></features>
+<cpu mode='custom' match='exact' check='none'><model>qemu64</model></cpu><on_poweroff>destroy</on_poweroff>
+<devices><controller type='usb' index='0' model='none'/><memballoon model='none'/><serial type='file'><source path='/tmp/a.log'/></serial></devices></domain>
+X
+phase "create" gpuvm create --gpus 1 --name a --template /tmp/l2.xml --virt-type qemu --vcpus 1 --memory 64M \
+  --pins none --disk-dir /tmp --os-size 1M --no-wait || fail "create"
+gpuvm set a --gpus 2 --accept-shared-fabric --yes >/tmp/out 2>&1; equal "not while it runs" 1 $?
+has "it says what to do" /tmp/out "gpuvm stop a"
+check "stop" gpuvm stop a --force
+first=$(has_gpus)
+/share/vdgx/state >/tmp/one
+check "a GPU more" gpuvm set a --gpus 2 --accept-shared-fabric --yes
+mapfile -t both < <(has_gpus | tr ' ' '\n')
+equal "it has two" 2 ${#both[@]}
+has "its own is one of them" <(printf '%s\n' "${both[@]}") "$first"
+for bdf in "${both[@]}"; do equal "$bdf is the guest's" vfio-pci "$(driver_of "$bdf")"; done
+: >/tmp/a.log
+phase "start" gpuvm start a || fail "start"
+check "the guest sees both" wait_for 240 bash -c "[[ \$(grep -a -c 10de:1db8 /tmp/a.log) -ge 2 ]]"
+check "verify finds nothing of its plan" bash -c "! gpuvm verify a --json | grep -q '\"plan-'"
+check "stop again" gpuvm stop a --force
+check "one less" gpuvm set a --gpus 1 --yes
+left=$(has_gpus)
+for bdf in "${both[@]}"; do
+  [[ $bdf == "$left" ]] || equal "$bdf is with its driver again" "- (null)" "$(is "$bdf")"
+done
+check "undo" gpuvm undo a --yes
+equal "it has both again" "${both[*]}" "$(has_gpus)"
+for bdf in "${both[@]}"; do equal "$bdf is the guest's again" vfio-pci "$(driver_of "$bdf")"; done
+check "undo of the first" gpuvm undo a --yes
+check "all is as with one" diff /tmp/one <(/share/vdgx/state)
+phase "delete" gpuvm delete a --yes || fail "delete"
+check "all is as before" diff /tmp/before <(/share/vdgx/state)
+
+finish
