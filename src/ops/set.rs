@@ -50,6 +50,9 @@ impl Coded for SetError {}
 /// Memory that every host has for a guest, in GiB, also in large pages.
 const LITTLE_GIB: u64 = 8;
 
+/// The most GPUs of a board.
+const MOST_GPUS: u32 = 16;
+
 /// Another size of a guest; what is not named stays.
 #[derive(Debug, Clone)]
 pub struct SetRequest {
@@ -141,12 +144,16 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
     }
     found.ok_or_else(|| {
         let (name, count) = (subject.name.clone(), wanted.gpus.unwrap_or_default());
-        let near = most(u64::from(count), |count| {
-            let count = u32::try_from(count).ok();
-            let wanted = SetRequest { gpus: count, ..wanted.clone() };
-            gpus::choices(subject, subjects, &wanted).is_ok_and(|sets| !sets.is_empty())
-        });
-        let hint = near.map(|near| format!("`gpuvm set {} --gpus {near}`", word(&name)));
+        let own = gpus::number(subject, subjects);
+        let fits = |number: &u32| {
+            let other = SetRequest { gpus: Some(*number), ..wanted.clone() };
+            let sets = gpus::choices(subject, subjects, &other).unwrap_or_default();
+            Some(*number) != own && !sets.is_empty() && matches!(best(subjects, &other), Ok(Ok(_)))
+        };
+        let from = count.min(MOST_GPUS);
+        let beside = (0..=MOST_GPUS).flat_map(|by| [from.checked_add(by), from.checked_sub(by)]);
+        let near = beside.flatten().find(fits);
+        let hint = near.map(|number| format!("`gpuvm set {} --gpus {number}`", word(&name)));
         SetError::NoSet { name, count }.hint(hint.unwrap_or_default())
     })
 }

@@ -359,7 +359,9 @@ impl<'a> Seats<'a> {
             above.iter().for_each(|expander| self.move_to_cell(*expander, *cell));
             let free = above.iter().flat_map(|expander| self.buses.free_ports_below(*expander));
             let free: Vec<u8> = free.collect();
-            seated.extend(come.iter().copied().zip(free.iter().map(|port| PciAddress::behind(*port))));
+            seated.extend(
+                come.iter().copied().zip(free.iter().map(|port| PciAddress::behind(*port))),
+            );
             let rest: Vec<Bdf> = come.into_iter().skip(free.len()).collect();
             wanting.extend((!rest.is_empty()).then_some((*cell, rest)));
         }

@@ -47,7 +47,8 @@ fn partitions(topology: &Topology, own: &[Bdf], count: usize) -> Vec<Vec<Bdf>> {
 fn fewer(topology: &Topology, own: &[Bdf], count: usize) -> Vec<Vec<Bdf>> {
     let mut sets: Vec<(Vec<Proximity>, Vec<Bdf>)> = Vec::new();
     for &first in own {
-        let mut near: Vec<_> = own.iter().map(|&gpu| (topology.proximity(first, gpu), gpu)).collect();
+        let mut near: Vec<_> =
+            own.iter().map(|&gpu| (topology.proximity(first, gpu), gpu)).collect();
         near.sort();
         near.truncate(count);
         let far = near.iter().rev().map(|(far, _)| *far).collect();

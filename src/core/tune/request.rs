@@ -19,7 +19,8 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     if let (Some(placement), false) = (work.placement, work.given.items.gpus.is_kept()) {
         let (partition, devices) = (placement.partition, placement.devices.clone());
         let record = Box::new(Record { request, ..record });
-        return work.make(ItemName::Request, &[DomainEdit::SetMetadata { record, partition, devices }]);
+        return work
+            .make(ItemName::Request, &[DomainEdit::SetMetadata { record, partition, devices }]);
     }
     if request == record.request {
         return Ok(());

@@ -199,6 +199,20 @@ mod tests {
     use super::*;
     use crate::memsize::MemSize;
     use crate::request::{HugePages, Request};
+    use crate::verify::{Subject, verify};
+
+    /// The rules by which a guest differs from its request.
+    pub(super) fn not_as_asked(xml: &DomainXml) -> Vec<&'static str> {
+        let subject = Subject {
+            definition: xml,
+            live: None,
+            process: None,
+            guest: None,
+            host: None,
+            partitions: None,
+        };
+        verify(&subject).iter().map(|finding| finding.rule).collect()
+    }
 
     /// These sizes.
     fn sizes(vcpus: Option<u32>, gib: Option<u64>) -> Items {
@@ -277,6 +291,7 @@ mod tests {
         let request = after.after.record().unwrap().unwrap().request;
         assert_eq!((request.vcpus, request.memory_kib), (Some(6), Some(MemSize::from_gib(8))));
         assert_eq!(request.pins, PinPolicy::None, "it floats");
+        assert_eq!(not_as_asked(&after.after), [""; 0]);
     }
 
     #[test]

@@ -191,6 +191,6 @@ fn gpus_of_a_running_guest_and_a_number_without_a_set_are_refused() {
     let runs = with_gpus(1, true);
     assert_eq!(refusal(&runs, 2), ("set-runs", "`gpuvm stop a` first".into()));
     let off = with_gpus(2, false);
-    assert_eq!(refusal(&off, 3), ("set-no-set", "`gpuvm set a --gpus 2`".into()));
+    assert_eq!(refusal(&off, 3), ("set-no-set", "`gpuvm set a --gpus 4`".into()));
     assert_eq!((kept(&runs), kept(&off)), (0, 0));
 }
