@@ -95,7 +95,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 82] = [
+static KNOWN: [Known; 81] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
