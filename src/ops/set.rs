@@ -144,11 +144,13 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
     }
     found.ok_or_else(|| {
         let (name, count) = (subject.name.clone(), wanted.gpus.unwrap_or_default());
-        let own = gpus::number(subject, subjects);
+        let own = gpus::number(subject, subjects).unwrap_or_default();
         let fits = |number: &u32| {
             let other = SetRequest { gpus: Some(*number), ..wanted.clone() };
             let sets = gpus::choices(subject, subjects, &other).unwrap_or_default();
-            Some(*number) != own && !sets.is_empty() && matches!(best(subjects, &other), Ok(Ok(_)))
+            // Who asks for more is not offered fewer than there are.
+            let is_meant = *number != own && (*number > own) == (count > own);
+            is_meant && !sets.is_empty() && matches!(best(subjects, &other), Ok(Ok(_)))
         };
         let from = count.min(MOST_GPUS);
         let beside = (0..=MOST_GPUS).flat_map(|by| [from.checked_add(by), from.checked_sub(by)]);
