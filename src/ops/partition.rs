@@ -149,21 +149,40 @@ pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
 /// running guest is deactivated, its GPUs are reset, and the partition that its definition needs is
 /// activated. Refused before the stop if the start would be.
 pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Result<Vec<Step>> {
+    let (mut steps, next) = between(world, (live, defined), true)?;
+    steps.extend(next.map(Step::ActivatePartition));
+    Ok(steps)
+}
+
+/// The steps for a guest that is off and gets other functions: a partition that is still active for
+/// it is deactivated, and its GPUs are reset. Its start activates the next one; refused if that
+/// would be.
+pub fn to_change(world: &World, before: &DomainXml, after: &DomainXml) -> Result<Vec<Step>> {
+    Ok(between(world, (before, after), false)?.0)
+}
+
+/// The steps that end what a guest has with its functions before, and the partition that it needs
+/// with those after; `ran`: it runs until then.
+fn between(
+    world: &World,
+    (before, after): (&DomainXml, &DomainXml),
+    ran: bool,
+) -> Result<(Vec<Step>, Option<PartitionStep>)> {
     if world.is_test() || !world.has_guests_here()? {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
-    let (before, after) = (live.held(true)?.devices, defined.held(false)?.devices);
-    let (name, uuid) = (defined.name(), defined.uuid());
+    let (name, uuid) = (after.name(), after.uuid());
+    let (before, after) = (before.held(true)?.devices, after.held(false)?.devices);
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
     if after.is_empty() && !may_have(world, guest) {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let topology = world.topology()?;
-    let down = once_off(world, &topology, guest, true)?;
-    let mut steps = with_resets(&down, (guest, true), &topology, world)?;
-    let Some(desk) = shared(world, &topology)? else { return Ok(steps) };
+    let down = once_off(world, &topology, guest, ran)?;
+    let steps = with_resets(&down, (guest, ran), &topology, world)?;
+    let Some(desk) = shared(world, &topology)? else { return Ok((steps, None)) };
     let guest = Guest { devices: &after, ..guest };
-    let Some(wanted) = needed(&topology, guest)? else { return Ok(steps) };
+    let Some(wanted) = needed(&topology, guest)? else { return Ok((steps, None)) };
     refuse_versions(desk.versions.as_ref())?;
     let mut listed = listed(&*desk.manager, &wanted, &topology, guest)?;
     let step = activation(&wanted, &listed, guest)?;
@@ -173,10 +192,9 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
     let mut others = running(world, &topology)?;
     others.retain(|one| Some(one.domain.uuid.as_str()) != guest.uuid);
     match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
-        Decision::Refused(refusal) => return Err(FabricError::from(refusal).told()),
-        Decision::Activate | Decision::AlreadySo => steps.push(Step::ActivatePartition(step)),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
+        Decision::Activate | Decision::AlreadySo => Ok((steps, Some(step))),
     }
-    Ok(steps)
 }
 
 /// The partitions to deactivate once a guest is off: those active for it. If Fabric Manager does

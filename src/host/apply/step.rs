@@ -473,6 +473,8 @@ impl Step {
             Step::ActivatePartition(step) => {
                 return Some(Step::DeactivatePartition(step.clone()));
             }
+            // Its guest is off, and its next start activates what it needs then.
+            Step::DeactivatePartition(step) if step.may_wait => return None,
             Step::DeactivatePartition(step) => {
                 return Some(Step::ActivatePartition(step.clone()));
             }

@@ -11,12 +11,14 @@ use crate::placement::Topic;
 use crate::plan::plan;
 use crate::reporter::Answer;
 use crate::request::Request;
+use crate::set::{SetRequest, set};
 use crate::stage::Stage;
 use crate::taken::Taken;
 use crate::topology::{Partition, PartitionId, Trust};
 use crate::world::Settings;
 use gpuvm_core::fabric::{Code, FabricVersions, ListedGpu, Pauses};
 use gpuvm_core::topology::file::from_json;
+use gpuvm_core::tune::Item;
 use gpuvm_host::fabric::{ManagerRefusal, Stop};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -436,6 +438,61 @@ fn a_restart_takes_what_the_stop_gives_back_and_refuses_what_others_have() {
     let after = place.domain("a", OWN, &[2, 4]);
     let error = to_restart(&place.stage.world, &before, &after).unwrap_err();
     assert!(error.to_string().contains("partition 4 is held by domain `b`"), "{error}");
+}
+
+#[test]
+fn other_gpus_of_a_guest_that_is_off_end_what_is_active_for_it() {
+    let place = Place::new(None);
+    let with = |modules: &[u32]| place.domain("a", OWN, modules);
+    let world = &place.stage.world;
+    assert_eq!(to_change(world, &with(&[1, 3]), &with(&[1])).unwrap(), [], "nothing is active");
+    // It is active still: Fabric Manager did not answer when the guest stopped.
+    place.has(3, OWN);
+    let steps = to_change(world, &with(&[1, 3]), &with(&[1])).unwrap();
+    assert_eq!(shown(&steps)[0], "deactivate NVLink partition 3 (modules 1, 3)");
+    let resets = steps.iter().filter(|step| matches!(step, Step::ResetDevice { .. })).count();
+    assert_eq!(resets, steps.len() - 1, "its start activates the next one: {steps:?}");
+    assert_eq!(resets, 2);
+    let down = steps[0].clone();
+    assert!(
+        down.reversed().is_none(),
+        "undo of the change activates nothing for a guest that is off"
+    );
+    assert_eq!(place.after(&steps), (vec![], vec![]));
+    assert_eq!(
+        place.start(&[1]).unwrap().unwrap().to_string(),
+        "activate NVLink partition 7 (module 1)"
+    );
+    // What its start would refuse is refused before anything is bound for it.
+    place.fm.active.borrow_mut().insert(4);
+    place.stage.fake.put_xml(place.domain("b", OTHER, &[2, 4]).text(), true);
+    let error = to_change(world, &with(&[1]), &with(&[1, 2, 3, 4, 5, 6, 7, 8])).unwrap_err();
+    assert!(error.to_string().contains('b'), "{error}");
+    assert_eq!(to_change(world, &with(&[1]), &with(&[])).unwrap(), [], "none needs none");
+}
+
+#[test]
+fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
+    let place = Place::new(None);
+    let world = &place.stage.world;
+    place.stage.fake.put_xml(place.domain("a", OWN, &[1, 3]).text(), false);
+    place.has(3, OWN);
+    let wanted = SetRequest {
+        name: "a".into(),
+        vcpus: None,
+        memory: None,
+        gpus: Some(1),
+        accept_shared_fabric: true,
+        huge_pages: Item::Keep,
+        allow_remote: false,
+        reserve_pages: false,
+    };
+    let change = set(world, &wanted).unwrap();
+    let steps = shown(&change.steps());
+    let at = |text: &str| steps.iter().position(|step| step.starts_with(text));
+    let (down, define) = (at("deactivate NVLink partition 3 "), at("change the definition "));
+    assert!(down.is_some() && down < define, "{steps:?}");
+    assert_eq!(at("activate "), None, "{steps:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::domain::DomainEdit;
 use crate::domain::guest::Bound;
 use crate::domain::setting::Setting;
 use crate::error::{Coded as _, Result};
+use crate::partition;
 use crate::placement::shared_fabric;
 use crate::request::GpuWish;
 use crate::shell::word;
@@ -80,6 +81,8 @@ pub(super) fn settle(
     if let Some(why) = shared.filter(|_| Trust::refuses(said, is_accepted)) {
         return Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
     }
+    // What is still active for it ends before anything is bound for it.
+    let ended = partition::to_change(world, &subject.xml, &tuned.after)?;
     let claimed = claim(&name, &comes, subjects.topology(), subjects.occupancy(), world)?;
     let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
     if is_ours {
@@ -88,6 +91,7 @@ pub(super) fn settle(
         bound.extend(claimed.bound.iter().cloned());
         tuned.after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
     }
+    extra.first.splice(0..0, ended);
     extra.first.extend(claimed.steps);
     extra.last.extend(give_back_some(&subject.xml, &gone, world)?);
     Ok(())

@@ -112,26 +112,36 @@ fn what_does_not_fit_is_refused_with_the_nearest_that_does() {
     assert_eq!(stage.journals(), 0);
 }
 
-#[test]
-fn killed_at_any_step_it_is_as_it_was_or_whole() {
+/// Kills it at each call of the hypervisor in turn, until it comes to its end.
+fn killed(stage: impl Fn() -> Stage, wanted: &SetRequest) {
     for at in 0.. {
-        let stage = stage(Answer::Yes, PINS, false);
+        let stage = stage();
+        let before = stage.fake.definition("a");
         *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
             if number == at {
                 kill();
             }
         }));
-        let ended = catch_unwind(AssertUnwindSafe(|| run(&stage, &size(8, 8)).map(|_| ())));
-        if ended.is_ok() {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&stage, wanted).map(|_| ())));
+        if let Ok(ended) = ended {
+            ended.unwrap();
             assert!(at > 0, "it was never killed");
             return;
         }
         *stage.fake.at.borrow_mut() = None;
         stage.recover();
-        assert_eq!(stage.fake.definition("a"), floating(PINS), "call {at}");
+        assert_eq!(stage.fake.definition("a"), before, "call {at}");
         assert_eq!(stage.journals(), 0);
-        assert!(run(&stage, &size(8, 8)).unwrap().made);
+        assert!(run(&stage, wanted).unwrap().made);
     }
+}
+
+#[test]
+fn killed_at_any_step_it_is_as_it_was_or_whole() {
+    killed(|| stage(Answer::Yes, PINS, false), &size(8, 8));
+    let more = SetRequest { accept_shared_fabric: true, ..gpus(4) };
+    killed(|| with_gpus(1, false), &more);
+    killed(|| with_gpus(2, false), &gpus(0));
 }
 
 /// A stage with guest `a` of this many GPUs of a DGX-2.
@@ -144,6 +154,7 @@ fn with_gpus(gpus: u32, runs: bool) -> Stage {
         virt: VirtType::Kvm,
         networks: Vec::new(),
         taken: Taken { assume_empty: true, ..Taken::default() },
+        place: None,
     };
     let planned = resolve(&stage.world, &request, None).unwrap();
     let mut xml = render(&request, &planned, &Extra::default()).unwrap();

@@ -56,6 +56,22 @@ gpuvm fabric show >/tmp/out 2>&1; equal "fabric show ends with" 3 $?
 fm; asked >/dev/null
 quietly gpuvm start a
 equal "it is active for this guest still" "" "$(asked)"
+# One GPU less while it is off: what is active still ends with that, and its start activates the partition of what it has.
+fm "address elsewhere"
+quietly gpuvm stop a --force
+fm; asked >/dev/null
+phase "set a" quietly gpuvm set a --gpus 1 --accept-shared-fabric --yes || said
+equal "set asks for" "Deactivate $id" "$(asked)"
+is "set" ""
+quietly gpuvm start a
+one=$(active)
+check "the start activates another" test -n "$one" -a "$one" != "$id"
+equal "start after set asks for" "Activate $one" "$(asked)"
+quietly gpuvm stop a --force
+quietly gpuvm undo a --yes
+quietly gpuvm start a
+is "undo of set" "$id"
+asked >/dev/null
 quietly gpuvm delete a --yes
 equal "delete asks for" "Deactivate $id" "$(asked)"
 is "delete" ""

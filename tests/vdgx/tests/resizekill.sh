@@ -1,0 +1,41 @@
+#!/bin/bash
+# `gpuvm set --gpus` killed at each record of its journal, from FEW GPUs to one more and back: after `recover` the guest has the
+# one number or the other, and everything is as with that: drivers, overrides, definition and journals.
+# `resizekill.sh FEW`: 1 on a host whose GPUs libvirt binds, 0 on one whose GPUs gpuvm binds.
+. /usr/lib/vdgx/halts
+few=${1:-1} more=$((${1:-1} + 1))
+start_libvirt || exit 1
+/share/vdgx/state >/tmp/before
+# has: how many functions its definition passes through.
+has_gpus() { virsh -q dumpxml --inactive a | grep -c '<hostdev mode'; }
+made a --gpus "$few"
+phase "create" quietly "${how[@]}" --no-start || { said; finish; }
+/share/vdgx/state >"/tmp/with.$few"
+quietly gpuvm set a --gpus "$more" --accept-shared-fabric --yes || { said; finish; }
+equal "it has one more" "$more" "$(has_gpus)"
+/share/vdgx/state >"/tmp/with.$more"
+quietly gpuvm undo a --yes
+check "undo" diff "/tmp/with.$few" <(/share/vdgx/state)
+# each FROM TO: killed at each record on the way.
+each() {
+  local n now
+  for ((n = 1; n < 60; n++)); do
+    if ! killed $n gpuvm set a --gpus "$2" --accept-shared-fabric --yes; then
+      equal "$1 to $2: $((n - 1)) records, it ends with" 0 "$status"
+      check "$1 to $2: more than three records" test "$n" -gt 4
+      check "$1 to $2: all is as with $2" diff "/tmp/with.$2" <(/share/vdgx/state)
+      return
+    fi
+    quietly gpuvm recover --yes || said
+    no_journal "$1 to $2, $record"
+    now=$(has_gpus)
+    check "$1 to $2, $record: all is as with $now" diff "/tmp/with.$now" <(/share/vdgx/state)
+    [[ $now == "$1" ]] || quietly gpuvm set a --gpus "$1" --accept-shared-fabric --yes || return
+  done
+  fail "$1 to $2: never comes to its end"
+}
+each "$few" "$more"
+each "$more" "$few"
+phase "delete" quietly gpuvm delete a --yes
+check "all is as before" diff /tmp/before <(/share/vdgx/state)
+finish
