@@ -6,31 +6,33 @@
 few=${1:-1} more=$((${1:-1} + 1))
 start_libvirt || exit 1
 /share/vdgx/state >/tmp/before
-# has: how many functions its definition passes through.
+# now: the state but for the history, which has an entry more for each change that ended.
+now() { /share/vdgx/state | grep -v /var/lib/gpuvm/history/; }
+# has_gpus: how many functions its definition passes through.
 has_gpus() { virsh -q dumpxml --inactive a | grep -c '<hostdev mode'; }
 made a --gpus "$few"
 phase "create" quietly "${how[@]}" --no-start || { said; finish; }
-/share/vdgx/state >"/tmp/with.$few"
+now >"/tmp/with.$few"
 quietly gpuvm set a --gpus "$more" --accept-shared-fabric --yes || { said; finish; }
 equal "it has one more" "$more" "$(has_gpus)"
-/share/vdgx/state >"/tmp/with.$more"
+now >"/tmp/with.$more"
 quietly gpuvm undo a --yes
-check "undo" diff "/tmp/with.$few" <(/share/vdgx/state)
+check "undo" diff "/tmp/with.$few" <(now)
 # each FROM TO: killed at each record on the way.
 each() {
-  local n now
+  local n found
   for ((n = 1; n < 60; n++)); do
     if ! killed $n gpuvm set a --gpus "$2" --accept-shared-fabric --yes; then
       equal "$1 to $2: $((n - 1)) records, it ends with" 0 "$status"
       check "$1 to $2: more than three records" test "$n" -gt 4
-      check "$1 to $2: all is as with $2" diff "/tmp/with.$2" <(/share/vdgx/state)
+      check "$1 to $2: all is as with $2" diff "/tmp/with.$2" <(now)
       return
     fi
     quietly gpuvm recover --yes || said
     no_journal "$1 to $2, $record"
-    now=$(has_gpus)
-    check "$1 to $2, $record: all is as with $now" diff "/tmp/with.$now" <(/share/vdgx/state)
-    [[ $now == "$1" ]] || quietly gpuvm set a --gpus "$1" --accept-shared-fabric --yes || return
+    found=$(has_gpus)
+    check "$1 to $2, $record: all is as with $found" diff "/tmp/with.$found" <(now)
+    [[ $found == "$1" ]] || quietly gpuvm set a --gpus "$1" --accept-shared-fabric --yes || return
   done
   fail "$1 to $2: never comes to its end"
 }
