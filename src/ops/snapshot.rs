@@ -1,7 +1,7 @@
 //! `snapshot`: the content of a guest's disks at a time, kept in their own images by libvirt. Only of guests that are off, whose
 //! disks are all of qcow2: nothing that a snapshot does not have is left out silently.
 
-use crate::apply::Step;
+use crate::apply::{MadeSnapshot, Step};
 use crate::change::Change;
 use crate::domain::disk_change::path_of;
 use crate::domain::{DomainXml, Element};
@@ -307,6 +307,16 @@ impl Subject {
         let hint = format!("`virsh snapshot-dumpxml {} {}` shows it", word(&name), word(&snapshot));
         Err(SnapshotError::Foreign { name, snapshot, why }.hint(hint))
     }
+
+    /// A snapshot as a step names it.
+    fn made(&self, snapshot: &Snapshot) -> MadeSnapshot {
+        MadeSnapshot {
+            name: self.row.name.clone(),
+            uuid: self.row.uuid.clone(),
+            snapshot: snapshot.name.clone(),
+            made_s: snapshot.made_s,
+        }
+    }
 }
 
 /// Whether a guest can write a disk.
@@ -375,13 +385,8 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     });
     let lost: Vec<String> = lost.collect();
     let what = format!("reverting domain `{}` to snapshot `{}`", wanted.name, snapshot.name);
-    let step = Step::RevertSnapshot {
-        name: wanted.name.clone(),
-        uuid: subject.row.uuid.clone(),
-        snapshot: snapshot.name.clone(),
-        made_s: snapshot.made_s,
-        xml: subject.xml.text().to_owned(),
-    };
+    let xml = subject.xml.text().to_owned();
+    let step = Step::RevertSnapshot { of: subject.made(snapshot), xml };
     let all = change("snapshot revert", wanted, step, (SnapshotDeed::Reverted, &now));
     let question = Some(Question::Agree { lines: None, question: "revert it?", what });
     Ok(Change { warnings: lost, question, ..all })
@@ -393,12 +398,7 @@ pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let subject = Subject::read(hypervisor, &wanted.name)?;
     let snapshot = subject.snapshot(wanted)?;
     let what = format!("deleting snapshot `{}` of domain `{}`", snapshot.name, wanted.name);
-    let step = Step::DeleteSnapshot {
-        name: wanted.name.clone(),
-        uuid: subject.row.uuid.clone(),
-        snapshot: snapshot.name.clone(),
-        made_s: snapshot.made_s,
-    };
+    let step = Step::DeleteSnapshot(subject.made(snapshot));
     let disks = &snapshot.disks;
     let all = change("snapshot delete", wanted, step, (SnapshotDeed::Deleted, disks));
     let question = Some(Question::Agree { lines: None, question: "delete it?", what });

@@ -6,7 +6,7 @@ use crate::measure::{Verdict, median};
 use crate::support::daemon::namespaces;
 use crate::support::{project, run};
 use gpuvm::apply::partition::{PartitionGpu, PartitionStep};
-use gpuvm::apply::{Journal, Observer, Step, apply};
+use gpuvm::apply::{Journal, Quiet, Step, apply};
 use gpuvm::hypervisor::none::NoHypervisor;
 use gpuvm_host::fabric::Manager;
 use gpuvm_host::fabric::config::Address;
@@ -69,17 +69,6 @@ fn prepare(dir: &Path) -> std::io::Result<()> {
         std::fs::write(gpu.join("reset"), "")?;
     }
     std::fs::write(dir.join("fake"), settings)
-}
-
-/// Nobody watches the steps.
-struct Quiet;
-
-impl Observer for Quiet {
-    fn doing(&mut self, _: &Step) {}
-    fn undoing(&mut self, _: &Step) {}
-    fn interrupted(&mut self) -> Option<String> {
-        None
-    }
 }
 
 /// The measured process: prints the times of rounds with and without the partition, in ms.

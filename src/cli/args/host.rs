@@ -223,12 +223,12 @@ pub struct HostFilesArgs {
     pub lock: LockArgs,
 }
 
-/// Whether something is done.
+/// Whether something is so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnOff {
-    /// It is
+    /// Yes
     On,
-    /// It is not
+    /// No
     Off,
 }
 

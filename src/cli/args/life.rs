@@ -1,8 +1,9 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
 use super::heading::{BEHAVIOUR, CPU};
+use super::host::OnOff;
 use crate::request::DomainName;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 /// Examples of `ip`.
 pub const IP: &str = "Examples:
@@ -122,22 +123,6 @@ pub struct RenameArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
-}
-
-/// Whether a guest starts with the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnOff {
-    /// It does.
-    On,
-    /// It does not.
-    Off,
-}
-
-impl OnOff {
-    /// Whether it does.
-    pub fn is_on(self) -> bool {
-        self == OnOff::On
-    }
 }
 
 /// Arguments of `autostart`.

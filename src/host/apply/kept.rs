@@ -3,13 +3,12 @@
 
 use super::bind::BindError;
 use super::file::set_private_file;
+use super::state::record_of;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
 use crate::identity::{FileId, Identity};
 use crate::input;
-use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The directory of the records.
@@ -30,8 +29,7 @@ struct Kept {
 
 /// The record of a path.
 fn record(state: &Path, path: &Path) -> PathBuf {
-    let name: String = Sha256::of_bytes(path.as_os_str().as_bytes()).into();
-    state.join(DIRECTORY).join(format!("{name}.json"))
+    record_of(&state.join(DIRECTORY), path)
 }
 
 /// The disk that was made at a path, by the records of a state directory; none: that is unknown,

@@ -52,7 +52,7 @@ pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
 pub use state::{kept_in, now_s, state_directory, state_root};
-pub use step::{GrowBy, LET_GO_S, Step, StepError};
+pub use step::{GrowBy, LET_GO_S, MadeSnapshot, Step, StepError};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};
@@ -187,6 +187,17 @@ pub trait Observer {
     fn undoing(&mut self, step: &Step);
     /// The signal that asks to stop, if one has come.
     fn interrupted(&mut self) -> Option<String>;
+}
+
+/// Nobody watches, and nothing interrupts.
+pub struct Quiet;
+
+impl Observer for Quiet {
+    fn doing(&mut self, _: &Step) {}
+    fn undoing(&mut self, _: &Step) {}
+    fn interrupted(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// A run of steps that is undone as a whole.

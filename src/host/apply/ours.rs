@@ -3,12 +3,11 @@
 
 use super::bind::BindError;
 use super::file::set_private_file;
-use super::state::state_directory;
+use super::state::{record_of, state_directory};
 use crate::identity::FileId;
 use crate::input;
 use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The directory of the records.
@@ -31,8 +30,7 @@ struct Made {
 
 /// The record of a path.
 fn record(path: &Path) -> PathBuf {
-    let name: String = Sha256::of_bytes(path.as_os_str().as_bytes()).into();
-    state_directory(DIRECTORY).join(format!("{name}.json"))
+    record_of(&state_directory(DIRECTORY), path)
 }
 
 /// Records that the file at a path is ours with this text, or (none) that no file of ours is there.

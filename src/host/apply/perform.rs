@@ -54,7 +54,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             return Err(refused(HypervisorErrorKind::Exists, step, message).into());
         }
         Step::MoveFile { from, to, file } => moved::expects(from, to, file)?,
-        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => {
+        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot(_) => {
             snapshot::expects(step, hypervisor)?;
         }
         Step::WipeDrive(step) => step.expects(hypervisor)?,
@@ -195,7 +195,7 @@ pub(super) fn perform(
         Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
         Step::RenameDomain { name, to, .. } => hypervisor.rename(name, to)?,
         Step::MoveFile { from, to, file } => moved::file(from, to, file)?,
-        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => {
+        Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot(_) => {
             snapshot::perform(step, hypervisor, observer, (ours.mark, ours.later))?;
         }
         Step::AttachDisk { name, path, xml } => attach::disk(hypervisor, name, path, xml)?,

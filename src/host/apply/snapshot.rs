@@ -1,6 +1,7 @@
 //! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its name and the time of its
 //! making; one that is to be deleted again by the mark of the step that made it, too.
 
+use super::step::MadeSnapshot;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::snapshot::Snapshot;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
@@ -42,30 +43,23 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
             let (kind, doing) = (HypervisorErrorKind::Exists, step.to_string());
             Err(HypervisorError { kind, doing, message }.into())
         }
-        Step::RevertSnapshot { name, snapshot, made_s, xml, .. } => {
-            is_it(hypervisor, name, snapshot, *made_s)?;
-            match hypervisor.xml(name, XmlOf::Inactive)? == *xml {
-                true => Ok(()),
-                false => Err(StepError::Edited { name: name.clone() }),
+        Step::RevertSnapshot { of, xml } => {
+            is_it(hypervisor, of)?;
+            if hypervisor.xml(&of.name, XmlOf::Inactive)? != *xml {
+                return Err(StepError::Edited { name: of.name.clone() });
             }
+            Ok(())
         }
-        Step::DeleteSnapshot { name, snapshot, made_s, .. } => {
-            is_it(hypervisor, name, snapshot, *made_s)
-        }
+        Step::DeleteSnapshot(of) => is_it(hypervisor, of),
         _ => Ok(()),
     }
 }
 
 /// Refuses a snapshot that is another one, or gone.
-fn is_it(
-    hypervisor: &dyn Hypervisor,
-    domain: &str,
-    snapshot: &str,
-    made_s: u64,
-) -> Result<(), StepError> {
-    match named(hypervisor, domain, snapshot)? {
-        Some(known) if known.made_s == made_s => Ok(()),
-        known => Err(other(domain, snapshot, known.is_some())),
+fn is_it(hypervisor: &dyn Hypervisor, of: &MadeSnapshot) -> Result<(), StepError> {
+    match named(hypervisor, &of.name, &of.snapshot)? {
+        Some(known) if known.made_s == of.made_s => Ok(()),
+        known => Err(other(&of.name, &of.snapshot, known.is_some())),
     }
 }
 
@@ -76,32 +70,32 @@ pub(super) fn perform(
     observer: &mut dyn Observer,
     (mark, later): (&Mark, bool),
 ) -> Result<(), StepError> {
-    let known =
-        |name: &str, snapshot: &str, made_s: u64| match is_it(hypervisor, name, snapshot, made_s) {
-            Err(why @ StepError::NotOurs { .. }) if later => Ok(Some(why.to_string())),
-            checked => checked.map(|()| None),
-        };
+    let gone = |of: &MadeSnapshot| match is_it(hypervisor, of) {
+        Err(why @ StepError::NotOurs { .. }) if later => Ok(Some(why.to_string())),
+        checked => checked.map(|()| None),
+    };
     match step {
         Step::MakeSnapshot { name, snapshot, .. } => {
             hypervisor.make_snapshot(name, snapshot, &description(mark))?;
         }
-        Step::RevertSnapshot { name, snapshot, made_s, xml, .. } => {
-            if let Some(why) = known(name, snapshot, *made_s)? {
+        Step::RevertSnapshot { of, xml } => {
+            if let Some(why) = gone(of)? {
                 observer.note(&why);
                 return Ok(());
             }
-            hypervisor.revert_snapshot(name, snapshot)?;
+            let name = &of.name;
+            hypervisor.revert_snapshot(name, &of.snapshot)?;
             // libvirt goes back to the definition of that time, with devices that others may have by now.
             if hypervisor.xml(name, XmlOf::Inactive)? != *xml {
                 hypervisor.define(xml)?;
             }
         }
-        Step::DeleteSnapshot { name, snapshot, made_s, .. } => {
-            if let Some(why) = known(name, snapshot, *made_s)? {
+        Step::DeleteSnapshot(of) => {
+            if let Some(why) = gone(of)? {
                 observer.note(&why);
                 return Ok(());
             }
-            hypervisor.delete_snapshot(name, snapshot)?;
+            hypervisor.delete_snapshot(&of.name, &of.snapshot)?;
         }
         _ => {}
     }

@@ -72,8 +72,7 @@ mod tests {
         put(dir.path(), Some("/bin/true"));
         let mut verify = crate::program::command("systemd-analyze");
         match verify.args(["verify", "--man=no"]).arg(dir.path().join(RECOVER)).output() {
-            // Not on every machine that tests run on.
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
             Ok(done) => {
                 let said = String::from_utf8_lossy(&done.stderr).into_owned();
                 let ours = said.lines().filter(|line| line.contains("gpuvm-recover")).count();

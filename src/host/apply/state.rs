@@ -1,5 +1,7 @@
 //! Directories of persistent state, and its clock.
 
+use gpuvm_core::image::Sha256;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,6 +28,12 @@ pub fn state_root() -> PathBuf {
 /// Returns the directory of a kind of state: in `state` if given, otherwise [`state_directory`].
 pub fn kept_in(state: Option<&Path>, kind: &str) -> PathBuf {
     state.map_or_else(|| state_directory(kind), |state| state.join(kind))
+}
+
+/// The record in a directory of state that is about the file at a path.
+pub(super) fn record_of(dir: &Path, path: &Path) -> PathBuf {
+    let name: String = Sha256::of_bytes(path.as_os_str().as_bytes()).into();
+    dir.join(format!("{name}.json"))
 }
 
 /// The time now, in seconds since 1970, UTC.

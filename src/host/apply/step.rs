@@ -53,6 +53,20 @@ pub enum GrowBy {
 /// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
 pub const LET_GO_S: u64 = 30;
 
+/// A snapshot that a domain has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadeSnapshot {
+    /// The domain's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// The name of the snapshot.
+    pub snapshot: String,
+    /// When it was made, in seconds since 1970.
+    pub made_s: u64,
+}
+
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -172,28 +186,14 @@ pub enum Step {
     },
     /// Gives the disks of a domain that is off the content of a snapshot; not undone.
     RevertSnapshot {
-        /// The domain's name.
-        name: String,
-        /// Its UUID.
-        uuid: String,
-        /// The name of the snapshot.
-        snapshot: String,
-        /// When it was made, in seconds since 1970.
-        made_s: u64,
+        /// The snapshot.
+        #[serde(flatten)]
+        of: MadeSnapshot,
         /// The domain's definition, which stays.
         xml: String,
     },
     /// Deletes a snapshot of a domain that is off; not undone.
-    DeleteSnapshot {
-        /// The domain's name.
-        name: String,
-        /// Its UUID.
-        uuid: String,
-        /// The name of the snapshot.
-        snapshot: String,
-        /// When it was made, in seconds since 1970.
-        made_s: u64,
-    },
+    DeleteSnapshot(MadeSnapshot),
     /// Attaches a disk to a running guest; the definition is unchanged.
     AttachDisk {
         /// The domain's name.
@@ -534,8 +534,8 @@ impl Step {
             Step::GrowDisk { name, uuid, .. }
             | Step::RenameDomain { name, uuid, .. }
             | Step::MakeSnapshot { name, uuid, .. }
-            | Step::RevertSnapshot { name, uuid, .. }
-            | Step::DeleteSnapshot { name, uuid, .. }
+            | Step::RevertSnapshot { of: MadeSnapshot { name, uuid, .. }, .. }
+            | Step::DeleteSnapshot(MadeSnapshot { name, uuid, .. })
             | Step::Autostart { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
@@ -601,7 +601,7 @@ impl Step {
         match self {
             Step::DeleteDisk { .. } | Step::DeleteVolume { .. } | Step::DropNvram { .. } => true,
             Step::WipeDrive(_) | Step::GrowDisk { .. } => true,
-            Step::RevertSnapshot { .. } | Step::DeleteSnapshot { .. } => true,
+            Step::RevertSnapshot { .. } | Step::DeleteSnapshot(_) => true,
             Step::Array(step) => step.is_final(),
             _ => false,
         }

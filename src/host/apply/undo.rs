@@ -212,7 +212,7 @@ pub(super) fn undo(
         | Step::ReleaseLease { .. }
         | Step::WipeDrive(_)
         | Step::RevertSnapshot { .. }
-        | Step::DeleteSnapshot { .. }
+        | Step::DeleteSnapshot(_)
         | Step::DeleteDisk { .. }
         | Step::GrowVolume { .. }
         | Step::GrowDisk { .. }

@@ -4,7 +4,7 @@
 use super::{CardError, autoprobe};
 use crate::apply::nic::NicStep;
 use crate::apply::nic::boot::AtBoot;
-use crate::apply::{Observer, Step, apply};
+use crate::apply::{Quiet, Step, apply};
 use crate::bdf::Bdf;
 use crate::cards::link_up;
 use crate::error::{Coded as _, Result};
@@ -39,17 +39,6 @@ pub fn make(world: &World, cards: &[(Bdf, AtBoot)]) -> Result<()> {
     }
     Err(CardError::NotAtBoot { lines: failed.join("\n  ") }
         .hint("`gpuvm nic vfs PF --count N --at-boot` writes the list anew"))
-}
-
-/// The watch of a run that cannot be interrupted.
-struct Quiet;
-
-impl Observer for Quiet {
-    fn doing(&mut self, _: &Step) {}
-    fn undoing(&mut self, _: &Step) {}
-    fn interrupted(&mut self) -> Option<String> {
-        None
-    }
 }
 
 /// The steps that create a card's virtual functions at boot, once its driver is bound and its

@@ -106,8 +106,7 @@ mod tests {
             .arg(&unit)
             .output()
         {
-            // Not on every machine that tests run on.
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
             Ok(done) => {
                 let said = String::from_utf8_lossy(&done.stderr).into_owned();
                 let ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuvm-vfs")).collect();

@@ -1,6 +1,6 @@
 //! Descriptions of steps.
 
-use super::{GrowBy, Preallocate, Step};
+use super::{GrowBy, MadeSnapshot, Preallocate, Step};
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
 use gpuvm_core::memsize::MemSize;
@@ -46,10 +46,10 @@ impl fmt::Display for Step {
             Step::MakeSnapshot { name, snapshot, .. } => {
                 write!(f, "make snapshot `{snapshot}` of domain `{name}`")
             }
-            Step::RevertSnapshot { name, snapshot, .. } => {
+            Step::RevertSnapshot { of: MadeSnapshot { name, snapshot, .. }, .. } => {
                 write!(f, "revert the disks of domain `{name}` to snapshot `{snapshot}`")
             }
-            Step::DeleteSnapshot { name, snapshot, .. } => {
+            Step::DeleteSnapshot(MadeSnapshot { name, snapshot, .. }) => {
                 write!(f, "delete snapshot `{snapshot}` of domain `{name}`")
             }
             Step::MoveFile { from, to, .. } => {
