@@ -15,7 +15,9 @@ use crate::domain::guest::VirtType;
 use crate::domain::wish::{NicWish, mac_twice};
 use crate::error::{Class, NoPlace, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
-use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{
+    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
+};
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{PinPolicy, Request};
 use crate::shell::word;
@@ -134,6 +136,22 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
         false => ("does not run", format!("`gpuvm start {}` starts it", word(name))),
     };
     Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
+}
+
+/// Says in which state a domain is that has to be off first, and what stops it.
+pub fn stop_first(row: &DomainSummary) -> (&'static str, String) {
+    let name = word(&row.name);
+    let stop = format!("`gpuvm stop {name}` first");
+    match row.state {
+        DomainState::Crashed => ("has crashed", format!("`gpuvm stop --force {name}` first")),
+        DomainState::Paused => {
+            ("is paused", format!("`virsh resume {name}` lets it go on, then {stop}"))
+        }
+        DomainState::Suspended => {
+            ("is suspended", format!("`virsh dompmwakeup {name}` wakes it, then {stop}"))
+        }
+        DomainState::Running | DomainState::ShuttingDown | DomainState::ShutOff => ("runs", stop),
+    }
 }
 
 /// Returns the hint for a crashed guest whose process is preserved.

@@ -8,13 +8,11 @@ use crate::domain::DomainXml;
 use crate::domain::edit::{DomainEdit, NvramPath};
 use crate::domain_history::HistoryOfError;
 use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
-use crate::guest::find;
+use crate::guest::{find, stop_first};
 use crate::history::{Owner, guest};
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{
-    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
-};
+use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::identity::FileId;
 use crate::made::said;
 use crate::request::DomainName;
@@ -123,7 +121,7 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
     }
     let uses = Uses::read(hypervisor)?;
     for (from, into) in paths.all() {
-        if let Some(step) = paths.moves((from, into), &row, &uses)? {
+        if let Some(step) = moves((from, into), (&row, to), &uses)? {
             steps.push(step);
             about.moved.push(into.clone());
         }
@@ -159,11 +157,7 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
         return Err(error.hint(dump_and_define(name)));
     }
     if row.state.is_active() {
-        let (state, force) = match row.state {
-            DomainState::Crashed => ("has crashed", "--force "),
-            _ => ("runs", ""),
-        };
-        let hint = format!("`gpuvm stop {force}{}` first", word(name));
+        let (state, hint) = stop_first(row);
         return Err(RenameError::Active { name: name.clone(), state }.hint(hint));
     }
     if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
@@ -224,44 +218,41 @@ impl Paths {
         }
         Ok(xml.text().to_owned())
     }
+}
 
-    /// The step that moves a file; none: it is not there yet. Refused if others have it, or its new path.
-    fn moves(
-        &self,
-        (from, to): (&PathBuf, &PathBuf),
-        row: &DomainSummary,
-        uses: &Uses,
-    ) -> Result<Option<Step>> {
-        let refused = |path: &Path, why: String| RenameError::File {
-            name: row.name.clone(),
-            path: path.to_owned(),
-            why,
-        };
-        let others = uses.others(from, &row.uuid);
-        if !others.is_empty() {
-            let hint = format!("`gpuvm show {}` shows what it has", word(&row.name));
-            return Err(refused(from, said(&others)).hint(hint));
-        }
-        let at = |path: &Path| {
-            FileId::at(path).map_err(|error| -> Error {
-                refused(from, error.to_string())
-                    .hint("run it as root: `sudo gpuvm rename NAME NEW`")
-            })
-        };
-        if at(to)?.is_some() {
-            let there = word(&to.to_string_lossy()).into_owned();
-            let why = format!("there is {} already", to.display());
-            return Err(refused(from, why).hint(format!(
-                "`ls -l {there}` shows it, `mv -n {there} {there}.old` keeps it under another name; another NEW does without"
-            )));
-        }
-        let Some(file) = at(from)? else { return Ok(None) };
-        if !from.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
-            let hint = format!("`ls -l {}` shows it", word(&from.to_string_lossy()));
-            return Err(refused(from, "it is not a regular file".to_owned()).hint(hint));
-        }
-        Ok(Some(Step::MoveFile { from: from.clone(), to: to.clone(), file }))
+/// The step that moves a file of a domain that gets another name; none: it is not there yet. Refused
+/// if others have it, or its new path.
+fn moves(
+    (from, to): (&PathBuf, &PathBuf),
+    (row, name): (&DomainSummary, &str),
+    uses: &Uses,
+) -> Result<Option<Step>> {
+    let refused =
+        |why: String| RenameError::File { name: row.name.clone(), path: from.clone(), why };
+    let others = uses.others(from, &row.uuid);
+    if !others.is_empty() {
+        let hint = format!("`gpuvm show {}` shows what it has", word(&row.name));
+        return Err(refused(said(&others)).hint(hint));
     }
+    let at = |path: &Path| {
+        FileId::at(path).map_err(|error| -> Error {
+            let again = format!("gpuvm rename {} {}", word(&row.name), word(name));
+            refused(error.to_string()).hint(format!("run it as root: `sudo {again}`"))
+        })
+    };
+    if at(to)?.is_some() {
+        let there = word(&to.to_string_lossy()).into_owned();
+        let why = format!("there is {} already", to.display());
+        return Err(refused(why).hint(format!(
+            "`ls -l {there}` shows it, `mv -n {there} {there}.old` keeps it under another name; another NEW does without"
+        )));
+    }
+    let Some(file) = at(from)? else { return Ok(None) };
+    if !from.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+        let hint = format!("`ls -l {}` shows it", word(&from.to_string_lossy()));
+        return Err(refused("it is not a regular file".to_owned()).hint(hint));
+    }
+    Ok(Some(Step::MoveFile { from: from.clone(), to: to.clone(), file }))
 }
 
 /// The file that a domain's first serial console is written to.

@@ -3,15 +3,15 @@
 
 use crate::apply::{MadeSnapshot, Step};
 use crate::change::Change;
-use crate::domain::disk_change::path_of;
+use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::{DomainXml, Element};
 use crate::domain_history::when;
 use crate::drives;
 use crate::error::{Coded, Result, dump_and_define};
-use crate::guest::find;
+use crate::guest::{find, stop_first};
 use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::made::said;
 use crate::reporter::Question;
 use crate::request::DomainName;
@@ -204,11 +204,7 @@ impl Subject {
             return Err(SnapshotError::NoDefinition { name }.hint(hint));
         }
         if row.state.is_active() {
-            let (state, force) = match row.state {
-                DomainState::Crashed => ("has crashed", "--force "),
-                _ => ("runs", ""),
-            };
-            let hint = format!("`gpuvm stop {force}{}` first", word(&name));
+            let (state, hint) = stop_first(&row);
             return Err(SnapshotError::Active { name, state }.hint(hint));
         }
         let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Inactive)?)?;
@@ -258,8 +254,7 @@ impl Subject {
     /// A disk that can hold a snapshot, by its name and its file.
     fn fit(&self, disk: Element<'_>) -> Result<(String, String)> {
         let name = self.row.name.clone();
-        let target = disk.child("target").and_then(|target| target.attr("dev"));
-        let target = target.map(|dev| dev.into_owned()).unwrap_or_default();
+        let target = target_of(disk).unwrap_or_default();
         let is_file = disk.attr("type").is_some_and(|kind| kind == "file");
         let format = disk.child("driver").and_then(|driver| driver.attr("type"));
         let format = format.map_or_else(|| "raw".to_owned(), |format| format.into_owned());
@@ -269,7 +264,7 @@ impl Subject {
             Err(SnapshotError::Disk { name, target, why }.hint(hint))
         };
         let Some(path) = path_of(disk).filter(|_| is_file) else {
-            let why = "it is no image file".to_owned();
+            let why = "it is not an image file".to_owned();
             let remove = format!(
                 "{list}; `gpuvm disk remove {} {}` takes it from the guest and keeps its data",
                 word(&name),
