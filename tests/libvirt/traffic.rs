@@ -155,9 +155,12 @@ fn addresses(lan: &mut Lan) {
     let speak = std::thread::scope(|scope| {
         let waits = scope
             .spawn(|| lan.gpuvm_command(&["ip", lan::GUEST, "--all", "--wait", "60"]).output());
-        std::thread::sleep(Duration::from_millis(1500));
-        for (net, nic) in lan.nics() {
-            lan.quietly(&format!("on {nic} arping -c 1 -w 1 -I nic {}", net.lan));
+        // On a busy machine it is long before it listens.
+        while !waits.is_finished() {
+            for (net, nic) in lan.nics() {
+                lan.quietly(&format!("on {nic} arping -c 1 -w 1 -I nic {}", net.lan));
+            }
+            std::thread::sleep(Duration::from_millis(500));
         }
         waits.join().unwrap().unwrap()
     });
