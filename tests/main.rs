@@ -1,5 +1,7 @@
 //! The one integration binary: the program from outside, and the library on recorded hosts.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::missing_docs_in_private_items)]
+// A test is one story, and a table of examples one table.
+#![allow(clippy::too_many_lines)]
 
 mod abuse;
 mod arrays;

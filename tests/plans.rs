@@ -376,7 +376,7 @@ fn a_word_on_trust_that_is_not_read_is_not_shown_as_the_admins() {
         let said = format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" ");
         let why = "/etc/gpuvm/trust.json line 1: EOF; so guests are taken for strangers";
         assert!(is == code && said.contains(why), "{line}: {is}, {said}");
-        assert!(!said.contains("are of strangers, by"), "{line}: {said}");
+        assert!(!said.contains("belong to strangers, by"), "{line}: {said}");
     }
 }
 

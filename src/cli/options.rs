@@ -18,6 +18,16 @@ pub struct Edit {
 /// Mutually exclusive options for the same choice.
 pub const ONE_OF: [&str; 3] = ["--gpus", "--gpu", "--gpu-index"];
 
+/// The word of a policy of pins.
+fn word_of_pins(pins: PinPolicy) -> &'static str {
+    match pins {
+        PinPolicy::Auto => "auto",
+        PinPolicy::Core => "core",
+        PinPolicy::Thread => "thread",
+        PinPolicy::None => "none",
+    }
+}
+
 /// Returns the option changes that turn `from` into `to`, in display order.
 pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     let mut edits = Vec::new();
@@ -44,13 +54,7 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
         HugePages::Size(PageSize::OneGib) => "1G".to_owned(),
     });
     add(repaged, "--huge-pages", one(pages));
-    let pins = match to.pins {
-        PinPolicy::Auto => "auto",
-        PinPolicy::Core => "core",
-        PinPolicy::Thread => "thread",
-        PinPolicy::None => "none",
-    };
-    add(from.pins != to.pins, "--pins", vec![pins.to_owned()]);
+    add(from.pins != to.pins, "--pins", vec![word_of_pins(to.pins).to_owned()]);
     let cells = match to.cells {
         CellWish::Auto => "auto".to_owned(),
         CellWish::Count(cells) => cells.to_string(),

@@ -62,12 +62,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.extend(leases(hypervisor, &view, world));
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
-    let mut made = parsed.made();
-    // Images left by a conversion, which no definition names any more.
-    let left = guest::made(world.state(), &summary.uuid).into_iter().filter(|_| here);
-    let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
-    let left: Vec<Made> = left.filter(|old| old.volume.is_some() && !is_known(old)).collect();
-    made.extend(left);
+    let made = made_for(&parsed, &summary.uuid, here, world);
     let mut warnings = Vec::new();
     if summary.state == DomainState::Crashed {
         warnings.push(format!("{}, which is lost; {}", crashed(name), dump_hint(name)));
@@ -92,13 +87,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
     // A guest on another machine may have been one of this machine once.
     if here && made_on.is_none() {
-        steps.extend(guest::forget(world.state(), &summary.uuid)?);
-        // Its history is of no use any more, and may contain passwords.
-        let history = world.history(&summary.uuid)?;
-        if !history.entries.is_empty() {
-            steps.extend(history.give_back_pages(&boot()?));
-            steps.extend(history.forget_all());
-        }
+        steps.extend(records(world, &summary.uuid)?);
     }
     if drops_nvram {
         match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
@@ -112,6 +101,30 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let change = Change::new("delete", name, steps, on_drives);
     warnings.append(&mut stays);
     Ok(Change { warnings, question, again, ..change })
+}
+
+/// The disks that were made for a domain; `here`: also images left by a conversion, which no
+/// definition names any more.
+fn made_for(xml: &DomainXml, uuid: &str, here: bool, world: &World) -> Vec<Made> {
+    let mut made = xml.made();
+    let left = if here { guest::made(world.state(), uuid) } else { Vec::new() };
+    let is_known = |old: &Made| made.iter().any(|known| known.path == old.path);
+    let left: Vec<Made> =
+        left.into_iter().filter(|old| old.volume.is_some() && !is_known(old)).collect();
+    made.extend(left);
+    made
+}
+
+/// The steps that remove the records of a domain. Its history is of no use any more, and may contain
+/// passwords.
+fn records(world: &World, uuid: &str) -> Result<Vec<Step>> {
+    let mut steps: Vec<Step> = guest::forget(world.state(), uuid)?.into_iter().collect();
+    let history = world.history(uuid)?;
+    if !history.entries.is_empty() {
+        steps.extend(history.give_back_pages(&boot()?));
+        steps.extend(history.forget_all());
+    }
+    Ok(steps)
 }
 
 /// Returns the steps for the NVLink partition of a removed guest; the running guest may have other

@@ -52,6 +52,16 @@ pub struct Proof<'a> {
     state: PathBuf,
 }
 
+/// What libvirt knows of a recorded volume.
+enum Known {
+    /// It is where it was.
+    Same,
+    /// It is not there, or nobody can tell: why.
+    Other(String),
+    /// It is gone.
+    Gone,
+}
+
 impl<'a> Proof<'a> {
     /// Gathers the facts of a domain from its definition and its UUID; with the state directory of
     /// the caller if it has its own.
@@ -72,6 +82,23 @@ impl<'a> Proof<'a> {
     /// lists.
     pub fn is_copy(&self) -> bool {
         self.recorded.as_ref().is_some_and(|recorded| !recorded.eq_ignore_ascii_case(self.uuid))
+    }
+
+    /// What libvirt knows of a volume that is recorded to be at a path.
+    fn known(&self, volume: &VolumeRef, path: &Path) -> Known {
+        match self.uses.volume(volume) {
+            Some(known) if self.uses.is_same(&known.path, path) => Known::Same,
+            Some(known) => Known::Other(format!(
+                "volume `{}` of pool `{}` is {} and not that",
+                volume.name,
+                volume.pool,
+                known.path.display()
+            )),
+            None if !self.is_active(&volume.pool) => {
+                Known::Other(format!("pool `{}` is not active", volume.pool))
+            }
+            None => Known::Gone,
+        }
     }
 
     /// What happens to a disk.
@@ -100,18 +127,8 @@ impl<'a> Proof<'a> {
                 run_there(host, &command)
             ));
         }
-        match &self.recorded {
-            None => {
-                return stays(
-                    "it was made by an earlier version, which did not write whose it is".into(),
-                );
-            }
-            Some(other) if self.is_copy() => {
-                return stays(format!(
-                    "it was made for the domain of UUID {other}, of which this one is a copy"
-                ));
-            }
-            Some(_) => {}
+        if let Some(why) = self.whose() {
+            return stays(why);
         }
         if let Some(uri) = &self.made_on {
             let why = format!("it was made for the domain of this UUID at {uri}");
@@ -121,26 +138,15 @@ impl<'a> Proof<'a> {
         if !others.is_empty() {
             return Fate::Stays(format!("disk {} stays: {}", made.path, said(&others)));
         }
-        if let Some(volume) = volume {
-            match self.uses.volume(volume) {
-                Some(known) if self.uses.is_same(&known.path, path) => {}
-                Some(known) => {
-                    return stays(format!(
-                        "volume `{}` of pool `{}` is {} and not that",
-                        volume.name,
-                        volume.pool,
-                        known.path.display()
-                    ));
+        match volume.map(|volume| self.known(volume, path)) {
+            Some(Known::Gone) => return Fate::Gone,
+            Some(Known::Other(why)) => return stays(why),
+            Some(Known::Same) => {}
+            None => {
+                let meta = self.uses.silent(path).is_none().then(|| path.symlink_metadata().ok());
+                if meta.flatten().is_some_and(|meta| !meta.is_file()) {
+                    return stays("it is not a regular file".into());
                 }
-                None if !self.is_active(&volume.pool) => {
-                    return stays(format!("pool `{}` is not active", volume.pool));
-                }
-                None => return Fate::Gone,
-            }
-        } else if self.uses.silent(path).is_none() {
-            match path.symlink_metadata() {
-                Ok(meta) if !meta.is_file() => return stays("it is not a regular file".into()),
-                _ => {}
             }
         }
         let fixed = || self.uses.silent(path).or_else(|| apply::locked_in(path));
@@ -153,17 +159,35 @@ impl<'a> Proof<'a> {
         if self.is_another(made) {
             return stays("it is not the one that gpuvm made there".into());
         }
-        Fate::Goes(match volume.cloned() {
+        Fate::Goes(self.deletion(made))
+    }
+
+    /// Why the record of the domain does not show that its disks were made for it; none: it does.
+    fn whose(&self) -> Option<String> {
+        match &self.recorded {
             None => {
-                let path = PathBuf::from(&made.path);
+                Some("it was made by an earlier version, which did not write whose it is".into())
+            }
+            Some(other) if self.is_copy() => Some(format!(
+                "it was made for the domain of UUID {other}, of which this one is a copy"
+            )),
+            Some(_) => None,
+        }
+    }
+
+    /// The step that deletes a disk.
+    fn deletion(&self, made: &Made) -> Step {
+        let path = PathBuf::from(&made.path);
+        match made.volume.clone() {
+            None => {
                 let file = FileId::at(&path).ok().flatten();
                 Step::DeleteDisk { path, file }
             }
             Some(VolumeRef { pool, name }) => {
-                let here = self.elsewhere.is_none().then(|| FileId::at(path).ok().flatten());
+                let here = self.elsewhere.is_none().then(|| FileId::at(&path).ok().flatten());
                 Step::DeleteVolume { pool, name, file: here.flatten() }
             }
-        })
+        }
     }
 
     /// Whether something else is in the place of the disk that was made: a file or a volume of that

@@ -70,7 +70,7 @@ fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
          $GPUVM host trust --unset; test ! -e /etc/gpuvm/trust.json",
     )
     .unwrap();
-    assert!(strangers.contains("guests of this host are of strangers"), "{strangers}");
+    assert!(strangers.contains("guests of this host belong to strangers"), "{strangers}");
     let counts = |gpus: &str| {
         let row = strangers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         row.filter(|row| row.first() == Some(&gpus)).map(|row| row[1].to_owned()).next().unwrap()
@@ -102,7 +102,7 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
     assert_eq!(said.matches("/etc/gpuvm/trust.json.old` puts it away").count(), 2, "{said}");
     // By `create` and by `host show`.
     assert_eq!(said.matches("so guests are taken for strangers").count(), 8, "{said}");
-    assert_eq!(said.matches("guests of this host are of strangers").count(), 0, "{said}");
+    assert_eq!(said.matches("guests of this host belong to strangers").count(), 0, "{said}");
     assert!(
         said.contains("trust.json line 2") || said.contains("trust.json line 1: EOF"),
         "{said}"

@@ -1,7 +1,7 @@
 //! The verbs on hosts.
 
 use super::heading::BEHAVIOUR;
-use super::wish::HugePagesArg;
+use super::wish::{HugePagesArg, OnOff};
 use super::{LockArgs, about_records};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -223,22 +223,6 @@ pub struct HostFilesArgs {
     pub lock: LockArgs,
 }
 
-/// Whether something is so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnOff {
-    /// Yes
-    On,
-    /// No
-    Off,
-}
-
-impl OnOff {
-    /// Whether it is.
-    pub fn is_on(self) -> bool {
-        self == OnOff::On
-    }
-}
-
 /// When the kernel backs memory with huge pages by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TransparentArg {
@@ -295,7 +279,7 @@ pub struct HostTuningArgs {
 pub enum TrustArg {
     /// All guests are of one tenant and may share NVLink
     OneTenant,
-    /// Guests are of strangers: none is made that shares NVLink
+    /// Guests belong to strangers: none is made that shares NVLink
     Strangers,
 }
 

@@ -1,7 +1,7 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
 use super::heading::{BEHAVIOUR, CPU};
-use super::host::OnOff;
+use super::wish::OnOff;
 use crate::request::DomainName;
 use clap::Args;
 

@@ -4,6 +4,22 @@ use crate::request::{CellWish, HugePages, Near, PageSize, PinPolicy, Policy, Pre
 use clap::ValueEnum;
 use std::str::FromStr;
 
+/// Whether something is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes
+    On,
+    /// No
+    Off,
+}
+
+impl OnOff {
+    /// Whether it is.
+    pub fn is_on(self) -> bool {
+        self == OnOff::On
+    }
+}
+
 /// A number of guest NUMA cells on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellsArg(pub CellWish);

@@ -44,7 +44,7 @@ const NO_BRIDGE: Rule = Rule::warning(
 /// `start` refuses it; libvirt starts it.
 const STRANGERS: Rule = Rule::warning(
     "nvlinks-of-strangers",
-    "GPUs that share NVLink with other guests on a host whose guests are of strangers",
+    "GPUs that share NVLink with other guests on a host whose guests belong to strangers",
 );
 
 /// Rules of this module.
@@ -67,6 +67,20 @@ pub fn strangers<'t>(
     if let Some(why) = shared_fabric(topology, others, &functions) {
         let message = format!("`start` refuses it: {why}");
         report.add(&STRANGERS, first.device, message, topology.trust_advice());
+    }
+}
+
+/// Says that GPUs are no partition, or none that is known; `unknown`: those without a module id.
+fn no_partition(gpus: usize, unknown: usize) -> String {
+    match (gpus, unknown) {
+        (1, 0) => "the passed GPU is no NVLink partition of this host".to_owned(),
+        (1, _) => {
+            "the module id of the passed GPU is unknown, and so is its NVLink partition".to_owned()
+        }
+        (number, 0) => format!("the {number} passed GPUs are no NVLink partition of this host"),
+        (number, unknown) => format!(
+            "the {number} passed GPUs are no known NVLink partition of this host: the module ids of {unknown} are unknown"
+        ),
     }
 }
 
@@ -98,19 +112,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         // were promised.
         Err(_) if splits && switches.is_empty() && passes => return,
         Err(NoPartition { unknown }) => {
-            let message = match (set.len(), unknown) {
-                (1, 0) => "the passed GPU is no NVLink partition of this host".to_owned(),
-                (1, _) => "the module id of the passed GPU is unknown, and so is its NVLink \
-                           partition"
-                    .to_owned(),
-                (number, 0) => {
-                    format!("the {number} passed GPUs are no NVLink partition of this host")
-                }
-                (number, unknown) => format!(
-                    "the {number} passed GPUs are no known NVLink partition of this host: the \
-                     module ids of {unknown} are unknown"
-                ),
-            };
+            let message = no_partition(set.len(), unknown);
             if splits && unknown == 0 {
                 report.note(&NO_PARTITION, first.device, format!("{message}, as was allowed"));
                 return;

@@ -222,6 +222,7 @@ pub fn serial_log_path(dir: &str, name: &str) -> String {
 
 impl Setting {
     /// Returns the wanted state of the domain.
+    #[expect(clippy::too_many_lines, reason = "one arm for each variant")]
     pub(super) fn fragment(&self) -> Fragment {
         let domain = Fragment::new("domain");
         match self {

@@ -99,7 +99,7 @@ impl SshKey {
         let base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
         // Every key begins with the length and the name of its kind, so with `AAAA`.
         if body.len() < 60 || !body.starts_with("AAAA") || !body.chars().all(base64) {
-            return Err("its second word is no base64 of a key".into());
+            return Err("its second word is not the base64 of a key".into());
         }
         Ok(SshKey(line.to_owned()))
     }

@@ -49,7 +49,7 @@ impl Trust {
                 "all guests of this host trust each other, by `gpuvm host trust`"
             }
             Some(Trust::Strangers) => {
-                "guests of this host are of strangers, by `gpuvm host trust`: `gpuvm capacity` counts the sizes that \
+                "guests of this host belong to strangers, by `gpuvm host trust`: `gpuvm capacity` counts the sizes that \
                  are isolated"
             }
         }

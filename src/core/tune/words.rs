@@ -11,6 +11,7 @@ use crate::words::{count, nouns};
 const MOST: usize = 8;
 
 /// Describes a setting of a domain.
+#[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
     let claims = Claims::read(xml);
     let root = xml.root();

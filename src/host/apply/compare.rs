@@ -42,7 +42,7 @@ fn same(
 ) -> Result<(), StepError> {
     let text = |path: &Path| {
         path.to_str().map(str::to_owned).ok_or_else(|| {
-            copy::other(format!("{} is no path that `qemu-img` can be given", path.display()))
+            copy::other(format!("{} is not a path that `qemu-img` takes", path.display()))
         })
     };
     let (one, other) = (text(one)?, text(other)?);

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Refuses a step whose product already exists, before it is recorded: what a journal records as
 /// begun is ours.
+#[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
     match step {
@@ -153,6 +154,7 @@ fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepEr
 }
 
 /// Does one step.
+#[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn perform(
     step: &Step,
     hypervisor: &dyn Hypervisor,

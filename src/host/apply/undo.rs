@@ -121,6 +121,7 @@ pub(super) fn undo_all(
 }
 
 /// Undoes one step that was done, or may have been.
+#[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn undo(
     step: &Step,
     hypervisor: &dyn Hypervisor,

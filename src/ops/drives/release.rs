@@ -6,7 +6,7 @@ use super::error::ArrayVerbError;
 use super::{FSTAB, named};
 use crate::apply::Step;
 use crate::apply::array::{
-    ArrayStep, Assembly, Mounting, Names, content, mark_fstab, mark_mdadm_conf, signature,
+    ArrayStep, Assembly, Marked, Mounting, Names, content, mark_fstab, mark_mdadm_conf, signature,
 };
 use crate::change::Change;
 use crate::command::output;
@@ -157,10 +157,24 @@ fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
         mdadm_conf: config.display().to_string(),
         array_lines: marked.lines.clone(),
     };
+    let mut steps = texts(&record, (fstab_text, fstab), (config_text, marked));
+    // The innermost mount is unmounted first.
+    steps.extend(mounts.into_iter().rev().map(ArrayStep::Unmount));
+    let members = members.into_iter().map(|member| member.id).collect();
+    steps.push(ArrayStep::Stop(Assembly { device, uuid, members, degraded: false }));
+    Ok(steps.into_iter().map(Step::Array).collect())
+}
+
+/// The steps on files: the record of what restores the array, and those that refer to it.
+fn texts(
+    record: &Released,
+    (fstab_text, fstab): (Option<String>, Marked),
+    (config_text, marked): (Option<String>, Marked),
+) -> Vec<ArrayStep> {
     let mut steps = vec![ArrayStep::ReplaceText {
-        path: Path::new("/").join(released::file(name)),
+        path: Path::new("/").join(released::file(&record.name)),
         before: None,
-        after: Some(serde_json::to_string_pretty(&record).expect("plain values") + "\n"),
+        after: Some(serde_json::to_string_pretty(record).expect("plain values") + "\n"),
         what: "keep what restores the array".to_owned(),
         units: false,
     }];
@@ -180,14 +194,14 @@ fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
             marked.lines.join("`, `")
         ),
     };
-    let after = Some(marked.text);
-    let (before, path) = (config_text, config);
-    steps.push(ArrayStep::ReplaceText { path, before, after, what, units: false });
-    // The innermost mount is unmounted first.
-    steps.extend(mounts.into_iter().rev().map(ArrayStep::Unmount));
-    let members = members.into_iter().map(|member| member.id).collect();
-    steps.push(ArrayStep::Stop(Assembly { device, uuid, members, degraded: false }));
-    Ok(steps.into_iter().map(Step::Array).collect())
+    steps.push(ArrayStep::ReplaceText {
+        path: record.mdadm_conf.clone().into(),
+        before: config_text,
+        after: Some(marked.text),
+        what,
+        units: false,
+    });
+    steps
 }
 
 /// The options that fstab's lines name for a mount point.

@@ -123,17 +123,7 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     let guard = wanted.is_guarded();
     steps.extend(unmarked(config, name, &record.array_lines, false, world)?);
     steps.extend(unmarked(Path::new(FSTAB), name, &record.fstab, guard, world)?);
-    steps.extend(record.mounts.iter().map(|mount| {
-        ArrayStep::Mount(Mounting {
-            device: device.clone(),
-            at: mount.at.clone(),
-            kind: mount.kind.clone(),
-            options: match guard {
-                true => guarded(&mount.options),
-                false => mount.options.clone(),
-            },
-        })
-    }));
+    steps.extend(mounts(&record, &device, guard));
     let path = Path::new("/").join(released::file(name));
     steps.push(ArrayStep::ReplaceText {
         before: content(&path)?,
@@ -148,6 +138,15 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     }
     steps.extend(wanted.initramfs.then_some(ArrayStep::UpdateInitramfs));
     Ok((record, steps.into_iter().map(Step::Array).collect()))
+}
+
+/// The mounts of a restored array; `guard`: so that a boot without it does not wait.
+fn mounts(record: &Released, device: &str, guard: bool) -> impl Iterator<Item = ArrayStep> {
+    record.mounts.iter().map(move |mount| {
+        let (at, kind) = (mount.at.clone(), mount.kind.clone());
+        let options = if guard { guarded(&mount.options) } else { mount.options.clone() };
+        ArrayStep::Mount(Mounting { device: device.to_owned(), at, kind, options })
+    })
 }
 
 /// Returns the step that starts the array: assembly if all, or enough, members still belong to it.

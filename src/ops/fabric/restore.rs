@@ -155,25 +155,37 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
             Ok(Restored { mode, partitions: ids, unplaced, unrestored, made, ..nothing })
         }
         Restore::Activate { entries, unplaced } => {
-            let of = |entry: &RestoreEntry| {
-                let its = running.iter().find(|one| one.domain.uuid == entry.domain);
-                its.map(|one| one.domain.clone())
+            let failed = match wanted.dry_run {
+                true => Vec::new(),
+                false => activate_all(&manager, &entries, &topology),
             };
-            let broken = entries.iter().filter_map(of).collect();
-            let mut unrestored = unknown(&unplaced, &running);
-            let mut partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
-            if !wanted.dry_run {
-                let failed = activate_all(&manager, &entries, &topology);
-                partitions.retain(|id| failed.iter().all(|(entry, ..)| entry.id != *id));
-                unrestored.extend(failed.into_iter().filter_map(|(entry, why, hint)| {
-                    Some(Unrestored { domain: of(entry)?, partition: Some(entry.id), why, hint })
-                }));
-            }
-            let made = !wanted.dry_run && !partitions.is_empty();
-            let mode = Some(StartMode::Normal);
-            Ok(Restored { mode, partitions, unplaced, broken, unrestored, made })
+            let restored = activated(&entries, unplaced, &running, failed);
+            let made = !wanted.dry_run && !restored.partitions.is_empty();
+            Ok(Restored { made, ..restored })
         }
     }
+}
+
+/// What became of partitions that were to be activated, by those that were not.
+fn activated(
+    entries: &[RestoreEntry],
+    unplaced: Vec<Domain>,
+    running: &[Running],
+    failed: Vec<(&RestoreEntry, String, String)>,
+) -> Restored {
+    let of = |entry: &RestoreEntry| {
+        let its = running.iter().find(|one| one.domain.uuid == entry.domain);
+        its.map(|one| one.domain.clone())
+    };
+    let broken = entries.iter().filter_map(of).collect();
+    let mut unrestored = unknown(&unplaced, running);
+    let mut partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
+    partitions.retain(|id| failed.iter().all(|(entry, ..)| entry.id != *id));
+    unrestored.extend(failed.into_iter().filter_map(|(entry, why, hint)| {
+        Some(Unrestored { domain: of(entry)?, partition: Some(entry.id), why, hint })
+    }));
+    let mode = Some(StartMode::Normal);
+    Restored { mode, partitions, unplaced, broken, unrestored, made: false }
 }
 
 /// Makes the error that Fabric Manager did not answer, with a hint.

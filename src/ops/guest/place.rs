@@ -60,7 +60,7 @@ impl PlannedPlace {
         let text = input::text_or_stdin(path, MOST)?;
         let other = |why: String| {
             let hint = "`gpuvm plan --json >FILE` writes one";
-            classed(Class::Refused, format!("{} is no plan: {why}", path.display()), hint)
+            classed(Class::Refused, format!("{} is not a plan: {why}", path.display()), hint)
         };
         let head: Head = serde_json::from_str(&text).map_err(|error| other(error.to_string()))?;
         if (head.format.as_str(), head.version) != (FORMAT, VERSION) {

@@ -349,7 +349,7 @@ fn a_place_that_is_not_free_any_more_is_refused_and_a_free_one_is_had_exactly() 
     let error = plan(&world, &again).unwrap_err();
     assert!(error.to_string().starts_with("the place in "), "{error}");
     for (text, said) in [
-        ("", "is no plan"),
+        ("", "is not a plan"),
         ("{\"format\": \"gpuvm-host\", \"version\": 1}", "format `gpuvm-host` version 1"),
         ("{\"format\": \"gpuvm-plan\", \"version\": 2}", "version 2"),
         ("{\"format\": \"gpuvm-plan\", \"version\": 1}", "missing field `name` at line 1"),

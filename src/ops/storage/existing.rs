@@ -76,18 +76,33 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         Format::Raw => DiskFormat::Raw,
         Format::Qcow2 => DiskFormat::Qcow2,
     };
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    refuse_unlike(path, &text, (kind, format, bytes))?;
+    if let Some(backing) = found.backing {
+        disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));
+    }
+    disks.disks.push(Disk::new(text, format, kind));
+    Ok(())
+}
+
+/// Refuses a disk whose content is not what it is, or what its name says.
+fn refuse_unlike(
+    path: &Path,
+    text: &str,
+    (kind, format, bytes): (DiskKind, DiskFormat, u64),
+) -> Result<()> {
+    let at = path.display();
     if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
         // A previous user of the device may have written that header, with any file of the host as
         // its backing file.
         let hint = format!(
             "`qemu-img convert -f qcow2 -O raw {at} /var/tmp/{name}.raw` writes its content to a file; `wipefs --all {at}` \
              takes the mark away",
-            at = word(&text),
+            at = word(text),
             name = word(&path.file_name().unwrap_or_default().to_string_lossy())
         );
         return Err(StorageError::Qcow2OnDevice { at: at.to_string() }.hint(hint));
     }
-    let bytes = std::fs::metadata(path).map_err(failed)?.len();
     if kind == DiskKind::File && format == DiskFormat::Raw && (bytes == 0 || bytes % SECTOR != 0) {
         return Err(StorageError::Sectors {
             at: at.to_string(),
@@ -96,7 +111,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         }
         .hint(format!(
             "if it is an image nevertheless, `truncate -s %512 {}` fills its last sector",
-            word(&text)
+            word(text)
         )));
     }
     if let Some(name) = named(path)
@@ -106,7 +121,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         let hint = format!(
             "rename it if the content is right: `mv {at} {as_it_is}`; `qemu-img convert -O {name} {at} {copy}` makes what \
              the name says",
-            at = word(&text),
+            at = word(text),
             as_it_is = word(&path.with_extension(is).to_string_lossy()),
             name = word(name),
             copy = word(&path.with_extension(format!("copy.{name}")).to_string_lossy()),
@@ -114,10 +129,6 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         let (at, name, is) = (at.to_string(), name.to_string(), is.to_string());
         return Err(StorageError::OtherFormat { at, name, is }.hint(hint));
     }
-    if let Some(backing) = found.backing {
-        disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));
-    }
-    disks.disks.push(Disk::new(text, format, kind));
     Ok(())
 }
 

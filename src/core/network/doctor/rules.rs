@@ -24,7 +24,8 @@ pub const TAP_MISSING: Rule =
 /// Set by hand; libvirt brings it up at start.
 pub const TAP_DOWN: Rule = Rule::error("tap-down", "a guest's device that is down on the host");
 /// The network was restarted under a running guest, or the tap was removed by hand.
-pub const TAP_LOOSE: Rule = Rule::error("tap-not-in-bridge", "a tap that is no port of its bridge");
+pub const TAP_LOOSE: Rule =
+    Rule::error("tap-not-in-bridge", "a tap that is not a port of its bridge");
 /// The spanning tree protocol waits, or has cut a loop.
 pub const PORT_STATE: Rule =
     Rule::error("port-not-forwarding", "a port that its bridge does not pass packets to");

@@ -84,7 +84,7 @@ impl Wanted {
         for (port, master) in &self.ports {
             let now = host.link(port).and_then(|link| link.master.as_ref());
             if now != Some(master) {
-                missing.push(format!("{port} is no port of {master}"));
+                missing.push(format!("{port} is not a port of {master}"));
             }
         }
         if let Some(bridge) = &self.bridge {

@@ -7,6 +7,7 @@ use gpuvm_core::memsize::MemSize;
 use std::fmt;
 
 impl fmt::Display for Step {
+    #[expect(clippy::too_many_lines, reason = "one arm for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
