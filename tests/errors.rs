@@ -147,6 +147,8 @@ const PROVOKED: &[&str] = &[
     "plan --gpus 1 --template /nonexistent --host topologies/dgx-2.json",
     "plan --gpus 2 --nvme 99 --host topologies/dgx-2.json",
     "capacity --host /nonexistent",
+    "apply -f /nonexistent --connect test:///default",
+    "get nosuch --connect test:///default",
     "export --name x --gpus 2 --host topologies/dgx-2.json --output /nonexistent/x",
     "export --name x --gpus 2 --host topologies/dgx-2.json --drive nosuch",
     "check /nonexistent --host topologies/dgx-2.json",

@@ -1,5 +1,6 @@
 //! The program on libvirt: the test driver, the embedded QEMU driver, and a libvirtd for the tests.
 
+mod applied;
 mod autostart;
 mod bad;
 mod boot;

@@ -66,7 +66,8 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 32] = [
+const VERBS: [&str; 34] = [
+    "apply",
     "autostart",
     "capacity",
     "check",
@@ -77,6 +78,7 @@ const VERBS: [&str; 32] = [
     "drive",
     "export",
     "fabric",
+    "get",
     "gpu",
     "history",
     "host",

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 25] = [
-    "gpuvm-log", // no guest of the test driver has one
+const ELSEWHERE: [&str; 26] = [
+    "gpuvm-apply", // a file is needed
+    "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
     "gpuvm-created",
     "gpuvm-diffs",
@@ -155,6 +156,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("host files", "gpuvm-host-files"),
         ("schema", "gpuvm-schema-list"),
         ("list TEST", "gpuvm-list"),
+        ("get --all TEST", "gpuvm-guests"),
         ("show test TEST", "gpuvm-domain"),
         ("start test TEST", "gpuvm-started"),
         ("autostart test on TEST", "gpuvm-autostart"),

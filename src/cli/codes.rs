@@ -39,6 +39,7 @@ use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::console::ConsoleError;
 use gpuvm_ops::create::CreateError;
+use gpuvm_ops::described::{DescribedError, GuestsError};
 use gpuvm_ops::domain_history::HistoryOfError;
 use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;
@@ -95,7 +96,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 81] = [
+static KNOWN: [Known; 83] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -175,6 +176,8 @@ static KNOWN: [Known; 81] = [
     known::<TuneError>(),
     known::<ConsoleError>(),
     known::<CreateError>(),
+    known::<DescribedError>(),
+    known::<GuestsError>(),
     known::<TunedError>(),
     known::<RenderError>(),
     known::<StorageError>(),

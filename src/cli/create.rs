@@ -9,7 +9,9 @@ use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::output::Output;
 use crate::identity::random_uuid;
 use anyhow::Context as _;
+use gpuvm_ops::compare;
 use gpuvm_ops::create::{self, CreateRequest, Created, Waits};
+use gpuvm_ops::guest::{NameRequest, find};
 use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
@@ -17,7 +19,10 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.change.dry_run && !args.change.diff {
         cx.refuse_recorded("create")?;
     }
-    let mut wanted = request(args)?;
+    let mut wanted = args.request()?;
+    if args.if_absent && compare::is_there(cx, &wanted)? {
+        return there(&wanted, cx);
+    }
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let ChangeArgs { dry_run, diff, ref lock } = args.change;
     let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(lock) })?;
@@ -43,18 +48,18 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if is_awaited && made.ip.is_none() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// Returns the request.
-fn request(args: &CreateArgs) -> anyhow::Result<CreateRequest> {
-    Ok(CreateRequest {
-        guest: args.guest.request()?,
-        storage: args.storage.request()?,
-        seed: args.seed.request()?,
-        uuid: None,
-        private_net: args.private_ip,
-        reserve_pages: args.reserve_pages,
-        accept_shared_fabric: args.accept_shared_fabric,
-        starts: !args.no_start,
-    })
+/// Says that the guest exists as requested.
+fn there(wanted: &CreateRequest, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let NameRequest::Exact(name) = &wanted.guest.name else { return Ok(EXIT_DONE) };
+    let summary = find(&*cx.hypervisor()?, name.as_str())?;
+    if cx.output.json {
+        let (name, started) = (name.to_string(), summary.state.is_active());
+        let same = Created { name, started, mac: None, ip: None, seed_dropped: None };
+        cx.output.json("gpuvm-created", &same)?;
+    } else {
+        cx.output.progress(&format!("domain `{name}` exists as requested; nothing to do"));
+    }
+    Ok(EXIT_DONE)
 }
 
 /// Prints the answer, in the form of `nvidia-vm`.

@@ -100,7 +100,7 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 17] = [
     (&["reboot", "reset"], "gpuvm restart"),
     (&["boot", "resume", "poweron"], "gpuvm start"),
     (&["ps", "vm", "vms", "guests", "domains", "status", "state"], "gpuvm list"),
-    (&["describe", "inspect", "dominfo", "get", "status", "state"], "gpuvm show"),
+    (&["describe", "inspect", "dominfo", "status", "state"], "gpuvm show"),
     (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer"], "gpuvm cp"),

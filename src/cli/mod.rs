@@ -7,6 +7,7 @@ pub mod options;
 pub mod output;
 pub mod pages;
 
+pub mod apply;
 pub mod autostart;
 pub mod bar;
 pub mod capacity;
@@ -24,7 +25,9 @@ pub mod drive;
 pub mod export;
 mod fabric;
 pub mod failure;
+pub mod get;
 mod gpu;
+pub mod guests;
 pub mod history;
 pub mod host;
 pub mod image;
@@ -164,6 +167,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Snapshot(verb) => snapshot::run(verb, &cx),
         Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
+        Verb::Apply(args) => apply::run(args, &cx),
+        Verb::Get(args) => get::run(args, &cx),
         Verb::List(args) => list::run(args, &cx),
         Verb::Show(args) => show::run(args, &cx),
         Verb::Start(args) => start::run(args, &cx),

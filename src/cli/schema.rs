@@ -1,9 +1,11 @@
 //! JSON Schemas of everything that `--json` prints, made from the printed types. A test finds
 //! printed documents that are not listed here.
 
+use super::apply;
 use super::diff;
 use super::export;
 use super::failure;
+use super::guests;
 use super::host;
 use super::network;
 use super::output::VERSION;
@@ -20,9 +22,10 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 64] = [
+const ALL: [Listed; 66] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
+    ("gpuvm-apply", document::<apply::Applied<'static>>),
     ("gpuvm-capacity", document::<crate::placement::Capacity>),
     ("gpuvm-check", document::<gpuvm_ops::check::Checked>),
     ("gpuvm-created", document::<gpuvm_ops::create::Created>),
@@ -43,6 +46,7 @@ const ALL: [Listed; 64] = [
     ("gpuvm-fabric-restore", document::<gpuvm_ops::fabric::Restored>),
     ("gpuvm-fabric-show", document::<gpuvm_ops::fabric::ShownFabric>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
+    ("gpuvm-guests", guests_file),
     ("gpuvm-history", rows::<crate::history::Entry>),
     ("gpuvm-host", host_file),
     ("gpuvm-host-bridge-list", rows::<gpuvm_ops::host_bridge::facts::HostBridgeRow>),
@@ -123,6 +127,11 @@ fn rows<T: JsonSchema>(name: &str) -> Schema {
     let mut schema = generator().into_root_schema_for::<Vec<T>>();
     schema.insert("title".into(), name.into());
     schema
+}
+
+/// The schema of a file of guests, which is made from the options of `create`.
+fn guests_file(_: &str) -> Schema {
+    Schema::try_from(guests::schema()).expect("it is an object")
 }
 
 /// The schema of a recorded host, which has a version of its own.

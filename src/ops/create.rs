@@ -14,6 +14,7 @@ use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
 use crate::guest::{GuestRequest, log_hint};
+use crate::history::guest::AppliedFile;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
@@ -40,6 +41,14 @@ pub enum CreateError {
     /// The guest is to run by hardware virtualization, and the machine has no KVM.
     #[error("this machine has no /dev/kvm, and the guest needs KVM")]
     NoKvm,
+    /// A domain of this name exists and is another guest than the requested one.
+    #[error("domain `{name}` exists and differs: {what}")]
+    Differs {
+        /// Its name.
+        name: String,
+        /// What differs.
+        what: String,
+    },
 }
 
 impl Coded for CreateError {}
@@ -64,6 +73,8 @@ pub struct CreateRequest {
     pub accept_shared_fabric: bool,
     /// Whether it is started.
     pub starts: bool,
+    /// How a file describes it, which is remembered; none: no file does.
+    pub applied: Option<AppliedFile>,
 }
 
 /// The result of `create`.

@@ -60,11 +60,7 @@ pub fn resolve(
     if let Some(planned) = planned {
         request = planned.exact(&topology)?;
     }
-    if let Some(path) = &wanted.template {
-        let template = template_file(path)?;
-        check_architecture(&template, wanted.virt, &topology)?;
-        request.template = template.as_template();
-    }
+    request = with_template(wanted, request, &topology)?;
     let mut occupancy =
         taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
     if let Some(planned) = planned {
@@ -99,6 +95,18 @@ pub fn resolve(
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     Ok(Planned { topology, request, placement, name, occupancy })
+}
+
+/// Returns a request with the properties of the guest's template, if the admin names one.
+pub fn with_template(
+    wanted: &GuestRequest,
+    request: Request,
+    topology: &Topology,
+) -> Result<Request> {
+    let Some(path) = &wanted.template else { return Ok(request) };
+    let template = template_file(path)?;
+    check_architecture(&template, wanted.virt, topology)?;
+    Ok(Request { template: template.as_template(), ..request })
 }
 
 /// Refuses NICs with one MAC address, of which switches and DHCP servers know only one.

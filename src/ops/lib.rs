@@ -74,6 +74,7 @@
 //!     reserve_pages: false,
 //!     accept_shared_fabric: false,
 //!     starts: true,
+//!     applied: None,
 //! };
 //! let lock_wait = Duration::from_secs(60);
 //! let manner = Manner { confirm: Confirm::Given, dry_run: false, lock_wait, of: Of::Guests };
@@ -118,9 +119,11 @@ pub mod cards;
 pub mod change;
 pub mod check;
 pub mod claim;
+pub mod compare;
 pub mod console;
 pub mod create;
 pub mod delete;
+pub mod described;
 pub mod devices;
 pub mod disks;
 pub mod domain_history;

@@ -9,6 +9,7 @@
 mod cold;
 mod disk;
 mod guests;
+mod joint;
 mod measure;
 mod memory;
 mod partition;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
         ("tune", tune::bench),
         ("planner", planner::bench),
         ("placement", shootout::bench),
+        ("joint", joint::bench),
         ("partition", partition::bench),
         ("disk", disk::bench),
         ("memory", memory::bench),

@@ -11,6 +11,8 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         "Guests",
         &[
             "create",
+            "apply",
+            "get",
             "list",
             "show",
             "start",
@@ -81,6 +83,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
     let verb = path.strip_prefix("gpuvm ").unwrap_or_default();
     let found = match verb {
         "create" => Some("the guest runs, but had no address in time"),
+        "apply" => Some("a change is pending; with --dry-run: something differs"),
         "check" => Some("the domain has mistakes"),
         "verify" => Some("something differs"),
         "tune" => Some("with --check: something would change"),

@@ -106,6 +106,11 @@ pub struct CreateArgs {
     /// there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
+    /// Do nothing if the guest exists as requested
+    ///
+    /// Requires --name. A domain of that name that differs is refused, with what differs.
+    #[arg(long, requires = "name", help_heading = BEHAVIOUR)]
+    pub if_absent: bool,
     /// Define it without starting it
     #[arg(long, help_heading = BEHAVIOUR)]
     pub no_start: bool,

@@ -2,6 +2,7 @@
 // Brackets in help are parts that may be left out, not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+mod apply;
 mod bridge;
 mod capacity;
 mod device;
@@ -34,6 +35,7 @@ mod undo;
 mod verify;
 mod wish;
 
+pub use apply::{ApplyArgs, GetArgs, GuestsFormat};
 pub use bridge::{
     ConfirmWithinArgs, HostBridgeConfirmArgs, HostBridgeCreateArgs, HostBridgeDeleteArgs,
     HostBridgeShowArgs, HostBridgeVerb, ManagerArg,
@@ -248,6 +250,22 @@ pub enum Verb {
     /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB, --privateIP.
     #[command(after_long_help = make::CREATE)]
     Create(CreateArgs),
+    /// Make guests as a file describes them
+    ///
+    /// Guests that are missing are planned together, so that all of them fit and none takes what another needs more, and are
+    /// made as `create` makes them. Those that differ in vCPUs, memory, huge pages or autostart are changed as `set` and
+    /// `autostart` do; a running guest is restarted only where its entry says `restart: allowed`, or with --restart. A guest that
+    /// differs in something else is refused before anything changes. What only `create` uses (image, users, sizes of new
+    /// disks, preferences between places) is compared with what the file said when the guest was made. Deletes first, then
+    /// changes, then creates. Each guest is a change of its own: `gpuvm recover` finishes an interrupted one, and applying
+    /// the file again does the rest. Exits with 3 if something is pending, and with --dry-run if anything differs.
+    #[command(after_long_help = apply::APPLY)]
+    Apply(ApplyArgs),
+    /// Print guests as a file for `apply`
+    ///
+    /// Prints what was requested of a guest and its present size, disks and NICs; `gpuvm apply` of it changes nothing.
+    #[command(after_long_help = apply::GET)]
+    Get(GetArgs),
     /// List domains and the devices they hold
     ///
     /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host), those of --domain-xml. Also as

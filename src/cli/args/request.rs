@@ -2,7 +2,9 @@
 
 use super::program::called_as_vendor;
 use super::wish::ProfileArg;
-use super::{AllowArg, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg};
+use super::{
+    AllowArg, CreateArgs, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg,
+};
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::cli::error::usage;
@@ -11,6 +13,7 @@ use crate::request::{
     Allow, DeviceWish, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template, VfWish,
     Which,
 };
+use gpuvm_ops::create::CreateRequest;
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
 use gpuvm_ops::taken::Taken;
 
@@ -37,6 +40,23 @@ impl GuestArgs {
             networks: self.network.clone(),
             taken: Taken::from(&self.taken),
             place,
+        })
+    }
+}
+
+impl CreateArgs {
+    /// What is asked for; an error where the arguments cannot be meant, whatever the host.
+    pub fn request(&self) -> anyhow::Result<CreateRequest> {
+        Ok(CreateRequest {
+            guest: self.guest.request()?,
+            storage: self.storage.request()?,
+            seed: self.seed.request()?,
+            uuid: None,
+            private_net: self.private_ip,
+            reserve_pages: self.reserve_pages,
+            accept_shared_fabric: self.accept_shared_fabric,
+            starts: !self.no_start,
+            applied: None,
         })
     }
 }

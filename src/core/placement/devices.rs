@@ -8,7 +8,7 @@ use super::future::Future;
 use super::groups;
 use super::partitions;
 use super::reason::{GpuReason, Topic};
-use super::score::{Judges, Ranking, Scorer};
+use super::score::{Judges, Key, Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
 use super::taken::Taken;
@@ -64,6 +64,38 @@ pub(super) fn choose(
         isolation::explain(topology, taken, &devices, reasons);
     }
     Ok(devices)
+}
+
+/// Returns the feasible sets of GPUs of a request, the best first, at most this many; empty also for a request without GPUs.
+pub(super) fn ranked(
+    topology: &Topology,
+    homes: &Homes<'_>,
+    taken: &Taken<'_>,
+    judges: &Judges<'_>,
+    (request, most): (&Request, usize),
+) -> Vec<(Key, Vec<Bdf>)> {
+    let mut slots = Slots::new(topology, homes, taken);
+    if of_model(&mut slots, request).is_err() {
+        return Vec::new();
+    }
+    let Ok(wanted) = wanted(&slots, &request.gpus) else { return Vec::new() };
+    let mut ranking = Ranking::keeping(most);
+    match wanted {
+        Wanted::Any(0) => {}
+        _ if topology.is_partitioned() => {
+            partitions::rank(&slots, wanted, judges, request, &mut ranking);
+        }
+        _ => {
+            let future = Future::new(&slots, &[]);
+            let scorer = Scorer::new(&slots, &future, judges, request);
+            match wanted {
+                Wanted::Any(number) => search::offer(&scorer, &mut ranking, number, false),
+                Wanted::These(set) => ranking.offer(&scorer, set, 0, false),
+            }
+        }
+    }
+    let with_gpus = |key: Key| (key, slots.gpus.of(key.set()));
+    ranking.kept().into_iter().map(with_gpus).collect()
 }
 
 /// Keeps only GPUs of the wanted model; an error if the host has none.

@@ -21,6 +21,7 @@ mod freeing;
 mod future;
 mod groups;
 mod isolation;
+pub mod joint;
 mod limits;
 mod memory;
 mod names;

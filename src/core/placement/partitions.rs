@@ -137,7 +137,53 @@ pub(super) fn choose(
     }
 }
 
+/// Offers the sets of a request to a ranking.
+pub(super) fn rank(
+    slots: &Slots<'_>,
+    wanted: Wanted,
+    judges: &Judges<'_>,
+    request: &Request,
+    ranking: &mut Ranking,
+) {
+    let all = candidates(slots);
+    let choice = Choice { slots, all: &all, request };
+    let future = choice.future();
+    let scorer = Scorer::new(slots, &future, judges, request);
+    match wanted {
+        Wanted::Any(number) => choice.rank(number, &scorer, ranking),
+        Wanted::These(gpus) => {
+            let exact = choice.of_size(size(gpus)).find(|candidate| candidate.gpus == gpus);
+            let switches = exact.map_or(0, |candidate| candidate.switches(slots));
+            ranking.offer(&scorer, gpus, switches, exact.is_none());
+        }
+    }
+}
+
 impl<'a> Choice<'a> {
+    /// What a choice costs later guests.
+    fn future(&self) -> Future {
+        let offered: Vec<(Mask, Mask, u32)> =
+            self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
+        Future::new(self.slots, &offered)
+    }
+
+    /// Offers the free partitions of this many GPUs; other sets if these are allowed and no partition is feasible.
+    fn rank(&self, number: usize, scorer: &Scorer<'_>, ranking: &mut Ranking) {
+        let slots = self.slots;
+        let free = self.of_size(number).filter(|candidate| candidate.is_free(slots));
+        let mut offered: Vec<&Candidate> = free.clone().filter(|one| one.is_ready(slots)).collect();
+        if offered.is_empty() {
+            // The plan says what has to be done first.
+            offered = free.collect();
+        }
+        for candidate in offered {
+            ranking.offer(scorer, candidate.gpus, candidate.switches(slots), false);
+        }
+        if ranking.has_none() && self.may_split() {
+            search::offer(scorer, ranking, number, true);
+        }
+    }
+
     /// Partitions of this many GPUs.
     fn of_size(&self, number: usize) -> impl Iterator<Item = &'a Candidate> + Clone {
         let meant = self.slots.gpus.meant;
@@ -166,23 +212,10 @@ impl<'a> Choice<'a> {
         if !any_size && !self.may_split() {
             return Err(self.no_such_size(number));
         }
-        let offered: Vec<(Mask, Mask, u32)> =
-            self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
-        let future = Future::new(slots, &offered);
+        let future = self.future();
         let scorer = Scorer::new(slots, &future, judges, self.request);
         let mut ranking = Ranking::default();
-        let free = of_size.clone().filter(|candidate| candidate.is_free(slots));
-        let mut offered: Vec<&Candidate> = free.clone().filter(|one| one.is_ready(slots)).collect();
-        if offered.is_empty() {
-            // The plan says what has to be done first.
-            offered = free.collect();
-        }
-        for candidate in offered {
-            ranking.offer(&scorer, candidate.gpus, candidate.switches(slots), false);
-        }
-        if ranking.best.is_none() && self.may_split() {
-            search::offer(&scorer, &mut ranking, number, true);
-        }
+        self.rank(number, &scorer, &mut ranking);
         let Some(key) = ranking.winner() else {
             return Err(self.none_free(number));
         };

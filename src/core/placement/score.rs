@@ -253,14 +253,63 @@ pub(super) struct Ranking {
     pub(super) infeasible: Option<Key>,
     /// Candidates seen.
     pub(super) seen: usize,
+    /// The best feasible ones, in order, if they are kept.
+    kept: Option<Kept>,
+}
+
+/// The best feasible candidates, in order.
+#[derive(Debug)]
+struct Kept {
+    /// How many at most.
+    most: usize,
+    /// Their keys.
+    keys: Vec<Key>,
+}
+
+impl Kept {
+    /// The key that another candidate has to beat; none: it is kept in any case.
+    fn limit(&self) -> Option<&Key> {
+        self.keys.last().filter(|_| self.keys.len() == self.most)
+    }
+
+    /// Keeps another candidate in order; one that is kept already is not kept twice.
+    fn keep(&mut self, key: Key) {
+        let Err(at) = self.keys.binary_search(&key) else { return };
+        self.keys.insert(at, key);
+        self.keys.truncate(self.most);
+    }
 }
 
 impl Ranking {
+    /// A ranking that keeps this many candidates, at least one.
+    pub(super) fn keeping(most: usize) -> Ranking {
+        Ranking { kept: Some(Kept { most, keys: Vec::new() }), ..Ranking::default() }
+    }
+
+    /// The candidates that were kept, the best first.
+    pub(super) fn kept(self) -> Vec<Key> {
+        self.kept.map(|kept| kept.keys).unwrap_or_default()
+    }
+
+    /// Whether no candidate was feasible.
+    pub(super) fn has_none(&self) -> bool {
+        self.best.is_none() && self.kept.as_ref().is_none_or(|kept| kept.keys.is_empty())
+    }
+
     /// Considers another candidate. The same set may be offered twice.
     pub(super) fn offer(&mut self, scorer: &Scorer<'_>, set: Mask, switches: Mask, split: bool) {
         self.seen += 1;
-        let limit = self.second.as_ref();
+        let limit = match &self.kept {
+            Some(kept) => kept.limit(),
+            None => self.second.as_ref(),
+        };
         let Some(least) = scorer.least(set, switches, split, limit) else { return };
+        if let Some(kept) = &mut self.kept {
+            if let Some(key) = scorer.complete(least, switches) {
+                kept.keep(key);
+            }
+            return;
+        }
         if self.best.is_some_and(|best| best.list == least.list) {
             self.seen -= 1;
             return;

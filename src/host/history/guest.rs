@@ -6,6 +6,7 @@ use super::{History, HistoryError, store};
 use crate::apply::{Step, kept_in};
 use gpuvm_core::domain::guest::{Guarded, Made, Reserved};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,17 @@ use std::path::{Path, PathBuf};
 pub(super) const DIRECTORY: &str = "reserved";
 /// How long a UUID is, in bytes of its text.
 const UUID: usize = 36;
+
+/// How a guest was described in a file when `apply` made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedFile {
+    /// The name of the file's set of guests, if it has one.
+    #[serde(default)]
+    pub set: Option<String>,
+    /// What the file said, by the names of options.
+    #[serde(default)]
+    pub options: BTreeMap<String, Vec<String>>,
+}
 
 /// What was reserved and made for one guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +46,9 @@ pub struct GuestRecord {
     /// Disks that were made.
     #[serde(default)]
     pub made: Vec<Made>,
+    /// How it was described; none: no file did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<AppliedFile>,
 }
 
 /// A guest with records, which may still have resources.
@@ -62,13 +77,17 @@ impl GuestRecord {
             reserved: Vec::new(),
             guarded: Vec::new(),
             made: Vec::new(),
+            applied: None,
         }
     }
 
     /// Returns the step that writes it, replacing its old content; none: nothing is reserved or
-    /// made.
+    /// made, and no file described the guest.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
-        let is_empty = self.reserved.is_empty() && self.guarded.is_empty() && self.made.is_empty();
+        let is_empty = self.reserved.is_empty()
+            && self.guarded.is_empty()
+            && self.made.is_empty()
+            && self.applied.is_none();
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
 }
@@ -147,6 +166,11 @@ pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>
 /// The disks that were made for a domain, as far as recorded and readable.
 pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()
+}
+
+/// How a domain was described in a file when `apply` made it; none: no file did, or its record cannot be read.
+pub fn applied(state: Option<&Path>, uuid: &str) -> Option<AppliedFile> {
+    of(state, uuid)?.applied
 }
 
 /// The record of a domain; none: there is none, or it cannot be read: nothing is guessed.

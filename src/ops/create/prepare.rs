@@ -13,7 +13,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
-use crate::history::guest::GuestRecord;
+use crate::history::guest::{AppliedFile, GuestRecord};
 use crate::host_files::too_few_files;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
@@ -105,8 +105,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
-    if let Some(note) =
-        hypervisor.and_then(|hypervisor| kept(&xml, &name, &extra, (hypervisor, world.state())))
+    let applied = wanted.applied.clone();
+    if let Some(note) = hypervisor
+        .and_then(|hypervisor| kept(&xml, &name, (&extra, applied), (hypervisor, world.state())))
     {
         // Reserved resources are recorded first; disks alone once they are made.
         let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
@@ -331,7 +332,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 fn kept(
     xml: &DomainXml,
     name: &str,
-    extra: &Extra,
+    (extra, applied): (&Extra, Option<AppliedFile>),
     (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
 ) -> Option<Step> {
     let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;
@@ -339,6 +340,7 @@ fn kept(
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
         made: extra.made.clone(),
+        applied,
         ..GuestRecord::new(&uuid, name, hypervisor.uri())
     };
     all.remember(state, None)

@@ -56,6 +56,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
         reserve_pages: false,
         accept_shared_fabric: false,
         starts: true,
+        applied: None,
     }
 }
 

@@ -55,6 +55,16 @@ struct Document {
 }
 
 impl PlannedPlace {
+    /// The place of a guest of a file that was planned together with its others.
+    pub fn of_file(
+        path: &Path,
+        name: DomainName,
+        request: Request,
+        placement: Placement,
+    ) -> PlannedPlace {
+        PlannedPlace { path: path.to_owned(), name, request, placement }
+    }
+
     /// Reads a plan from a file, or `-`: standard input.
     pub fn read(path: &Path) -> Result<PlannedPlace> {
         let text = input::text_or_stdin(path, MOST)?;

@@ -226,6 +226,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         reserve_pages: false,
         accept_shared_fabric: true,
         starts: true,
+        applied: None,
     };
     create::create(world, &wanted).unwrap_or_else(|error| panic!("create: {error}")).about
 }

@@ -11,6 +11,7 @@ pub mod build;
 pub mod compare;
 pub mod exact;
 pub mod hosts;
+pub mod joint;
 pub mod metrics;
 pub mod model;
 pub mod optimum;

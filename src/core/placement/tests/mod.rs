@@ -12,6 +12,7 @@ mod properties;
 mod short;
 mod slots;
 mod sound;
+pub(crate) use sound::check_together;
 pub(crate) mod testhost;
 
 use super::*;
@@ -21,7 +22,7 @@ use crate::topology::{Drive, DriveUse, HugetlbMount, NetFace, Parts, Sriov};
 use testhost::{HostSpec, device, held};
 
 /// The recorded DGX-2.
-pub(super) fn dgx2() -> Topology {
+pub(crate) fn dgx2() -> Topology {
     crate::topology::file::from_json(include_str!("../../../../topologies/dgx-2.json")).unwrap()
 }
 

@@ -256,7 +256,7 @@ impl Case<'_> {
 }
 
 /// Checks all guests of a host together.
-pub(super) fn check_together(topology: &Topology, guests: &[Held]) {
+pub(crate) fn check_together(topology: &Topology, guests: &[Held]) {
     let mut cores: BTreeSet<PcpuId> = BTreeSet::new();
     let mut devices: BTreeSet<Bdf> = BTreeSet::new();
     for guest in guests {

@@ -1,0 +1,110 @@
+//! `apply`: makes, changes and deletes guests until they are as a file describes them.
+
+use super::args::ApplyArgs;
+use super::change::{manner, program};
+use super::context::Context;
+use super::error::{EXIT_DONE, EXIT_FOUND};
+use super::guests;
+use crate::shell::word;
+use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, look};
+use gpuvm_ops::reporter::Question;
+use gpuvm_ops::session::Session;
+use serde::Serialize;
+
+/// The answer as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Applied<'a> {
+    /// Whether it was only looked at.
+    dry_run: bool,
+    /// The guests of the file in its order, then those that are deleted.
+    guests: &'a [AppliedGuest],
+    /// Whether no other sets of GPUs would serve the new guests better, as far as is known.
+    is_best: bool,
+}
+
+/// Runs the verb.
+pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("apply")?;
+    let file = guests::read(&args.file, args.restart)?;
+    let wanted = ApplyRequest {
+        path: guests::named(&args.file),
+        guests: file.guests,
+        set: file.set,
+        prune: args.prune,
+        accept_data_loss: args.accept_data_loss,
+        program: program()?,
+    };
+    if args.dry_run {
+        let drift = look(cx, &wanted)?;
+        answer(&drift, true, args, cx)?;
+        return Ok(if drift.is_none() { EXIT_DONE } else { EXIT_FOUND });
+    }
+    let mut session = Session::begin(cx, manner(&args.lock))?;
+    if wanted.prune && !args.yes {
+        agree_to_prune(&session, &wanted, cx)?;
+    }
+    let drift = apply(&mut session, cx, &wanted)?;
+    answer(&drift, false, args, cx)?;
+    let is_pending = drift.guests.iter().any(|guest| guest.action == GuestAction::Pending);
+    Ok(if is_pending { EXIT_FOUND } else { EXIT_DONE })
+}
+
+/// Asks whether the guests that the file no longer has may be deleted, if there are any.
+fn agree_to_prune(
+    session: &Session<'_>,
+    wanted: &ApplyRequest,
+    cx: &Context<'_>,
+) -> anyhow::Result<()> {
+    let drift = look(cx, wanted)?;
+    let gone = drift.guests.iter().filter(|guest| guest.action == GuestAction::Delete);
+    let lines: Vec<String> = gone.map(|guest| format!("delete domain `{}`", guest.name)).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let what = format!("deleting {} of the set", crate::words::count(lines.len(), "guest"));
+    let question = Question::Agree { lines: Some(lines), question: "delete them?", what };
+    let said = session.ask(&question, &[], &[])?;
+    Ok(question.settle(said, &[])?)
+}
+
+/// Prints what was done, or would be.
+fn answer(drift: &Drift, dry_run: bool, args: &ApplyArgs, cx: &Context<'_>) -> std::io::Result<()> {
+    if cx.output.json {
+        let Drift { guests, is_best, .. } = drift;
+        return cx.output.json("gpuvm-apply", &Applied { dry_run, guests, is_best: *is_best });
+    }
+    let lines: Vec<String> = drift.guests.iter().map(|guest| line(guest, dry_run)).collect();
+    cx.output.text(&lines.join("\n"))?;
+    let is = |action| drift.guests.iter().any(|guest| guest.action == action);
+    if is(GuestAction::Pending) {
+        let file = args.file.to_string_lossy();
+        let again = format!("`gpuvm apply --restart -f {}`", word(&file));
+        cx.output.progress(&format!("pending changes need a restart: {again} makes them"));
+    }
+    Ok(())
+}
+
+/// A guest in a line.
+fn line(guest: &AppliedGuest, dry_run: bool) -> String {
+    let what = match (guest.action, dry_run) {
+        (GuestAction::Keep, _) => "unchanged",
+        (GuestAction::Create, true) => "would be created",
+        (GuestAction::Create, false) => "created",
+        (GuestAction::Change, true) => "would be changed",
+        (GuestAction::Change, false) => "changed",
+        (GuestAction::Pending, _) => "pending",
+        (GuestAction::Delete, true) => "would be deleted",
+        (GuestAction::Delete, false) => "deleted",
+        (GuestAction::Conflict, _) => "differs in what cannot be changed",
+    };
+    let mut more: Vec<String> = guest.differences.iter().map(ToString::to_string).collect();
+    if !guest.gpus.is_empty() {
+        let gpus: Vec<String> = guest.gpus.iter().map(usize::to_string).collect();
+        more.push(format!("GPUs {}", gpus.join(",")));
+    }
+    match &more[..] {
+        [] => format!("{}: {what}", guest.name),
+        more => format!("{}: {what}: {}", guest.name, more.join("; ")),
+    }
+}

@@ -1,0 +1,24 @@
+//! `get`: guests in the words of a file that `apply` takes.
+
+use super::args::{GetArgs, GuestsFormat};
+use super::context::Context;
+use super::error::EXIT_DONE;
+use super::guests::{document, no_guest, to_toml, to_yaml};
+use gpuvm_ops::described::{describe, describe_all};
+
+/// Runs the verb.
+pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("get")?;
+    let guests = match &args.name {
+        Some(name) => vec![describe(cx, name)?],
+        None if args.all => describe_all(cx)?,
+        None => return Err(no_guest()),
+    };
+    match args.output {
+        _ if cx.output.json => cx.output.json("gpuvm-guests", &document(&guests))?,
+        GuestsFormat::Json => cx.output.json("gpuvm-guests", &document(&guests))?,
+        GuestsFormat::Yaml => cx.output.verbatim(&to_yaml(&guests))?,
+        GuestsFormat::Toml => cx.output.verbatim(&to_toml(&guests))?,
+    }
+    Ok(EXIT_DONE)
+}

@@ -1,0 +1,315 @@
+//! A guest that exists against the request for it: what differs, and whether it can be changed in place. What counts only
+//! while a guest is made (its image, its first settings, the choice between places) is not compared, unless a file made it.
+
+use crate::bdf::Bdf;
+use crate::create::{CreateError, CreateRequest};
+use crate::domain::DomainXml;
+use crate::domain::view::View;
+use crate::error::Coded as _;
+use crate::error::{Class, Result, classed};
+use crate::guest::NameRequest;
+use crate::history::guest::{AppliedFile, applied};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::memsize::MemSize;
+use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
+use crate::shell::word;
+use crate::topology::{DeviceKind, Topology};
+use crate::world::World;
+use serde::Serialize;
+
+/// The network of the option `privateIP`.
+const PRIVATE_NET: &str = "private-net";
+
+/// What a guest has of something, and what is requested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuestDifference {
+    /// The option of `create`, without dashes.
+    pub option: String,
+    /// What it has.
+    pub is: String,
+    /// What is requested.
+    pub wanted: String,
+    /// Whether it can be changed without making the guest anew.
+    pub changeable: bool,
+}
+
+impl std::fmt::Display for GuestDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let GuestDifference { option, is, wanted, .. } = self;
+        write!(f, "{option} {is} -> {wanted}")
+    }
+}
+
+/// A guest that exists, compared with a request.
+#[derive(Debug)]
+pub struct Compared {
+    /// Name, state and UUID.
+    pub summary: DomainSummary,
+    /// What differs.
+    pub differences: Vec<GuestDifference>,
+}
+
+/// Compares the domain of this name, if it is among these, with a request; none: there is no such domain. Errors: gpuvm did
+/// not make it.
+pub fn compare(
+    world: &World,
+    (hypervisor, topology, rows): (&dyn Hypervisor, &Topology, &[DomainSummary]),
+    (name, wanted): (&str, &CreateRequest),
+) -> Result<Option<Compared>> {
+    let Some(summary) = rows.iter().find(|row| row.name == name).cloned() else { return Ok(None) };
+    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    let view = View::of(&xml, Some(topology))?;
+    let record = view.remembered.as_ref().and_then(|record| record.request.clone());
+    let Some(record) = record.filter(|_| !xml.is_copy()) else {
+        let message = format!("domain `{name}` exists, and gpuvm did not make it");
+        let hint = format!("`gpuvm show {}` shows what it is; choose another name", word(name));
+        return Err(classed(Class::Exists, message, hint));
+    };
+    let request = &wanted.guest.request;
+    let mut found = Vec::new();
+    sizes(request, &record, &view, &mut found);
+    devices(request, &record, (&view, topology), &mut found);
+    shape(request, &record, &mut found);
+    let is = xml.root().attr("type").unwrap_or_default().into_owned();
+    differ(&mut found, "virt-type", is, wanted.guest.virt.as_str().to_owned());
+    networks(wanted, &view, &mut found);
+    disks(wanted, &view, &mut found);
+    if let (Some(was), Some(now)) = (applied(world.state(), &summary.uuid), &wanted.applied) {
+        told_at_first(&was, now, &mut found);
+    }
+    Ok(Some(Compared { summary, differences: found }))
+}
+
+/// Whether a guest that was asked for by name exists exactly so; an error if it is another one.
+pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<bool> {
+    let NameRequest::Exact(name) = &wanted.guest.name else {
+        let message = "--if-absent needs the name of the guest";
+        return Err(classed(Class::Usage, message, "add --name NAME"));
+    };
+    let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
+    let rows = hypervisor.domains()?;
+    let found = compare(world, (&*hypervisor, &topology, &rows), (name.as_str(), wanted))?;
+    let Some(found) = found else { return Ok(false) };
+    if found.differences.is_empty() {
+        return Ok(true);
+    }
+    let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
+    let error = CreateError::Differs { name: name.to_string(), what: what.join("; ") };
+    let name = word(name.as_str());
+    Err(error.hint(format!("`gpuvm show {name}` shows it; choose another --name")))
+}
+
+/// Adds a difference that needs another guest.
+fn differ(found: &mut Vec<GuestDifference>, option: &str, is: String, wanted: String) {
+    if is != wanted {
+        found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable: false });
+    }
+}
+
+/// A size as options take it.
+pub(crate) fn size_word(size: MemSize) -> String {
+    let kib = size.kib();
+    match () {
+        () if kib.is_multiple_of(1 << 20) => format!("{}G", kib >> 20),
+        () if kib.is_multiple_of(1 << 10) => format!("{}M", kib >> 10),
+        () => format!("{kib}K"),
+    }
+}
+
+/// Pages as options name them.
+pub(crate) fn pages_word(pages: Option<MemSize>) -> &'static str {
+    match pages {
+        Some(size) if size == PageSize::OneGib.size() => "1G",
+        Some(_) => "2M",
+        None => "off",
+    }
+}
+
+/// Compares vCPUs, memory and pages.
+fn sizes(request: &Request, record: &Request, view: &View, found: &mut Vec<GuestDifference>) {
+    let mut change = |option: &str, is: String, wanted: String| {
+        found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable: true });
+    };
+    if let Some(vcpus) = request.vcpus.filter(|vcpus| *vcpus != view.vcpus) {
+        change("vcpus", view.vcpus.to_string(), vcpus.to_string());
+    }
+    // What was requested may have been rounded to whole pages.
+    if let Some(memory) = request.memory_kib
+        && memory != view.memory_kib
+        && record.memory_kib != Some(memory)
+    {
+        change("memory", size_word(view.memory_kib), size_word(memory));
+    }
+    let wanted = match request.huge_pages {
+        HugePages::Auto => view.huge_page_kib,
+        HugePages::Off => None,
+        HugePages::Size(page) => Some(page.size()),
+    };
+    if wanted != view.huge_page_kib {
+        change("huge-pages", pages_word(view.huge_page_kib).into(), pages_word(wanted).into());
+    }
+}
+
+/// Compares passed-through functions.
+fn devices(
+    request: &Request,
+    record: &Request,
+    (view, topology): (&View, &Topology),
+    found: &mut Vec<GuestDifference>,
+) {
+    let is_gpu = |bdf: &&Bdf| topology.device(**bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu);
+    let gpus: Vec<Bdf> = view.devices.iter().filter(is_gpu).copied().collect();
+    let listed = |gpus: &[Bdf]| {
+        let words: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(",") }
+    };
+    let indexes = |indexes: &[usize]| {
+        let words: Vec<String> = indexes.iter().map(usize::to_string).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(",") }
+    };
+    let sorted = |mut all: Vec<usize>| {
+        all.sort_unstable();
+        all
+    };
+    match &request.gpus {
+        GpuWish::Count(number) => {
+            if gpus.len() != *number as usize {
+                let (option, is) = ("gpus".to_owned(), gpus.len().to_string());
+                let wanted = number.to_string();
+                found.push(GuestDifference { option, is, wanted, changeable: true });
+            }
+        }
+        GpuWish::Run { first, count } => {
+            let run: Vec<usize> =
+                (*first..first.saturating_add(*count)).map(|i| i as usize).collect();
+            differ(found, "gpu-index", indexes(&view.gpus), indexes(&run));
+        }
+        GpuWish::Indexes(wanted) => {
+            let wanted = sorted(wanted.iter().map(|&index| index as usize).collect());
+            differ(found, "gpu", indexes(&view.gpus), indexes(&wanted));
+        }
+        GpuWish::Exact(wanted) => {
+            let (mut is, mut wanted) = (gpus, wanted.clone());
+            is.sort_unstable();
+            wanted.sort_unstable();
+            differ(found, "gpu", listed(&is), listed(&wanted));
+        }
+    }
+    let (was, now) = (&record.extras, &request.extras);
+    for (option, was, now) in [
+        ("nic", &was.nics, &now.nics),
+        ("vf", &was.vfs, &now.vfs),
+        ("nvme", &was.nvmes, &now.nvmes),
+    ] {
+        match now {
+            DeviceWish::Count(number) => {
+                differ(found, option, was.number().to_string(), number.to_string());
+            }
+            DeviceWish::Exact(bdfs) => {
+                let is_there = |bdf: &Bdf| view.devices.contains(bdf);
+                let has: Vec<Bdf> = bdfs.iter().copied().filter(is_there).collect();
+                differ(found, option, listed(&has), listed(bdfs));
+            }
+        }
+    }
+}
+
+/// Compares how its CPU is pinned and shown.
+fn shape(request: &Request, record: &Request, found: &mut Vec<GuestDifference>) {
+    let text = |value: String| value.to_ascii_lowercase();
+    if request.pins != PinPolicy::Auto {
+        let (is, wanted) = (format!("{:?}", record.pins), format!("{:?}", request.pins));
+        differ(found, "pins", text(is), text(wanted));
+    }
+    if let CellWish::Count(cells) = request.cells
+        && record.cells != request.cells
+    {
+        differ(found, "cells", "auto".into(), cells.to_string());
+    }
+    if let Some(threads) = request.threads
+        && record.threads != request.threads
+    {
+        let is = record.threads.map_or("auto".to_owned(), |threads| threads.to_string());
+        differ(found, "threads", is, threads.to_string());
+    }
+    let (is, wanted) = (format!("{:?}", record.profile), format!("{:?}", request.profile));
+    differ(found, "profile", text(is), text(wanted));
+    let word = |on: bool| if on { "on" } else { "off" }.to_owned();
+    differ(found, "p2p-clique", word(record.p2p_clique), word(request.p2p_clique));
+}
+
+/// Compares its NICs with those that were named.
+fn networks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) {
+    let nics = &wanted.guest.networks;
+    if nics.is_empty() {
+        return;
+    }
+    let names = |mut names: Vec<String>| {
+        names.sort();
+        names.join(",")
+    };
+    let private = wanted.private_net.then(|| PRIVATE_NET.to_owned());
+    let named = nics.iter().map(|nic| nic.network.clone()).chain(private);
+    let is = names(view.nics.iter().map(|nic| nic.source.clone()).collect());
+    differ(found, "network", is, names(named.collect()));
+    for mac in nics.iter().filter_map(|nic| nic.settings.mac.as_ref()) {
+        if view.nics.iter().all(|nic| nic.mac != *mac) {
+            differ(found, "network", "no such NIC".into(), format!("mac={mac}"));
+        }
+    }
+}
+
+/// Compares the disks that were named; those that it has besides are left alone.
+fn disks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) {
+    let has = |path: &str| view.disks.iter().any(|disk| disk.source == path);
+    let storage = &wanted.storage;
+    for path in &storage.disk {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let path = path.to_string_lossy();
+        if !has(&path) {
+            differ(found, "disk", "no such disk".into(), path.into_owned());
+        }
+    }
+    for (option, dir, ids) in [
+        ("drive", "/dev/disk/by-id/", &storage.drive),
+        ("partition", "/dev/disk/by-partuuid/", &storage.partition),
+    ] {
+        for id in ids.iter().filter(|id| !has(id) && !has(&format!("{dir}{id}"))) {
+            differ(found, option, "no such disk".into(), id.clone());
+        }
+    }
+}
+
+/// Options that count only while a guest is made, as they were and as they are.
+pub const AT_FIRST: [&str; 19] = [
+    "image",
+    "image-pool",
+    "os-disk",
+    "os-size",
+    "pool",
+    "disk-dir",
+    "data-size",
+    "data-dir",
+    "preallocate",
+    "ssh-key",
+    "user",
+    "password-hash",
+    "user-data",
+    "meta-data",
+    "network-config",
+    "no-agent",
+    "no-nccl",
+    "nccl",
+    "no-seed",
+];
+
+/// Compares what the guest was told when it was made.
+fn told_at_first(was: &AppliedFile, now: &AppliedFile, found: &mut Vec<GuestDifference>) {
+    let text = |file: &AppliedFile, option: &str| {
+        file.options.get(option).map_or("default".to_owned(), |values| values.join(","))
+    };
+    for option in AT_FIRST {
+        differ(found, option, text(was, option), text(now, option));
+    }
+}

@@ -1,0 +1,476 @@
+//! `apply` and `get`: guests as a file describes them. Those that are missing are planned together and made as `create` makes
+//! them, those that differ are changed as `set` and `autostart` change them, and each change is journaled by itself: what an
+//! interrupted run leaves is finished by `recover`, and by applying the file again.
+
+mod get;
+
+pub use get::{Field, describe, describe_all};
+
+use crate::autostart::{Autostart, autostart};
+use crate::compare::{Compared, GuestDifference, compare};
+use crate::create::{self, CreateRequest, Waits, create};
+use crate::delete::{Delete, delete};
+use crate::domain::guest::VirtType;
+use crate::domain::view::gpu_indexes;
+use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
+use crate::guest::{PlannedPlace, with_template};
+use crate::history::guest::applied;
+use crate::hypervisor::{DomainSummary, Hypervisor};
+use crate::identity::random_uuid;
+use crate::pages;
+use crate::placement::Placement;
+use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
+use crate::reporter::{Answer, Question};
+use crate::request::{DomainName, HugePages, Request};
+use crate::restart;
+use crate::session::Session;
+use crate::set::{SetRequest, set};
+use crate::shell::word;
+use crate::start::{Start, start};
+use crate::stop::{Down, stop};
+use crate::taken::{Taken, taken_for_new};
+use crate::topology::Topology;
+use crate::words::count;
+use crate::world::World;
+use gpuvm_core::tune::Item;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// How long a guest may take to shut down, in seconds.
+const WAIT_S: u64 = 120;
+
+/// The reason that a file is not applied.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "apply-")]
+pub enum DescribedError {
+    /// A guest differs in what cannot be changed.
+    #[error("domain `{name}` differs in what cannot be changed: {what}")]
+    Conflict {
+        /// Its name.
+        name: String,
+        /// What differs.
+        what: String,
+    },
+    /// The missing guests have no place together.
+    #[error("{what}")]
+    NoPlace {
+        /// Which guest, beside which others.
+        what: String,
+    },
+}
+
+impl Coded for DescribedError {}
+
+/// The reason that a file of guests is refused.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "guests-")]
+pub enum GuestsError {
+    /// It cannot be parsed.
+    #[error("{at}: {why}")]
+    Syntax {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// It has a field that is not known.
+    #[error("{at}: unknown field `{field}`")]
+    Field {
+        /// The place in the file.
+        at: String,
+        /// The field.
+        field: String,
+    },
+    /// A field cannot have this value.
+    #[error("{at}: {why}")]
+    Value {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Coded for GuestsError {}
+
+/// A guest of a file.
+#[derive(Debug, Clone)]
+pub struct DescribedGuest {
+    /// Its name.
+    pub name: DomainName,
+    /// How it is made.
+    pub create: CreateRequest,
+    /// Whether it starts with the host; none: as it is.
+    pub autostart: Option<bool>,
+    /// Whether it may be restarted for a change.
+    pub may_restart: bool,
+}
+
+/// The guests of a file.
+#[derive(Debug, Clone)]
+pub struct ApplyRequest {
+    /// The file, for messages.
+    pub path: PathBuf,
+    /// The guests, in its order, each name once.
+    pub guests: Vec<DescribedGuest>,
+    /// The name of the set that they are; none: it has no name, and nothing is pruned.
+    pub set: Option<String>,
+    /// Whether guests that an earlier file of this set made are deleted if it no longer has them.
+    pub prune: bool,
+    /// Whether drives with data may be given to guests.
+    pub accept_data_loss: bool,
+    /// The program that units run at boot.
+    pub program: String,
+}
+
+/// What is done with a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestAction {
+    /// It is as described.
+    Keep,
+    /// It is made.
+    Create,
+    /// It is changed.
+    Change,
+    /// It would be changed, but runs and may not be restarted.
+    Pending,
+    /// It is deleted.
+    Delete,
+    /// It differs in what cannot be changed.
+    Conflict,
+}
+
+/// A guest, and what is done with it.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AppliedGuest {
+    /// Its name.
+    pub name: String,
+    /// What is done.
+    pub action: GuestAction,
+    /// What differs from the description.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<GuestDifference>,
+    /// Indexes of the GPUs that a new guest gets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<usize>,
+}
+
+/// What a file would change.
+#[derive(Debug)]
+pub struct Drift {
+    /// The guests of the file in its order, then those that are deleted.
+    pub guests: Vec<AppliedGuest>,
+    /// The missing guests by their number in the file, in the order in which they are made, each with its place.
+    places: Vec<(usize, PlannedPlace)>,
+    /// Whether no other sets of GPUs would serve the new guests better, as far as is known.
+    pub is_best: bool,
+}
+
+impl Drift {
+    /// Whether all is as described.
+    pub fn is_none(&self) -> bool {
+        self.guests.iter().all(|guest| guest.action == GuestAction::Keep)
+    }
+}
+
+/// Compares the file with the guests that exist, and finds places for those that are missing.
+pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
+    let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
+    let rows = hypervisor.domains()?;
+    let at = (&*hypervisor, &topology, &rows[..]);
+    let mut guests = Vec::new();
+    let mut missing = Vec::new();
+    for (number, guest) in wanted.guests.iter().enumerate() {
+        let compared = compare(world, at, (guest.name.as_str(), &guest.create))?;
+        match compared {
+            Some(compared) => guests.push(existing(guest, compared, &*hypervisor)?),
+            None => {
+                missing.push(number);
+                let name = guest.name.to_string();
+                let (action, differences) = (GuestAction::Create, Vec::new());
+                guests.push(AppliedGuest { name, action, differences, gpus: Vec::new() });
+            }
+        }
+    }
+    let pruned: Vec<String> = match wanted.prune {
+        true => pruned(world, wanted, (&*hypervisor, &rows))?,
+        false => Vec::new(),
+    };
+    let found = together(world, wanted, (&missing, &pruned), &topology)?;
+    for (number, placement, _) in &found.places {
+        guests[*number].gpus = gpu_indexes(&topology, &placement.devices);
+    }
+    guests.extend(pruned.into_iter().map(|name| AppliedGuest {
+        name,
+        action: GuestAction::Delete,
+        differences: Vec::new(),
+        gpus: Vec::new(),
+    }));
+    let place = |(number, placement, request): (usize, Placement, Request)| {
+        let name = wanted.guests[number].name.clone();
+        (number, PlannedPlace::of_file(&wanted.path, name, request, placement))
+    };
+    let places = found.places.into_iter().map(place).collect();
+    Ok(Drift { guests, places, is_best: found.is_best })
+}
+
+/// What is done with a guest that exists.
+fn existing(
+    guest: &DescribedGuest,
+    compared: Compared,
+    hypervisor: &dyn Hypervisor,
+) -> Result<AppliedGuest> {
+    let Compared { summary, mut differences } = compared;
+    let needs_restart = !differences.is_empty();
+    let word = |on: bool| if on { "on" } else { "off" }.to_owned();
+    if let Some(on) = guest.autostart {
+        let is = hypervisor.autostart(&summary.name)?;
+        if is != on {
+            let (option, is, wanted) = ("autostart".to_owned(), word(is), word(on));
+            differences.push(GuestDifference { option, is, wanted, changeable: true });
+        }
+    }
+    let is_held = needs_restart && summary.state.is_active() && !guest.may_restart;
+    let action = match &differences[..] {
+        [] => GuestAction::Keep,
+        some if some.iter().any(|one| !one.changeable) => GuestAction::Conflict,
+        _ if is_held => GuestAction::Pending,
+        _ => GuestAction::Change,
+    };
+    Ok(AppliedGuest { name: summary.name, action, differences, gpus: Vec::new() })
+}
+
+/// Guests that an earlier file of this set made and that it no longer has, by the record of their UUID.
+fn pruned(
+    world: &World,
+    wanted: &ApplyRequest,
+    (hypervisor, rows): (&dyn Hypervisor, &[DomainSummary]),
+) -> Result<Vec<String>> {
+    let Some(set) = &wanted.set else {
+        let hint =
+            "add `set: NAME` to the file: guests that it makes from then on are known as its own";
+        return Err(usage("--prune: the file does not name its set of guests", hint));
+    };
+    let is_of_set = |row: &DomainSummary| {
+        let is_here = world.owner(&row.uuid, hypervisor).other_hypervisor().is_none();
+        let made = applied(world.state(), &row.uuid).and_then(|file| file.set);
+        is_here && made.as_ref() == Some(set)
+    };
+    let is_named = |row: &DomainSummary| wanted.guests.iter().any(|g| g.name.as_str() == row.name);
+    let gone = rows.iter().filter(|row| !is_named(row) && is_of_set(row));
+    Ok(gone.map(|row| row.name.clone()).collect())
+}
+
+/// Places of missing guests.
+struct Together {
+    /// In the order in which they are made: the guest, its place, and what was requested.
+    places: Vec<(usize, Placement, Request)>,
+    /// Whether there are no better ones.
+    is_best: bool,
+}
+
+/// Finds places for the missing guests together, without those that are deleted before.
+fn together(
+    world: &World,
+    wanted: &ApplyRequest,
+    (missing, pruned): (&[usize], &[String]),
+    topology: &Topology,
+) -> Result<Together> {
+    if missing.is_empty() {
+        return Ok(Together { places: Vec::new(), is_best: true });
+    }
+    let mut requests = Vec::new();
+    for &number in missing {
+        requests.push(request_of(&wanted.guests[number].create, topology)?);
+    }
+    let has_gpus = requests.iter().any(|request| request.gpus.number() > 0);
+    let mut held = taken_for_new(world, &Taken::default(), (topology, has_gpus))?;
+    held.domains.retain(|domain| !pruned.contains(&domain.domain));
+    let name = |number: &usize| wanted.guests[*number].name.as_str();
+    let guests: Vec<Wanted<'_>> = missing
+        .iter()
+        .zip(&requests)
+        .map(|(number, request)| Wanted { name: name(number), request })
+        .collect();
+    let found = joint(topology, &held, &guests).map_err(|refused| no_place(&refused, &guests))?;
+    let Joint { placements, order, is_best, .. } = found;
+    let place = |at: usize| {
+        let placement = placements[at].clone();
+        let placement = match wanted.guests[missing[at]].create.guest.virt {
+            VirtType::Kvm => placement,
+            VirtType::Qemu => placement.emulated(),
+        };
+        (missing[at], placement, requests[at].clone())
+    };
+    Ok(Together { places: order.into_iter().map(place).collect(), is_best })
+}
+
+/// What a guest requests of the planner.
+fn request_of(create: &CreateRequest, topology: &Topology) -> Result<Request> {
+    let mut request = with_template(&create.guest, create.guest.request.clone(), topology)?;
+    if create.reserve_pages && request.huge_pages == HugePages::Auto {
+        let page = pages::size_to_reserve(request.huge_pages, topology)?;
+        request.huge_pages = HugePages::Size(page);
+    }
+    Ok(request)
+}
+
+/// The error that a guest has no place beside the others of the file.
+fn no_place(refused: &NoJoint, guests: &[Wanted<'_>]) -> Error {
+    let name = guests[refused.guest].name;
+    let placed: Vec<&str> = refused.placed.iter().map(|&at| guests[at].name).collect();
+    let beside = match &placed[..] {
+        [] => "beside the domains of this host".to_owned(),
+        names => {
+            format!("beside {} of the file: {}", count(names.len(), "guest"), names.join(", "))
+        }
+    };
+    let doubt = if refused.is_certain { "" } else { " (not every set of GPUs was tried)" };
+    let what = format!("guest `{name}` has no place {beside}{doubt}");
+    let no_place = NoPlace {
+        error: refused.error.clone(),
+        request: Box::new(guests[refused.guest].request.clone()),
+        nearest: Vec::new(),
+    };
+    let refusal: Refusal = DescribedError::NoPlace { what }
+        .refusal("`gpuvm capacity` shows what fits; request less, or leave a guest out");
+    Error::from(no_place).around(refusal)
+}
+
+/// Refuses a file with guests that differ in what cannot be changed.
+fn refuse_conflicts(drift: &Drift) -> Result<()> {
+    let conflict = drift.guests.iter().find(|guest| guest.action == GuestAction::Conflict);
+    let Some(AppliedGuest { name, differences, .. }) = conflict else { return Ok(()) };
+    let fixed = differences.iter().filter(|difference| !difference.changeable);
+    let what: Vec<String> = fixed.map(ToString::to_string).collect();
+    let error = DescribedError::Conflict { name: name.clone(), what: what.join("; ") };
+    let name = word(name);
+    Err(error.hint(format!(
+        "`gpuvm get {name}` prints what it is; after `gpuvm delete {name}` it is made anew as described"
+    )))
+}
+
+/// Applies a file: deletes, then changes, then makes guests. Nothing is done unless all of it can be planned.
+pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) -> Result<Drift> {
+    session.refuse_unfinished()?;
+    let mut drift = look(world, wanted)?;
+    refuse_conflicts(&drift)?;
+    let gone: Vec<String> = drift
+        .guests
+        .iter()
+        .filter(|guest| guest.action == GuestAction::Delete)
+        .map(|guest| guest.name.clone())
+        .collect();
+    for name in &gone {
+        session.run(|world| delete(world, &Delete { name: name.clone(), keep_data: false }))?;
+        world.progress(&format!("domain `{name}` is deleted"));
+    }
+    let mut is_changed = !gone.is_empty();
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        if found.action == GuestAction::Change {
+            change(session, world, (guest, found), &wanted.program)?;
+            is_changed = true;
+        }
+    }
+    if is_changed && !drift.places.is_empty() {
+        // Others hold other things by now.
+        let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
+        drift.places = again.places;
+    }
+    let places = std::mem::take(&mut drift.places);
+    for (number, place) in places {
+        let guest = &wanted.guests[number];
+        make(session, world, (guest, place), wanted)?;
+    }
+    Ok(drift)
+}
+
+/// Changes a guest that exists.
+fn change(
+    session: &mut Session<'_>,
+    world: &World,
+    (guest, found): (&DescribedGuest, &AppliedGuest),
+    program: &str,
+) -> Result<()> {
+    let name = guest.name.as_str();
+    let differs = |option: &str| found.differences.iter().any(|one| one.option == option);
+    let request = &guest.create.guest.request;
+    let sizes = ["gpus", "vcpus", "memory", "huge-pages"];
+    if sizes.into_iter().any(differs) {
+        let resized = SetRequest {
+            name: name.to_owned(),
+            vcpus: request.vcpus.filter(|_| differs("vcpus")),
+            memory: request.memory_kib.filter(|_| differs("memory")),
+            gpus: differs("gpus").then(|| request.gpus.number()),
+            accept_shared_fabric: guest.create.accept_shared_fabric,
+            huge_pages: match request.huge_pages {
+                HugePages::Off if differs("huge-pages") => Item::Off,
+                HugePages::Size(page) if differs("huge-pages") => Item::To(page),
+                _ => Item::Keep,
+            },
+            allow_remote: request.allow.remote,
+            reserve_pages: false,
+        };
+        resize(session, &resized)?;
+    }
+    if let Some(on) = guest.autostart.filter(|_| differs("autostart")) {
+        started(session, (name, on), program)?;
+    }
+    let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
+    world.progress(&format!("domain `{name}` is changed: {}", what.join("; ")));
+    Ok(())
+}
+
+/// Gives a guest another size; one that runs has it afterwards.
+fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<()> {
+    let name = &wanted.name;
+    let rows = session.hypervisor()?.domains()?;
+    let down = Down { force: false, wait_s: WAIT_S };
+    if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
+        return session.run(|world| set(world, wanted)).map(drop);
+    }
+    if wanted.gpus.is_none() {
+        session.run(|world| set(world, wanted))?;
+        return restart::run(session, name, down).map(drop);
+    }
+    // GPUs come and go only while it is off; it runs again whether it got them or not.
+    session.run(|world| stop(world, name, down))?;
+    let changed = session.run(|world| set(world, wanted));
+    let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
+    session.run(|world| start(world, &again))?;
+    changed.map(drop)
+}
+
+/// Has a guest start with the host, or not.
+fn started(session: &mut Session<'_>, (name, on): (&str, bool), program: &str) -> Result<()> {
+    let wanted = Autostart { name: name.to_owned(), on, program: program.to_owned() };
+    session.run(|world| autostart(world, &wanted)).map(drop)
+}
+
+/// Makes a missing guest at its place.
+fn make(
+    session: &mut Session<'_>,
+    world: &World,
+    (guest, place): (&DescribedGuest, PlannedPlace),
+    wanted: &ApplyRequest,
+) -> Result<()> {
+    let mut request = guest.create.clone();
+    request.guest.place = Some(place);
+    request.uuid = Some(random_uuid()?);
+    if !wanted.accept_data_loss {
+        let losses = session.look(|world| create(world, &request))?.losses;
+        if !losses.is_empty() {
+            let question = Question::Losses { name: guest.name.to_string() };
+            question.settle(Answer::Nobody, &losses)?;
+        }
+    }
+    create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
+    if guest.autostart == Some(true) {
+        started(session, (guest.name.as_str(), true), &wanted.program)?;
+    }
+    world.progress(&format!("domain `{}` is made", guest.name));
+    Ok(())
+}

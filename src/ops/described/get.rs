@@ -1,0 +1,207 @@
+//! A guest that exists, in the words of a file that `apply` takes.
+
+use crate::bdf::Bdf;
+use crate::compare::{AT_FIRST, pages_word, size_word};
+use crate::domain::DomainXml;
+use crate::domain::guest::VirtType;
+use crate::domain::view::{DiskView, View};
+use crate::error::{Class, Result, classed};
+use crate::guest::find;
+use crate::history::guest::applied;
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::request::{
+    CellWish, DeviceWish, GpuWish, Near, PinPolicy, Policy, Prefer, Profile, Request, VfSettings,
+};
+use crate::shell::word;
+use crate::topology::Topology;
+use crate::world::World;
+use serde_json::Value;
+
+/// A field of a described guest: an option of `create` without its dashes, or `name` or `autostart`.
+pub type Field = (&'static str, Value);
+
+/// Describes a guest that gpuvm made.
+pub fn describe(world: &World, name: &str) -> Result<Vec<Field>> {
+    let hypervisor = world.hypervisor()?;
+    let summary = find(&*hypervisor, name)?;
+    let described = of(world, (&*hypervisor, &world.topology()?), &summary)?;
+    described.ok_or_else(|| {
+        let message =
+            format!("gpuvm did not make domain `{name}`, so what was requested is unknown");
+        classed(Class::Refused, message, format!("`gpuvm show {}` shows what it is", word(name)))
+    })
+}
+
+/// Describes all guests that gpuvm made, by name.
+pub fn describe_all(world: &World) -> Result<Vec<Vec<Field>>> {
+    let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
+    let mut rows = hypervisor.domains()?;
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut all = Vec::new();
+    for row in rows {
+        all.extend(of(world, (&*hypervisor, &topology), &row)?);
+    }
+    Ok(all)
+}
+
+/// Describes a domain; none: gpuvm did not make it.
+fn of(
+    world: &World,
+    (hypervisor, topology): (&dyn Hypervisor, &Topology),
+    summary: &DomainSummary,
+) -> Result<Option<Vec<Field>>> {
+    let xml = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Inactive)?)?;
+    let view = View::of(&xml, Some(topology))?;
+    let record = view.remembered.as_ref().and_then(|record| record.request.clone());
+    let Some(record) = record.filter(|_| !xml.is_copy()) else { return Ok(None) };
+    let mut fields: Vec<Field> = vec![("name", summary.name.clone().into())];
+    gpus(&record, &mut fields);
+    devices(&record, &mut fields);
+    fields.push(("vcpus", view.vcpus.into()));
+    fields.push(("memory", size_word(view.memory_kib).into()));
+    fields.push(("huge-pages", pages_word(view.huge_page_kib).into()));
+    shape(&record, &mut fields);
+    if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
+        fields.push(("virt-type", VirtType::Qemu.as_str().into()));
+    }
+    let networked =
+        xml.root().children("devices").flat_map(|devices| devices.children("interface"));
+    let networks = networked.filter_map(|nic| {
+        let mac = nic.child("mac")?.attr("address")?.to_ascii_lowercase();
+        Some(format!("{},mac={mac}", nic.child("source")?.attr("network")?))
+    });
+    list(&mut fields, "network", networks.collect());
+    disks(&view, &mut fields);
+    if let Some(file) = applied(world.state(), &summary.uuid) {
+        for option in AT_FIRST {
+            match file.options.get(option).map(Vec::as_slice) {
+                None | Some([]) => {}
+                Some([one]) => fields.push((option, one.clone().into())),
+                Some(several) => list(&mut fields, option, several.to_vec()),
+            }
+        }
+    }
+    if hypervisor.autostart(&summary.name)? {
+        fields.push(("autostart", true.into()));
+    }
+    Ok(Some(fields))
+}
+
+/// Adds a list, unless it is empty.
+fn list(fields: &mut Vec<Field>, option: &'static str, values: Vec<String>) {
+    if !values.is_empty() {
+        fields.push((option, values.into()));
+    }
+}
+
+/// Adds which GPUs it requests.
+fn gpus(record: &Request, fields: &mut Vec<Field>) {
+    match &record.gpus {
+        GpuWish::Count(0) => {}
+        GpuWish::Count(number) => fields.push(("gpus", (*number).into())),
+        GpuWish::Run { first, count } => {
+            fields.extend([("gpus", (*count).into()), ("gpu-index", (*first).into())]);
+        }
+        GpuWish::Indexes(indexes) => {
+            list(fields, "gpu", indexes.iter().map(u32::to_string).collect());
+        }
+        GpuWish::Exact(bdfs) => list(fields, "gpu", bdfs.iter().map(Bdf::to_string).collect()),
+    }
+    if let Some(model) = &record.gpu_model {
+        fields.push(("gpu-model", model.clone().into()));
+    }
+}
+
+/// Adds its NICs, virtual functions and NVMe drives.
+fn devices(record: &Request, fields: &mut Vec<Field>) {
+    let extras = &record.extras;
+    let words = |wish: &DeviceWish| match wish {
+        DeviceWish::Count(0) => Vec::new(),
+        DeviceWish::Count(number) => vec![number.to_string()],
+        DeviceWish::Exact(bdfs) => bdfs.iter().map(Bdf::to_string).collect(),
+    };
+    list(fields, "nic", words(&extras.nics));
+    let with_settings = |(at, mut word): (usize, String)| {
+        if let Some(settings) = extras.vf_settings.get(at) {
+            word += &vf_words(settings);
+        }
+        word
+    };
+    let vfs = words(&extras.vfs).into_iter().enumerate().map(with_settings);
+    list(fields, "vf", vfs.collect());
+    list(fields, "nvme", words(&extras.nvmes));
+    for (option, near) in [("nic-near", extras.nic_near), ("nvme-near", extras.nvme_near)] {
+        match near {
+            Near::Any => {}
+            Near::Switch => fields.push((option, "switch".into())),
+            Near::Node => fields.push((option, "node".into())),
+        }
+    }
+}
+
+/// The settings of a virtual function as the option `vf` takes them.
+fn vf_words(settings: &VfSettings) -> String {
+    let on = |name: &str, value: Option<bool>| {
+        value.map(|on| format!(",{name}={}", if on { "on" } else { "off" })).unwrap_or_default()
+    };
+    let mut words = settings.vlan.map(|vlan| format!(",vlan={vlan}")).unwrap_or_default();
+    words += &on("trust", settings.guard.trust);
+    words += &on("spoof", settings.guard.spoof);
+    words + &settings.mac.as_ref().map(|mac| format!(",mac={mac}")).unwrap_or_default()
+}
+
+/// Adds how its CPU is pinned and shown, and how its place was chosen.
+fn shape(record: &Request, fields: &mut Vec<Field>) {
+    match record.pins {
+        PinPolicy::Auto => {}
+        PinPolicy::Core => fields.push(("pins", "core".into())),
+        PinPolicy::Thread => fields.push(("pins", "thread".into())),
+        PinPolicy::None => fields.push(("pins", "none".into())),
+    }
+    if let CellWish::Count(cells) = record.cells {
+        fields.push(("cells", cells.into()));
+    }
+    if let Some(threads) = record.threads {
+        fields.push(("threads", threads.into()));
+    }
+    match record.profile {
+        Profile::Share => {}
+        Profile::Near => fields.push(("profile", "near".into())),
+        Profile::NvidiaVm => fields.push(("profile", "nvidia-vm".into())),
+    }
+    if record.reserve.cores > 0 {
+        fields.push(("reserve-cores", record.reserve.cores.into()));
+    }
+    if let Some(memory) = record.reserve.memory_kib {
+        fields.push(("reserve-memory", size_word(memory).into()));
+    }
+    let allow = [("remote", record.allow.remote), ("split", record.allow.split)];
+    let allow = allow.into_iter().filter(|(_, is_allowed)| *is_allowed);
+    list(fields, "allow", allow.map(|(rule, _)| rule.to_owned()).collect());
+    if record.policy == Policy::Spread {
+        fields.push(("policy", "spread".into()));
+    }
+    match record.prefer {
+        Prefer::Auto => {}
+        Prefer::Nic => fields.push(("prefer", "nic".into())),
+        Prefer::Package => fields.push(("prefer", "package".into())),
+    }
+    if record.p2p_clique {
+        fields.push(("p2p-clique", true.into()));
+    }
+}
+
+/// Adds disks that were there before the guest.
+fn disks(view: &View, fields: &mut Vec<Field>) {
+    let given = |disk: &&DiskView| !disk.made && disk.source.starts_with('/');
+    let below = |dir: &'static str| {
+        let of = move |disk: &DiskView| disk.source.strip_prefix(dir).map(str::to_owned);
+        view.disks.iter().filter(given).filter_map(of).collect::<Vec<_>>()
+    };
+    let (drives, partitions) = (below("/dev/disk/by-id/"), below("/dev/disk/by-partuuid/"));
+    let is_named = |disk: &&DiskView| !disk.source.starts_with("/dev/disk/");
+    let plain = view.disks.iter().filter(given).filter(is_named);
+    list(fields, "disk", plain.map(|disk| disk.source.clone()).collect());
+    list(fields, "drive", drives);
+    list(fields, "partition", partitions);
+}

@@ -1,0 +1,301 @@
+//! `apply` and `get` on a real libvirtd: made, kept, changed and pruned as a file says, killed at every third record of the
+//! journal; and on a DGX-2, planned together.
+
+use super::on_dgx2;
+use super::place::{MOST, Place, same};
+use crate::support::{gpuvm, project, run, skip};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A machine with files of guests.
+struct Files {
+    /// The machine.
+    place: Place,
+    /// The file.
+    file: PathBuf,
+}
+
+impl Files {
+    /// Makes it.
+    fn new() -> Option<Files> {
+        let place = Place::new()?;
+        let file = place.daemon.fresh_dir("files").join("guests.yaml");
+        Some(Files { place, file })
+    }
+
+    /// Writes the file with these guests, each with fields besides the usual ones.
+    fn write(&self, guests: &[(&str, &str)]) -> &str {
+        let disks = self.place.disks.display();
+        let mut text = "format: gpuvm-guests\nversion: 1\nset: lab\nguests:\n".to_owned();
+        for (name, more) in guests {
+            text += &format!(
+                "- name: {name}\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  os-size: 16M\n  data-size: none\n  \
+                 disk-dir: {disks}\n  start: false\n{more}"
+            );
+        }
+        if guests.is_empty() {
+            text = text.replace("guests:", "guests: []");
+        }
+        std::fs::write(&self.file, text).unwrap();
+        self.file.to_str().unwrap()
+    }
+
+    /// Applies the file with options; the exit code and what is said.
+    fn apply(&self, more: &[&str]) -> (i32, String) {
+        let file = self.file.to_str().unwrap();
+        let (code, out, err) = self.place.gpuvm(&[&["apply", "-f", file], more].concat());
+        (code, out + &err)
+    }
+
+    /// Applies it, which must end with this code.
+    fn ends(&self, code: i32, more: &[&str]) -> String {
+        let (ended, said) = self.apply(more);
+        assert_eq!(ended, code, "{more:?}: {said}");
+        said
+    }
+}
+
+#[test]
+fn a_file_is_applied_once_and_what_differs_is_shown() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let nothing = place.state();
+    files.write(&[("ap-a", "  memory: 256M\n"), ("ap-b", "  memory: 256M\n")]);
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("ap-a: would be created") && said.contains("ap-b: would"), "{said}");
+    same(&nothing, &place.state(), "a preview changed something");
+    let said = files.ends(0, &[]);
+    assert!(said.contains("ap-a: created") && said.contains("ap-b: created"), "{said}");
+    let made = place.state();
+    let said = files.ends(0, &[]);
+    assert!(said.contains("ap-a: unchanged") && said.contains("ap-b: unchanged"), "{said}");
+    files.ends(0, &["--dry-run"]);
+    same(&made, &place.state(), "the second run changed something");
+    // Another size is made, and only that.
+    files.write(&[("ap-a", "  memory: 320M\n"), ("ap-b", "  memory: 256M\n")]);
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("ap-a: would be changed: memory 256M -> 320M"), "{said}");
+    same(&made, &place.state(), "a preview changed something");
+    let (code, out, err) = place.gpuvm(&["apply", "-f", files.file.to_str().unwrap(), "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{code} {out}{err}"));
+    assert_eq!((code, &answer["format"]), (0, &"gpuvm-apply".into()), "{answer}");
+    assert_eq!(answer["guests"][0]["action"], "change", "{answer}");
+    assert_eq!(answer["guests"][0]["differences"][0]["option"], "memory", "{answer}");
+    files.ends(0, &["--dry-run"]);
+    // What cannot be changed is refused before anything is done.
+    let before = place.state();
+    files.write(&[("ap-a", "  memory: 320M\n  cells: 1\n  threads: 1\n"), ("ap-c", "")]);
+    let said = files.ends(1, &[]);
+    assert!(said.contains("`ap-a` differs in what cannot be changed: cells auto -> 1"), "{said}");
+    assert!(said.contains("`gpuvm get ap-a`"), "{said}");
+    files.write(&[("ap-a", "  memory: 320M\n  os-disk: overlay\n")]);
+    let said = files.ends(1, &[]);
+    assert!(said.contains("guests.yaml:1") && said.contains("cannot be used with"), "{said}");
+    same(&before, &place.state(), "a refusal changed something");
+    // Only guests of the set are deleted, after a question.
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&place.create("ap-own", &["--no-start", "--os-size", "16M", "--disk-dir", &disks]));
+    files.write(&[("ap-b", "  memory: 256M\n")]);
+    let said = files.ends(3, &["--dry-run", "--prune"]);
+    assert!(said.contains("ap-a: would be deleted") && !said.contains("ap-own"), "{said}");
+    let said = files.ends(2, &["--prune"]);
+    assert!(said.contains("--yes") && place.has("ap-a"), "{said}");
+    files.ends(0, &["--prune", "--yes"]);
+    assert!(!place.has("ap-a") && place.has("ap-b") && place.has("ap-own"));
+    files.write(&[]);
+    files.ends(0, &["--prune", "--yes"]);
+    place.done(&["delete", "ap-own", "--yes"]);
+    same(&nothing, &place.state(), "something is left");
+}
+
+#[test]
+fn a_killed_apply_is_finished_by_recover_and_the_next_one() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let nothing = place.state();
+    for n in (1..MOST).step_by(3) {
+        files.write(&[("ap-k", "  memory: 256M\n"), ("ap-l", "  memory: 256M\n")]);
+        let file = files.file.to_str().unwrap();
+        let is_done = place.killed(n, &["apply", "-f", file]);
+        place.recover();
+        files.ends(0, &[]);
+        files.ends(0, &["--dry-run"]);
+        assert!(place.has("ap-k") && place.has("ap-l"), "record {n}");
+        files.write(&[]);
+        files.ends(0, &["--prune", "--yes"]);
+        same(&nothing, &place.state(), &format!("record {n}"));
+        if is_done {
+            return;
+        }
+    }
+    panic!("more than {MOST} records");
+}
+
+#[test]
+fn what_get_prints_is_what_is_there() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let disk = place.disks.join("own.raw");
+    std::fs::write(&disk, [0; 4096]).unwrap();
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let own = ["--no-start", "--disk", disk.to_str().unwrap(), "--data-size", "none"];
+    let more = ["--threads", "1", "--cells", "1", "--policy", "spread", "--network", "default"];
+    let one = place.create("gt-a", &[&own[..], &more, &["--reserve-memory", "64M"]].concat());
+    place.done(&one);
+    let blank = ["--no-start", "--os-size", "16M", "--disk-dir", &disks];
+    place.done(&place.create("gt-b", &blank));
+    let made = place.state();
+    for (format, end) in [("yaml", "yaml"), ("toml", "toml"), ("json", "yaml")] {
+        let file = files.file.with_extension(end);
+        let said = place.done(&["get", "--all", "-o", format]);
+        assert!(said.contains("gt-a") && said.contains("gt-b"), "{said}");
+        std::fs::write(&file, &said).unwrap();
+        for more in [&["--dry-run"][..], &[]] {
+            let args = [&["apply", "-f", file.to_str().unwrap()], more].concat();
+            let (code, out, err) = place.gpuvm(&args);
+            assert_eq!(code, 0, "{format}: {said}\n{out}{err}");
+        }
+    }
+    same(&made, &place.state(), "get and apply changed something");
+    // `create` of what is there is done, and of another guest refused.
+    let said = place.gpuvm(&[&one[..], &["--if-absent"]].concat());
+    assert_eq!(said.0, 0, "{said:?}");
+    let other =
+        place.create("gt-b", &[&blank[..], &["--if-absent", "--network", "other"]].concat());
+    let (code, out, _) = place.gpuvm(&[&other[..], &["--json"]].concat());
+    let failure: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, failure["code"].as_str()), (1, Some("create-differs")), "{failure}");
+    same(&made, &place.state(), "--if-absent changed something");
+    for name in ["gt-a", "gt-b"] {
+        place.done(&["delete", name, "--yes"]);
+    }
+}
+
+#[test]
+fn a_running_guest_is_changed_only_where_said() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&place.create("rn-a", &["--os-size", "16M", "--disk-dir", &disks]));
+    let before = place.virsh(&["dumpxml", "--inactive", "rn-a"]);
+    files.write(&[("rn-a", "  memory: 320M\n")]);
+    for more in [&["--dry-run"][..], &[]] {
+        let said = files.ends(3, more);
+        assert!(said.contains("rn-a: pending: memory 256M -> 320M"), "{said}");
+        assert!(said.contains("`gpuvm apply --restart -f"), "{said}");
+    }
+    assert_eq!(place.virsh(&["dumpxml", "--inactive", "rn-a"]), before);
+    files.write(&[("rn-a", "  memory: 320M\n  restart: allowed\n")]);
+    assert!(files.ends(3, &["--dry-run"]).contains("rn-a: would be changed"));
+    place.done(&["stop", "rn-a", "--force"]);
+    files.ends(0, &[]);
+    place.done(&["delete", "rn-a", "--yes"]);
+}
+
+#[test]
+fn guests_of_a_dgx_are_placed_together() {
+    if !crate::support::daemon::namespaces() {
+        return skip("namespaces need root");
+    }
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
+    std::fs::create_dir(dir.path().join("disks")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
+    std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
+    let known = dir.path().join("root").join(crate::support::known::EMBEDDED);
+    crate::support::known::give(&known, &crate::support::host_tree("dgx-2"));
+    let guest = |name: &str, gpus: u32| {
+        format!(
+            "- {{name: {name}, gpus: {gpus}, memory: 16G, huge-pages: off, start: false, disk-dir: {}, os-size: 8M, \
+             accept-shared-fabric: true, data-size: none}}\n",
+            dir.path().join("disks").display()
+        )
+    };
+    let head = "format: gpuvm-guests\nversion: 1\nguests:\n";
+    let file = dir.path().join("guests.yaml");
+    let all = [guest("one", 1), guest("eight", 8), guest("four", 4), guest("two", 2)].concat();
+    std::fs::write(&file, format!("{head}{all}")).unwrap();
+    let script = |line: &str| {
+        let mut command = on_dgx2(&line.replace("FILE", file.to_str().unwrap()));
+        let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());
+        run(command.env("LIBVIRT_DEFAULT_URI", uri))
+    };
+    let (code, out, err) = script("$GPUVM apply -f FILE --dry-run --json");
+    assert_eq!(code, 3, "{out}{err}");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    let gpus = |at: usize| answer["guests"][at]["gpus"].as_array().unwrap().len();
+    assert_eq!([gpus(0), gpus(1), gpus(2), gpus(3)], [1, 8, 4, 2], "{answer}");
+    let (code, out, err) = script("$GPUVM apply -f FILE && $GPUVM apply -f FILE --dry-run");
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, out, err) =
+        script("$GPUVM get --all >FILE.new; cat FILE.new; $GPUVM apply -f FILE.new --dry-run");
+    assert_eq!(code, 0, "{out}{err}");
+    // More than there are.
+    std::fs::write(&file, format!("{head}{all}{}", guest("more", 2))).unwrap();
+    let (code, out, err) = script("$GPUVM apply -f FILE --json");
+    let failure: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!((code, failure["code"].as_str()), (1, Some("apply-no-place")), "{failure}");
+    let (code, out, err) = script("for g in one two four eight; do $GPUVM delete $g --yes; done");
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn bad_files_are_refused_with_line_and_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = "format: gpuvm-guests\nversion: 1\nguests:\n";
+    for (text, place, said, code) in [
+        ("a: [", "2:1", "", "guests-syntax"),
+        ("a: &x 1\nb: *x\n", "2:4", "aliases", "guests-syntax"),
+        ("guests: []\n", "1:1", "`format: gpuvm-guests` is missing", "guests-value"),
+        ("format: gpuvm-guests\nversion: 2\nguests: []\n", "2:10", "version is", "guests-value"),
+        ("format: gpuvm-guests\nversion: 1\nguest: []\n", "3:1", "`guests`", "guests-field"),
+        ("HEAD- name: a\n  vcpu: 2\n", "5:3", "`vcpus`", "guests-field"),
+        ("HEAD- name: a\n  volGB: 2\n", "5:3", "unknown field", "guests-field"),
+        ("HEAD- name: a\n  vcpus: many\n", "5:10", "many", "guests-value"),
+        ("HEAD- name: a\n  memory: 4 apples\n", "5:11", "4 apples", "guests-value"),
+        ("HEAD- name: a\n  network: {a: b}\n", "5:", "takes no fields", "guests-value"),
+        ("HEAD- name: a\n  vcpus: [1, 2]\n", "5:", "takes one value", "guests-value"),
+        ("HEAD- name: a\n  no-seed: maybe\n", "5:12", "true or false", "guests-value"),
+        ("HEAD- vcpus: 1\n", "4:3", "no `name`", "guests-value"),
+        ("HEAD- name: a\n- name: a\n", "5:3", "appears twice", "guests-value"),
+        ("HEAD- name: a\n  disk: /x\n  image: y\n", "", "cannot be used with", "guests-value"),
+    ] {
+        let file = dir.path().join("g.yaml");
+        std::fs::write(&file, text.replace("HEAD", head)).unwrap();
+        let path = file.to_str().unwrap();
+        let args = ["apply", "-f", path, "--dry-run", "--connect", "test:///default", "--json"];
+        let (ended, out, err) = run(gpuvm(&args).env_remove("GPUVM_IMAGE"));
+        let failure: Value =
+            serde_json::from_str(&out).unwrap_or_else(|_| panic!("{text}: {ended} {out}{err}"));
+        let message = format!("{} {}", failure["message"], failure["hint"]);
+        assert_eq!((ended, failure["code"].as_str()), (1, Some(code)), "{text}: {message}");
+        assert!(message.contains(&format!("g.yaml:{place}")), "{text}: {message}");
+        assert!(message.contains(said), "{text}: {message}");
+    }
+}
+
+#[test]
+fn the_schema_of_a_file_has_the_options_of_create() {
+    let (code, out, err) = run(gpuvm(&["schema", "gpuvm-guests"]).current_dir(project()));
+    assert_eq!(code, 0, "{err}");
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let guests = |guest: Value| serde_json::json!({ "format": "gpuvm-guests", "version": 1, "guests": [guest] });
+    let good = serde_json::json!({
+        "name": "a", "gpus": 4, "memory": "180G", "network": ["default", "lan"], "huge-pages": "1G",
+        "autostart": true, "restart": "allowed", "ssh-key": "k.pub", "no-seed": false,
+    });
+    assert!(validator.is_valid(&guests(good)));
+    for bad in [
+        serde_json::json!({ "vcpus": 1 }),
+        serde_json::json!({ "name": "a", "vcpu": 1 }),
+        serde_json::json!({ "name": "a", "huge-pages": "3G" }),
+        serde_json::json!({ "name": "a", "vcpus": [1] }),
+        serde_json::json!({ "name": "a", "dry-run": true }),
+    ] {
+        assert!(!validator.is_valid(&guests(bad.clone())), "{bad}");
+    }
+}
