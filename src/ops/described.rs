@@ -199,6 +199,10 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         true => pruned(world, wanted, (&*hypervisor, &rows))?,
         false => Vec::new(),
     };
+    if guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
+        // Nothing of the file is done, so no place is needed.
+        missing.clear();
+    }
     let found = together(world, wanted, (&missing, &pruned), &topology)?;
     for (number, placement, _) in &found.places {
         guests[*number].gpus = gpu_indexes(&topology, &placement.devices);

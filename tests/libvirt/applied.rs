@@ -3,6 +3,7 @@
 
 use super::on_dgx2;
 use super::place::{MOST, Place, same};
+use crate::support::daemon::{Tiny, daemon};
 use crate::support::{gpuvm, project, run, skip};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -190,6 +191,36 @@ fn a_running_guest_is_changed_only_where_said() {
     place.done(&["stop", "rn-a", "--force"]);
     files.ends(0, &[]);
     place.done(&["delete", "rn-a", "--yes"]);
+}
+
+#[test]
+fn a_running_guest_is_restarted_where_said() {
+    let Some(daemon) = daemon() else { return };
+    let dir = daemon.fresh_dir("applied");
+    let Some(tiny) = Tiny::new(&dir) else { return };
+    let file = dir.join("guests.yaml");
+    let apply = |memory: &str| {
+        let (template, disks) = (tiny.template.display(), dir.display());
+        let text = format!(
+            "format: gpuvm-guests\nversion: 1\nguests:\n- name: rs-a\n  template: {template}\n  disk-dir: {disks}\n  \
+             os-size: 16M\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  memory: {memory}\n  network: default\n  \
+             data-size: none\n  restart: allowed\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = run(&mut daemon.gpuvm(&["apply", "-f", file.to_str().unwrap()]));
+        assert_eq!(code, 0, "{out}{err}");
+        out
+    };
+    assert!(apply("256M").contains("rs-a: created"));
+    tiny.wait_for("seen: all");
+    let id = || daemon.virsh(&["domid", "rs-a"]).1;
+    let before = id();
+    assert!(apply("320M").contains("rs-a: changed: memory 256M -> 320M"));
+    assert!(id() != before && !id().contains('-'), "it was not restarted: {}", id());
+    assert!(daemon.virsh(&["dumpxml", "rs-a"]).1.contains("<memory unit='KiB'>327680</memory>"));
+    assert!(apply("320M").contains("rs-a: unchanged"));
+    let (code, out, err) = run(&mut daemon.gpuvm(&["delete", "rs-a", "--yes"]));
+    assert_eq!(code, 0, "{out}{err}");
 }
 
 #[test]
