@@ -25,6 +25,7 @@ mod pages;
 pub mod place;
 mod resized;
 mod seed;
+mod shots;
 mod storage;
 mod traffic;
 mod trust;

@@ -3,19 +3,23 @@
 //! that no other change begins before.
 
 use crate::apply::{
-    ApplyError, Change as Begun, Damaged, Orphan, Orphans, Recovery, Step, Way, recover as finish,
+    ApplyError, Change as Begun, Damaged, MadeSnapshot, Orphan, Orphans, Recovery, Step, Way,
+    recover as finish,
 };
 use crate::change::Change;
-use crate::error::{Error, Refusal, Result, usage};
+use crate::domain::DomainXml;
+use crate::domain::disk_change::path_of;
+use crate::error::{Class, Error, Refusal, Result, classed, usage};
 use crate::gone::{self, Left};
 use crate::hypervisor::Hypervisor;
 use crate::identity::uuid_of;
-use crate::reporter::Question;
+use crate::reporter::{Answer, Question};
 use crate::session::{Confirm, Session};
 use crate::unfinished;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, SystemTime};
 
 /// A request to recover interrupted changes.
 #[derive(Debug, Clone, Default)]
@@ -156,8 +160,15 @@ fn one(
     };
     let mut ends = wanted.end.clone();
     killed.runs = running(&killed, &*hypervisor)?;
+    let lost = lost(&orphan, &killed, &*hypervisor);
+    for line in &lost {
+        session.world().warning(line);
+    }
     if dry_run {
         return Ok(killed);
+    }
+    if killed.runs.is_empty() {
+        confirm_loss(&lost, &killed, session)?;
     }
     for name in killed.runs.iter().filter(|name| !wanted.end.contains(name)) {
         confirm_end(name, &killed, session)?;
@@ -190,6 +201,8 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
                 Step::EndDomain { name, uuid } | Step::ShutDownDomain { name, uuid, .. },
                 Way::Finish,
             ) => (name, uuid.clone()),
+            // libvirt ends a guest whose disks it reverts.
+            (Step::RevertSnapshot { of, .. }, Way::Finish) => (&of.name, Some(of.uuid.clone())),
             _ => continue,
         };
         // Without a UUID, which older versions did not record, the name decides when finishing.
@@ -203,6 +216,55 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
         }
     }
     Ok(names)
+}
+
+/// What finishing a change takes away that was written since it began, a line each: it was agreed to lose what was written
+/// until then. Of another machine's disks nobody knows.
+fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<String> {
+    let Some(story) = orphan.story.as_ref().filter(|_| killed.recovery.way == Way::Finish) else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    for (number, (step, _)) in story.steps.iter().enumerate() {
+        let Step::RevertSnapshot { of: MadeSnapshot { snapshot, .. }, xml } = step else {
+            continue;
+        };
+        let Some(xml) = DomainXml::parse(xml).ok().filter(|_| killed.recovery.steps.contains(step))
+        else {
+            continue;
+        };
+        let began = story.begun_ns.get(&number);
+        let began = began.map(|ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(*ns));
+        let is_as_then = |path: &str| {
+            let written = std::fs::metadata(path).and_then(|meta| meta.modified());
+            hypervisor.has_guests_here() && written.is_ok_and(|written| Some(written) <= began)
+        };
+        for path in xml.disks().filter_map(path_of).filter(|path| !is_as_then(path)) {
+            lines.push(format!(
+                "disk {path} was written since {} began to revert it to snapshot `{snapshot}`, which would be lost",
+                killed.name()
+            ));
+        }
+    }
+    lines
+}
+
+/// Asks whether what was written since may be lost.
+fn confirm_loss(lost: &[String], killed: &Killed, session: &Session<'_>) -> Result<()> {
+    if lost.is_empty() || session.manner().confirm == Confirm::Given {
+        return Ok(());
+    }
+    let what = format!("finishing {}", killed.name());
+    let lines = Some(lost.to_vec());
+    let question = Question::Agree { lines, question: "finish it?", what: what.clone() };
+    let why = match session.ask(&question, &[], &[])? {
+        Answer::Yes => return Ok(()),
+        Answer::No => "was declined",
+        Answer::Nobody => "is not confirmed, and there is no terminal to ask at",
+    };
+    let hint = "`gpuvm recover --yes` finishes it all the same; `gpuvm recover --discard --yes` forgets it, and its disks \
+                stay as they are";
+    Err(classed(Class::Declined, format!("{what} {why}"), hint))
 }
 
 /// Asks whether a running guest may be ended, by its name.

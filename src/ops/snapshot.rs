@@ -3,6 +3,7 @@
 
 use crate::apply::{MadeSnapshot, Step};
 use crate::change::Change;
+use crate::discover::openers::in_use;
 use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::{DomainXml, Element};
 use crate::domain_history::when;
@@ -12,12 +13,15 @@ use crate::guest::{find, stop_first};
 use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::image::snapshots;
 use crate::made::said;
 use crate::reporter::Question;
 use crate::request::DomainName;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The reason a snapshot is not made, reverted to or deleted.
@@ -80,6 +84,16 @@ pub enum SnapshotError {
         /// Who uses it.
         by: String,
     },
+    /// The image of a disk has other snapshots than libvirt knows.
+    #[error("image {path} of domain `{name}` {why}")]
+    Image {
+        /// The domain's name.
+        name: String,
+        /// The image.
+        path: String,
+        /// What it has.
+        why: String,
+    },
     /// The domain has a snapshot of this name.
     #[error("domain `{name}` has a snapshot `{snapshot}`")]
     Exists {
@@ -128,7 +142,7 @@ impl Coded for SnapshotError {}
 fn of_all(all: &[String]) -> String {
     match all {
         [] => "; it has none".to_owned(),
-        all => format!("; it has {}", all.join(", ")),
+        all => format!("; it has `{}`", all.join("`, `")),
     }
 }
 
@@ -232,23 +246,87 @@ impl Subject {
             );
             return Err(SnapshotError::Drive { name: name.clone(), drive }.hint(hint));
         }
-        let uses = Uses::read(hypervisor)?;
-        let mut disks = Vec::new();
-        for disk in self.xml.disks().filter(|disk| is_written(*disk)) {
-            let (target, path) = self.fit(disk)?;
-            let others = uses.others(Path::new(&path), &self.row.uuid);
-            if !others.is_empty() {
-                let error = SnapshotError::Shared { name: name.clone(), path, by: said(&others) };
-                let hint = format!("`gpuvm disk list {}` shows who has it", word(name));
-                return Err(error.hint(hint));
-            }
-            disks.push((target, path));
-        }
+        let disks = self.xml.disks().filter(|disk| is_written(*disk));
+        let disks = disks.map(|disk| self.fit(disk)).collect::<Result<Vec<_>>>()?;
+        self.refuse_shared(&disks, hypervisor)?;
         if disks.is_empty() {
             let hint = format!("`gpuvm disk list {}` shows its disks", word(name));
             return Err(SnapshotError::NoDisk { name: name.clone() }.hint(hint));
         }
         Ok(disks)
+    }
+
+    /// Refuses disks that others have, by a definition or open: their content would change below them, and libvirt does not
+    /// say if an image was in use and keeps its snapshot.
+    fn refuse_shared(&self, disks: &[(String, String)], hypervisor: &dyn Hypervisor) -> Result<()> {
+        let name = &self.row.name;
+        let uses = Uses::read(hypervisor)?;
+        for (target, path) in disks {
+            let file = Path::new(path);
+            let others = uses.others(file, &self.row.uuid);
+            let open = || in_use(file, false).filter(|_| hypervisor.has_guests_here());
+            let (by, hint) = if others.is_empty() {
+                let Some(by) = open() else { continue };
+                (
+                    by,
+                    format!("end that process, then try again; `fuser -v {}` shows it", word(path)),
+                )
+            } else {
+                (
+                    said(&others),
+                    format!("`gpuvm disk list {}` shows who has `{target}`", word(name)),
+                )
+            };
+            let (name, path) = (name.clone(), path.clone());
+            return Err(SnapshotError::Shared { name, path, by }.hint(hint));
+        }
+        Ok(())
+    }
+
+    /// Refuses images that do not have `fits` snapshots of this name: libvirt goes by names, and takes the first.
+    fn refuse_images(
+        &self,
+        disks: &[(String, String)],
+        snapshot: &str,
+        (hypervisor, world): (&dyn Hypervisor, &World),
+        fits: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        if !hypervisor.has_guests_here() {
+            return Ok(());
+        }
+        for (_, path) in disks {
+            let names = match File::open(path).and_then(|mut image| snapshots(&mut image)) {
+                Ok(names) => names,
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    world.warning(&format!(
+                        "{path} cannot be read, so nobody looked for snapshots in it: {error}"
+                    ));
+                    continue;
+                }
+                Err(error) => {
+                    let (name, why) = (self.row.name.clone(), format!("cannot be read: {error}"));
+                    let hint = format!("`qemu-img check {}` looks at it", word(path));
+                    return Err(SnapshotError::Image { name, path: path.clone(), why }.hint(hint));
+                }
+            };
+            let number = names.iter().filter(|known| *known == snapshot).count();
+            if fits(number) {
+                continue;
+            }
+            let why = match number {
+                0 => format!("has no snapshot `{snapshot}`"),
+                1 => format!("has a snapshot `{snapshot}`, which libvirt does not know"),
+                number => format!("has {number} snapshots `{snapshot}`"),
+            };
+            let shows = format!("`qemu-img snapshot -l {}` shows those of the image", word(path));
+            let hint = match number {
+                1 => format!("{shows}; another name than `{snapshot}` does without it"),
+                _ => shows,
+            };
+            let name = self.row.name.clone();
+            return Err(SnapshotError::Image { name, path: path.clone(), why }.hint(hint));
+        }
+        Ok(())
     }
 
     /// A disk that can hold a snapshot, by its name and its file.
@@ -274,6 +352,10 @@ impl Subject {
         };
         if disk.child("shareable").is_some() {
             return refused("other guests may write it, too".to_owned(), list);
+        }
+        if let Some(kind) = disk.attr("snapshot").filter(|kind| kind != "internal") {
+            let hint = format!("`virsh edit {}` takes that out, on the `<disk>`", word(&name));
+            return refused(format!("its definition has snapshot='{kind}'"), hint);
         }
         if format != "qcow2" {
             let hint = format!(
@@ -349,6 +431,7 @@ pub fn create(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     }
     subject.refuse_saved(hypervisor)?;
     let disks = subject.disks(hypervisor)?;
+    subject.refuse_images(&disks, &snapshot, (hypervisor, world), |there| there == 0)?;
     let uuid = subject.row.uuid.clone();
     let step = Step::MakeSnapshot { name, uuid, snapshot };
     Ok(change("snapshot create", wanted, step, (SnapshotDeed::Created, &disks)))
@@ -374,6 +457,8 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
         let snapshot = snapshot.name.clone();
         return Err(SnapshotError::OtherDisks { name, snapshot, before, now }.hint(hint));
     }
+    // Else libvirt reverts some of the disks, or to what another snapshot of this name has.
+    subject.refuse_images(&now, &snapshot.name, (hypervisor, world), |there| there == 1)?;
     let made = when(snapshot.made_s);
     let lost = now.iter().map(|(target, path)| {
         format!("what was written on disk `{target}` ({path}) since {made} is lost")
@@ -392,6 +477,11 @@ pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let hypervisor = &*world.hypervisor()?;
     let subject = Subject::read(hypervisor, &wanted.name)?;
     let snapshot = subject.snapshot(wanted)?;
+    // It is taken out of the images that it was made in, and others may have one of these by now.
+    subject.refuse_shared(&snapshot.disks, hypervisor)?;
+    let there = snapshot.disks.iter().filter(|(_, path)| Path::new(path).exists());
+    let there: Vec<_> = there.cloned().collect();
+    subject.refuse_images(&there, &snapshot.name, (hypervisor, world), |there| there < 2)?;
     let what = format!("deleting snapshot `{}` of domain `{}`", snapshot.name, wanted.name);
     let step = Step::DeleteSnapshot(subject.made(snapshot));
     let disks = &snapshot.disks;

@@ -144,7 +144,7 @@ fn a_rename_killed_at_any_record_is_undone() {
 }
 
 /// Runs qemu-img or qemu-io, which must succeed.
-fn qemu(program: &str, args: &[&str]) -> String {
+pub fn qemu(program: &str, args: &[&str]) -> String {
     let out = std::process::Command::new(program).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let err = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -153,12 +153,12 @@ fn qemu(program: &str, args: &[&str]) -> String {
 }
 
 /// Writes a byte over the start of an image, or checks that it is there.
-fn bytes(deed: &str, byte: u8, image: &str) {
+pub fn bytes(deed: &str, byte: u8, image: &str) {
     qemu("qemu-io", &["-f", "qcow2", "-c", &format!("{deed} -P {byte} 0 64k"), image]);
 }
 
 /// Whether an image starts with this byte.
-fn holds(byte: u8, image: &str) -> bool {
+pub fn holds(byte: u8, image: &str) -> bool {
     let read = format!("read -P {byte} 0 64k");
     let out =
         std::process::Command::new("qemu-io").args(["-f", "qcow2", "-c", &read, image]).output();
@@ -166,7 +166,7 @@ fn holds(byte: u8, image: &str) -> bool {
 }
 
 /// A guest that is off, with a qcow2 image of its own; its path.
-fn with_image(place: &Place, name: &str) -> String {
+pub fn with_image(place: &Place, name: &str) -> String {
     let image = place.disks.join(format!("{name}.qcow2")).to_str().unwrap().to_owned();
     qemu("qemu-img", &["create", "-f", "qcow2", &image, "8M"]);
     place.done(&place.create(name, &["--disk", &image]));
@@ -175,7 +175,7 @@ fn with_image(place: &Place, name: &str) -> String {
 }
 
 /// The snapshots of a guest, by libvirt and in its image, and its definition.
-fn snapshots(place: &Place, name: &str, image: &str) -> (String, usize, String) {
+pub fn snapshots(place: &Place, name: &str, image: &str) -> (String, usize, String) {
     let listed = place.virsh(&["snapshot-list", name, "--name"]).trim().to_owned();
     let inside = qemu("qemu-img", &["snapshot", "-l", image]).lines().skip(2).count();
     (listed, inside, place.virsh(&["dumpxml", "--inactive", name]))

@@ -59,7 +59,7 @@ pub struct SnapshotCreateArgs {
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Name of the snapshot
-    #[arg(value_name = "SNAPSHOT")]
+    #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
     pub snapshot: DomainName,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
@@ -85,4 +85,10 @@ impl SnapshotCreateArgs {
     pub fn wanted(&self) -> SnapshotOf {
         SnapshotOf { name: self.name.clone(), snapshot: self.snapshot.clone() }
     }
+}
+
+/// Reads the name of a snapshot, which is one of those that domains can have.
+fn snapshot_name(text: &str) -> Result<DomainName, String> {
+    let named: Result<DomainName, _> = text.parse();
+    named.map_err(|error| error.to_string().replacen("domain name", "snapshot name", 1))
 }

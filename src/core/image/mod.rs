@@ -3,10 +3,12 @@
 
 mod below;
 mod content;
+mod snapshots;
 mod sums;
 
 pub use below::{Below, BelowError, below};
 pub use content::{BACKED, Content, ContentError, Format, Found, HEAD, content, disk, kept};
+pub use snapshots::snapshots;
 pub use sums::{Sha256, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};

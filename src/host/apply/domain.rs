@@ -28,6 +28,13 @@ pub(super) fn is_active(state: Option<DomainState>) -> bool {
     state.is_some_and(DomainState::is_active)
 }
 
+/// Makes the error of a domain that was off, and runs again.
+pub(super) fn started_again(step: &Step) -> HypervisorError {
+    let message = "it runs, so somebody has started it again".to_owned();
+    let kind = HypervisorErrorKind::WrongState;
+    HypervisorError { kind, doing: step.to_string(), message }
+}
+
 /// The domain of a name, which must have this UUID; none: there is none of this name.
 pub(super) fn of_uuid(
     hypervisor: &dyn Hypervisor,

@@ -1,11 +1,12 @@
 //! Performs single steps. Repeating a step that an interrupted run may have done is harmless.
 
 use super::disk::{self, DiskError, Making};
-use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
+use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row, started_again};
 use super::journal::JournalError;
 use super::owner::Owner as _;
 use super::partition::{self, Watched};
 use super::setting::SettingError;
+use super::step::MadeSnapshot;
 use super::undo::undo;
 use super::{
     Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
@@ -115,12 +116,6 @@ fn absent(path: &Path) -> Result<(), DiskError> {
 /// Makes the error of a domain that is not as expected.
 fn refused(kind: HypervisorErrorKind, step: &Step, message: String) -> HypervisorError {
     HypervisorError { kind, doing: step.to_string(), message }
-}
-
-/// Makes the error of a domain to be removed that runs again.
-fn started_again(step: &Step) -> HypervisorError {
-    let message = "it runs, so somebody has started it again".to_owned();
-    refused(HypervisorErrorKind::WrongState, step, message)
 }
 
 /// How a step marks its products.
@@ -358,8 +353,12 @@ pub(super) fn perform_again(
         // It was started, and may have been used since: not to be repeated.
         return Ok(());
     }
-    if let (Step::EndDomain { name, .. } | Step::ShutDownDomain { name, .. }, Some(ends)) =
-        (step, proof.ends)
+    if let (
+        Step::EndDomain { name, .. }
+        | Step::ShutDownDomain { name, .. }
+        | Step::RevertSnapshot { of: MadeSnapshot { name, .. }, .. },
+        Some(ends),
+    ) = (step, proof.ends)
         && is_active(row(hypervisor, name)?)
         && !ends.contains(name)
     {

@@ -1,6 +1,7 @@
 //! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its name and the time of its
 //! making; one that is to be deleted again by the mark of the step that made it, too.
 
+use super::domain::{is_active, row, started_again};
 use super::step::MadeSnapshot;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::snapshot::Snapshot;
@@ -32,8 +33,16 @@ fn other(domain: &str, snapshot: &str, is_there: bool) -> StepError {
     StepError::NotOurs { what, why: why.to_owned() }
 }
 
-/// Refuses a name that a snapshot has, and a snapshot or a definition that is another one since the plan.
+/// Refuses a name that a snapshot has, a snapshot or a definition that is another one since the plan, and a domain that was
+/// started since: libvirt would end it to revert its disks.
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    if let Step::MakeSnapshot { name, .. }
+    | Step::RevertSnapshot { of: MadeSnapshot { name, .. }, .. }
+    | Step::DeleteSnapshot(MadeSnapshot { name, .. }) = step
+        && is_active(row(hypervisor, name)?)
+    {
+        return Err(started_again(step).into());
+    }
     match step {
         Step::MakeSnapshot { name, snapshot, .. } => {
             if named(hypervisor, name, snapshot)?.is_none() {

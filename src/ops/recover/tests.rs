@@ -201,7 +201,7 @@ fn a_hypervisor_that_is_away_leaves_the_journal_for_the_next_run() {
 fn another_change_that_goes_on_is_waited_for() {
     let stage = killed(Answer::Yes, 1);
     let waiting = |_| std::ops::ControlFlow::Continue(());
-    let wait = std::time::Duration::ZERO;
+    let wait = Duration::ZERO;
     let held = crate::apply::HostLock::take_in(stage.dir.path(), wait, waiting).unwrap();
     let error = run(&stage, &Recover::default(), manner(Confirm::Given)).unwrap_err();
     assert!(matches!(error, Error::Lock(_)) && stage.fake.calls.get() == 0, "{error}");

@@ -1,0 +1,83 @@
+//! The internal snapshots of a qcow2 image, by the table that its header names (docs/interop/qcow2
+//! of QEMU). libvirt keeps a list of its own, which may know less of the image, or more.
+
+use super::content::{long, read_at, word};
+use std::io::{self, Read, Seek};
+
+/// As many as QEMU takes.
+const MOST: u32 = 65_536;
+/// Bytes of an entry before what its lengths are of.
+const ENTRY: usize = 40;
+
+/// Returns the names of the snapshots that an image has, as often as each is there; none of another
+/// format.
+pub fn snapshots(image: &mut (impl Read + Seek)) -> io::Result<Vec<String>> {
+    let head = read_at(image, 0, 72)?;
+    let mut names = Vec::new();
+    if !head.starts_with(b"QFI\xfb") {
+        return Ok(names);
+    }
+    let (number, mut at) = (word(&head, 60), long(&head, 64));
+    let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+    if number > MOST {
+        return Err(bad("its table of snapshots cannot be"));
+    }
+    for _ in 0..number {
+        let entry = read_at(image, at, ENTRY)?;
+        if entry.len() < ENTRY {
+            return Err(bad("its table of snapshots is cut off"));
+        }
+        let short = |at: usize| u64::from(word(&entry, at) >> 16);
+        let (id, name, extra) = (short(12), short(14), u64::from(word(&entry, 36)));
+        let name_at = at.saturating_add(ENTRY as u64 + extra + id);
+        let text = read_at(image, name_at, usize::try_from(name).unwrap_or_default())?;
+        names.push(String::from_utf8_lossy(&text).into_owned());
+        at = name_at.saturating_add(name).next_multiple_of(8);
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    /// An image with these snapshots, its table at 104.
+    fn image(names: &[&str]) -> Vec<u8> {
+        let mut bytes = b"QFI\xfb\0\0\0\x03".to_vec();
+        bytes.resize(104, 0);
+        bytes[63] = u8::try_from(names.len()).unwrap();
+        bytes[71] = 104;
+        for name in names {
+            let mut entry = vec![0; ENTRY];
+            (entry[13], entry[15], entry[39]) = (1, u8::try_from(name.len()).unwrap(), 16);
+            entry.extend([0; 16]);
+            entry.push(b'1');
+            entry.extend(name.bytes());
+            entry.resize(entry.len().next_multiple_of(8), 0);
+            bytes.extend(entry);
+        }
+        bytes
+    }
+
+    #[test]
+    fn each_snapshot_of_an_image_is_named() {
+        let of = |bytes: Vec<u8>| snapshots(&mut Cursor::new(bytes));
+        assert_eq!(of(image(&[])).unwrap(), [""; 0]);
+        assert_eq!(
+            of(image(&["one", "a longer name", "one"])).unwrap(),
+            ["one", "a longer name", "one"]
+        );
+        assert_eq!(of(vec![0; 4096]).unwrap(), [""; 0]);
+        assert_eq!(of(Vec::new()).unwrap(), [""; 0]);
+        let mut cut = image(&["one", "two"]);
+        cut.truncate(180);
+        assert!(of(cut).is_err());
+        let mut many = image(&["one"]);
+        many[60] = 0xff;
+        assert!(of(many).is_err());
+        let mut far = image(&["one"]);
+        far[64..72].fill(0xff);
+        assert!(of(far).is_err());
+    }
+}
