@@ -29,6 +29,9 @@ pub struct Held {
     /// Whether it starts with the host, or is counted as one that will run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub autostart: bool,
+    /// MAC addresses of its interfaces, lower case.
+    #[serde(skip)]
+    pub macs: Vec<String>,
 }
 
 impl Held {

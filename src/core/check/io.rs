@@ -28,7 +28,7 @@ const NET_MANY: Rule =
     Rule::warning("net-queues-many", "an interface with more queues than it gains from");
 
 /// Switches send frames for both to the one that was heard last, and DHCP gives both one address.
-const SAME_MAC: Rule = Rule::error("mac-twice", "two interfaces with one MAC address");
+pub(super) const SAME_MAC: Rule = Rule::error("mac-twice", "two interfaces with one MAC address");
 
 /// Rules of this module.
 pub const RULES: &[Rule] =

@@ -2,6 +2,7 @@
 
 use super::cpu::{cores_of, helper_pins, live_pins};
 use super::guest::Guest;
+use super::io::SAME_MAC;
 use super::report::Report;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Pin;
@@ -57,6 +58,15 @@ pub fn check<'t>(
             let message = format!("{} is held by {}", passed.bdf.value, name(held));
             let hint = "pass another device, or take it from the other domain";
             report.add(&DEVICE, passed.bdf.spot, message, hint);
+        }
+        for mac in guest.macs.iter().filter(|mac| held.macs.contains(&mac.value)) {
+            let message = format!("an interface of {} has {}, too", name(held), mac.value);
+            let hint = "give each interface its own <mac address='...'/>";
+            match held.active {
+                true => report.add(&SAME_MAC, mac.spot, message, hint),
+                // Only one of them runs.
+                false => report.note(&SAME_MAC, mac.spot, message),
+            }
         }
         threads(guest, topology, held, report);
     }

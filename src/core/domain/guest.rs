@@ -295,6 +295,9 @@ pub struct Guest {
     /// Those of its networks that hand out virtual functions, so that an interface of theirs is no virtio device.
     #[serde(default)]
     pub vf_pools: Vec<String>,
+    /// MAC addresses of other domains, of which none is made for it.
+    #[serde(default)]
+    pub taken_macs: Vec<String>,
     /// What the hypervisor that it is for can do.
     #[serde(default)]
     pub abilities: Abilities,

@@ -2,6 +2,7 @@
 //! [`crate::check`].
 
 use super::claims::Claims;
+use super::nics::hooks;
 use super::{DomainXml, DomainXmlError};
 use crate::cpuset::NodeSet;
 use crate::memsize::MemSize;
@@ -52,6 +53,11 @@ impl DomainXml {
             memory: bound_memory(&claims),
             huge_page_kib: page,
             autostart: false,
+            macs: hooks(self)
+                .into_iter()
+                .map(|hook| hook.mac)
+                .filter(|mac| !mac.is_empty())
+                .collect(),
             domain: claims.name,
         })
     }

@@ -13,6 +13,8 @@ use crate::topology::{PciDevice, Sriov, Topology};
 /// Number of a guest's first virtual function in the hash of MAC addresses, far above other NICs,
 /// so that its MAC does not change when a NIC is added or removed.
 const FIRST_VF: u32 = 1 << 16;
+/// What a NIC's number grows by where another domain has its address, far above virtual functions.
+const ROUND: u32 = 1 << 20;
 /// Class and subclass of Ethernet controllers.
 const CLASS_ETHERNET: u32 = 0x0200;
 
@@ -24,7 +26,6 @@ pub(super) fn nics(
     is_new: bool,
 ) -> Result<(Vec<NicSeat>, Vec<usize>), DomainXmlError> {
     let found: Vec<Element<'_>> = seats.named("interface").collect();
-    let name = guest.name.as_str();
     let queues = usual_queues(seats.placement.vcpus());
     let vhost = has_vhost(guest);
     let pools = &guest.vf_pools;
@@ -44,7 +45,7 @@ pub(super) fn nics(
         let network = wish.map(|wish| wish.network.clone());
         networks.extend(network.clone().or_else(now));
         let needs_mac = is_new || nic.child("mac").is_none();
-        let own = || needs_mac.then(|| mac(name, number(nics.len())));
+        let own = || needs_mac.then(|| own_mac(guest, number(nics.len())));
         let emulated = is_vf || settings.is_emulated();
         let takes = !emulated && (wish.is_some() || takes_queues(*nic));
         nics.push(NicSeat {
@@ -67,7 +68,7 @@ pub(super) fn nics(
     for (place, wish) in (found.len()..).zip(new) {
         let is_vf = is_pool(&wish);
         let NicWish { network, settings } = wish;
-        let own = || mac(name, number(nics.len()));
+        let own = || own_mac(guest, number(nics.len()));
         let takes = !is_vf && !settings.is_emulated();
         nics.push(NicSeat {
             nth: place,
@@ -136,8 +137,16 @@ pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
 /// Returns a guest's virtual function number `nth` as a NIC.
 pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
     let settings = guest.record.request.extras.settings_of(bdf);
-    let own = || mac(guest.name.as_str(), FIRST_VF + nth);
+    let own = || own_mac(guest, FIRST_VF + nth);
     VfNic { mac: settings.mac.unwrap_or_else(own), vlan: settings.vlan }
+}
+
+/// The MAC address of a guest's NIC number `nic`: that of its name, unless another domain has it, such as one that had this
+/// name before.
+fn own_mac(guest: &Guest, nic: u32) -> String {
+    let numbers = (0..=u32::MAX / ROUND).map(|round| nic.saturating_add(round * ROUND));
+    let mut macs = numbers.map(|number| mac(guest.name.as_str(), number));
+    macs.find(|mac| !guest.taken_macs.contains(mac)).unwrap_or_default()
 }
 
 /// Converts a count to a NIC number.

@@ -284,6 +284,7 @@ impl Placement {
             memory: self.cells.iter().map(|c| (c.host_nodes.clone(), c.memory_kib)).collect(),
             huge_page_kib: self.huge_pages.map(PageSize::size),
             autostart: true,
+            macs: Vec::new(),
         }
     }
 

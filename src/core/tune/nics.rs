@@ -166,7 +166,9 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn own_mac(work: &Work<'_>, macs: &[String]) -> String {
     let name = work.xml.name();
     let mut numbers = (0..).map(|number| mac(&name, number));
-    numbers.find(|mac| !macs.contains(mac)).unwrap_or_default()
+    let others = &work.given.others.domains;
+    let is_taken = |mac: &String| others.iter().any(|held| held.macs.contains(mac));
+    numbers.find(|mac| !macs.contains(mac) && !is_taken(mac)).unwrap_or_default()
 }
 
 /// Tunes the MTU of NICs.

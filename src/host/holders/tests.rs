@@ -208,7 +208,7 @@ fn guest(active: bool) -> Occupancy {
         devices: vec![bdf(GPU)],
         memory: vec![(Default::default(), MemSize::from_kib(1))],
         huge_page_kib: None,
-        autostart: false,
+        ..Held::default()
     };
     Occupancy { domains: vec![domain], ..Occupancy::default() }
 }

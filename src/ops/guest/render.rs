@@ -74,6 +74,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         networks: wanted.networks.clone(),
         added_networks: extra.networks.clone(),
         vf_pools: extra.vf_pools.clone(),
+        taken_macs: planned.occupancy.domains.iter().flat_map(|held| held.macs.clone()).collect(),
         abilities: extra.abilities,
         record,
     };

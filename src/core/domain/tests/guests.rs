@@ -76,6 +76,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
         vf_pools: Vec::new(),
+        taken_macs: Vec::new(),
         abilities: Abilities::default(),
         record: Record {
             request: request.clone(),
