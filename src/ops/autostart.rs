@@ -105,6 +105,19 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
     Ok(change)
 }
 
+/// The steps that take back what starts with the host for guests that do, if this one is the last of them and goes. Who may
+/// not write those files leaves them.
+pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result<Vec<Step>> {
+    if !world.has_guests_here()? || !nix::unistd::geteuid().is_root() {
+        return Ok(Vec::new());
+    }
+    let mut all = hypervisor.autostarted()?;
+    if !all.remove(name) || !all.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(boot_steps(startup::files(None))?)
+}
+
 /// The steps on files for the boot, and in words what is missing without them.
 fn at_boot(
     world: &World,

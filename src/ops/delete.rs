@@ -1,6 +1,7 @@
 //! `delete`: deletes the domain, its NVRAM and saved state, and the disks made for it.
 
 use crate::apply::{Step, is_of_this_machine};
+use crate::autostart;
 use crate::change::Change;
 use crate::claim::give_back;
 use crate::domain::DomainXml;
@@ -12,7 +13,7 @@ use crate::error::{Result, crashed, dump_hint};
 use crate::guest::find;
 use crate::history::guest;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, Hypervisor, Lease, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, Kept, Lease, XmlOf};
 use crate::made::{self, Fate, Proof};
 use crate::pages;
 use crate::partition;
@@ -56,6 +57,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     if made_on.is_none() {
         steps.extend(give_back(&parsed, world)?);
         steps.extend(pages::give_back(&parsed, world)?);
+        steps.extend(autostart::without(name, hypervisor, world)?);
     }
     // An address on another machine may exist on this one by chance.
     if here {
@@ -63,7 +65,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let made = made_for(&parsed, &summary.uuid, here, world);
-    let mut warnings = Vec::new();
+    let mut warnings = snapshots(hypervisor, name)?;
     if summary.state == DomainState::Crashed {
         warnings.push(format!("{}, which is lost; {}", crashed(name), dump_hint(name)));
     }
@@ -149,6 +151,14 @@ fn partition_once_gone(
         world.warning(&format!("{error}; {todo}"));
         Vec::new()
     })
+}
+
+/// Returns the warning that a domain has snapshots, of which libvirt knows nothing afterwards; images that stay have them.
+fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
+    let snapshots = hypervisor.keeps(name)?.into_iter().filter(|kept| !kept.starts);
+    let said =
+        |kept: Kept| format!("{} of domain `{name}` cannot be reverted to any more", kept.what);
+    Ok(snapshots.map(said).collect())
 }
 
 /// Returns the warning that another hypervisor of this machine made the resources in this domain's

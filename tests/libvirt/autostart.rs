@@ -142,6 +142,10 @@ fn libvirt_starts_it_when_the_machine_boots() {
     until("it is started", || state("boots") == "running");
     assert_eq!(state("stays"), "shut off");
     assert!(machine.daemon.virsh(&["destroy", "boots"]).0);
+    assert!(!machine.file("systemd/system/gpuvm-recover.service").is_empty());
+    machine.done(&["delete", "boots", "--yes"]);
+    assert!(machine.file("systemd/system/gpuvm-recover.service").is_empty());
+    assert!(!machine.etc.join("systemd/system/libvirtd.service.d").exists());
     let (code, said) = machine.gpuvm(&["autostart", "none", "on"]);
     assert!(code == 1 && said.contains("`gpuvm list`"), "{said}");
 }
