@@ -57,7 +57,7 @@ fn file(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8
             "--diff, --check and --dry-run take several; else name one",
         ));
     };
-    for warning in answer::warnings(subject, tuned, args.explain) {
+    for warning in answer::warnings(subject, tuned, (args.explain, false)) {
         cx.output.warning(&warning);
     }
     if cx.output.json {

@@ -149,8 +149,12 @@ impl Tuning {
     pub fn warnings(&self, world: &World, explain: bool) -> Result<Vec<String>> {
         let qemu = world.hypervisor()?.versions().qemu;
         let mut all = Vec::new();
-        for (subject, tuned) in self.pairs() {
-            let mut warnings = answer::warnings(subject, tuned, explain);
+        for (at, (subject, tuned)) in self.subjects.all.iter().zip(&self.tuned).enumerate() {
+            let Ok(tuned) = tuned else { continue };
+            // Pages that are missing are reserved with it.
+            let first = self.extras.get(at).map_or(&[][..], |extra| &extra.first);
+            let reserves = first.iter().any(|step| matches!(step, Step::SetPages(_)));
+            let mut warnings = answer::warnings(subject, tuned, (explain, reserves));
             warnings.extend(too_few_files(world, &tuned.after, qemu));
             all.extend(warnings.iter().map(|warning| format!("{}: {warning}", subject.name)));
         }

@@ -97,6 +97,20 @@ fn pages_that_lack_are_told_reserved_and_given_back() {
 }
 
 #[test]
+fn pages_that_a_set_reserves_are_not_said_to_lack() {
+    let Some((place, pool)) = place() else { return };
+    place.done(&create((&place, &pool), &["--no-start"]));
+    let set = ["set", "guest", "--vcpus", "2", "--yes"];
+    let (code, out, err) = place.gpuvm(&[&set[..], &["--dry-run"]].concat());
+    assert!(code == 0 && format!("{out}{err}").contains("are needed on node 0"), "{out}{err}");
+    let (code, out, err) = place.gpuvm(&[&set[..], &["--reserve-pages"]].concat());
+    assert!(code == 0 && out.contains("reserve "), "{out}{err}");
+    assert!(!format!("{out}{err}").contains("are needed on node 0"), "{out}{err}");
+    place.done(&["delete", "guest", "--yes"]);
+    assert_eq!(total(), pool.total());
+}
+
+#[test]
 fn a_guest_of_another_boot_gives_nothing_back() {
     let Some((place, pool)) = place() else { return };
     place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));

@@ -64,6 +64,14 @@ fn a_guest_that_is_off_gets_another_size_and_its_old_one_back() {
     place.done(&["undo", NAME, "--yes"]);
     assert_eq!(size(&place, true), ("1".into(), 256));
     same(&before, &place.state(), "undo left something");
+    for (option, least) in [("--vcpus", "1"), ("--memory", "1G")] {
+        let none = if option == "--vcpus" { "0" } else { "1K" };
+        let (code, _, err) = place.gpuvm(&["set", NAME, option, none, "--yes"]);
+        assert!(
+            code == 1 && err.contains(&format!("`gpuvm set {NAME} {option} {least}`")),
+            "{err}"
+        );
+    }
     // No host has so many.
     let (code, out, err) = place.gpuvm(&["set", NAME, "--memory", "900T", "--yes", "--json"]);
     let said: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));

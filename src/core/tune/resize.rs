@@ -74,11 +74,13 @@ fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
 /// Refuses what would be left with vCPUs that are not there, or with memory of another division.
 fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(), TuneError> {
     if items.vcpus == Item::To(0) {
-        return Err(TuneError::item(ItemName::Vcpus, "a guest needs at least one", "--vcpus 1"));
+        let hint = format!("`gpuvm set {} --vcpus 1`", word(&current.name()));
+        return Err(TuneError::item(ItemName::Vcpus, "a guest needs at least one", hint));
     }
     if let Some(memory) = items.memory.value().filter(|memory| memory.kib() < 1024) {
         let message = format!("{memory} is too little for a guest");
-        return Err(TuneError::item(ItemName::Memory, message, "--memory 1G"));
+        let hint = format!("`gpuvm set {} --memory 1G`", word(&current.name()));
+        return Err(TuneError::item(ItemName::Memory, message, hint));
     }
     let edit = || format!("`virsh edit {}` changes it", word(&current.name()));
     let Some(&vcpus) = items.vcpus.value().filter(|vcpus| **vcpus < claims.vcpus.value) else {

@@ -135,10 +135,16 @@ fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     findings.map(|finding| Finding { hint: subject.naming(&finding.hint), ..finding }).collect()
 }
 
-/// Warnings to the admin about a tuned domain, one line each.
-pub fn warnings(subject: &Subject, tuned: &Tuned, explain: bool) -> Vec<String> {
-    let reasons = reasons(subject, tuned, explain).into_iter();
+/// Warnings to the admin about a tuned domain, one line each; `reserves`: the pages that it misses are reserved with it.
+pub fn warnings(
+    subject: &Subject,
+    tuned: &Tuned,
+    (explain, reserves): (bool, bool),
+) -> Vec<String> {
+    let is_told = |reason: &Reason| !(reserves && reason.choice == Topic::HugePages);
+    let reasons = reasons(subject, tuned, explain).into_iter().filter(is_told);
     let reasons = reasons.map(|reason| format!("{}: {}", reason.choice, reason.because));
     let findings = findings(subject, tuned).into_iter();
+    let findings = findings.filter(|finding| !(reserves && finding.rule == HUGE_PAGES_SHORT));
     reasons.chain(findings.map(|f| format!("{}: {}", f.says.path, f.says.message))).collect()
 }
