@@ -335,7 +335,12 @@ fn yaml_word(value: &Json) -> String {
     let rest = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./,=".contains(c));
     let words = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
     let is_word = words.contains(&text.to_ascii_lowercase().as_str());
-    if first && rest && !is_word { text.to_owned() } else { value.to_string() }
+    let number = text.strip_suffix(['K', 'M', 'G', 'T']);
+    let is_size = number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    match is_size || first && rest && !is_word {
+        true => text.to_owned(),
+        false => value.to_string(),
+    }
 }
 
 /// Guests as TOML.

@@ -374,9 +374,14 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     }
     let mut is_changed = !gone.is_empty();
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
-        if found.action == GuestAction::Change {
-            change(session, world, (guest, found), &wanted.program)?;
-            is_changed = true;
+        match found.action {
+            GuestAction::Change => {
+                change(session, world, (guest, found), &wanted.program)?;
+                is_changed = true;
+            }
+            // Its size waits for a restart, its start with the host does not.
+            GuestAction::Pending => start_with_host(session, (guest, found), &wanted.program)?,
+            _ => {}
         }
     }
     if is_changed && !drift.places.is_empty() {
@@ -420,9 +425,7 @@ fn change(
         };
         resize(session, &resized)?;
     }
-    if let Some(on) = guest.autostart.filter(|_| differs("autostart")) {
-        started(session, (name, on), program)?;
-    }
+    start_with_host(session, (guest, found), program)?;
     let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
     world.progress(&format!("domain `{name}` is changed: {}", what.join("; ")));
     Ok(())
@@ -446,6 +449,19 @@ fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<()> {
     let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
     session.run(|world| start(world, &again))?;
     changed.map(drop)
+}
+
+/// Has a guest that exists start with the host, or not, if that differs.
+fn start_with_host(
+    session: &mut Session<'_>,
+    (guest, found): (&DescribedGuest, &AppliedGuest),
+    program: &str,
+) -> Result<()> {
+    let differs = found.differences.iter().any(|one| one.option == "autostart");
+    match guest.autostart.filter(|_| differs) {
+        Some(on) => started(session, (guest.name.as_str(), on), program),
+        None => Ok(()),
+    }
 }
 
 /// Has a guest start with the host, or not.

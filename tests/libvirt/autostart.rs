@@ -149,3 +149,34 @@ fn libvirt_starts_it_when_the_machine_boots() {
     let (code, said) = machine.gpuvm(&["autostart", "none", "on"]);
     assert!(code == 1 && said.contains("`gpuvm list`"), "{said}");
 }
+
+#[test]
+fn a_file_of_guests_says_which_start_with_the_host() {
+    let Some(machine) = Machine::new(None) else { return };
+    let disks = machine.daemon.fresh_dir("disks");
+    let file = machine.etc.join("guests.yaml");
+    let apply = |starts: &str, more: &[&str]| {
+        let text = format!(
+            "format: gpuvm-guests\nversion: 1\nguests:\n- {{name: au-a, virt-type: qemu, pins: none, vcpus: 1, memory: \
+             256M, os-size: 16M, data-size: none, disk-dir: {}, start: false, autostart: {starts}}}\n",
+            disks.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        machine.gpuvm(&[&["apply", "-f", file.to_str().unwrap()], more].concat())
+    };
+    let (code, said) = apply("true", &[]);
+    assert!(code == 0 && machine.starts("au-a"), "{said}");
+    let described = machine.done(&["get", "au-a"]);
+    for line in ["  autostart: true\n", "  os-size: 16M\n", "  memory: 256M\n"] {
+        assert!(described.contains(line), "{described}");
+    }
+    let (code, said) = apply("false", &["--dry-run"]);
+    assert!(code == 3 && said.contains("au-a: would be changed: autostart on -> off"), "{said}");
+    // A size that waits for a restart does not keep it back.
+    machine.done(&["start", "au-a"]);
+    std::fs::write(&file, described.replace("256M", "320M").replace("start: true", "start: false"))
+        .unwrap();
+    let (code, said) = machine.gpuvm(&["apply", "-f", file.to_str().unwrap()]);
+    assert!(code == 3 && said.contains("au-a: pending") && !machine.starts("au-a"), "{said}");
+    machine.done(&["delete", "au-a", "--yes"]);
+}
