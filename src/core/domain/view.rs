@@ -106,7 +106,9 @@ impl View {
         let held = xml.held(true)?;
         let claims = Claims::read(xml);
         let remembered = remembered(xml);
-        let made = remembered.as_ref().map_or(&[][..], |r| &r.made);
+        // What was made for another domain is not this one's, which is a copy of it.
+        let own = remembered.as_ref().filter(|_| !xml.is_copy());
+        let made = own.map_or(&[][..], |remembered| &remembered.made);
         let devices = |name| {
             let devices = xml.root().children("devices");
             devices.flat_map(move |devices| devices.children(name))
@@ -254,6 +256,18 @@ mod tests {
         assert_eq!(paths, ["/d/a.raw"]);
         assert_eq!(remembered.request, None, "an unreadable request was made up");
         assert_eq!(view.gpu_text(), "-");
+    }
+
+    #[test]
+    fn a_copy_of_a_guest_has_no_disk_that_was_made_for_it() {
+        let uuid = |last| format!("5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7{last}");
+        for (own, made) in [(uuid(1), true), (uuid(2), false)] {
+            let told = format!("<g:guest uuid='{}' ", uuid(1));
+            let text = OURS.replace("<g:guest ", &told);
+            let text = text.replace("</name>", &format!("</name><uuid>{own}</uuid>"));
+            let view = View::of(&DomainXml::parse(&text).unwrap(), None).unwrap();
+            assert_eq!(view.disks[0].made, made, "{own}");
+        }
     }
 
     #[test]
