@@ -89,7 +89,7 @@ impl Entry {
             Step::GrowDisk { target, bytes, .. } => {
                 let size = MemSize::from_kib(bytes / 1024);
                 Some(format!(
-                    "disk `{target}` keeps its size of {size}: shrinking would cut off data"
+                    "disk `{target}`, grown to {size}, is not made smaller: that would cut off data"
                 ))
             }
             _ => None,

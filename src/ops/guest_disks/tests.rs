@@ -283,7 +283,7 @@ fn a_disk_grows_by_its_guest_its_pool_or_as_a_file_and_never_shrinks() {
         for _ in 0..2 {
             run_undo(&stage).unwrap();
         }
-        assert_eq!(stage.caller.heard("keeps its size of 8 KiB: shrinking would cut off data"), 1);
+        assert_eq!(stage.caller.heard("grown to 8 KiB, is not made smaller"), 1);
         assert_eq!((stage.fake.definition("a"), kept(&stage)), (text, 1));
         let path = stage.dir.path().join("a.raw").display().to_string();
         stage.fake.put_xml(&guest("b", OTHER, &path), false);
