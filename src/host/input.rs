@@ -139,6 +139,30 @@ pub fn open(path: &Path) -> Result<File, InputError> {
     }
 }
 
+/// The paths of a directory's entries, in order.
+pub fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    crate::trace::reads(dir);
+    let entries = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = entries.collect::<io::Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Opens a block device for reading; nothing else is opened.
+pub fn open_block(path: &Path) -> io::Result<File> {
+    let is_block = |meta: &Metadata| meta.file_type().is_block_device();
+    if !is_block(&path.metadata()?) {
+        return Err(io::Error::other("it is not a block device"));
+    }
+    crate::trace::reads(path);
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    match is_block(&file.metadata()?) {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a block device any more")),
+    }
+}
+
 /// Opens a file that is too large to be read whole: a regular file and nothing else.
 pub fn open_regular(path: &Path) -> Result<File, InputError> {
     let file = open(path)?;

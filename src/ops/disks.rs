@@ -97,8 +97,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
             directory.display()
         )));
     }
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if is_swap(&swaps, &meta) {
+    if is_swap(&FsRoot::live()?.read("proc/swaps")?.unwrap_or_default(), &meta) {
         return Ok(Some("the host swaps on it".into()));
     }
     Ok(if new { in_use(path, is_read) } else { None })

@@ -50,6 +50,12 @@ impl FileError {
     }
 }
 
+/// Makes a directory, and those above it, as needed.
+#[expect(clippy::disallowed_methods, reason = "for a file that is written here")]
+pub fn make_dir(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)
+}
+
 /// Writes a file atomically: beside its place first, then renamed.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let shown = file.display();

@@ -100,6 +100,9 @@
 //!    [`Session::run_and`](session::Session::run_and). Errors are [`error::Error`]: `hinted`,
 //!    `classed`, `usage`.
 
+// Tests make the files that operations are to find.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 use gpuvm_core::{
     bdf, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
     topology, words,

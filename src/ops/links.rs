@@ -3,7 +3,7 @@
 
 use crate::discover::fabric::links;
 use crate::error::{Error, Result};
-use crate::files::write;
+use crate::files::{make_dir, write};
 use crate::fsroot::FsRoot;
 use crate::world::World;
 use std::path::Path;
@@ -15,9 +15,8 @@ pub fn keep(again: bool, world: &World) -> Result<bool> {
     let Some(text) = links::to_keep(&FsRoot::live()?, again)? else { return Ok(false) };
     let file = Path::new(links::PATH);
     let dir = file.parent().unwrap_or(Path::new("/"));
-    let written = std::fs::create_dir_all(dir)
-        .map_err(Error::from)
-        .and_then(|()| write(file, true, text.as_bytes()));
+    let written =
+        make_dir(dir).map_err(Error::from).and_then(|()| write(file, true, text.as_bytes()));
     if let Err(error) = &written {
         world.warning(&format!("NVLinks are not kept in {}: {error}", file.display()));
     }

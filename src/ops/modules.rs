@@ -9,6 +9,7 @@ use crate::error::{Coded, Result};
 use crate::files;
 use crate::fsroot::FsRoot;
 use crate::host_settings::HostVerbError;
+use crate::input;
 use crate::links::keep;
 use crate::topology::Topology;
 use crate::world::World;
@@ -98,7 +99,7 @@ impl KnownModules {
                 .warning(&format!("the module id of GPU {} is not known and not written", gpu.bdf));
         }
         let (file, text) = (Path::new(PATH), modules.to_file());
-        if std::fs::read_to_string(file).is_ok_and(|there| there == text) {
+        if input::state(file).ok().flatten().is_some_and(|there| there == text) {
             world.progress(&format!("{PATH}: already set; nothing to do"));
             return Ok(());
         }
@@ -108,7 +109,7 @@ impl KnownModules {
             return Ok(());
         }
         let dir = file.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(dir).map_err(|error| {
+        files::make_dir(dir).map_err(|error| {
             HostVerbError::NoDirectory { dir: dir.display().to_string(), error: error.to_string() }
                 .refusal("run it as root")
         })?;

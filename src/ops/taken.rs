@@ -76,10 +76,7 @@ pub fn xml_files(path: &Path) -> Result<Vec<PathBuf>, InputError> {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |source| InputError::Unreadable { path: path.to_owned(), source };
-    let entries = std::fs::read_dir(path).map_err(failed)?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut files = paths.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let mut files = input::list(path).map_err(failed)?;
     files.retain(|file| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("xml")));
-    files.sort();
     Ok(files)
 }

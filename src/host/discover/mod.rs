@@ -14,6 +14,7 @@ pub mod crosscheck;
 #[cfg(not(feature = "hwloc"))]
 #[path = "crosscheck/none.rs"]
 pub mod crosscheck;
+pub mod direct;
 pub mod drives;
 pub mod ear;
 pub mod exclusions;

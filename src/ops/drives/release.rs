@@ -18,6 +18,7 @@ use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSI
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
+use crate::input;
 use crate::reporter::Deed;
 use crate::session::Session;
 use crate::shell::word;
@@ -235,11 +236,9 @@ fn paths(device: &str) -> BTreeSet<String> {
         "/dev/disk/by-path",
         "/dev/disk/by-diskseq",
     ];
-    for entry in
-        directories.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten()
-    {
-        if entry.path().canonicalize().is_ok_and(|real| real == Path::new(device)) {
-            found.insert(entry.path().display().to_string());
+    for path in directories.iter().filter_map(|dir| input::list(Path::new(dir)).ok()).flatten() {
+        if path.canonicalize().is_ok_and(|real| real == Path::new(device)) {
+            found.insert(path.display().to_string());
         }
     }
     found

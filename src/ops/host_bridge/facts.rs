@@ -4,6 +4,7 @@ use super::paths;
 use crate::apply::hostnet::{Waiting, waiting};
 use crate::error::{Class, Result, classed};
 use crate::hostnet::{HostIp, netplan};
+use crate::input;
 use crate::network::host::{HostNetwork, Link};
 use crate::networks::this_host;
 use serde::Serialize;
@@ -63,9 +64,8 @@ fn names(host: &HostNetwork) -> Vec<String> {
     let there = host.links.iter().filter(|link| link.is_bridge()).map(|link| link.name.clone());
     let mut names: Vec<String> = there.collect();
     for dir in [netplan::KEPT, netplan::TRIED] {
-        let entries = std::fs::read_dir(Path::new("/").join(dir));
-        for entry in entries.into_iter().flatten().flatten() {
-            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        for path in input::list(&Path::new("/").join(dir)).unwrap_or_default() {
+            let text = input::state(&path).ok().flatten().unwrap_or_default();
             names.extend(netplan::made(&text).map(str::to_owned));
         }
     }

@@ -12,10 +12,9 @@ use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::path_text;
 use crate::image::{self, Format};
-use crate::input::open_regular;
+use crate::input::{open_block, open_regular};
 use crate::shell::word;
 use crate::topology::Content;
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -64,7 +63,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
             .hint("use an image, such as those in /var/lib/libvirt/images, or a device"));
     }
     let mut disk = match kind {
-        DiskKind::Block => File::open(path).map_err(failed)?,
+        DiskKind::Block => open_block(path).map_err(failed)?,
         // A path that is no longer a file, or a file of the kernel, is refused.
         DiskKind::File => open_regular(path)?,
     };

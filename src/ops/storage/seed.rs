@@ -154,16 +154,13 @@ fn keys(
 /// The public keys of a home directory, sorted by file name. Files that are no keys are skipped,
 /// since nobody named them.
 fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
-    let Ok(entries) = std::fs::read_dir(home.join(".ssh")) else { return Vec::new() };
+    let Ok(paths) = input::list(&home.join(".ssh")) else { return Vec::new() };
     let is_own = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("id_") && name.ends_with(".pub")
     };
-    let mut paths: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_own).collect();
-    paths.sort();
     let mut keys = Vec::new();
-    for path in paths {
+    for path in paths.into_iter().filter(is_own) {
         let read = text(&path)
             .and_then(|text| SshKey::read_all(&text).map_err(|error| wrong(&path, &error)));
         match read {
