@@ -211,12 +211,16 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
 }
 
+/// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own may have another
+/// directory, which nobody tells.
+pub const SYSTEM_LOGS: &str = "/var/log/libvirt/qemu";
+
 /// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
 /// another hypervisor, or in an unknown home directory.
 pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
     let dir = match uri.path.trim_end_matches('/') {
-        "/system" => PathBuf::from("/var/log/libvirt/qemu"),
+        "/system" => PathBuf::from(SYSTEM_LOGS),
         "/embed" => Path::new(&uri.parameter("root")?).join("log/qemu"),
         "/session" if uri.host.is_none() => {
             let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());

@@ -1,6 +1,6 @@
 //! Domains through libvirt.
 
-use super::super::machine::{Identity, Machine, Told};
+use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
 use super::super::snapshot::Snapshot;
 use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
@@ -22,9 +22,6 @@ use virt::sys;
 /// How long a domain being ended may take to disappear. With the embedded driver of a second
 /// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
-
-/// Where the system's libvirt keeps the logs of guests of QEMU.
-const LOG_DIR: &str = "/var/log/libvirt/qemu";
 
 /// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
@@ -366,11 +363,10 @@ impl Hypervisor for Libvirt {
 }
 
 impl Libvirt {
-    /// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own may have another
-    /// directory, which nobody tells.
+    /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
     fn logs_to(&self) -> Option<PathBuf> {
         let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
-        (is_system && self.has_guests_here()).then(|| PathBuf::from(LOG_DIR))
+        (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
     }
 
     /// Removes a definition; `nvram`: the flag for keeping or removing its NVRAM.
