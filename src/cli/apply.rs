@@ -7,7 +7,6 @@ use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::guests;
 use crate::shell::word;
 use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, look};
-use gpuvm_ops::reporter::Question;
 use gpuvm_ops::session::Session;
 use serde::Serialize;
 
@@ -32,6 +31,7 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         guests: file.guests,
         set: file.set,
         prune: args.prune,
+        yes: args.yes,
         accept_data_loss: args.accept_data_loss,
         program: program()?,
     };
@@ -41,31 +41,10 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(if drift.is_none() { EXIT_DONE } else { EXIT_FOUND });
     }
     let mut session = Session::begin(cx, manner(&args.lock))?;
-    if wanted.prune && !args.yes {
-        agree_to_prune(&session, &wanted, cx)?;
-    }
     let drift = apply(&mut session, cx, &wanted)?;
     answer(&drift, false, args, cx)?;
     let is_pending = drift.guests.iter().any(|guest| guest.action == GuestAction::Pending);
     Ok(if is_pending { EXIT_FOUND } else { EXIT_DONE })
-}
-
-/// Asks whether the guests that the file no longer has may be deleted, if there are any.
-fn agree_to_prune(
-    session: &Session<'_>,
-    wanted: &ApplyRequest,
-    cx: &Context<'_>,
-) -> anyhow::Result<()> {
-    let drift = look(cx, wanted)?;
-    let gone = drift.guests.iter().filter(|guest| guest.action == GuestAction::Delete);
-    let lines: Vec<String> = gone.map(|guest| format!("delete domain `{}`", guest.name)).collect();
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let what = format!("deleting {} of the set", crate::words::count(lines.len(), "guest"));
-    let question = Question::Agree { lines: Some(lines), question: "delete them?", what };
-    let said = session.ask(&question, &[], &[])?;
-    Ok(question.settle(said, &[])?)
 }
 
 /// Prints what was done, or would be.

@@ -12,8 +12,8 @@ use crate::create::{self, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
 use crate::domain::guest::VirtType;
 use crate::domain::view::gpu_indexes;
-use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
-use crate::guest::{PlannedPlace, with_template};
+use crate::error::{Class, Coded, Error, NoPlace, Refusal, Result, classed, usage};
+use crate::guest::{PlannedPlace, find, with_template};
 use crate::history::guest::applied;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::identity::random_uuid;
@@ -117,6 +117,8 @@ pub struct ApplyRequest {
     pub set: Option<String>,
     /// Whether guests that an earlier file of this set made are deleted if it no longer has them.
     pub prune: bool,
+    /// Whether they are deleted without a question.
+    pub yes: bool,
     /// Whether drives with data may be given to guests.
     pub accept_data_loss: bool,
     /// The program that units run at boot.
@@ -165,6 +167,8 @@ pub struct Drift {
     pub guests: Vec<AppliedGuest>,
     /// The missing guests by their number in the file, in the order in which they are made, each with its place.
     places: Vec<(usize, PlannedPlace)>,
+    /// The guests that are deleted.
+    gone: Vec<DomainSummary>,
     /// Whether no other sets of GPUs would serve the new guests better, as far as is known.
     pub is_best: bool,
 }
@@ -195,7 +199,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
             }
         }
     }
-    let pruned: Vec<String> = match wanted.prune {
+    let gone = match wanted.prune {
         true => pruned(world, wanted, (&*hypervisor, &rows))?,
         false => Vec::new(),
     };
@@ -203,12 +207,12 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         // Nothing of the file is done, so no place is needed.
         missing.clear();
     }
-    let found = together(world, wanted, (&missing, &pruned), &topology)?;
+    let found = together(world, wanted, (&missing, &gone), &topology)?;
     for (number, placement, _) in &found.places {
         guests[*number].gpus = gpu_indexes(&topology, &placement.devices);
     }
-    guests.extend(pruned.into_iter().map(|name| AppliedGuest {
-        name,
+    guests.extend(gone.iter().map(|row| AppliedGuest {
+        name: row.name.clone(),
         action: GuestAction::Delete,
         differences: Vec::new(),
         gpus: Vec::new(),
@@ -218,7 +222,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         (number, PlannedPlace::of_file(&wanted.path, name, request, placement))
     };
     let places = found.places.into_iter().map(place).collect();
-    Ok(Drift { guests, places, is_best: found.is_best })
+    Ok(Drift { guests, places, gone, is_best: found.is_best })
 }
 
 /// What is done with a guest that exists.
@@ -252,20 +256,76 @@ fn pruned(
     world: &World,
     wanted: &ApplyRequest,
     (hypervisor, rows): (&dyn Hypervisor, &[DomainSummary]),
-) -> Result<Vec<String>> {
+) -> Result<Vec<DomainSummary>> {
     let Some(set) = &wanted.set else {
         let hint =
             "add `set: NAME` to the file: guests that it makes from then on are known as its own";
         return Err(usage("--prune: the file does not name its set of guests", hint));
     };
-    let is_of_set = |row: &DomainSummary| {
-        let is_here = world.owner(&row.uuid, hypervisor).other_hypervisor().is_none();
-        let made = applied(world.state(), &row.uuid).and_then(|file| file.set);
-        is_here && made.as_ref() == Some(set)
-    };
+    let is_of_set = |row: &DomainSummary| is_of_set(set, &row.uuid, hypervisor, world);
     let is_named = |row: &DomainSummary| wanted.guests.iter().any(|g| g.name.as_str() == row.name);
     let gone = rows.iter().filter(|row| !is_named(row) && is_of_set(row));
-    Ok(gone.map(|row| row.name.clone()).collect())
+    Ok(gone.cloned().collect())
+}
+
+/// Whether a file of a set made a domain.
+fn is_of_set(set: &str, uuid: &str, hypervisor: &dyn Hypervisor, world: &World) -> bool {
+    let is_here = world.owner(uuid, hypervisor).other_hypervisor().is_none();
+    let made = applied(world.state(), uuid).and_then(|file| file.set);
+    is_here && made.as_deref() == Some(set)
+}
+
+/// Asks whether the guests that the file no longer has may be deleted, if there are any.
+fn agree_to_delete(session: &Session<'_>, gone: &[DomainSummary]) -> Result<()> {
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let line = |row: &DomainSummary| {
+        format!("domain `{}` and the disks that were made for it are deleted", row.name)
+    };
+    let lines = Some(gone.iter().map(line).collect());
+    let what = format!("deleting {} of the set", count(gone.len(), "guest"));
+    let question = Question::Agree { lines, question: "delete them?", what };
+    let said = session.ask(&question, &[], &[])?;
+    question.settle(said, &[])
+}
+
+/// Deletes a guest that the file no longer has, if it is still that one.
+fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -> Result<()> {
+    let DomainSummary { name, uuid, .. } = row;
+    let plan = |world: &World| {
+        let hypervisor = &*world.hypervisor()?;
+        let now = find(hypervisor, name)?;
+        if now.uuid != *uuid || !set.is_some_and(|set| is_of_set(set, uuid, hypervisor, world)) {
+            let message = format!("domain `{name}` is another one by now, so it is not deleted");
+            let hint = format!("`gpuvm show {}` shows it", word(name));
+            return Err(classed(Class::Changed, message, hint));
+        }
+        delete(world, &Delete { name: name.clone(), keep_data: false })
+    };
+    session.run(plan).map(drop)
+}
+
+/// Looks whether what is to be changed and made can be, before the first of it is done. With guests
+/// to be deleted changes are not looked at, since they may need what these have, nor is another number
+/// of GPUs of a guest that runs, which is stopped for it.
+fn foresee(session: &mut Session<'_>, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
+    let rows = session.hypervisor()?.domains()?;
+    let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        let is_changed = found.action == GuestAction::Change && drift.gone.is_empty();
+        let resized = is_changed.then(|| resized(guest, found)).flatten();
+        if let Some(resized) = resized.filter(|size| size.gpus.is_none() || !runs(&size.name)) {
+            session.look(|world| set(world, &resized))?;
+        }
+    }
+    if wanted.accept_data_loss || !drift.gone.is_empty() {
+        return Ok(());
+    }
+    for (number, place) in &drift.places {
+        refuse_losses(session, &request_at(&wanted.guests[*number], place.clone())?)?;
+    }
+    Ok(())
 }
 
 /// Places of missing guests.
@@ -280,7 +340,7 @@ struct Together {
 fn together(
     world: &World,
     wanted: &ApplyRequest,
-    (missing, pruned): (&[usize], &[String]),
+    (missing, gone): (&[usize], &[DomainSummary]),
     topology: &Topology,
 ) -> Result<Together> {
     if missing.is_empty() {
@@ -292,7 +352,7 @@ fn together(
     }
     let has_gpus = requests.iter().any(|request| request.gpus.number() > 0);
     let mut held = taken_for_new(world, &Taken::default(), (topology, has_gpus))?;
-    held.domains.retain(|domain| !pruned.contains(&domain.domain));
+    held.domains.retain(|domain| gone.iter().all(|row| row.name != domain.domain));
     let name = |number: &usize| wanted.guests[*number].name.as_str();
     let guests: Vec<Wanted<'_>> = missing
         .iter()
@@ -362,17 +422,15 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     session.refuse_unfinished()?;
     let mut drift = look(world, wanted)?;
     refuse_conflicts(&drift)?;
-    let gone: Vec<String> = drift
-        .guests
-        .iter()
-        .filter(|guest| guest.action == GuestAction::Delete)
-        .map(|guest| guest.name.clone())
-        .collect();
-    for name in &gone {
-        session.run(|world| delete(world, &Delete { name: name.clone(), keep_data: false }))?;
-        world.progress(&format!("domain `{name}` is deleted"));
+    if !wanted.yes {
+        agree_to_delete(session, &drift.gone)?;
     }
-    let mut is_changed = !gone.is_empty();
+    foresee(session, wanted, &drift)?;
+    for row in &drift.gone {
+        prune(session, row, wanted.set.as_ref())?;
+        world.progress(&format!("domain `{}` is deleted", row.name));
+    }
+    let mut is_changed = !drift.gone.is_empty();
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
         match found.action {
             GuestAction::Change => {
@@ -405,30 +463,34 @@ fn change(
     program: &str,
 ) -> Result<()> {
     let name = guest.name.as_str();
-    let differs = |option: &str| found.differences.iter().any(|one| one.option == option);
-    let request = &guest.create.guest.request;
-    let sizes = ["gpus", "vcpus", "memory", "huge-pages"];
-    if sizes.into_iter().any(differs) {
-        let resized = SetRequest {
-            name: name.to_owned(),
-            vcpus: request.vcpus.filter(|_| differs("vcpus")),
-            memory: request.memory_kib.filter(|_| differs("memory")),
-            gpus: differs("gpus").then(|| request.gpus.number()),
-            accept_shared_fabric: guest.create.accept_shared_fabric,
-            huge_pages: match request.huge_pages {
-                HugePages::Off if differs("huge-pages") => Item::Off,
-                HugePages::Size(page) if differs("huge-pages") => Item::To(page),
-                _ => Item::Keep,
-            },
-            allow_remote: request.allow.remote,
-            reserve_pages: false,
-        };
+    if let Some(resized) = resized(guest, found) {
         resize(session, &resized)?;
     }
     start_with_host(session, (guest, found), program)?;
     let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
     world.progress(&format!("domain `{name}` is changed: {}", what.join("; ")));
     Ok(())
+}
+
+/// The size that a guest gets; none: it has it.
+fn resized(guest: &DescribedGuest, found: &AppliedGuest) -> Option<SetRequest> {
+    let differs = |option: &str| found.differences.iter().any(|one| one.option == option);
+    let request = &guest.create.guest.request;
+    let sizes = ["gpus", "vcpus", "memory", "huge-pages"];
+    sizes.into_iter().any(differs).then(|| SetRequest {
+        name: guest.name.to_string(),
+        vcpus: request.vcpus.filter(|_| differs("vcpus")),
+        memory: request.memory_kib.filter(|_| differs("memory")),
+        gpus: differs("gpus").then(|| request.gpus.number()),
+        accept_shared_fabric: guest.create.accept_shared_fabric,
+        huge_pages: match request.huge_pages {
+            HugePages::Off if differs("huge-pages") => Item::Off,
+            HugePages::Size(page) if differs("huge-pages") => Item::To(page),
+            _ => Item::Keep,
+        },
+        allow_remote: request.allow.remote,
+        reserve_pages: false,
+    })
 }
 
 /// Gives a guest another size; one that runs has it afterwards.
@@ -470,6 +532,24 @@ fn started(session: &mut Session<'_>, (name, on): (&str, bool), program: &str) -
     session.run(|world| autostart(world, &wanted)).map(drop)
 }
 
+/// A request for a missing guest at its place.
+fn request_at(guest: &DescribedGuest, place: PlannedPlace) -> Result<CreateRequest> {
+    let mut request = guest.create.clone();
+    request.guest.place = Some(place);
+    request.uuid = Some(random_uuid()?);
+    Ok(request)
+}
+
+/// Refuses drives with data on them.
+fn refuse_losses(session: &mut Session<'_>, request: &CreateRequest) -> Result<()> {
+    let change = session.look(|world| create(world, request))?;
+    if change.losses.is_empty() {
+        return Ok(());
+    }
+    let question = Question::Losses { name: change.subject.clone() };
+    question.settle(Answer::Nobody, &change.losses)
+}
+
 /// Makes a missing guest at its place.
 fn make(
     session: &mut Session<'_>,
@@ -477,15 +557,9 @@ fn make(
     (guest, place): (&DescribedGuest, PlannedPlace),
     wanted: &ApplyRequest,
 ) -> Result<()> {
-    let mut request = guest.create.clone();
-    request.guest.place = Some(place);
-    request.uuid = Some(random_uuid()?);
+    let request = request_at(guest, place)?;
     if !wanted.accept_data_loss {
-        let losses = session.look(|world| create(world, &request))?.losses;
-        if !losses.is_empty() {
-            let question = Question::Losses { name: guest.name.to_string() };
-            question.settle(Answer::Nobody, &losses)?;
-        }
+        refuse_losses(session, &request)?;
     }
     create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
     if guest.autostart == Some(true) {
