@@ -7,6 +7,7 @@ mod get;
 pub use get::{Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
+use crate::change::Change;
 use crate::compare::{Compared, GuestDifference, compare};
 use crate::create::{self, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
@@ -322,8 +323,13 @@ fn foresee(session: &mut Session<'_>, wanted: &ApplyRequest, drift: &Drift) -> R
     if wanted.accept_data_loss || !drift.gone.is_empty() {
         return Ok(());
     }
-    for (number, place) in &drift.places {
-        refuse_losses(session, &request_at(&wanted.guests[*number], place.clone())?)?;
+    for (number, _) in &drift.places {
+        // Not at its place, which may need those that are made before; what else is wrong with it is
+        // said when it is made.
+        let request = &wanted.guests[*number].create;
+        if let Ok(change) = create(session.world(), request) {
+            refuse_losses(&change)?;
+        }
     }
     Ok(())
 }
@@ -541,8 +547,7 @@ fn request_at(guest: &DescribedGuest, place: PlannedPlace) -> Result<CreateReque
 }
 
 /// Refuses drives with data on them.
-fn refuse_losses(session: &mut Session<'_>, request: &CreateRequest) -> Result<()> {
-    let change = session.look(|world| create(world, request))?;
+fn refuse_losses<T>(change: &Change<T>) -> Result<()> {
     if change.losses.is_empty() {
         return Ok(());
     }
@@ -559,7 +564,7 @@ fn make(
 ) -> Result<()> {
     let request = request_at(guest, place)?;
     if !wanted.accept_data_loss {
-        refuse_losses(session, &request)?;
+        refuse_losses(&session.look(|world| create(world, &request))?)?;
     }
     create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
     if guest.autostart == Some(true) {
@@ -567,4 +572,28 @@ fn make(
     }
     world.progress(&format!("domain `{}` is made", guest.name));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hypervisor::DomainState;
+    use crate::session::Confirm;
+    use crate::stage::{Stage, UUID, manner};
+
+    #[test]
+    fn a_domain_that_is_another_by_now_is_not_deleted() {
+        let stage = Stage::who_says(Answer::Yes);
+        stage.fake.put("a", UUID, false);
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let set = "training".to_owned();
+        // It has the UUID, but no file made it; the one that was listed is gone.
+        for uuid in [UUID, "11111111-2222-4333-8444-000000000000"] {
+            let (name, uuid) = ("a".to_owned(), uuid.to_owned());
+            let row = DomainSummary { name, uuid, state: DomainState::ShutOff, persistent: true };
+            let error = prune(&mut session, &row, Some(&set)).unwrap_err();
+            assert!(error.to_string().contains("is another one by now"), "{error}");
+        }
+        assert_eq!(stage.fake.runs("a"), Some(false), "it is deleted");
+    }
 }
