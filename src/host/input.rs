@@ -173,6 +173,11 @@ pub fn open_regular(path: &Path) -> Result<File, InputError> {
     }
 }
 
+/// The same with an error of the system, without the path.
+pub fn regular(path: &Path) -> io::Result<File> {
+    open_regular(path).map_err(invalid)
+}
+
 /// Reads a file of gpuvm's own state or of the host's configuration; none where it is missing. Errors: as those of the
 /// system, or `InvalidData` if it is not a regular file, or longer than [`STATE_BYTES`].
 pub fn state_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {

@@ -14,13 +14,13 @@ use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::image::snapshots;
+use crate::input::regular;
 use crate::made::said;
 use crate::reporter::Question;
 use crate::request::DomainName;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -295,7 +295,7 @@ impl Subject {
             return Ok(());
         }
         for (_, path) in disks {
-            let names = match File::open(path).and_then(|mut image| snapshots(&mut image)) {
+            let names = match regular(Path::new(path)).and_then(|mut image| snapshots(&mut image)) {
                 Ok(names) => names,
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     world.warning(&format!(
