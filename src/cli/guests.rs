@@ -201,7 +201,8 @@ impl Reader<'_> {
         let NameRequest::Exact(name) = create.guest.name.clone() else {
             return self.bad(node.at, "the guest has no `name`");
         };
-        create.applied = Some(AppliedFile { set: set.clone(), options: given });
+        create.applied =
+            Some(AppliedFile { name: Some(name.to_string()), set: set.clone(), options: given });
         Ok(DescribedGuest { name, create, autostart, may_restart })
     }
 

@@ -11,16 +11,18 @@ use crate::change::Change;
 use crate::compare::{Compared, GuestDifference, compare};
 use crate::create::{self, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
+use crate::domain::DomainXml;
 use crate::domain::guest::VirtType;
+use crate::domain::view::View;
 use crate::domain::view::gpu_indexes;
 use crate::error::{Class, Coded, Error, NoPlace, Refusal, Result, classed, usage};
 use crate::guest::{PlannedPlace, find, with_template};
-use crate::history::guest::applied;
-use crate::hypervisor::{DomainSummary, Hypervisor};
+use crate::history::guest::{AppliedFile, applied, set_set};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::random_uuid;
 use crate::pages;
-use crate::placement::Placement;
 use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
+use crate::placement::{Placement, PlanError};
 use crate::reporter::{Answer, Question};
 use crate::request::{DomainName, HugePages, Request};
 use crate::restart;
@@ -51,6 +53,14 @@ pub enum DescribedError {
         name: String,
         /// What differs.
         what: String,
+    },
+    /// A guest that would be deleted has another name in the file.
+    #[error("domain `{name}` was made as guest `{was}` of this file, so it is not deleted")]
+    Renamed {
+        /// Its name.
+        name: String,
+        /// Its name in the file.
+        was: String,
     },
     /// The missing guests have no place together.
     #[error("{what}")]
@@ -191,7 +201,9 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     for (number, guest) in wanted.guests.iter().enumerate() {
         let compared = compare(world, at, (guest.name.as_str(), &guest.create))?;
         match compared {
-            Some(compared) => guests.push(existing(guest, compared, &*hypervisor)?),
+            Some(compared) => {
+                guests.push(existing(guest, compared, wanted.set.as_ref(), (&*hypervisor, world))?);
+            }
             None => {
                 missing.push(number);
                 let name = guest.name.to_string();
@@ -230,7 +242,8 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
 fn existing(
     guest: &DescribedGuest,
     compared: Compared,
-    hypervisor: &dyn Hypervisor,
+    set: Option<&String>,
+    (hypervisor, world): (&dyn Hypervisor, &World),
 ) -> Result<AppliedGuest> {
     let Compared { summary, mut differences } = compared;
     let needs_restart = !differences.is_empty();
@@ -239,6 +252,14 @@ fn existing(
         let is = hypervisor.autostart(&summary.name)?;
         if is != on {
             let (option, is, wanted) = ("autostart".to_owned(), word(is), word(on));
+            differences.push(GuestDifference { option, is, wanted, changeable: true });
+        }
+    }
+    if let (Some(set), Some(file)) = (set, applied(world.state(), &summary.uuid)) {
+        let is = file.set.unwrap_or_else(|| "none".to_owned());
+        if is != *set {
+            // The other file would delete it.
+            let (option, wanted) = ("set".to_owned(), set.clone());
             differences.push(GuestDifference { option, is, wanted, changeable: true });
         }
     }
@@ -263,17 +284,38 @@ fn pruned(
             "add `set: NAME` to the file: guests that it makes from then on are known as its own";
         return Err(usage("--prune: the file does not name its set of guests", hint));
     };
-    let is_of_set = |row: &DomainSummary| is_of_set(set, &row.uuid, hypervisor, world);
-    let is_named = |row: &DomainSummary| wanted.guests.iter().any(|g| g.name.as_str() == row.name);
-    let gone = rows.iter().filter(|row| !is_named(row) && is_of_set(row));
-    Ok(gone.cloned().collect())
+    let is_named = |name: &str| wanted.guests.iter().any(|guest| guest.name.as_str() == name);
+    let mut gone = Vec::new();
+    for row in rows.iter().filter(|row| !is_named(&row.name)) {
+        let Some(file) = of_set(set, row, hypervisor, world)? else { continue };
+        if let Some(was) = file.name.filter(|was| is_named(was)) {
+            let name = row.name.clone();
+            let hint = format!(
+                "`gpuvm rename {} {}` gives it that name again; or write its new name into the file",
+                word(&name),
+                word(&was)
+            );
+            return Err(DescribedError::Renamed { name, was }.hint(hint));
+        }
+        gone.push(row.clone());
+    }
+    Ok(gone)
 }
 
-/// Whether a file of a set made a domain.
-fn is_of_set(set: &str, uuid: &str, hypervisor: &dyn Hypervisor, world: &World) -> bool {
-    let is_here = world.owner(uuid, hypervisor).other_hypervisor().is_none();
-    let made = applied(world.state(), uuid).and_then(|file| file.set);
-    is_here && made.as_deref() == Some(set)
+/// The file of a set that made a domain which is still the one that it made; none: none did.
+fn of_set(
+    set: &str,
+    row: &DomainSummary,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Option<AppliedFile>> {
+    let is_here = world.owner(&row.uuid, hypervisor).other_hypervisor().is_none();
+    let file = applied(world.state(), &row.uuid).filter(|file| file.set.as_deref() == Some(set));
+    let Some(file) = file.filter(|_| is_here) else { return Ok(None) };
+    // Somebody may have defined another one with its UUID.
+    let xml = DomainXml::parse(&hypervisor.xml(&row.name, XmlOf::Inactive)?)?;
+    let is_made = View::of(&xml, None)?.remembered.is_some_and(|record| record.request.is_some());
+    Ok(Some(file).filter(|_| is_made && !xml.is_copy()))
 }
 
 /// Asks whether the guests that the file no longer has may be deleted, if there are any.
@@ -282,7 +324,8 @@ fn agree_to_delete(session: &Session<'_>, gone: &[DomainSummary]) -> Result<()> 
         return Ok(());
     }
     let line = |row: &DomainSummary| {
-        format!("domain `{}` and the disks that were made for it are deleted", row.name)
+        let runs = if row.state.is_active() { ", which runs," } else { "" };
+        format!("domain `{}`{runs} and the disks that were made for it are deleted", row.name)
     };
     let lines = Some(gone.iter().map(line).collect());
     let what = format!("deleting {} of the set", count(gone.len(), "guest"));
@@ -297,7 +340,11 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     let plan = |world: &World| {
         let hypervisor = &*world.hypervisor()?;
         let now = find(hypervisor, name)?;
-        if now.uuid != *uuid || !set.is_some_and(|set| is_of_set(set, uuid, hypervisor, world)) {
+        let file = match set.filter(|_| now.uuid == *uuid) {
+            Some(set) => of_set(set, &now, hypervisor, world)?,
+            None => None,
+        };
+        if file.is_none() {
             let message = format!("domain `{name}` is another one by now, so it is not deleted");
             let hint = format!("`gpuvm show {}` shows it", word(name));
             return Err(classed(Class::Changed, message, hint));
@@ -307,31 +354,42 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     session.run(plan).map(drop)
 }
 
-/// Looks whether what is to be changed and made can be, before the first of it is done. With guests
-/// to be deleted changes are not looked at, since they may need what these have, nor is another number
-/// of GPUs of a guest that runs, which is stopped for it.
+/// Looks whether what is to be changed and made can be, before the first of it is done. Changes have
+/// to fit beside guests that are deleted; new guests have places without them already. Another number of GPUs of a guest that
+/// runs is not looked at: it is stopped for that, and started again.
 fn foresee(session: &mut Session<'_>, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     let rows = session.hypervisor()?.domains()?;
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
-        let is_changed = found.action == GuestAction::Change && drift.gone.is_empty();
-        let resized = is_changed.then(|| resized(guest, found)).flatten();
+        let resized =
+            (found.action == GuestAction::Change).then(|| resized(guest, found)).flatten();
         if let Some(resized) = resized.filter(|size| size.gpus.is_none() || !runs(&size.name)) {
             session.look(|world| set(world, &resized))?;
         }
     }
-    if wanted.accept_data_loss || !drift.gone.is_empty() {
-        return Ok(());
-    }
     for (number, _) in &drift.places {
-        // Not at its place, which may need those that are made before; what else is wrong with it is
-        // said when it is made.
+        // Not at its place, which may need those that are made before.
         let request = &wanted.guests[*number].create;
-        if let Ok(change) = create(session.world(), request) {
+        let change = unless_of_room(create(session.world(), request), drift)?;
+        if let Some(change) = change.filter(|_| !wanted.accept_data_loss) {
             refuse_losses(&change)?;
         }
     }
     Ok(())
+}
+
+/// The plan of a new guest; none: it has no place now, but one without guests that are deleted first.
+fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
+    let error = match planned {
+        Ok(planned) => return Ok(Some(planned)),
+        Err(error) => error,
+    };
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+    let is_of_room = { causes }.any(|cause| cause.is::<PlanError>() || cause.is::<NoPlace>());
+    match is_of_room && !drift.gone.is_empty() {
+        true => Ok(None),
+        false => Err(error),
+    }
 }
 
 /// Places of missing guests.
@@ -438,6 +496,9 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     }
     let mut is_changed = !drift.gone.is_empty();
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
+            join(session, (guest, found), wanted.set.as_ref())?;
+        }
         match found.action {
             GuestAction::Change => {
                 change(session, world, (guest, found), &wanted.program)?;
@@ -530,6 +591,23 @@ fn start_with_host(
         Some(on) => started(session, (guest.name.as_str(), on), program),
         None => Ok(()),
     }
+}
+
+/// Records that a guest is of this set, so that the file of another one does not delete it.
+fn join(
+    session: &mut Session<'_>,
+    (guest, found): (&DescribedGuest, &AppliedGuest),
+    set: Option<&String>,
+) -> Result<()> {
+    let is_of_other = found.differences.iter().any(|one| one.option == "set");
+    let Some(set) = set.filter(|_| is_of_other) else { return Ok(()) };
+    let name = guest.name.as_str();
+    let plan = |world: &World| -> Result<Change> {
+        let row = find(&*world.hypervisor()?, name)?;
+        let steps = set_set(world.state(), &row.uuid, set)?.into_iter().collect();
+        Ok(Change::new("apply", name, steps, ()))
+    };
+    session.run(plan).map(drop)
 }
 
 /// Has a guest start with the host, or not.

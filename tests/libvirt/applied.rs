@@ -110,6 +110,59 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
 }
 
 #[test]
+fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    files.write(&[("ap-d", ""), ("ap-e", "")]);
+    files.ends(0, &[]);
+    let made = place.state();
+    // What cannot be done is said before anything is deleted.
+    for bad in ["  vcpus: 5000\n", "  memory: 900T\n"] {
+        files.write(&[("ap-e", "")]);
+        let text = std::fs::read_to_string(&files.file).unwrap();
+        let text = match bad.contains("vcpus") {
+            true => text.replace("  vcpus: 1\n", bad),
+            false => text + bad,
+        };
+        std::fs::write(&files.file, text).unwrap();
+        files.ends(1, &["--prune", "--yes"]);
+        same(&made, &place.state(), bad);
+    }
+    files.write(&[("ap-e", ""), ("ap-f", "  image: none-such\n")]);
+    files.ends(1, &["--prune", "--yes"]);
+    same(&made, &place.state(), "an image that is not there");
+    // One that was renamed is the guest of the file.
+    place.done(&["rename", "ap-e", "ap-g"]);
+    files.write(&[("ap-d", ""), ("ap-e", "")]);
+    let said = files.ends(1, &["--prune", "--yes"]);
+    assert!(said.contains("`gpuvm rename ap-g ap-e`") && place.has("ap-g"), "{said}");
+    place.done(&["rename", "ap-g", "ap-e"]);
+    // The file of another set takes a guest over, and the first one leaves it.
+    files.write(&[("ap-d", ""), ("ap-e", "")]);
+    let lab = std::fs::read_to_string(&files.file).unwrap();
+    std::fs::write(&files.file, lab.replace("set: lab", "set: other")).unwrap();
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("ap-e: would be changed: set lab -> other"), "{said}");
+    files.ends(0, &[]);
+    files.ends(0, &["--dry-run"]);
+    files.write(&[]);
+    files.ends(0, &["--prune", "--yes"]);
+    assert!(place.has("ap-d") && place.has("ap-e"), "the first file has deleted them");
+    // Nor is one deleted that somebody has defined with the UUID of a guest.
+    let text = place.virsh(&["dumpxml", "ap-d", "--inactive"]);
+    let (before, rest) = text.split_once("<metadata>").unwrap();
+    let bare = format!("{before}{}", rest.split_once("</metadata>").unwrap().1);
+    let own = place.disks.join("own.xml");
+    std::fs::write(&own, bare).unwrap();
+    place.virsh(&["undefine", "ap-d"]);
+    place.virsh(&["define", own.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&files.file).unwrap().replace("set: lab", "set: other");
+    std::fs::write(&files.file, text).unwrap();
+    files.ends(0, &["--prune", "--yes"]);
+    assert!(place.has("ap-d") && !place.has("ap-e"), "the domain of another was deleted");
+}
+
+#[test]
 fn a_killed_apply_is_finished_by_recover_and_the_next_one() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;

@@ -18,6 +18,9 @@ const UUID: usize = 36;
 /// How a guest was described in a file when `apply` made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedFile {
+    /// The name in the file, which `rename` leaves; none: a first version did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The name of the file's set of guests, if it has one.
     #[serde(default)]
     pub set: Option<String>,
@@ -160,6 +163,20 @@ pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>
         return Ok(None);
     };
     let record = GuestRecord { name: to.to_owned(), ..record };
+    Ok(Some(store::write(path, &record, Some(was))))
+}
+
+/// The step that records that a domain is of another set of guests; none: no file made it, or it is of
+/// this set. Errors: as [`add_made`].
+pub fn set_set(state: Option<&Path>, uuid: &str, set: &str) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
+    let Some(was) = store::read(&path)? else { return Ok(None) };
+    let Some(mut record) = read(&path, &was, uuid)? else { return Ok(None) };
+    let Some(applied) = &mut record.applied else { return Ok(None) };
+    if applied.set.as_deref() == Some(set) {
+        return Ok(None);
+    }
+    applied.set = Some(set.to_owned());
     Ok(Some(store::write(path, &record, Some(was))))
 }
 
