@@ -124,17 +124,18 @@ impl Search<'_> {
 
     /// The place on pages of a size that are free now, where it is no worse than one that leaves them alone. Of pools that
     /// hold most of the nodes' memory each GPU has its part, so that all guests fit: an admin who makes such pools wants
-    /// guests that fill them. Of smaller pools guests take what they would have of the node, until they are used up.
+    /// guests that fill them. Of smaller pools guests take what they would have of the node, until they are used up. Where
+    /// too few pages are free for either, guests share those that are.
     fn on_free(&self, page: PageSize) -> Option<Placement> {
         let found = |per_gpu| {
             let found = self.on(page, Counting { per_gpu, only_free: true }).ok()?;
             let is_large = found.memory() >= LEAST
-                || per_gpu == PerGpu::OfPool && self.normal_memory() <= found.memory();
+                || per_gpu != PerGpu::OfNode && self.normal_memory() <= found.memory();
             (is_large && is_free(&found.node_pages) && !self.is_worse(&found)).then_some(found)
         };
         match self.request.memory_kib {
             Some(_) => found(PerGpu::OfNode),
-            None => found(PerGpu::OfPool).or_else(|| found(PerGpu::OfNode)),
+            None => [PerGpu::OfPool, PerGpu::OfNode, PerGpu::OfFree].into_iter().find_map(found),
         }
     }
 

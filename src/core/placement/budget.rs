@@ -28,6 +28,8 @@ pub(super) enum PerGpu {
     OfNode,
     /// The node's pool of the requested page size, if that is less.
     OfPool,
+    /// Those of its pages that are free, for the GPUs that are, if that is less still.
+    OfFree,
     /// The node's memory, less what stays with the host and all huge pages, in use or not.
     BesidePools,
     /// The node's memory as it would be if no huge pages were reserved.
@@ -113,6 +115,8 @@ pub(super) struct Room {
     base: MemSize,
     /// Whether that is their pool of huge pages, which is less than their part of the node.
     pub(super) by_pool: bool,
+    /// Memory of that pool that is free, and all of it, if what is free is less than the part of the GPUs that are.
+    pub(super) scarce: Option<(MemSize, MemSize)>,
     /// Number of these GPUs.
     gpus: u32,
     /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.

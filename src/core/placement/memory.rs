@@ -109,21 +109,25 @@ impl Memory<'_> {
                 let rounding = rounding(DGX2.share(gpus as u64, 16));
                 MemoryReason::Vendor { memory, gpus, whole: DGX2, rounding }
             }
-            None if self.is_by_pool() => MemoryReason::SharePool { memory, gpus },
+            None if self.pooled().next().is_some() => {
+                let mine = self.pooled().filter_map(|room| Some((room, room.scarce?)));
+                let scarce = mine.map(|(room, (free, all))| (room.id, free, all)).collect();
+                MemoryReason::SharePool { memory, gpus, scarce }
+            }
             None => MemoryReason::Share { memory, gpus, kept: self.request.reserve.memory_kib },
         };
         reasons.say(Topic::Memory, why);
     }
 
-    /// Whether the pool of huge pages of a node is what its GPUs share.
-    fn is_by_pool(&self) -> bool {
+    /// Returns the nodes with memory of the guest whose GPUs share their pool of huge pages.
+    fn pooled(&self) -> impl Iterator<Item = &Room> {
         let parts = &self.solution.parts;
-        let mine = |at: usize, room: &Room| match parts.is_empty() {
+        let is_mine = |at: usize, room: &Room| match parts.is_empty() {
             true => room.usual,
             false => parts.iter().any(|part| part.room == at),
         };
-        let mut rooms = self.budget.rooms.iter().enumerate();
-        rooms.any(|(at, room)| room.by_pool && mine(at, room))
+        let rooms = self.budget.rooms.iter().enumerate();
+        rooms.filter(move |(at, room)| room.by_pool && is_mine(*at, room)).map(|(_, room)| room)
     }
 
     /// Adds that one cell spans several nodes.

@@ -113,6 +113,46 @@ fn a_host_whose_memory_is_in_pools_fills_them_by_default() {
     assert!(found.memory() > MemSize::from_gib(32), "{}", found.memory());
 }
 
+/// A DGX-2 with so many GiB in pages of a size on each node, of which so many are free on each.
+fn dgx2_with(page: PageSize, gib: u64, free: [u64; 2]) -> Topology {
+    let mut parts = crate::placement::tests::dgx2().parts().clone();
+    let pages = |gib: u64| MemSize::from_gib(gib).kib() / page.size().kib();
+    for (node, free) in parts.nodes.iter_mut().zip(free) {
+        node.huge_pages = vec![HugePagePool { free: pages(free), ..pool(page, pages(gib)) }];
+    }
+    parts.machine.hugetlbfs =
+        Some(vec![HugetlbMount { page_kib: page.size(), at: "/dev/huge".into() }]);
+    Topology::new(parts).unwrap()
+}
+
+#[test]
+fn the_default_size_follows_the_pages_that_are_free() {
+    for page in [PageSize::OneGib, PageSize::TwoMib] {
+        for (free, gpus, cells, text) in [
+            ([700, 700], 16, &[700, 700][..], ""),
+            ([700, 699], 16, &[700, 699], "; of node 1 699 GiB of 700 GiB are free"),
+            ([690, 690], 8, &[690], "; of node 0 690 GiB of 700 GiB are free"),
+            ([690, 300], 16, &[690, 300], "; of node 1 300 GiB of 700 GiB are free"),
+            ([690, 690], 4, &[350], "in the huge pages of the nodes"),
+            ([340, 340], 4, &[170], "; of node 0 340 GiB of 700 GiB are free"),
+        ] {
+            let found = placed(&dgx2_with(page, 700, free), &Request::for_gpus(gpus));
+            let sizes: Vec<MemSize> = found.cells.iter().map(|cell| cell.memory_kib).collect();
+            let wanted: Vec<MemSize> = cells.iter().map(|gib| MemSize::from_gib(*gib)).collect();
+            assert_eq!((found.huge_pages, sizes), (Some(page), wanted), "{free:?} {gpus}");
+            let why = found.reasons.iter().find(|reason| reason.choice == Topic::Memory).unwrap();
+            assert!(why.because.to_string().ends_with(text), "{free:?}: {}", why.because);
+        }
+    }
+    // As many guests fit.
+    let host = dgx2_with(PageSize::OneGib, 700, [690, 690]);
+    let fits = super::super::capacity(&host, &Occupancy::default(), &Request::for_gpus(1), &[1, 4]);
+    assert_eq!(fits.sizes.iter().map(|size| size.now).collect::<Vec<_>>(), [16, 4]);
+    // Beside a pool that is nearly used up, more is left in normal pages.
+    let host = dgx2_with(PageSize::OneGib, 700, [10, 10]);
+    assert_eq!(placed(&host, &Request::for_gpus(8)).huge_pages, None);
+}
+
 #[test]
 fn a_node_with_too_few_free_pages_is_left_for_one_with_enough() {
     let mut parts = host(40, 40 << 9, true).parts().clone();

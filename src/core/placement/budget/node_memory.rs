@@ -72,6 +72,41 @@ fn total<'p>(pools: impl Iterator<Item = &'p HugePagePool>) -> MemSize {
     pools.map(|pool| MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.total))).sum()
 }
 
+/// What GPUs share of a pool of huge pages.
+struct PoolShare {
+    /// How much.
+    memory: MemSize,
+    /// By how many GPUs it is divided.
+    gpus: u32,
+    /// What is free and the whole pool, if only what is free is divided.
+    scarce: Option<(MemSize, MemSize)>,
+}
+
+impl PoolShare {
+    /// All of a pool for all GPUs; of what is free, that for the GPUs that are, if each gets less then: others have more
+    /// than their share, or no GPU. None: GPUs share the node.
+    fn new(
+        per_gpu: PerGpu,
+        (free, free_gpus): (MemSize, u32),
+        (all, gpus): (MemSize, u32),
+    ) -> Option<PoolShare> {
+        let product = |size: MemSize, gpus: u32| u128::from(size.kib()) * u128::from(gpus);
+        let is_scarce = free_gpus > 0 && product(free, gpus) < product(all, free_gpus);
+        match per_gpu {
+            PerGpu::OfFree if is_scarce => {
+                Some(PoolShare { memory: free, gpus: free_gpus, scarce: Some((free, all)) })
+            }
+            PerGpu::OfPool | PerGpu::OfFree => Some(PoolShare { memory: all, gpus, scarce: None }),
+            PerGpu::OfNode | PerGpu::BesidePools | PerGpu::WithoutPools => None,
+        }
+    }
+
+    /// Whether it is less for each GPU than this memory for so many.
+    fn is_below(&self, memory: MemSize, gpus: u32) -> bool {
+        self.memory.share(gpus.max(1).into(), self.gpus.max(1).into()) < memory
+    }
+}
+
 /// Whether a guest's cells are bound to nodes.
 fn is_bound(request: &Request) -> bool {
     request.pins != PinPolicy::None && request.profile != Profile::NvidiaVm
@@ -119,8 +154,9 @@ pub(super) fn table(
                 (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
             }
         };
-        let of_pool = total(own());
-        let by_pool = counting.per_gpu == PerGpu::OfPool && of_pool < of_node;
+        let gpus = super::small(gpus);
+        let pool = PoolShare::new(counting.per_gpu, (free_pages, free_gpus), (total(own()), gpus));
+        let pool = pool.filter(|pool| pool.is_below(of_node, gpus));
         Room {
             id: node.os_index,
             there,
@@ -133,11 +169,11 @@ pub(super) fn table(
             },
             base: match counting.per_gpu {
                 PerGpu::BesidePools => shared - total(node.huge_pages.iter()),
-                PerGpu::OfPool if by_pool => of_pool,
-                PerGpu::OfPool | PerGpu::OfNode | PerGpu::WithoutPools => of_node,
+                _ => pool.as_ref().map_or(of_node, |pool| pool.memory),
             },
-            by_pool,
-            gpus: super::small(gpus),
+            by_pool: pool.is_some(),
+            scarce: pool.as_ref().and_then(|pool| pool.scarce),
+            gpus: pool.map_or(gpus, |pool| pool.gpus),
             idle,
             pages: page.is_none()
                 || !known

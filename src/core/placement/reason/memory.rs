@@ -102,6 +102,8 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
+        /// Nodes of whose pages too few are free for all GPUs that are: what is free, and the whole pool.
+        scarce: Vec<(NodeId, MemSize, MemSize)>,
     },
     /// A node without memory.
     NoMemory {
@@ -204,9 +206,12 @@ impl fmt::Display for MemoryReason {
                     None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
                 }
             }
-            MemoryReason::SharePool { memory, gpus } => {
+            MemoryReason::SharePool { memory, gpus, scarce } => {
                 let gpus = count(*gpus, "GPU");
-                write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")
+                write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")?;
+                scarce.iter().try_for_each(|(node, free, all)| {
+                    write!(f, "; of node {node} {free} of {all} are free")
+                })
             }
             MemoryReason::Yielded { domains: names } => write!(
                 f,
