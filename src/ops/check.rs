@@ -6,9 +6,10 @@ use crate::error::{Doing as _, Result};
 use crate::hypervisor::XmlOf;
 use crate::placement::Occupancy;
 use crate::source::{Source, definition};
-use crate::taken::{Taken, taken};
+use crate::taken::{Taken, ready_for_off, taken};
 use crate::world::World;
 use gpuvm_core::check::{self, Finding, Note};
+use gpuvm_core::tune::together::without_member;
 use gpuvm_core::versions::Versions;
 use serde::Serialize;
 
@@ -43,8 +44,18 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let (domain, running) = read(&wanted.source, world)?;
     let topology = world.topology()?;
     let mut not_checked = Vec::new();
-    let mut others = others(&wanted.taken, world, &mut not_checked)?;
-    others.domains.retain(|held| held.domain != domain.name());
+    let others = others(&wanted.taken, world, &mut not_checked)?;
+    let others = match wanted.taken.assume_empty || world.is_recorded() {
+        true => others,
+        false => {
+            let ready = ready_for_off(world, others.clone(), (&topology, std::iter::once(&domain)));
+            ready.unwrap_or_else(|error| {
+                not_checked.push(format!("whether NVLink partitions are ready ({error})"));
+                others
+            })
+        }
+    };
+    let others = without_member(&others, &domain, false);
     let versions = match world.is_recorded() {
         true => Versions::default(),
         false => world.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),

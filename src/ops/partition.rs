@@ -112,7 +112,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     }
 }
 
-/// What keeps partitions from being activated for guests that do not exist yet: what
+/// What keeps partitions from being activated for guests that do not exist yet, or are off: what
 /// [`to_start`] would refuse, of all partitions of this machine. Fabric Manager is asked only where
 /// it controls NVSwitches.
 pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
@@ -142,7 +142,7 @@ pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
         Some(_) => running(world, topology)?,
         None => return Ok(Readiness::default()),
     };
-    Ok(Readiness { refused: refusals(topology, &listed, &running, &file), unready: None })
+    Ok(refusals(topology, &listed, &running, &file))
 }
 
 /// The steps between the stop and the start of a restarted guest: the partition active for the

@@ -45,6 +45,35 @@ pub fn taken_for_new(
     Ok(Occupancy { readiness, ..occupancy })
 }
 
+/// The same for guests that exist, of which those that are off need NVLink partitions at their next
+/// start.
+pub fn taken_for_off<'d>(
+    world: &World,
+    of: &Taken,
+    (topology, guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+) -> Result<Occupancy> {
+    let occupancy = taken(world, of)?;
+    ready_for_off(world, occupancy, (topology, guests))
+}
+
+/// What is taken, with what keeps partitions from being activated for those of these guests that are
+/// off. Fabric Manager is not asked for guests without GPUs of the board.
+pub fn ready_for_off<'d>(
+    world: &World,
+    occupancy: Occupancy,
+    (topology, mut guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+) -> Result<Occupancy> {
+    let runs = |name: &str| occupancy.domains.iter().any(|one| one.domain == name && one.active);
+    let needs = |guest: &DomainXml| {
+        let devices = guest.held(false).map(|held| held.devices).unwrap_or_default();
+        !runs(&guest.name()) && topology.ruled().any(|bdf| devices.contains(&bdf))
+    };
+    match guests.any(needs) {
+        true => Ok(Occupancy { readiness: readiness(world, topology)?, ..occupancy }),
+        false => Ok(occupancy),
+    }
+}
+
 /// The domains of a recorded host in these files or directories of files.
 pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf, DomainXml)>> {
     if !paths.is_empty() && !world.is_recorded() {

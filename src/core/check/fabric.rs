@@ -4,6 +4,7 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
+use crate::fabric::need;
 use crate::finding::Rule;
 use crate::placement::{Occupancy, shared_fabric};
 use crate::topology::{
@@ -47,9 +48,38 @@ const STRANGERS: Rule = Rule::warning(
     "GPUs that share NVLink with other guests on a host whose guests belong to strangers",
 );
 
+/// `start` refuses it; libvirt starts it, and CUDA ends with error 802.
+const NOT_READY: Rule = Rule::warning(
+    "partition-not-ready",
+    "GPUs whose NVLink partition Fabric Manager would not activate now",
+);
+
+/// The id of that rule.
+pub const NOT_READY_ID: &str = NOT_READY.id;
+
 /// Rules of this module.
 pub const RULES: &[Rule] =
-    &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE, STRANGERS];
+    &[NO_PARTITION, COUNT, FOREIGN, SHARED, NOT_BLOCKED, BRIDGE, NO_BRIDGE, STRANGERS, NOT_READY];
+
+/// Checks that the partition of a guest which is off can be activated, by the decision of `start`.
+pub fn ready<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    others: &Occupancy,
+    report: &mut Report<'t>,
+) {
+    let functions: Vec<Bdf> = guest.passed.iter().map(|passed| passed.bdf.value).collect();
+    if topology.fabric().model != FabricModel::SharedNvswitch {
+        return;
+    }
+    let Ok(Some(need)) = need(topology, &functions) else { return };
+    let first =
+        guest.passed.iter().find(|passed| need.gpus.iter().any(|gpu| gpu.bdf == passed.bdf.value));
+    if let (Some(first), Some(why)) = (first, others.readiness.obstacle(need.partition)) {
+        let (message, hint) = (format!("`start` refuses it: {}", why.what()), why.hint());
+        report.add(&NOT_READY, first.device, message, hint);
+    }
+}
 
 /// Checks that a guest whose NVLinks others reach is not one of strangers, by the rule of `start`.
 pub fn strangers<'t>(

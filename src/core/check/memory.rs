@@ -1,5 +1,6 @@
 //! Rules on the amount of memory and its pages.
 
+use super::fabric::NOT_READY_ID;
 use super::guest::{Bank, Guest};
 use super::report::{Finding, Report};
 use crate::cpuset::NodeSet;
@@ -45,6 +46,7 @@ pub fn is_said(finding: &Finding, reasons: &[Reason]) -> bool {
     let topic = match finding.rule {
         SHORT_ID => Topic::HugePages,
         NOT_MOUNTED_ID => Topic::Hugetlbfs,
+        NOT_READY_ID => Topic::Partition,
         _ => return false,
     };
     reasons.iter().any(|reason| reason.compromise && reason.choice == topic)

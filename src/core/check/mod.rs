@@ -102,6 +102,7 @@ pub fn judge(
     hostdev::check(&guest, topology, &mut report);
     fabric::check(&guest, topology, &mut report);
     fabric::strangers(&guest, topology, others, &mut report);
+    fabric::ready(&guest, topology, others, &mut report);
     io::check(&guest, &mut report);
     others::check(&guest, topology, others, &mut report);
     versions::check(&guest, topology, versions, &mut report);

@@ -2,7 +2,8 @@
 //! `create` and `start` obey, so that a plan avoids them or says why.
 
 use super::{
-    Decision, Listed, Modules, PartitionRefusal, RestoreList, Running, Wanted, decide, need,
+    Decision, Listed, Modules, PartitionRefusal, RestoreEntry, RestoreList, Running, Wanted,
+    decide, need,
 };
 use crate::topology::Topology;
 use std::fmt;
@@ -15,6 +16,9 @@ pub struct Readiness {
     pub refused: Vec<PartitionRefusal>,
     /// Why none is activated; none: Fabric Manager answers, or is not asked.
     pub unready: Option<Unready>,
+    /// Those of the refused partitions that are active for a domain which is off: for it they are
+    /// ready.
+    pub kept: Vec<RestoreEntry>,
 }
 
 /// Why Fabric Manager activates no partition at all.
@@ -35,14 +39,29 @@ pub enum Obstacle {
     Unready(Unready),
 }
 
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Obstacle {
+    /// Returns what it is, without what helps.
+    pub fn what(&self) -> String {
         match self {
-            Obstacle::Refused(why) => write!(f, "{why}; {}", why.hint()),
-            Obstacle::Unready(Unready { why, hint }) => {
-                write!(f, "NVLink partitions cannot be activated now: {why}; {hint}")
+            Obstacle::Refused(why) => why.to_string(),
+            Obstacle::Unready(Unready { why, .. }) => {
+                format!("NVLink partitions cannot be activated now: {why}")
             }
         }
+    }
+
+    /// Returns what helps.
+    pub fn hint(&self) -> String {
+        match self {
+            Obstacle::Refused(why) => why.hint(),
+            Obstacle::Unready(Unready { hint, .. }) => hint.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what(), self.hint())
     }
 }
 
@@ -69,11 +88,26 @@ impl Readiness {
     pub fn without_domains(&self) -> Readiness {
         let stays = |why: &&PartitionRefusal| !why.is_of_domain();
         let refused = self.refused.iter().filter(stays).cloned().collect();
-        Readiness { refused, unready: self.unready.clone() }
+        Readiness { refused, ..self.clone() }
+    }
+
+    /// Returns what keeps partitions from being activated for a domain that exists and is off: what
+    /// is still active for it is not refused. `ends`: it is deactivated first.
+    pub fn for_domain(&self, uuid: Option<&str>, ends: bool) -> Readiness {
+        let is_its = |entry: &&RestoreEntry| {
+            uuid.is_some_and(|uuid| entry.domain.eq_ignore_ascii_case(uuid))
+        };
+        let own: Vec<u32> = self.kept.iter().filter(is_its).map(|entry| entry.id).collect();
+        let is_its = |why: &PartitionRefusal| {
+            let stale = why.stale().filter(|id| own.contains(id));
+            stale.is_some_and(|id| ends || why.partition() == id)
+        };
+        let refused = self.refused.iter().filter(|why| !is_its(why)).cloned().collect();
+        Readiness { refused, ..self.clone() }
     }
 }
 
-/// Returns the partitions of a host that are not activated for a new guest now, by Fabric Manager's
+/// Returns which partitions of a host are not activated for a new guest now, by Fabric Manager's
 /// list, the running domains and the recorded activations. Those with GPUs of running domains are
 /// left out: these GPUs are known to be taken.
 pub fn refusals(
@@ -81,7 +115,7 @@ pub fn refusals(
     listed: &[Listed],
     running: &[Running],
     remembered: &RestoreList,
-) -> Vec<PartitionRefusal> {
+) -> Readiness {
     let refusal = |gpus: &[_]| {
         let need = need(topology, gpus).ok().flatten()?;
         let modules: Modules = need.placed(listed)?.into_iter().map(|(module, _)| module).collect();
@@ -94,5 +128,11 @@ pub fn refusals(
             Decision::Activate | Decision::AlreadySo => None,
         }
     };
-    topology.partitions().iter().filter_map(|partition| refusal(&partition.gpus)).collect()
+    let all = topology.partitions().iter();
+    let refused: Vec<_> = all.filter_map(|partition| refusal(&partition.gpus)).collect();
+    let is_same = |entry: &&RestoreEntry| {
+        listed.iter().any(|one| one.id == entry.id && one.modules() == entry.modules)
+    };
+    let kept = remembered.partitions.iter().filter(is_same).cloned().collect();
+    Readiness { refused, unready: None, kept }
 }

@@ -3,6 +3,7 @@
 
 use super::{Given, TuneError, Tuned, tune};
 use crate::domain::DomainXml;
+use crate::fabric::Readiness;
 use crate::placement::{Held, Occupancy};
 
 /// Tunes domains together; the results are in the order of `members`. `given.others` is everything
@@ -15,7 +16,8 @@ pub fn together(members: &[DomainXml], given: &Given<'_>) -> Vec<Result<Tuned, T
     let mut occupancy = given.others.clone();
     let mut answers: Vec<Option<Result<Tuned, TuneError>>> = members.iter().map(|_| None).collect();
     for at in order {
-        let others = without(&occupancy, &names[at]);
+        let ends = !given.items.gpus.is_kept();
+        let others = without_member(&occupancy, &members[at], ends);
         let answer = tune(&members[at], &Given { others: &others, ..*given });
         if let Ok(tuned) = &answer {
             replace(&mut occupancy, &names[at], tuned);
@@ -30,6 +32,19 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
     let mut others = occupancy.clone();
     others.domains.retain(|held| held.domain != name);
     others
+}
+
+/// Returns the occupancy without a domain, for which NVLink partitions may be ready that are not for
+/// others. While it runs, its partition is active. `ends`: what is still active for it is
+/// deactivated, since it gets other GPUs.
+pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> Occupancy {
+    let name = member.name();
+    let runs = occupancy.domains.iter().any(|held| held.domain == name && held.active);
+    let readiness = match runs {
+        true => Readiness::default(),
+        false => occupancy.readiness.for_domain(member.uuid().as_deref(), ends),
+    };
+    Occupancy { readiness, ..without(occupancy, &name) }
 }
 
 /// Replaces a domain's old place by its new one. What it holds while running stays held until its

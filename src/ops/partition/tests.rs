@@ -3,6 +3,7 @@
 use super::*;
 use crate::apply::partition::{Switch, Watched};
 use crate::capacity::{CapacityRequest, capacity};
+use crate::check::{Check, check};
 use crate::claim::refuse_strangers;
 use crate::domain::guest::VirtType;
 use crate::error::Error;
@@ -12,13 +13,16 @@ use crate::plan::plan;
 use crate::reporter::Answer;
 use crate::request::Request;
 use crate::set::{SetRequest, set};
+use crate::source::Source;
 use crate::stage::Stage;
 use crate::taken::Taken;
 use crate::topology::{Partition, PartitionId, Trust};
+use crate::tune::answer::warnings;
+use crate::tune::{Tune, look};
 use crate::world::Settings;
 use gpuvm_core::fabric::{Code, FabricVersions, ListedGpu, Pauses};
 use gpuvm_core::topology::file::from_json;
-use gpuvm_core::tune::Item;
+use gpuvm_core::tune::{Item, Items};
 use gpuvm_host::fabric::{ManagerRefusal, Stop};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -311,6 +315,51 @@ fn a_plan_avoids_what_a_start_would_refuse_or_says_why() {
 }
 
 #[test]
+fn check_and_tune_say_of_a_guest_that_is_off_what_its_start_would_refuse() {
+    let place = Place::new(None);
+    let world = &place.stage.world;
+    let xml = place.domain("a", OWN, &[1, 3]);
+    place.stage.fake.put_xml(xml.text(), false);
+    let said = || {
+        let source = Source::Domain("a".into());
+        let wanted = Check { source: source.clone(), taken: Taken::default() };
+        let found = check(world, &wanted).unwrap().findings;
+        let mut found = found.into_iter().filter(|one| one.rule == "partition-not-ready");
+        let checked = found.next().map(|one| format!("{}; {}", one.says.message, one.hint));
+        let items = Items { pins: Item::On, ..Items::default() };
+        let tuning =
+            look(world, &Tune { sources: vec![source], items, ..Tune::default() }).unwrap();
+        let (subject, tuned) = tuning.pairs().next().unwrap();
+        let all = warnings(subject, tuned, false).join("\n");
+        let starts = place.start(&[1, 3]).is_ok();
+        (checked.unwrap_or_default(), all.contains("NVLink partition"), starts)
+    };
+    assert_eq!(said(), (String::new(), false, true));
+    // Nobody uses it; it is active for another guest that is off.
+    place.fm.active.borrow_mut().insert(3);
+    let stale = "`start` refuses it: NVLink partition 3 is active, and no running domain uses it; \
+                 `gpuvm fabric release 3` deactivates it";
+    assert_eq!(said(), (stale.to_owned(), true, false));
+    place.has(3, OTHER);
+    assert_eq!(said(), (stale.to_owned(), true, false));
+    // It is still active for this one.
+    place.has(3, OWN);
+    assert_eq!(said(), (String::new(), false, true));
+    // Another one with a GPU of it is.
+    place.fm.active.replace([7].into());
+    let (checked, tuned, starts) = said();
+    assert!(checked.contains("shares GPUs with partition 7") && tuned && !starts, "{checked}");
+    // Fabric Manager does not answer: nothing of a guest that runs.
+    place.fm.active.replace(BTreeSet::new());
+    place.fm.code.set(Some(-9));
+    let (checked, tuned, starts) = said();
+    assert!(checked.contains("(-9)") && checked.contains("systemctl") && tuned && !starts);
+    place.stage.fake.put_xml(xml.text(), true);
+    let (checked, tuned, _) = said();
+    assert!(checked.is_empty() && !tuned, "{checked}");
+}
+
+#[test]
 fn a_start_is_refused_with_what_helps() {
     let place = Place::new(None);
     let (code, text, hint) = place.refused(&[1, 2]);
@@ -493,6 +542,10 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
     let (down, define) = (at("deactivate NVLink partition 3 "), at("change the definition "));
     assert!(down.is_some() && down < define, "{steps:?}");
     assert_eq!(at("activate "), None, "{steps:?}");
+    // It is no obstacle to the next one.
+    let told = &change.about.domains(false)[0];
+    assert!(told.reasons.iter().all(|one| one.choice != Topic::Partition), "{:?}", told.reasons);
+    assert!(told.findings.iter().all(|one| one.rule != "partition-not-ready"));
 }
 
 #[test]

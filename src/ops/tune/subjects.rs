@@ -10,15 +10,16 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
 };
-use crate::guest::make_log_dir;
+use crate::guest::{make_log_dir, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
+use crate::request::Extras;
 use crate::shell::word;
 use crate::source::{Source, read_file};
 use crate::storage::{abilities, best_io};
-use crate::taken::{is_active, taken, xml_files};
+use crate::taken::{is_active, taken_for_off, xml_files};
 use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::free_cores;
@@ -79,6 +80,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     let recorded = world.is_recorded();
     let files = wanted.are_files(world);
     convert::refuse_files(&wanted.convert, files)?;
+    refuse_same_mac(&wanted.networks, &Extras::default())?;
     let hypervisor = match files && (recorded || wanted.taken.assume_empty) {
         true => None,
         false => Some(world.hypervisor()?),
@@ -88,7 +90,8 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         _ => of_files(wanted)?,
     };
     let topology = world.topology()?;
-    let occupancy = taken(world, &wanted.taken)?;
+    let occupancy =
+        taken_for_off(world, &wanted.taken, (&topology, all.iter().map(|one| &one.xml)))?;
     let mut subjects = Subjects {
         all,
         topology,
@@ -288,7 +291,7 @@ impl Subjects {
         let given = self.given(&items, wanted);
         for (subject, tuned) in self.all.iter().zip(&tuned) {
             let Err(error) = tuned else { continue };
-            let others = together::without(&self.occupancy, &subject.xml.name());
+            let others = together::without_member(&self.occupancy, &subject.xml, false);
             let goes = |pins: &Item<PinOrder>| {
                 let items = Items { pins: *pins, ..items.clone() };
                 tune(&subject.xml, &Given { items: &items, others: &others, ..given }).is_ok()

@@ -2,7 +2,7 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC, isolation,
-    large_bars, offline, other, pages, set, without_bridge,
+    large_bars, offline, other, pages, set, without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, NetFace, Trust};
@@ -441,6 +441,8 @@ pub const DEFECTS: &[Defect] = &[
         |s| s.host.machine.trust = Some(Trust::Strangers),
         &[],
     ),
+    setting("partition-not-ready", "/domain/devices/hostdev[1]", without_manager, &[])
+        .also(&["nvswitch-shared"]),
     // I/O threads and queues
     setting(
         "mac-twice",

@@ -2,8 +2,9 @@
 //! changes to them.
 
 use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
+use gpuvm_core::fabric::Unready;
 use gpuvm_core::placement::{Held, Occupancy};
-use gpuvm_core::topology::{Bar, Isolation, Parts};
+use gpuvm_core::topology::{Bar, FabricModel, Isolation, Parts};
 use gpuvm_core::versions::Versions;
 
 /// The host and the other domains that a case is checked against.
@@ -80,6 +81,13 @@ pub fn other(setting: &mut Setting, change: fn(&mut Held)) {
 pub fn without_bridge(setting: &mut Setting) {
     setting.host.fabric.partitions.iter_mut().for_each(|one| one.nvswitches = 0);
     setting.host.fabric.bridge = vec!["0000:b8:00.0".parse().unwrap()];
+}
+
+/// Has a Fabric Manager control the NVSwitches that does not answer.
+pub fn without_manager(setting: &mut Setting) {
+    setting.host.fabric.model = FabricModel::SharedNvswitch;
+    let unready = Unready { why: "it is off".into(), hint: "start it".into() };
+    setting.others.readiness.unready = Some(unready);
 }
 
 /// Switches a pcpu off.
