@@ -1,8 +1,11 @@
 //! Grows a disk of a domain: through its guest, through its pool, or as a file. Never shrinks one.
 
 use super::domain::row;
+use super::made::volume_file;
 use super::step::GrowBy;
+use super::undo::unseen;
 use super::{Observer, Step, StepError, disk};
+use crate::hypervisor::storage::VolumeId;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 
@@ -41,14 +44,15 @@ pub(super) fn disk(
             Ok(())
         }
         _ if runs => Err(wrong("the guest was started meanwhile").into()),
-        GrowBy::Volume(volume) => {
-            let all = hypervisor.storage().volumes(&volume.pool)?;
-            let known = all.iter().find(|known| known.name == volume.name);
+        GrowBy::Volume { pool, name, key, file } => {
+            let storage = hypervisor.storage();
+            let known = storage.volume_id(pool, name)?;
+            if let Some(now) = &known {
+                refuse_another(now, (key.as_deref(), file.as_ref()), hypervisor)?;
+            }
             match known.is_some_and(|known| known.capacity_bytes >= *bytes) {
                 true => Ok(()),
-                false => {
-                    Ok(hypervisor.storage().grow_volume(&volume.pool, &volume.name, *bytes)?)
-                }
+                false => Ok(storage.grow_volume(pool, name, *bytes)?),
             }
         }
         GrowBy::File { path, file, reserve } => {
@@ -58,6 +62,28 @@ pub(super) fn disk(
                 return Err(StepError::Changed { path: path.clone(), what });
             }
             Ok(disk::grow(path, *bytes, *reserve)?)
+        }
+    }
+}
+
+/// Refuses a volume with another key or file than when this was planned: somebody has put it in the
+/// place of the disk.
+fn refuse_another(
+    now: &VolumeId,
+    (key, file): (Option<&str>, Option<&FileId>),
+    hypervisor: &dyn Hypervisor,
+) -> Result<(), StepError> {
+    let is_same_file = match file {
+        None => true,
+        Some(file) => volume_file(hypervisor, &now.path)
+            .map_err(unseen(&now.path))?
+            .is_some_and(|now| now.may_be(file)),
+    };
+    match is_same_file && key.is_none_or(|key| key == now.key) {
+        true => Ok(()),
+        false => {
+            let what = "it is another volume by now".to_owned();
+            Err(StepError::Changed { path: now.path.clone(), what })
         }
     }
 }

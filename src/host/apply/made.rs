@@ -32,7 +32,7 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
 }
 
 /// The file of a volume; none: it is not a file of this machine.
-pub(super) fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
+pub fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
     match path.symlink_metadata() {
         _ if !hypervisor.machine().is_here() => Ok(None),
         Ok(meta) if meta.is_file() => Ok(Some(FileId::of(&meta))),

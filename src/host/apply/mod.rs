@@ -47,12 +47,13 @@ pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progr
 pub use kept::{disk_made_at, is_another_file};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
+pub use made::volume_file;
 pub use needed::nvram;
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
 pub use state::{kept_in, now_s, state_directory, state_root};
-pub use step::{GrowBy, LET_GO_S, MadeSnapshot, Step, StepError};
+pub use step::{GrowBy, LET_GO_S, MadeSnapshot, Step, StepError, unknown_step};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};

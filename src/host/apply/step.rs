@@ -1,9 +1,11 @@
 //! One change of the machine, as a value: it can be printed, written into a journal and done later.
 
 mod error;
+mod kind;
 mod text;
 
 pub use error::StepError;
+pub use kind::unknown_step;
 
 use super::array::ArrayStep;
 use super::disk::Preallocate;
@@ -38,7 +40,18 @@ pub enum GrowBy {
     /// Through the running guest.
     Guest,
     /// Through its pool, while the domain is off.
-    Volume(VolumeRef),
+    Volume {
+        /// The pool.
+        pool: String,
+        /// The volume.
+        name: String,
+        /// Its key; none: planned by an older version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        /// Identity of its file; none: it is on another machine, or planned by an older version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<FileId>,
+    },
     /// As a file, while the domain is off.
     File {
         /// The raw image.
@@ -68,9 +81,10 @@ pub struct MadeSnapshot {
 }
 
 /// One change of the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::VariantNames)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "step", rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Step {
     /// Creates a missing directory in an existing one.
     CreateDirectory {

@@ -259,7 +259,7 @@ fn not_ours<T>(what: impl ToString, why: &str) -> Result<T, StepError> {
 }
 
 /// Makes the error of a file that cannot be inspected.
-fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + '_ {
+pub(super) fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + '_ {
     move |source| disk::DiskError::Other { path: path.to_owned(), source }.into()
 }
 

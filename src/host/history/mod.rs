@@ -66,15 +66,13 @@ pub enum HistoryError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file has a newer format.
-    #[error("{} {}: format {format} is of a newer gpuvm; this one reads formats up to {known}", Records::at(path).noun(), path.display())]
+    /// A file has a newer format, or a step that a newer gpuvm has.
+    #[error("{} {}: {what}", Records::at(path).noun(), path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
-        format: u32,
-        /// The newest known format.
-        known: u32,
+        /// What is newer.
+        what: String,
     },
     /// The definition of a network to be recorded cannot be parsed.
     #[error("the definition of network `{name}` is not understood: {reason}")]

@@ -3,7 +3,7 @@
 //! ever written are read, and a newer one is refused as such, not as damaged.
 
 use super::HistoryError;
-use crate::apply::Step;
+use crate::apply::{Step, unknown_step};
 use crate::input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,15 @@ pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, H
     };
     // The format number first: additions of a newer format would look like damage.
     let Head { format } = serde_json::from_str(text).map_err(damaged)?;
+    let newer = |what: String| HistoryError::Newer { path: path.to_owned(), what };
     if format > FORMAT {
-        return Err(HistoryError::Newer { path: path.to_owned(), format, known: FORMAT });
+        let known = format!("this one reads formats up to {FORMAT}");
+        return Err(newer(format!("format {format} is of a newer gpuvm; {known}")));
     }
-    serde_json::from_str(text).map_err(damaged)
+    serde_json::from_str(text).map_err(|error| match unknown_step(text) {
+        Some(step) => newer(format!("step `{step}` is of a newer gpuvm")),
+        None => damaged(error),
+    })
 }
 
 /// The entries of a directory, sorted by name; none if it does not exist.

@@ -308,9 +308,20 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
     }
     for text in ["{\"format\": 9}", "{\"format\": 2, \"more\": [1], \"number\": \"x\"}"] {
         for error in errors(text) {
-            assert!(matches!(error, HistoryError::Newer { known: 1, .. }), "{error:?}");
+            assert!(matches!(error, HistoryError::Newer { .. }), "{error:?}");
             assert!(!error.hint().unwrap().contains("mv "), "{error}");
             assert!(error.to_string().contains("/x/0001.json: format "), "{error}");
+            assert!(error.to_string().contains("reads formats up to 1"), "{error}");
         }
     }
+    // A change with a step that only a newer gpuvm has, and one whose known step lacks a field.
+    let step = |step: &str| {
+        let mut entry: serde_json::Value = serde_json::from_str(&whole).unwrap();
+        entry["steps"] = serde_json::json!([{ "step": step, "of": "gpu" }]);
+        store::parse::<Entry>(Path::new("/x/0001.json"), &entry.to_string()).unwrap_err()
+    };
+    let newer = step("polish-lens");
+    assert!(newer.to_string().ends_with("/x/0001.json: step `polish-lens` is of a newer gpuvm"));
+    assert!(!newer.hint().unwrap().contains("mv "), "{newer}");
+    assert!(matches!(step("delete-disk"), HistoryError::Damaged { .. }));
 }

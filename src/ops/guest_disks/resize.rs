@@ -4,11 +4,10 @@
 use super::error::GuestDiskError;
 use super::inside::{self, InGuest};
 use super::subject::Subject;
-use crate::apply::{GrowBy, Step, space};
+use crate::apply::{GrowBy, Step, space, volume_file};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
 use crate::domain::disk_change::path_of;
-use crate::domain::guest::VolumeRef;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::uses::Uses;
@@ -245,7 +244,12 @@ impl Grown<'_> {
                 return Err(fixed("its pool cannot grow volumes".to_owned()).hint(online));
             }
             let (pool, name) = (volume.pool.clone(), volume.name.clone());
-            return Ok(GrowBy::Volume(VolumeRef { pool, name }));
+            let id = self.hypervisor.storage().volume_id(&pool, &name)?;
+            let file = match &id {
+                Some(id) => volume_file(self.hypervisor, &id.path)?,
+                None => None,
+            };
+            return Ok(GrowBy::Volume { pool, name, key: id.map(|id| id.key), file });
         }
         if let Some(host) = self.hypervisor.machine().elsewhere() {
             let line = format!("disk resize {name} {} SIZE", word(self.target));
@@ -269,9 +273,9 @@ impl Grown<'_> {
         let more = self.bytes - now.capacity_bytes;
         let path = Path::new(&self.path);
         let free = match by {
-            GrowBy::Volume(volume) => {
+            GrowBy::Volume { pool, .. } => {
                 let pools = self.hypervisor.storage().pools()?;
-                let pool = pools.into_iter().find(|pool| pool.name == volume.pool);
+                let pool = pools.into_iter().find(|known| known.name == *pool);
                 pool.map(|pool| pool.available_bytes)
             }
             _ if self.hypervisor.machine().is_here() => {

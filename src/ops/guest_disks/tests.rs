@@ -292,6 +292,32 @@ fn a_disk_grows_by_its_guest_its_pool_or_as_a_file_and_never_shrinks() {
 }
 
 #[test]
+fn a_volume_that_somebody_puts_in_the_disks_place_does_not_grow() {
+    let mut refused = 0;
+    for number in 0..5 {
+        let stage = stage(false);
+        run_add(&stage, &wanted(blank(), false)).unwrap();
+        let path = stage.fake.volume("p", "a-vdb.raw");
+        let (count, there) = (Mutex::new(0), path.clone());
+        stage.caller.at(move |_| {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            if *count == number + 1 {
+                std::fs::rename(&there, there.with_extension("was")).unwrap();
+                std::fs::File::create(&there).unwrap().set_len(BYTES).unwrap();
+            }
+        });
+        let done = run_resize(&stage, "vdb", 2 * BYTES);
+        stage.caller.at(|_| {});
+        refused += usize::from(done.is_err());
+        if path.with_extension("was").exists() {
+            assert_eq!(path.metadata().unwrap().len(), BYTES, "at {number}");
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn a_disk_that_the_running_guest_gets_at_its_next_start_does_not_grow() {
     let stage = stage(true);
     run_add(&stage, &wanted(blank(), false)).unwrap();

@@ -5,6 +5,7 @@ use super::{
     Begin, Change, FORMAT, Journal, JournalError, Progress, Record, SUFFIX, Story, directory,
     failed, sync_parent,
 };
+use crate::apply::unknown_step;
 use crate::identity::boot_id;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use std::collections::BTreeMap;
@@ -185,7 +186,10 @@ pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, String)> {
     let mut story: Option<Story> = None;
     for (at, line) in whole.lines().enumerate() {
         let wrong = |reason: String| (at + 1, reason);
-        let record = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+        let record = serde_json::from_str(line).map_err(|error| match unknown_step(line) {
+            Some(step) => wrong(format!("step `{step}` is of a newer gpuvm")),
+            None => wrong(error.to_string()),
+        })?;
         match (&mut story, record) {
             (None, Record::Change(change)) if change.format == FORMAT => {
                 story = Some(begin(change));
