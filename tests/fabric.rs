@@ -709,6 +709,9 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
     assert_eq!(verdict(&document, 3), "free");
     let (code, _, err) = release(&uri, &[]);
     assert!(code == 0 && err.contains("partition 3 is not active; nothing to do"), "{err}");
+    // Nothing is asked of it.
+    let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "-c", &uri], true);
+    assert!(code == 0 && err.contains("partition 3 is not active; nothing to do"), "{err}");
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "99", "--yes", "-c", &uri], true);
     assert!(code == 1 && err.contains("lists no partition 99, among 15"), "{err}");
     // The partitions of a guest with virtual functions are unknown, so none is called stale.
@@ -799,6 +802,15 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
         code == 3 && document["unread"].as_str().unwrap().contains("fabric.json"),
         "{document}"
     );
+    // Somebody else's: it is not read, and what puts it away is said.
+    machine.fake("h100", &H100, "");
+    let foreign = machine.path("var/gpuvm/fabric.json");
+    std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
+    let text = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
+    let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", "ensure", "--stdin"];
+    let (code, _, err) = machine.gpuvm_on(&words, true, &text);
+    assert!(code == 1 && err.contains("it belongs to user 12345"), "{err}");
+    assert!(err.contains("hint: `ls -l ") && err.contains(".foreign` puts it away"), "{err}");
     // Virtual functions of its GPUs may be anybody's.
     let machine = machine.mode(2);
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
@@ -1681,6 +1693,24 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     assert_eq!(std::fs::read_to_string(&unit).unwrap(), printed);
     done("host undo --yes");
     assert!(!Path::new(&unit).exists());
+    done("fabric unit --install");
+    assert!(done("fabric unit --remove --dry-run").contains("50-gpuvm.conf"));
+    done("fabric unit --remove");
+    assert!(!Path::new(&unit).exists());
+    assert!(done("fabric unit --remove").contains("nothing to do"));
+    // A foreign one stays, and a pipe in its place is refused at once.
+    std::fs::create_dir_all(Path::new(&unit).parent().unwrap()).unwrap();
+    std::fs::write(&unit, "[Service]\n").unwrap();
+    let (code, _, err) = gpuvm("fabric unit --remove");
+    assert!(code == 1 && err.contains("not made by gpuvm"), "{err}");
+    std::fs::remove_file(&unit).unwrap();
+    nix::unistd::mkfifo(Path::new(&unit), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for line in ["fabric unit --install", "fabric unit --print", "fabric unit --remove"] {
+        let (code, _, err) = gpuvm(line);
+        assert!(code == 1 && err.contains("a named pipe, not a regular file"), "{line}: {err}");
+        assert!(err.contains("hint: `ls -l "), "{line}: {err}");
+    }
+    std::fs::remove_file(&unit).unwrap();
     let said = done("fabric unit --install --config --dry-run");
     assert!(
         said.contains("fabricmanager.cfg.before-gpuvm") && !Path::new(&unit).exists(),

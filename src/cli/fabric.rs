@@ -251,8 +251,9 @@ fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return prints(&file, cx);
     }
     let (config, lines) = if args.config { config_steps()? } else { Default::default() };
-    let steps = || Ok([file_steps(&file, false)?, config.clone()].concat());
-    let made = change_host("fabric unit --install", (&args.lock, args.dry_run), steps, cx)?;
+    let steps = || Ok([file_steps(&file, args.remove)?, config.clone()].concat());
+    let verb = if args.remove { "fabric unit --remove" } else { "fabric unit --install" };
+    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
     lines.iter().for_each(|line| cx.output.progress(line));
     if !made.is_empty() {
         cx.output.progress(

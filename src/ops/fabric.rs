@@ -295,7 +295,7 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         }
         Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
     };
-    let question = Some(Question::Agree {
+    let question = (!steps.is_empty()).then(|| Question::Agree {
         lines: None,
         question: "release it?",
         what: format!("releasing partition {partition}"),

@@ -1,6 +1,8 @@
 //! Atomic writing of the caller's files.
 
-use crate::error::{Class, Coded, Result, classed};
+use crate::error::{Class, Coded, Error, Result, classed};
+use crate::input;
+use gpuvm_core::shell::word;
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
@@ -54,6 +56,22 @@ impl FileError {
 #[expect(clippy::disallowed_methods, reason = "for a file that is written here")]
 pub fn make_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)
+}
+
+/// Reads a file of this machine's configuration; none if it is missing. Only regular files are read:
+/// others may never end.
+pub fn configuration(path: &Path) -> Result<Option<String>> {
+    let shown = path.to_string_lossy();
+    input::state(path).map_err(|source| match source.kind() {
+        ErrorKind::InvalidData => classed(
+            Class::System,
+            format!("cannot read {shown}: {source}"),
+            format!("`ls -l {0}` shows it; `mv {0} {0}.old` puts it away", word(&shown)),
+        ),
+        _ => {
+            Error::Doing { doing: format!("cannot read {shown}"), source: Box::new(source.into()) }
+        }
+    })
 }
 
 /// Writes a file atomically: beside its place first, then renamed.
@@ -125,6 +143,20 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_in_a_configurations_place_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.conf");
+        assert_eq!(configuration(&path).unwrap(), None);
+        std::fs::write(&path, "x = 1\n").unwrap();
+        assert_eq!(configuration(&path).unwrap().as_deref(), Some("x = 1\n"));
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let Error::Refused(refusal) = configuration(&path).unwrap_err() else { panic!() };
+        assert!(refusal.message.contains("a named pipe, not a regular file"), "{refusal:?}");
+        assert!(refusal.hint.contains(&format!("`mv {0} {0}.old`", path.display())));
+    }
 
     #[test]
     fn refuses_before_it_writes() {

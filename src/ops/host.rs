@@ -6,7 +6,8 @@ use crate::apply::text::TextStep;
 use crate::change::{Change, Part};
 use crate::discover::tuning::value;
 use crate::domain_history::{boot, when};
-use crate::error::{Class, Coded, Doing as _, Result, classed};
+use crate::error::{Class, Coded, Result, classed};
+use crate::files::configuration;
 use crate::fsroot::FsRoot;
 use crate::history::Entry;
 use crate::reporter::Question;
@@ -75,8 +76,7 @@ pub fn setting(verb: &'static str, steps: Vec<Step>) -> Change {
 
 /// The step that reverts the change of a text within the current text.
 fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
-    let failed = || format!("cannot read {}", edit.path.display());
-    let now = std::fs::read_to_string(&edit.path).doing(failed)?;
+    let now = configuration(&edit.path)?.unwrap_or_default();
     let Some(back) = edit.back(&now) else {
         let path = edit.path.display();
         let hint = "`gpuvm host undo --discard` forgets the change and leaves the file as it is";

@@ -7,7 +7,8 @@ use crate::apply::setting::{SettingStep, boot};
 use crate::apply::text::TextStep;
 use crate::discover::files::with_limit;
 use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
-use crate::error::{Coded, Doing as _, Result, coded};
+use crate::error::{Coded, Result, coded};
+use crate::files::configuration;
 use crate::fsroot::FsRoot;
 use crate::world::World;
 use gpuvm_core::verify::tuning::{CONF, MAX_FILES};
@@ -121,13 +122,10 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
         return Err(HostVerbError::TooManyFiles { count: count.to_string(), most }.hint(hint));
     }
     let path = Path::new("/").join(CONF);
-    let before = match std::fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let path = path.display().to_string();
-            return Err(HostVerbError::NoQemuConf { path }
-                .hint("it comes with libvirt's driver for QEMU; is that installed?"));
-        }
-        text => text.doing(|| format!("cannot read {}", path.display()))?,
+    let Some(before) = configuration(&path)? else {
+        let path = path.display().to_string();
+        return Err(HostVerbError::NoQemuConf { path }
+            .hint("it comes with libvirt's driver for QEMU; is that installed?"));
     };
     let after = with_limit(&before, count);
     let after =

@@ -26,7 +26,8 @@ const HOOK: &str = "Examples:
 /// Examples of `unit`.
 const UNIT: &str = "Examples:
   gpuvm fabric unit --print
-  gpuvm fabric unit --install --config --dry-run";
+  gpuvm fabric unit --install --config --dry-run
+  gpuvm fabric unit --remove";
 
 /// A verb on Fabric Manager's partitions.
 #[derive(Debug, Subcommand)]
@@ -70,9 +71,10 @@ pub enum FabricVerb {
     /// file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = HOOK)]
     Hook(FabricHookArgs),
-    /// Print or install the systemd drop-in that restores partitions
+    /// Print, install or remove the systemd drop-in that restores partitions
     ///
-    /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each start of Fabric Manager.
+    /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each start of Fabric Manager. A
+    /// file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = UNIT)]
     Unit(FabricUnitArgs),
 }
@@ -141,7 +143,7 @@ pub struct FabricHookArgs {
 
 /// Arguments of `fabric unit`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("unit").required(true).args(["print", "install"])))]
+#[command(group(clap::ArgGroup::new("unit").required(true).args(["print", "install", "remove"])))]
 pub struct FabricUnitArgs {
     /// Print the file
     #[arg(long)]
@@ -149,6 +151,11 @@ pub struct FabricUnitArgs {
     /// Install the file
     #[arg(long)]
     pub install: bool,
+    /// Remove the file
+    ///
+    /// What --config has changed stays: `gpuvm host undo` takes it back.
+    #[arg(long)]
+    pub remove: bool,
     /// Also keep Fabric Manager's state outside /tmp
     ///
     /// Sets STATE_FILE_NAME in fabricmanager.cfg to a file that is not cleaned up. The

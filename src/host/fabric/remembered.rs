@@ -71,7 +71,17 @@ pub enum RestoreFileError {
 impl RestoreFileError {
     /// Returns a hint if there is one.
     pub fn hint(&self) -> Option<String> {
-        let RestoreFileError::Damaged { path, source } = self else { return None };
+        let (path, source) = match self {
+            RestoreFileError::Damaged { path, source } => (path, source),
+            RestoreFileError::Foreign { path, .. } => {
+                return Some(format!(
+                    "`ls -l {0}` shows it; `mv {0} {0}.foreign` puts it away, and `gpuvm fabric show` lists the partitions \
+                     that are active",
+                    word(&path.to_string_lossy())
+                ));
+            }
+            _ => return None,
+        };
         Some(match source {
             RestoreListError::Version { .. } => {
                 "use the gpuvm that wrote it, or a later one: leave the file where it is".into()

@@ -5,13 +5,13 @@
 use crate::apply::Step;
 use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
-use crate::error::{Coded, Doing as _, Result};
+use crate::error::{Coded, Result};
+use crate::files::configuration;
 use crate::world::World;
 use gpuvm_core::shell::word;
 use gpuvm_core::versions::Version;
 use gpuvm_host::fabric::config;
 use serde::Serialize;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// libvirt's hook; the directory is read since libvirt 6.5 (libvirt.org/hooks.html).
@@ -107,14 +107,30 @@ fn too_old(version: Option<Version>) -> Option<BootFileError> {
 /// The drop-in of Fabric Manager's unit; `program`: the path of gpuvm.
 pub fn unit(program: &str) -> Result<FabricFile> {
     let text = format!(
-        "{MARK}`gpuvm fabric unit --install`; `gpuvm host undo` takes it back.\n\
+        "{MARK}`gpuvm fabric unit --install`; `gpuvm fabric unit --remove` takes it away.\n\
          [Service]\n\
          StateDirectory=nvidia-fabricmanager\n\
          # Whatever becomes of guests, Fabric Manager goes on.\n\
          ExecStartPost=-{} fabric restore --boot\n",
-        word(program)
+        unit_word(program)
     );
     shown(UNIT, text)
+}
+
+/// A program's path as a unit of systemd has it: in double quotes where it has other characters than
+/// plain ones, these escaped as in C, and `%` doubled, which begins a specifier (systemd.service(5),
+/// COMMAND LINES).
+fn unit_word(path: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@".contains(c);
+    if path.chars().all(is_plain) {
+        return path.to_owned();
+    }
+    let escaped = path.chars().flat_map(|c| match c {
+        '"' | '\\' => vec!['\\', c],
+        '%' => vec!['%', '%'],
+        _ => vec![c],
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 /// Returns a file with whether it is installed.
@@ -125,10 +141,7 @@ fn shown(path: &'static str, text: String) -> Result<FabricFile> {
 
 /// Reads a file; none if it is missing.
 fn read(path: &str) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        text => Ok(Some(text.doing(|| format!("cannot read {path}"))?)),
-    }
+    configuration(Path::new(path))
 }
 
 /// Whether the existing file is the one that we made. Older versions kept no record: their file is
@@ -184,6 +197,20 @@ pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_quoted_as_systemd_reads_it() {
+        for (path, wanted) in [
+            ("/usr/bin/gpuvm", "/usr/bin/gpuvm"),
+            ("/opt/a b/gpuvm", "\"/opt/a b/gpuvm\""),
+            ("/opt/it's/gpuvm", "\"/opt/it's/gpuvm\""),
+            ("/opt/50%\"/g\\", "\"/opt/50%%\\\"/g\\\\\""),
+        ] {
+            assert_eq!(unit_word(path), wanted);
+            let text = unit(path).unwrap().text;
+            assert!(text.contains(&format!("ExecStartPost=-{wanted} fabric restore")), "{text}");
+        }
+    }
 
     #[test]
     fn a_libvirt_that_calls_no_hook_is_refused() {

@@ -6,7 +6,8 @@ use super::{ANSWERED, DELETED, HostBridgeError, SETTLE_S, made, paths, refuse_un
 use crate::apply::Step;
 use crate::apply::hostnet::{Answer, HostNetStep, Wanted, answer, waiting};
 use crate::change::Change;
-use crate::error::{Coded as _, Doing as _, Result};
+use crate::error::{Coded as _, Result};
+use crate::files::configuration;
 use crate::history::History;
 use crate::hostnet::netplan::{self, NOTHING};
 use crate::network::host::HostNetwork;
@@ -14,7 +15,6 @@ use crate::networks::this_host;
 use crate::reporter::Question;
 use crate::shell::word;
 use crate::world::World;
-use std::path::Path;
 
 /// A bridge to be deleted.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Resul
 /// Plans the deletion. It reverts an earlier change, so it is not kept in the history itself.
 pub fn delete(world: &World, wanted: &DeleteHostBridge) -> Result<Change> {
     let (kept, tried) = paths(&wanted.name);
-    let files = Files { kept: read(&kept)?, tried: read(&tried)? };
+    let files = Files { kept: configuration(&kept)?, tried: configuration(&tried)? };
     plan(wanted, files, &this_host()?, &world.host_history()?)
 }
 
@@ -129,12 +129,4 @@ fn losses(name: &str, links: &[String], nics: &[String], host: &HostNetwork) -> 
         }
     }
     lost
-}
-
-/// The text of a file; none: it does not exist.
-fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        text => Ok(Some(text.doing(|| format!("cannot read {}", path.display()))?)),
-    }
 }
