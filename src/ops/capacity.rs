@@ -1,6 +1,7 @@
 //! `capacity`: what still fits on a host. Changes nothing.
 
 use crate::error::Result;
+use crate::guest::needs_template;
 use crate::placement::{Capacity, capacity as counted, check_model};
 use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
@@ -35,7 +36,8 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
         check_model(&topology, model)?;
     }
     let held = taken_for_new(world, &wanted.taken, (&topology, wanted.sizes != [0]))?;
-    let capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
+    let mut capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
+    capacity.warnings.extend(needs_template(&topology));
     let no_gpus = topology.without("GPU");
     Ok(Fits { capacity, is_empty: held.domains.is_empty(), no_gpus })
 }

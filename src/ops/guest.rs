@@ -8,7 +8,9 @@ mod render;
 pub use name::NameRequest;
 pub use place::PlannedPlace;
 pub use planned::Planned;
-pub use render::{Extra, RenderError, path_text, render, template_file, template_of};
+pub use render::{
+    Extra, RenderError, needs_template, path_text, render, template_file, template_of,
+};
 
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
@@ -19,7 +21,7 @@ use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
 };
 use crate::placement::{Occupancy, Placement, nearest, plan};
-use crate::request::{PinPolicy, Request};
+use crate::request::{Extras, PinPolicy, Request};
 use crate::shell::word;
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken_for_new};
@@ -54,7 +56,7 @@ pub fn resolve(
     disks: Option<&StorageRequest>,
 ) -> Result<Planned> {
     let mut request = wanted.request.clone();
-    refuse_same_mac(&wanted.networks, &request)?;
+    refuse_same_mac(&wanted.networks, &request.extras)?;
     let topology = world.topology()?;
     let planned = wanted.place.as_ref();
     if let Some(planned) = planned {
@@ -74,7 +76,6 @@ pub fn resolve(
             }
             if let Some(disks) = disks {
                 // Problems independent of the size come first: offering sizes would be useless.
-                render::refuse_foreign(wanted, &topology)?;
                 refuse_unfit(disks, &occupancy, world)?;
             }
             return Err(refused.into());
@@ -103,15 +104,18 @@ pub fn with_template(
     request: Request,
     topology: &Topology,
 ) -> Result<Request> {
-    let Some(path) = &wanted.template else { return Ok(request) };
+    let Some(path) = &wanted.template else {
+        render::refuse_foreign(wanted, topology)?;
+        return Ok(request);
+    };
     let template = template_file(path)?;
     check_architecture(&template, wanted.virt, topology)?;
     Ok(Request { template: template.as_template(), ..request })
 }
 
 /// Refuses NICs with one MAC address, of which switches and DHCP servers know only one.
-fn refuse_same_mac(nics: &[NicWish], request: &Request) -> Result<()> {
-    match mac_twice(nics, &request.extras) {
+pub fn refuse_same_mac(nics: &[NicWish], extras: &Extras) -> Result<()> {
+    match mac_twice(nics, extras) {
         None => Ok(()),
         Some(mac) => Err(usage(
             format!("two NICs have the MAC address {mac}"),

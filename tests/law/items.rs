@@ -175,7 +175,7 @@ fn a_missing_template_is_refused_before_sizes_are_offered() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("power.json");
     std::fs::write(&file, record.to_string()).unwrap();
-    for verb in ["export", "create --dry-run"] {
+    for verb in ["plan", "export", "create --dry-run"] {
         for vcpus in ["4", "4000"] {
             let words: Vec<&str> = verb.split(' ').chain(["--name", "a", "--vcpus"]).collect();
             let (code, _, said) = run(gpuvm(&words).args([vcpus, "--host"]).arg(&file));
@@ -183,8 +183,40 @@ fn a_missing_template_is_refused_before_sizes_are_offered() {
             assert!(code == 1 && is_told, "{verb} {vcpus}: {said}");
         }
     }
-    let (code, _, said) = run(gpuvm(&["plan", "--vcpus", "4000", "--host"]).arg(&file));
+    let (code, _, said) = run(gpuvm(&["capacity", "--host"]).arg(&file));
+    assert!(code == 0 && said.contains("need --template FILE"), "{said}");
+    // An emulated guest may be of another architecture.
+    let line = ["plan", "--vcpus", "4000", "--virt-type", "qemu", "--host"];
+    let (code, _, said) = run(gpuvm(&line).arg(&file));
     assert!(code == 1 && said.contains("would fit now: --vcpus 96"), "{said}");
+}
+
+#[test]
+fn memory_that_stays_with_the_host_is_named_where_it_leaves_too_little() {
+    let (code, _, said) = on("dgx-2", "plan", "--gpus 1 --reserve-memory 2T");
+    assert!(code == 1 && said.contains("2 TiB of each node stay with the host"), "{said}");
+    let is_helped = said.contains("would fit now: no --reserve-memory");
+    assert!(is_helped && !said.contains("--memory 2M"), "{said}");
+    let (code, _, said) = on("dgx-2", "plan", "--gpus 1 --reserve-memory 2T --memory 4G");
+    let kept = "besides the 2 TiB of each node that stay with the host";
+    assert!(code == 1 && said.contains(kept), "{said}");
+}
+
+#[test]
+fn two_nics_of_one_mac_address_are_refused_by_tune_as_by_create() {
+    let (_, xml, _) = on("dgx-2", "export", "--gpus 1 --name a --accept-shared-fabric");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.xml");
+    std::fs::write(&file, xml).unwrap();
+    let nics = "--network one,mac=52:54:00:00:00:0a --network two,mac=52:54:00:00:00:0A";
+    for (verb, line) in [
+        ("tune", format!("{} {nics}", file.display())),
+        ("create", format!("--gpus 1 --name a --dry-run {nics}")),
+    ] {
+        let (code, _, said) = on("dgx-2", verb, &line);
+        let is_told = said.contains("two NICs have the MAC address 52:54:00:00:00:0");
+        assert!(code == 2 && is_told, "{verb}: {said}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use super::on_dgx2;
 use crate::support::daemon::namespaces;
-use crate::support::{host_tree, run, skip};
+use crate::support::{host_tree, known, run, skip};
+use std::path::Path;
 
 /// Begins a script: /etc/gpuvm and the program's state are private.
 const BEGIN: &str = "for dir in /etc/gpuvm /var/lib/gpuvm; do mkdir -p $dir; mount -t tmpfs tmpfs $dir; done
@@ -71,6 +72,9 @@ fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
     )
     .unwrap();
     assert!(strangers.contains("guests of this host belong to strangers"), "{strangers}");
+    // Only `create` leads to capacity.
+    assert_eq!(strangers.matches("`gpuvm capacity` counts").count(), 1, "{strangers}");
+    assert!(strangers.contains("2, 4 GPUs; guests of this host belong to strangers"), "{strangers}");
     let counts = |gpus: &str| {
         let row = strangers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         row.filter(|row| row.first() == Some(&gpus)).map(|row| row[1].to_owned()).next().unwrap()
@@ -109,4 +113,60 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
     );
     assert!(said.contains("not isolated on NVLink"), "{said}");
     assert!(said.contains("one-tenant: guests may share NVLink"), "{said}");
+}
+
+#[test]
+fn a_guest_beside_strangers_is_found_by_check_and_verify_and_is_not_started() {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/etc")).unwrap();
+    std::fs::create_dir(dir.path().join("disks")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
+    std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
+    let script = format!(
+        "{BEGIN}export LIBVIRT_DEFAULT_URI=$URI COLUMNS=1000; exec 2>&1
+         $GPUVM host trust one-tenant -q
+         for name in a b; do
+           $GPUVM create --name $name --gpus 2 --no-start --no-seed --data-size none --disk-dir $DISKS -q
+         done
+         for line in check verify 'start --dry-run'; do echo \"trusted $line\"; $GPUVM $line a || true; done
+         $GPUVM host trust strangers -q
+         for line in check verify start 'start --dry-run'; do
+           echo \"strange $line\"; status=0; $GPUVM $line a || status=$?; echo \"status $status\"
+         done
+         for name in a b; do $GPUVM delete $name --yes -q; done"
+    );
+    known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
+    let mut command = on_dgx2(&script);
+    let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());
+    command.env("URI", uri).env("DISKS", dir.path().join("disks"));
+    let (code, out, err) = run(&mut command);
+    assert_eq!(code, 0, "{out}{err}");
+    let part = |begin: &str| {
+        let at = out.find(&format!("{begin}\n")).unwrap_or_else(|| panic!("{begin}: {out}"));
+        let rest = &out[at + begin.len()..];
+        let end =
+            ["trusted ", "strange "].iter().filter_map(|word| rest.find(&format!("\n{word}")));
+        rest[..end.min().unwrap_or(rest.len())].to_owned()
+    };
+    for line in ["check", "verify"] {
+        let trusted = part(&format!("trusted {line}"));
+        assert!(!trusted.contains("nvlinks-of-strangers"), "{trusted}");
+        let strange = part(&format!("strange {line}"));
+        assert!(strange.contains("nvlinks-of-strangers"), "{line}: {strange}");
+        assert!(
+            strange.contains("`start` refuses it: ") && strange.contains("status 3"),
+            "{strange}"
+        );
+    }
+    assert!(!part("trusted start --dry-run").contains("error"), "{out}");
+    for line in ["start", "start --dry-run"] {
+        let strange = part(&format!("strange {line}"));
+        assert!(strange.contains("status 1") && strange.contains("of strangers"), "{strange}");
+    }
 }

@@ -14,6 +14,9 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+/// What is said of guests that are not isolated where guests are of strangers.
+const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm host trust`: none of these is counted, and `create` makes none";
+
 /// What still fits on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -126,7 +129,13 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let causes = held.readiness.causes();
     let mut warnings: Vec<String> = causes.iter().map(ToString::to_string).collect();
     warnings.extend(topology.memory_warning());
-    let advice = (!shared_fabric.is_empty()).then(|| topology.trust_advice());
+    let machine = topology.machine();
+    let advice =
+        (!shared_fabric.is_empty()).then(|| match (machine.trust, &machine.trust_unread) {
+            // The common sentence leads here.
+            (Some(Trust::Strangers), None) => OF_STRANGERS.into(),
+            _ => topology.trust_advice(),
+        });
     Capacity {
         shared_fabric,
         advice,

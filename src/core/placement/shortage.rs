@@ -159,7 +159,21 @@ impl Shortage<'_> {
     fn page(&self, asked: MemSize, cells: usize) -> PlanError {
         let unit = self.budget.unit();
         let is_idle = self.budget.rooms.iter().any(|room| !room.idle.is_zero());
+        let least = MemSize::from_kib(unit.kib() * cells as u64);
+        let kept = self.budget.request.reserve.memory_kib;
         let what = match self.budget.request.memory_kib {
+            None if kept.is_some() => {
+                let what = format!(
+                    "{} of each node stay with the host, which leaves a guest of default size {asked}, less than a page of \
+                     {unit} for each of {}",
+                    kept.unwrap_or_default(),
+                    count(cells, "cell")
+                );
+                let nodes = self.topology.nodes().iter().map(|node| node.memory_kib);
+                let most = nodes.filter(|memory| !memory.is_zero()).min().unwrap_or_default();
+                let hint = format!("--reserve-memory of less than {most}, the memory of a node");
+                return PlanError::Impossible { what, hint };
+            }
             None if is_idle => format!(
                 "a guest of default size gets {asked} of the memory beside the huge pages, less than a page of {unit} \
                  for each of {}",
@@ -170,7 +184,6 @@ impl Shortage<'_> {
                 count(cells, "cell")
             ),
         };
-        let least = MemSize::from_kib(unit.kib() * cells as u64);
         PlanError::Impossible { what, hint: format!("--memory {} at least", least.typed()) }
     }
 
@@ -221,8 +234,12 @@ impl Shortage<'_> {
                 true => format!("; all nodes together have {all}"),
                 false => String::new(),
             };
+            let kept = match budget.request.reserve.memory_kib {
+                Some(kept) => format!(" besides the {kept} of each node that stay with the host"),
+                None => String::new(),
+            };
             let what = format!(
-                "{size} of memory are more than the {there} {place} that a guest can have{beyond}"
+                "{size} of memory are more than the {there} {place} that a guest can have{kept}{beyond}"
             );
             return PlanError::Impossible { what, hint: self.remote() };
         }

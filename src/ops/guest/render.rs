@@ -1,7 +1,9 @@
 //! From a planned guest to its domain XML: reads the template. Defines and creates nothing.
 
 use super::{GuestRequest, Planned};
-use crate::domain::guest::{Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved};
+use crate::domain::guest::{
+    Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
+};
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
@@ -101,6 +103,18 @@ fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
         Some(why) => Err(RenderError::TooManyQueues { why }.hint(QUEUES_HINT)),
         None => Ok(()),
     }
+}
+
+/// Why a guest of this host needs a template of the caller's: its architecture has none here; none:
+/// it has one.
+pub fn needs_template(topology: &Topology) -> Option<String> {
+    let host = topology.machine().architecture.as_deref();
+    let xml = template(None, host).ok()?;
+    check_architecture(&xml, VirtType::Kvm, topology).err()?;
+    let host = host.unwrap_or_default();
+    Some(format!(
+        "gpuvm has no template for `{host}`, so that guests of this host need --template FILE"
+    ))
 }
 
 /// Reads a template, the built-in one for the host's architecture if no file is named.
