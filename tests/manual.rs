@@ -400,9 +400,11 @@ fn gpuvm_man_prints_every_page_of_both_sections() {
     let (code, _, err) = run(&mut gpuvm(&["man", "guides"]));
     assert!(code == 2 && err.contains("networks, ") && err.contains("host-show, "), "{err}");
     let dir = crate::support::tree::scratch();
-    let (code, _, err) = run(gpuvm(&["man", "--dir"]).arg(dir.path()));
+    // A directory that does not exist yet.
+    let dir = dir.path().join("share/man");
+    let (code, _, err) = run(gpuvm(&["man", "--dir"]).arg(&dir));
     assert_eq!((code, err.as_str()), (0, ""));
-    let written = fs::read_dir(dir.path()).unwrap().count();
+    let written = fs::read_dir(&dir).unwrap().count();
     assert_eq!(written, known.len() + gpuvm::cli::pages::all().unwrap().len());
 }
 

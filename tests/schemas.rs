@@ -39,6 +39,20 @@ const ELSEWHERE: [&str; 26] = [
 ];
 
 #[test]
+fn schemas_are_written_to_a_directory_that_does_not_exist_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = dir.path().join("share/schemas");
+    let (code, out, err) = run(gpuvm(&["schema", "--dir"]).arg(&new));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+    assert_eq!(std::fs::read_dir(&new).unwrap().count(), names().count());
+    // What is in its place is named.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (code, _, err) = run(gpuvm(&["schema", "--dir"]).arg(file.join("below")));
+    assert!(code == 1 && err.contains("cannot write ") && err.contains("file/below"), "{err}");
+}
+
+#[test]
 fn schemas_are_those_of_the_types() {
     let dir = project().join("src/cli/schemas");
     let text = |name| serde_json::to_string_pretty(&find(name).unwrap()).unwrap() + "\n";

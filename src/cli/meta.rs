@@ -7,6 +7,7 @@ use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use super::pages;
 use gpuvm_ops::files::FileError;
+use std::path::Path;
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -20,6 +21,7 @@ pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u
 pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let pages = pages::all()?;
     if let Some(dir) = &args.dir {
+        make(dir)?;
         let written = super::manual::PAGES.iter();
         let written = written.map(|(name, page)| (format!("{name}.7"), (*page).to_owned()));
         for (name, page) in pages.into_iter().chain(written) {
@@ -51,6 +53,11 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
+/// Makes a directory for files unless it is there.
+fn make(dir: &Path) -> Result<(), FileError> {
+    std::fs::create_dir_all(dir).map_err(FileError::of(dir))
+}
+
 /// Prints the schema of a document, or writes all of them.
 #[cfg(feature = "schema")]
 pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -60,10 +67,10 @@ pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Some(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n")
     };
     if let Some(dir) = &args.dir {
+        make(dir)?;
         for name in names() {
             let path = dir.join(format!("{name}.json"));
-            std::fs::write(&path, text(name).unwrap_or_default())
-                .map_err(|e| anyhow::Error::from(e).context(format!("write {}", path.display())))?;
+            std::fs::write(&path, text(name).unwrap_or_default()).map_err(FileError::of(&path))?;
         }
         return Ok(EXIT_DONE);
     }

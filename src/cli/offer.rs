@@ -17,6 +17,9 @@ static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 /// Options that select the subject of an answer, in their order in suggested commands.
 const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
 
+/// Options that only make sense of a recorded host.
+const OF_RECORDS: [&str; 2] = ["--host", "--domain-xml"];
+
 /// The option that makes `host pages` change the machine rather than show a record.
 const CHANGES: &str = "--count";
 
@@ -130,11 +133,18 @@ impl Call {
 
     /// The call without an option.
     fn without(&self, flag: &str) -> String {
+        self.without_all(&[flag])
+    }
+
+    /// The call without any of these options.
+    fn without_all(&self, flags: &[&str]) -> String {
         let mut words: Vec<String> = vec!["gpuvm".into()];
         words.extend(self.verb.iter().cloned());
         let (places, options): (Vec<&Arg>, Vec<&Arg>) =
             self.arguments().partition(|arg| arg.is_positional());
-        let kept = options.into_iter().filter(|arg| arg.get_long() != flag.strip_prefix("--"));
+        let is_kept =
+            |arg: &&Arg| !flags.iter().any(|flag| arg.get_long() == flag.strip_prefix("--"));
+        let kept = options.into_iter().filter(is_kept);
         words.extend(places.into_iter().chain(kept).flat_map(|arg| self.words(arg)));
         let names_one = words.iter().any(|word| word == "--profile");
         words.extend(self.profile(&self.command, names_one));
@@ -244,6 +254,10 @@ impl Call {
         let is_named = command.starts_with('-') || command.contains("...") || verb.is_empty();
         if is_named {
             return command.to_owned();
+        }
+        if here && self.verb == command.split_whitespace().collect::<Vec<_>>() {
+            let whole = self.without_all(&OF_RECORDS);
+            return whole.strip_prefix("gpuvm ").unwrap_or(&whole).to_owned();
         }
         let changes = command.split_whitespace().any(|word| word == CHANGES);
         let mut more = Vec::new();
@@ -553,6 +567,12 @@ mod tests {
         ] {
             assert_eq!(recorded.carried(text), shown);
         }
+        // The same command for this machine has its other words.
+        let doctor = call(&["network", "doctor", "x y", "--json", "--host", "a"]);
+        assert_eq!(
+            doctor.carried("`gpuvm network doctor` without --host asks"),
+            "`gpuvm network doctor 'x y' --json` without --host asks"
+        );
         let test = call(&["-c", "test:///default", "start", "x"]);
         let text = test.carried("`gpuvm list` and `gpuvm recover --discard`").into_owned();
         assert_eq!(text, "`gpuvm list --connect test:///default` and `gpuvm recover --discard`");

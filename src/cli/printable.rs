@@ -22,6 +22,9 @@ const HIDDEN: &str = "***";
 const SECRET_WORDS: [&str; 8] =
     ["passw", "secret", "credential", "token", "apikey", "api_key", "authkey", "private"];
 
+/// Drivers that libvirt's URIs begin with.
+const LIBVIRT_DRIVERS: [&str; 7] = ["bhyve", "ch", "lxc", "qemu", "test", "vz", "xen"];
+
 /// Whether a terminal interprets a character: C0 and C1 controls except newline and tab,
 /// bidirectional marks and overrides, line and paragraph separators, tags, and our own colour
 /// marks.
@@ -98,8 +101,10 @@ pub fn redacted_urls(text: &str) -> Cow<'_, str> {
             }
             _ => shown.push_str(place),
         }
+        let is_of_libvirt = is_of_libvirt(before);
         let parts = more.split_inclusive(['?', '&']).map(|part| match part.split_once('=') {
             None => part.to_owned(),
+            Some((name, _)) if is_of_libvirt && !is_secret(name) => part.to_owned(),
             Some((name, value)) => {
                 let end = if value.ends_with('&') { "&" } else { "" };
                 format!("{name}={HIDDEN}{end}")
@@ -109,6 +114,15 @@ pub fn redacted_urls(text: &str) -> Cow<'_, str> {
         rest = after;
     }
     if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
+}
+
+/// Whether a text ends in the scheme of one of libvirt's connections, whose parameters are paths and
+/// settings (libvirt.org/uri.html).
+fn is_of_libvirt(text: &str) -> bool {
+    let text = text.strip_suffix("://").unwrap_or(text);
+    let scheme = text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '+').next();
+    let driver = scheme.and_then(|scheme| scheme.split('+').next());
+    driver.is_some_and(|driver| LIBVIRT_DRIVERS.contains(&driver))
 }
 
 /// Whether a text contains a word for a secret.
@@ -237,6 +251,9 @@ mod tests {
             ("`get https://ann:hunter2@x.org/a?b` and", "`get https://ann:***@x.org/a?b` and"),
             ("https://x.org/a?sig=hunter2&X-Amz-T=2 c", "https://x.org/a?sig=***&X-Amz-T=*** c"),
             ("qemu+ssh://ann@host/system a=b", "qemu+ssh://ann@host/system a=b"),
+            ("`qemu:///embed?root=/a` b", "`qemu:///embed?root=/a` b"),
+            ("qemu+ssh://h/system?keyfile=/k&token=x", "qemu+ssh://h/system?keyfile=/k&token=***"),
+            ("https://qemu/?root=x", "https://qemu/?root=***"),
             ("http://x/@a:b@c http://a:p@@x/?k='v'", "http://x/@a:b@c http://a:***@x/?k=***'v'"),
             ("a: b", "a: b"),
         ] {

@@ -99,6 +99,10 @@ fn helped(error: NcclError, source: &Source) -> Error {
         (NcclError::NoAddress { .. }, Source::File(_)) => {
             format!("`virsh define {named}` fills it in; then name the domain")
         }
+        // What libvirt has defined has the controllers of all buses.
+        (NcclError::Unconnected { .. }, Source::File(_)) => {
+            format!("`virsh define {named}` adds controllers that it lacks; then name the domain")
+        }
         (NcclError::UnknownPath { bdf }, _) => format!(
             "`gpuvm device list` shows whether the host has {bdf}; a record of it is made by `gpuvm host capture FILE`"
         ),

@@ -1,8 +1,9 @@
 //! Storage pools whose volumes are files: they hold images, guests' disks and seeds.
 
+use crate::apply::Step;
 use crate::error::{Coded, Result};
 use crate::hypervisor::storage::{Pool, Storage};
-use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::shell::word;
 
 /// Kinds of pools whose volumes are files, so that their content shows their format.
@@ -17,6 +18,14 @@ pub enum PoolError {
     PoolInactive {
         /// Its name.
         name: String,
+    },
+    /// The connection has no storage, so that no pool can be made.
+    #[error("pool `{name}` cannot be made: {uri} has no storage")]
+    NoStorage {
+        /// Its name.
+        name: String,
+        /// The connection.
+        uri: String,
     },
     /// The pool does not hold files.
     #[error("pool `{name}` is of kind {kind}; images and disks are files")]
@@ -55,4 +64,15 @@ pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<O
             .hint(format!("--pool names another; kinds: {}", FILE_POOLS.join(", "))));
     }
     Ok(Some(pool))
+}
+
+/// The step that makes the pool that is created on demand; refused if the connection's driver has no
+/// storage.
+pub fn make_pool(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<Step> {
+    if hypervisor.storage().makes_pools()? {
+        return Ok(Step::MakePool { name: name.to_owned(), path: path.into() });
+    }
+    let (name, uri) = (name.to_owned(), hypervisor.uri().to_owned());
+    Err(PoolError::NoStorage { name, uri }
+        .hint("`--connect qemu:///system` has storage; files are used with `--disk FILE` or `--disk-dir DIR`"))
 }

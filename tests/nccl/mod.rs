@@ -115,7 +115,16 @@ fn what_nccl_would_misread_is_refused_with_what_helps() {
     let nic = hostdevs.len() - 2;
     let moved = address(nic).replace("slot='0x00'", "slot='0x01'");
     let same_bus = address(nic + 1).replace("slot='0x00'", "slot='0x01'");
+    let bus = address(0).split("bus='").nth(1).unwrap()[..4].to_owned();
+    let nowhere = address(0).replace(&format!("bus='{bus}'"), "bus='0x77'");
     for (xml, code, what, hint) in [
+        // libvirt adds the controllers of buses when it defines a domain; `check` has no say in it.
+        (
+            good.replace(&address(0), &nowhere),
+            "nccl-unconnected",
+            "not connected to a root bus",
+            "virsh define",
+        ),
         (good.replace(&address(nic), &moved), "nccl-nic-place", ":01.0 in the guest", "tune"),
         (
             good.replace(&address(nic), &same_bus),
@@ -134,6 +143,10 @@ fn what_nccl_would_misread_is_refused_with_what_helps() {
         let (exit, out, _) = nccl(&file, "dgx-h100", &["--json"]);
         assert!(exit == 1 && out.contains(&format!("\"code\": \"{code}\"")), "{out}");
     }
+    std::fs::write(&file, &good).unwrap();
+    let (exit, _, err) = nccl(&file, "dgx-h100", &["--install"]);
+    let here = "leave --host out; `gpuvm list` without --host shows them";
+    assert!(exit == 2 && err.contains(here), "{err}");
     // On another host the functions are others, or none.
     std::fs::write(&file, &good).unwrap();
     let (exit, _, err) = nccl(&file, "dual-socket", &[]);

@@ -19,7 +19,7 @@ pub struct ManArgs {
     /// Default: gpuvm itself, whose page lists all commands and topics.
     #[arg(value_name = "VERB", conflicts_with = "dir")]
     pub verb: Option<String>,
-    /// Write all to DIR
+    /// Write all to DIR, which is made if it is missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub struct SchemaArgs {
     /// Default: the names of all.
     #[arg(value_name = "NAME", conflicts_with = "dir")]
     pub name: Option<String>,
-    /// Write all to DIR
+    /// Write all to DIR, which is made if it is missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

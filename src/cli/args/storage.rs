@@ -1,6 +1,7 @@
 //! Options of a guest's disks: what it boots from and where its data goes.
 
 use super::heading::DISKS;
+use super::program::called_as_vendor;
 use crate::apply::Preallocate;
 use crate::cli::error::Coded as _;
 use crate::image::ImageName;
@@ -116,6 +117,7 @@ impl StorageArgs {
     fn data(&self) -> anyhow::Result<DataRequest> {
         let Some(gigabytes) = self.vol_gb.filter(|_| self.data_size.is_none()) else {
             return Ok(match self.data_size {
+                None if called_as_vendor() => DataRequest::ShareTold,
                 None => DataRequest::Share,
                 Some(DataSize::None) => DataRequest::None,
                 Some(DataSize::Of(size)) => DataRequest::Bytes(size.kib() * 1024),

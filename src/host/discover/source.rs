@@ -5,6 +5,7 @@ use super::lstopo::{LstopoError, from_lstopo_xml};
 use super::{DiscoverError, discover};
 use crate::fsroot::{FsError, FsRoot};
 use crate::input::{self, InputError};
+use gpuvm_core::shell::word;
 use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::file::{FileError, from_json};
 use std::path::{Path, PathBuf};
@@ -74,9 +75,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     let unknown = |reason: String| LoadError::Unknown { path: shown.clone(), reason };
     let meta = std::fs::metadata(path).map_err(unreadable)?;
     if meta.is_dir() {
-        let root = sysfs_root(path).ok_or_else(|| {
-            unknown("the directory holds no `sys/devices`, also not up to two levels below".into())
-        })?;
+        let root = sysfs_root(path).ok_or_else(|| unknown(without_sysfs(path)))?;
         return Ok(discover(&FsRoot::at(&root)?)?);
     }
     let bytes = input::read(path, LARGEST)?;
@@ -100,6 +99,28 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     }
 }
 
+/// Why a directory is no host, with the path that is one where there is one: a directory above it, or
+/// a record in it.
+fn without_sysfs(path: &Path) -> String {
+    let no = "the directory holds no `sys/devices`, also not up to two levels below";
+    let is_host = |dir: &&Path| dir.parent().is_some() && dir.join("sys/devices").is_dir();
+    let whole = path.canonicalize().unwrap_or_default();
+    if let Some(above) = whole.ancestors().skip(1).find(is_host) {
+        return format!("{no}; it is part of {0}: `--host {0}`", quoted(above));
+    }
+    let entries = std::fs::read_dir(path).into_iter().flatten().take(1000).flatten();
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    match entries.map(|entry| entry.path()).filter(is_record).min() {
+        Some(record) => format!("{no}; name one of its files: `--host {}`", quoted(&record)),
+        None => no.to_owned(),
+    }
+}
+
+/// A path as a word of a command.
+fn quoted(path: &Path) -> String {
+    word(&path.to_string_lossy()).into_owned()
+}
+
 /// Finds the directory that holds `sys`: the one given, or one up to two levels below, the first by name.
 fn sysfs_root(path: &Path) -> Option<PathBuf> {
     let mut level = vec![path.to_owned()];
@@ -118,4 +139,31 @@ fn sysfs_root(path: &Path) -> Option<PathBuf> {
         level = below;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_beside_a_host_names_the_right_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("a host");
+        let inner = host.join("sys/devices/system");
+        std::fs::create_dir_all(&inner).unwrap();
+        let host = host.canonicalize().unwrap();
+        for below in [&inner, &host.join("sys")] {
+            let said = load(below).unwrap_err().to_string();
+            assert!(said.ends_with(&format!("`--host '{}'`", host.display())), "{said}");
+        }
+        let records = dir.path().join("records");
+        std::fs::create_dir(&records).unwrap();
+        let said = load(&records).unwrap_err().to_string();
+        assert!(said.ends_with("two levels below"), "{said}");
+        for name in ["b.json", "a.json", "0.txt"] {
+            std::fs::write(records.join(name), "{}").unwrap();
+        }
+        let said = load(&records).unwrap_err().to_string();
+        assert!(said.ends_with(&format!("`--host {}/a.json`", records.display())), "{said}");
+    }
 }

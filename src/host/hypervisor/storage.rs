@@ -87,6 +87,10 @@ pub trait Storage {
     }
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
+    /// Whether it can make pools: some drivers have no storage.
+    fn makes_pools(&self) -> Result<bool, HypervisorError> {
+        Ok(true)
+    }
     /// Makes a pool of a directory, creating it if missing: defined, started, and autostarted; with
     /// this UUID, if given.
     fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError>;

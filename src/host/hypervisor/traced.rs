@@ -252,6 +252,9 @@ impl Storage for Traced {
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         told(Reads, format_args!("list pools"), || self.inner.storage().pools())
     }
+    fn makes_pools(&self) -> Result<bool, HypervisorError> {
+        told(Reads, format_args!("whether it has storage"), || self.inner.storage().makes_pools())
+    }
     fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError> {
         let what = format_args!("create pool `{name}` over {}", dir.display());
         told(Changes, what, || self.inner.storage().make_pool(name, dir, uuid))

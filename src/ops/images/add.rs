@@ -11,7 +11,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
 use crate::memsize::MemSize;
-use crate::pools::file_pool;
+use crate::pools::{file_pool, make_pool};
 use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
@@ -99,7 +99,9 @@ fn warn(source: &Source, world: &World) {
 /// Refuses a name that an image already has, and a pool that cannot hold the file.
 fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> Result<()> {
     let (storage, name) = (hypervisor.storage(), &source.name);
-    let Some(pool) = file_pool(storage, pool_name, POOL)? else { return Ok(()) };
+    let Some(pool) = file_pool(storage, pool_name, POOL)? else {
+        return make_pool(hypervisor, pool_name, POOL_DIR).map(drop);
+    };
     if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
         return Err(ImageError::Exists { pool_name: pool_name.to_owned(), name: name.to_string() }
             .hint(format!(
@@ -130,7 +132,7 @@ fn plan(
     refuse(hypervisor, pool_name, source)?;
     let mut steps = Vec::new();
     if file_pool(hypervisor.storage(), pool_name, POOL)?.is_none() {
-        steps.push(Step::MakePool { name: pool_name.to_owned(), path: POOL_DIR.into() });
+        steps.push(make_pool(hypervisor, pool_name, POOL_DIR)?);
     }
     let pool = || pool_name.to_owned();
     let name = volume_name(&source.name, source.content.format);

@@ -92,18 +92,23 @@ pub enum Manner {
 }
 
 /// The name of the domain that a request is about.
-pub(super) fn domain(source: &Source) -> Result<&str> {
+pub(super) fn domain<'s>(world: &World, source: &'s Source) -> Result<&'s str> {
     let Source::Domain(name) = source else {
         let message =
             "--install, --uninstall and --check are of a guest that runs, and this is a file";
-        return Err(usage(message, "name its domain; `gpuvm list` shows them"));
+        let hint = match world.is_recorded() {
+            false => "name its domain; `gpuvm list` shows them",
+            // On the recorded one none runs.
+            true => "name its domain, and leave --host out; `gpuvm list` without --host shows them",
+        };
+        return Err(usage(message, hint));
     };
     Ok(name)
 }
 
 /// Compares the files of a running guest with their wanted content, and writes them.
 pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Installed> {
-    let name = domain(source)?;
+    let name = domain(world, source)?;
     let hypervisor = world.hypervisor()?;
     let Nccl { file, needed, .. } = nccl(world, source)?;
     let mut done = Installed {

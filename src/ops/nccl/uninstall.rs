@@ -55,7 +55,7 @@ pub struct Uninstalled {
 
 /// Removes what gpuvm wrote into a running guest; `is_dry`: only reports it.
 pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninstalled> {
-    let name = domain(source)?;
+    let name = domain(world, source)?;
     let hypervisor = world.hypervisor()?;
     let guest = Inside::of(&*hypervisor, name)?;
     let looked = guest.look_to_change()?;

@@ -41,6 +41,8 @@ pub struct Fake {
     pub transient: RefCell<BTreeSet<String>>,
     /// Whether several I/O threads can serve one disk.
     pub maps_queues: Cell<bool>,
+    /// Whether its driver has no storage.
+    pub has_no_storage: Cell<bool>,
     /// Its networks, by name.
     pub networks: RefCell<BTreeMap<String, NetworkState>>,
     /// The answers of agents, by command.

@@ -56,6 +56,9 @@ impl Storage for Fake {
         };
         Ok(self.pools.borrow().iter().map(pool).collect())
     }
+    fn makes_pools(&self) -> Result<bool, HypervisorError> {
+        Ok(!self.has_no_storage.get())
+    }
     fn make_pool(&self, name: &str, _: &Path, _: Option<&str>) -> Result<(), HypervisorError> {
         self.call("make a pool")?;
         self.put_pool(name);

@@ -50,7 +50,7 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
             return Ok(None);
         }
         DataRequest::Bytes(bytes) => Wanted::Bytes(bytes),
-        DataRequest::Share => Wanted::Share,
+        DataRequest::Share | DataRequest::ShareTold => Wanted::Share,
     };
     if wanted == Wanted::Share && place.gpus().0 == 0 {
         return match &place.wanted.data_dir {
@@ -64,13 +64,20 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     match (place.is_here(), wanted) {
         (true, wanted) => Ok(Some(wanted)),
         (false, Wanted::Share) => {
-            disks.notices.push(Notice::NoDataDisk);
+            tell(place, disks);
             Ok(None)
         }
         (false, Wanted::Bytes(_)) => {
             Err(StorageError::Elsewhere
                 .hint("run gpuvm on the host itself, or give --data-size none"))
         }
+    }
+}
+
+/// Reports that there is no data file system, if that is to be reported.
+fn tell(place: &Place<'_>, disks: &mut Disks) {
+    if matches!(place.wanted.data, DataRequest::ShareTold) {
+        disks.notices.push(Notice::NoDataDisk);
     }
 }
 
@@ -132,7 +139,7 @@ fn directory(
     }
     if !is_mount_point(array) {
         if wanted == Wanted::Share {
-            disks.notices.push(Notice::NoDataDisk);
+            tell(place, disks);
             return Ok(None);
         }
         let array = array.display();
@@ -239,7 +246,8 @@ mod tests {
                 planned(array, 1, &of(DataRequest::Bytes(7)), false).unwrap_err().to_string();
             assert!(error.contains("is not a mounted file system"), "{error}");
             for (gpus, data, told) in [
-                (1, DataRequest::Share, true),
+                (1, DataRequest::ShareTold, true),
+                (1, DataRequest::Share, false),
                 (1, DataRequest::NoneTold, true),
                 (0, DataRequest::NoneTold, true),
                 (1, DataRequest::None, false),

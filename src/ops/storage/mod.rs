@@ -48,8 +48,8 @@ const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
 /// A notice to the admin about a guest's disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The guest gets no data disk, since there is no data file system or none is wanted. Reported
-    /// in the words of `nvidia-vm`, which scripts look for.
+    /// The guest of a caller of `nvidia-vm` gets no data disk, since there is no data file system or
+    /// none is wanted. Reported in its words, which scripts look for.
     NoDataDisk,
     /// A warning of something that may be unexpected.
     Warning(String),

@@ -104,8 +104,10 @@ pub enum OsDisk {
 /// The requested size of a data disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataRequest {
-    /// The share of the guest's GPUs in the data file system.
+    /// The share of the guest's GPUs in the data file system, where there is one.
     Share,
+    /// The same; that there is none is reported, as `nvidia-vm` does.
+    ShareTold,
     /// A size in bytes.
     Bytes(u64),
     /// No data disk.

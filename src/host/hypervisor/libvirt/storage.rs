@@ -80,6 +80,15 @@ impl Storage for Libvirt {
         Ok(pools)
     }
 
+    fn makes_pools(&self) -> Result<bool, HypervisorError> {
+        match self.connection().num_of_storage_pools() {
+            Err(e) if is_unsupported(&e) => Ok(false),
+            number => number
+                .map(|_| true)
+                .map_err(|e| error(&format!("count the pools of {}", self.uri), &e)),
+        }
+    }
+
     fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError> {
         let doing = format!("make pool `{name}` over {}", dir.display());
         self.may_change()?;

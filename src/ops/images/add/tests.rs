@@ -48,6 +48,15 @@ fn code<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
 }
 
 #[test]
+fn a_connection_without_storage_is_refused_before_anything_is_written_down() {
+    let stage = Stage::who_says(Answer::Yes);
+    stage.fake.has_no_storage.set(true);
+    assert_eq!(code(plain(&stage)), "storage-no-storage");
+    let is_read = stage.caller.heard("sum ") > 0;
+    assert_eq!((is_read, stage.fake.calls.get(), stage.journals()), (false, 0, 0));
+}
+
+#[test]
 fn an_image_is_added_once_and_removed_once() {
     let stage = Stage::who_says(Answer::Yes);
     let added = plain(&stage).unwrap().unwrap();
