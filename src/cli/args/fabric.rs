@@ -153,7 +153,7 @@ pub struct FabricUnitArgs {
     pub install: bool,
     /// Remove the file
     ///
-    /// What --config has changed stays: `gpuvm host undo` takes it back.
+    /// What --config has changed stays.
     #[arg(long)]
     pub remove: bool,
     /// Also keep Fabric Manager's state outside /tmp
