@@ -73,6 +73,17 @@ impl Occupancy {
         let yields = self.domains.iter().any(Held::has_to_yield);
         yields.then(|| Occupancy { domains: kept(), ..self.clone() })
     }
+
+    /// The same for a domain that exists, by its UUID and whether it runs: NVLink partitions may be
+    /// ready for it that are not for others, and while it runs, its own is active. `ends`: what is
+    /// still active for it is deactivated first.
+    pub fn ready_for(self, (uuid, runs): (Option<&str>, bool), ends: bool) -> Occupancy {
+        let readiness = match runs {
+            true => Readiness::default(),
+            false => self.readiness.for_domain(uuid, ends),
+        };
+        Occupancy { readiness, ..self }
+    }
 }
 
 /// What is taken on a host: every domain, running or only defined.

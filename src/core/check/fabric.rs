@@ -4,9 +4,8 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
-use crate::fabric::need;
 use crate::finding::Rule;
-use crate::placement::{Occupancy, shared_fabric};
+use crate::placement::{Occupancy, not_ready, shared_fabric};
 use crate::topology::{
     DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology, Trust,
 };
@@ -69,13 +68,9 @@ pub fn ready<'t>(
     report: &mut Report<'t>,
 ) {
     let functions: Vec<Bdf> = guest.passed.iter().map(|passed| passed.bdf.value).collect();
-    if topology.fabric().model != FabricModel::SharedNvswitch {
-        return;
-    }
-    let Ok(Some(need)) = need(topology, &functions) else { return };
-    let first =
-        guest.passed.iter().find(|passed| need.gpus.iter().any(|gpu| gpu.bdf == passed.bdf.value));
-    if let (Some(first), Some(why)) = (first, others.readiness.obstacle(need.partition)) {
+    let Some((gpus, why)) = not_ready(topology, others, &functions) else { return };
+    let first = guest.passed.iter().find(|passed| gpus.contains(&passed.bdf.value));
+    if let Some(first) = first {
         let (message, hint) = (format!("`start` refuses it: {}", why.what()), why.hint());
         report.add(&NOT_READY, first.device, message, hint);
     }

@@ -6,7 +6,7 @@ use super::explain::Reasons;
 use super::reason::{Because, IsolationReason, Reason, Topic};
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::fabric::need;
+use crate::fabric::{Obstacle, need};
 use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust};
 
@@ -33,6 +33,18 @@ pub fn shared_fabric(
         Because::Isolation(why) => Some(why),
         _ => None,
     })
+}
+
+/// Returns why the NVLink partition of a guest with these functions would not be activated now, and
+/// its GPUs; none: it would be, or it needs none.
+pub fn not_ready(
+    topology: &Topology,
+    others: &Occupancy,
+    functions: &[Bdf],
+) -> Option<(Vec<Bdf>, Obstacle)> {
+    let need = need(topology, functions).ok()??;
+    let why = others.readiness.obstacle(need.partition)?;
+    Some((need.gpus.into_iter().map(|gpu| gpu.bdf).collect(), why))
 }
 
 /// Whether a reason says that guests are not isolated over NVLink.

@@ -57,7 +57,7 @@ pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
-pub use isolation::shared_fabric;
+pub use isolation::{not_ready, shared_fabric};
 pub use limits::MOST_VCPUS;
 use memory::Memory;
 pub use nearest::nearest;

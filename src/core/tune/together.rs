@@ -3,7 +3,6 @@
 
 use super::{Given, TuneError, Tuned, tune};
 use crate::domain::DomainXml;
-use crate::fabric::Readiness;
 use crate::placement::{Held, Occupancy};
 
 /// Tunes domains together; the results are in the order of `members`. `given.others` is everything
@@ -40,11 +39,7 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
 pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> Occupancy {
     let name = member.name();
     let runs = occupancy.domains.iter().any(|held| held.domain == name && held.active);
-    let readiness = match runs {
-        true => Readiness::default(),
-        false => occupancy.readiness.for_domain(member.uuid().as_deref(), ends),
-    };
-    Occupancy { readiness, ..without(occupancy, &name) }
+    without(occupancy, &name).ready_for((member.uuid().as_deref(), runs), ends)
 }
 
 /// Replaces a domain's old place by its new one. What it holds while running stays held until its
