@@ -206,13 +206,7 @@ impl fmt::Display for MemoryReason {
                     None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
                 }
             }
-            MemoryReason::SharePool { memory, gpus, scarce } => {
-                let gpus = count(*gpus, "GPU");
-                write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")?;
-                scarce.iter().try_for_each(|(node, free, all)| {
-                    write!(f, "; of node {node} {free} of {all} are free")
-                })
-            }
+            MemoryReason::SharePool { memory, gpus, scarce } => pooled(f, *memory, *gpus, scarce),
             MemoryReason::Yielded { domains: names } => write!(
                 f,
                 "memory of {}, which {} off, counts as free: not all of them can run beside this guest",
@@ -258,6 +252,21 @@ impl fmt::Display for MemoryReason {
             MemoryReason::Pages { page, pages } => on_node(f, *page, pages),
         }
     }
+}
+
+/// Writes the text for a share of huge pages; `scarce`: what is free of nodes that have too few.
+fn pooled(
+    f: &mut fmt::Formatter<'_>,
+    memory: MemSize,
+    gpus: usize,
+    scarce: &[(NodeId, MemSize, MemSize)],
+) -> fmt::Result {
+    let gpus = count(gpus, "GPU");
+    write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")?;
+    let node = |(node, free, all): &(NodeId, MemSize, MemSize)| {
+        write!(f, "; of node {node} {free} of {all} are free")
+    };
+    scarce.iter().try_for_each(node)
 }
 
 /// Writes the text for the pages of a node.
