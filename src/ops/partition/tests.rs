@@ -330,7 +330,7 @@ fn check_and_tune_say_of_a_guest_that_is_off_what_its_start_would_refuse() {
         let tuning =
             look(world, &Tune { sources: vec![source], items, ..Tune::default() }).unwrap();
         let (subject, tuned) = tuning.pairs().next().unwrap();
-        let all = warnings(subject, tuned, false).join("\n");
+        let all = warnings(subject, tuned, (false, false)).join("\n");
         let starts = place.start(&[1, 3]).is_ok();
         (checked.unwrap_or_default(), all.contains("NVLink partition"), starts)
     };
