@@ -6,7 +6,7 @@ use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::guests;
 use crate::shell::word;
-use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, look};
+use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, foresee, look};
 use gpuvm_ops::session::Session;
 use serde::Serialize;
 
@@ -38,6 +38,7 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.dry_run {
         let drift = look(cx, &wanted)?;
         answer(&drift, true, args, cx)?;
+        foresee(cx, &wanted, &drift)?;
         return Ok(if drift.is_none() { EXIT_DONE } else { EXIT_FOUND });
     }
     let mut session = Session::begin(cx, manner(&args.lock))?;

@@ -357,20 +357,23 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
 /// Looks whether what is to be changed and made can be, before the first of it is done. Changes have
 /// to fit beside guests that are deleted; new guests have places without them already. Another number of GPUs of a guest that
 /// runs is not looked at: it is stopped for that, and started again.
-fn foresee(session: &mut Session<'_>, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
-    let rows = session.hypervisor()?.domains()?;
+pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
+    if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
+        return Ok(());
+    }
+    let rows = world.hypervisor()?.domains()?;
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
         let resized =
             (found.action == GuestAction::Change).then(|| resized(guest, found)).flatten();
         if let Some(resized) = resized.filter(|size| size.gpus.is_none() || !runs(&size.name)) {
-            session.look(|world| set(world, &resized))?;
+            set(world, &resized)?;
         }
     }
     for (number, _) in &drift.places {
         // Not at its place, which may need those that are made before.
         let request = &wanted.guests[*number].create;
-        let change = unless_of_room(create(session.world(), request), drift)?;
+        let change = unless_of_room(create(world, request), drift)?;
         if let Some(change) = change.filter(|_| !wanted.accept_data_loss) {
             refuse_losses(&change)?;
         }
@@ -486,16 +489,19 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     session.refuse_unfinished()?;
     let mut drift = look(world, wanted)?;
     refuse_conflicts(&drift)?;
+    foresee(world, wanted, &drift)?;
     if !wanted.yes {
         agree_to_delete(session, &drift.gone)?;
     }
-    foresee(session, wanted, &drift)?;
     for row in &drift.gone {
         prune(session, row, wanted.set.as_ref())?;
         world.progress(&format!("domain `{}` is deleted", row.name));
     }
     let mut is_changed = !drift.gone.is_empty();
-    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+    let mut in_order: Vec<_> = wanted.guests.iter().zip(&drift.guests).collect();
+    // Who gives GPUs back comes before who gets more.
+    in_order.sort_by_key(|(guest, found)| !gives_back(guest, found));
+    for (guest, found) in in_order {
         if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
             join(session, (guest, found), wanted.set.as_ref())?;
         }
@@ -537,6 +543,13 @@ fn change(
     let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
     world.progress(&format!("domain `{name}` is changed: {}", what.join("; ")));
     Ok(())
+}
+
+/// Whether a guest gets fewer GPUs than it has.
+fn gives_back(guest: &DescribedGuest, found: &AppliedGuest) -> bool {
+    let gpus = found.differences.iter().find(|one| one.option == "gpus");
+    let is = gpus.and_then(|one| one.is.parse::<u32>().ok());
+    is.is_some_and(|is| is > guest.create.guest.request.gpus.number())
 }
 
 /// The size that a guest gets; none: it has it.

@@ -129,6 +129,8 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
         same(&made, &place.state(), bad);
     }
     files.write(&[("ap-e", ""), ("ap-f", "  image: none-such\n")]);
+    let said = files.ends(1, &["--prune", "--dry-run"]);
+    assert!(said.contains("none-such"), "{said}");
     files.ends(1, &["--prune", "--yes"]);
     same(&made, &place.state(), "an image that is not there");
     // One that was renamed is the guest of the file.
