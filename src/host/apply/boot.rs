@@ -31,6 +31,22 @@ pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, Bin
     Ok(steps)
 }
 
+/// A program's path as a unit of systemd has it: in double quotes where it has other characters than
+/// plain ones, these escaped as in C, and `%` doubled, which begins a specifier (systemd.service(5),
+/// COMMAND LINES).
+pub fn unit_word(path: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@".contains(c);
+    if path.chars().all(is_plain) {
+        return path.to_owned();
+    }
+    let escaped = path.chars().flat_map(|c| match c {
+        '"' | '\\' => vec!['\\', c],
+        '%' => vec!['%', '%'],
+        _ => vec![c],
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
 /// The first lines of a file that is about a list of functions: `head` says who made it.
 pub fn listing(head: &str, words: &[String]) -> String {
     format!("{head}{LIST}{}\n", words.join(" "))

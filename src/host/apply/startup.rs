@@ -2,7 +2,7 @@
 //! daemons after what their guests need. The files that bind functions, make virtual functions and reserve pages say
 //! themselves that they come before these daemons.
 
-use crate::apply::boot::{BootFile, unit, wants};
+use crate::apply::boot::{BootFile, unit, unit_word, wants};
 
 /// The unit that finishes what was interrupted when the power failed.
 pub const RECOVER: &str = "etc/systemd/system/gpuvm-recover.service";
@@ -25,7 +25,7 @@ pub fn files(program: Option<&str>) -> [BootFile; 4] {
                      ConditionDirectoryNotEmpty=/var/lib/gpuvm/journal\n\
                      After=libvirtd.service virtqemud.service virtnetworkd.service virtstoraged.service\n\
                      After=nvidia-fabricmanager.service gpuvm-vfio.service gpuvm-vfs.service\n";
-        unit(HEAD, order, &format!("{program} --quiet recover"))
+        unit(HEAD, order, &format!("{} --quiet recover", unit_word(program)))
     };
     let daemon = || {
         format!(
@@ -64,6 +64,13 @@ mod tests {
         assert!(DAEMONS.iter().all(|path| root.exists(path)) && root.exists(WANTED));
         put(dir.path(), None);
         assert!(!root.exists(RECOVER) && !root.exists("etc/systemd/system/libvirtd.service.d"));
+    }
+
+    #[test]
+    fn a_program_with_a_space_in_its_path_is_one_word() {
+        let [(_, recover), ..] = files(Some("/opt/a b/gpuvm"));
+        let text = recover.unwrap();
+        assert!(text.ends_with("\nExecStart=\"/opt/a b/gpuvm\" --quiet recover"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! did not make is left alone: its own claim does not make it ours.
 
 use crate::apply::Step;
+use crate::apply::boot::unit_word;
 use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
 use crate::error::{Coded, Result};
@@ -115,22 +116,6 @@ pub fn unit(program: &str) -> Result<FabricFile> {
         unit_word(program)
     );
     shown(UNIT, text)
-}
-
-/// A program's path as a unit of systemd has it: in double quotes where it has other characters than
-/// plain ones, these escaped as in C, and `%` doubled, which begins a specifier (systemd.service(5),
-/// COMMAND LINES).
-fn unit_word(path: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@".contains(c);
-    if path.chars().all(is_plain) {
-        return path.to_owned();
-    }
-    let escaped = path.chars().flat_map(|c| match c {
-        '"' | '\\' => vec!['\\', c],
-        '%' => vec!['%', '%'],
-        _ => vec![c],
-    });
-    format!("\"{}\"", escaped.collect::<String>())
 }
 
 /// Returns a file with whether it is installed.

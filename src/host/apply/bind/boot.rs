@@ -9,7 +9,7 @@
 //! host. The unit names the ids, too, so that it takes no other device that later appears at an
 //! address.
 
-use crate::apply::boot::{BootFile, listed, listing, unit, wants};
+use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
@@ -124,7 +124,7 @@ fn binding(devices: &[&PciDevice], program: &str) -> String {
                  Before=systemd-modules-load.service systemd-udev-trigger.service\n\
                  Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service\n\
                  Before=libvirtd.service virtqemud.service\n";
-    let mut command = format!("{program} device bind");
+    let mut command = format!("{} device bind", unit_word(program));
     for device in devices {
         write!(command, " --early {}={}", device.bdf, id(device)).expect("text");
     }

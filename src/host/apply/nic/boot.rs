@@ -2,7 +2,7 @@
 //! own, generated from the list of PFs, which it contains. It runs once the network devices have
 //! their names and before libvirt starts guests.
 
-use crate::apply::boot::{BootFile, listed, listing, unit, wants};
+use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub fn files(functions: &BTreeMap<Bdf, AtBoot>, program: &str) -> [BootFile; 2] 
     let words: Vec<String> = functions.iter().map(|(pf, at_boot)| at_boot.word(*pf)).collect();
     let order = "Description=Make virtual functions of network cards for guests\nAfter=network.target\n\
                  Before=libvirtd.service virtqemud.service virtnetworkd.service\n";
-    let command = format!("{program} nic vfs --early {}", words.join(" --early "));
+    let command = format!("{} nic vfs --early {}", unit_word(program), words.join(" --early "));
     let text = || unit(&listing(HEAD, &words), order, &command);
     let is_wanted = !functions.is_empty();
     let wanted = || wants(HEAD, "gpuvm-vfs.service");
