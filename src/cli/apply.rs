@@ -55,7 +55,9 @@ fn answer(drift: &Drift, dry_run: bool, args: &ApplyArgs, cx: &Context<'_>) -> s
         return cx.output.json("gpuvm-apply", &Applied { dry_run, guests, is_best: *is_best });
     }
     let lines: Vec<String> = drift.guests.iter().map(|guest| line(guest, dry_run)).collect();
-    cx.output.text(&lines.join("\n"))?;
+    if !lines.is_empty() {
+        cx.output.text(&lines.join("\n"))?;
+    }
     let is = |action| drift.guests.iter().any(|guest| guest.action == action);
     if is(GuestAction::Pending) {
         let file = args.file.to_string_lossy();

@@ -162,7 +162,9 @@ fn commands_in(hint: &str) -> Vec<String> {
     // A single word is a name, not a command, and capital letters are placeholders.
     let is_command = |text: &&str| {
         let is_name = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/');
-        is_name && text.contains(' ') && !text.contains("...")
+        let program = text.split(' ').next().unwrap_or_default();
+        // `set: NAME` is a line of a file.
+        is_name && text.contains(' ') && !text.contains("...") && !program.ends_with(':')
     };
     quoted.filter(is_command).map(str::to_owned).collect()
 }
@@ -170,4 +172,15 @@ fn commands_in(hint: &str) -> Vec<String> {
 /// Whether a command line that cannot be parsed has `--json`.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_file_is_no_command() {
+        let hint = "add `set: NAME` to the file, or run `gpuvm get a`";
+        assert_eq!(commands_in(hint), ["gpuvm get a"]);
+    }
 }

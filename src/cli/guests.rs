@@ -4,7 +4,7 @@
 pub mod tree;
 
 use super::args::CreateArgs;
-use super::error::{Coded, classed};
+use super::error::{Coded, classed, whole};
 use crate::input;
 use crate::request::DomainName;
 #[cfg(feature = "schema")]
@@ -54,6 +54,8 @@ const OWN_FIELDS: [(&str, &str); 3] = [
     ("restart", "allowed: apply restarts the guest for a change that needs it"),
     ("start", "Start the guest once it is made; default: true"),
 ];
+/// The field that is not shown in messages.
+const SECRET: &str = "password-hash";
 /// Fields of the file.
 const HEAD: [&str; 4] = ["format", "version", "set", "guests"];
 
@@ -89,8 +91,8 @@ fn fields(command: &Command) -> impl Iterator<Item = (&str, &Arg)> {
 pub fn read(path: &Path, restart: bool) -> anyhow::Result<GuestsFile> {
     let text = input::text_or_stdin(path, MOST)?;
     let reader = Reader { path, command: options() };
-    let by_name = path.extension().is_some_and(|extension| extension == "toml");
-    let is_toml = by_name || text.lines().any(|line| line.trim() == "[[guests]]");
+    let by_name = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
+    let is_toml = by_name || begins_as_toml(&text);
     let tree = if is_toml { tree::toml(&text) } else { tree::yaml(&text) };
     let tree = tree.map_err(|Fault { at, why }| {
         let at = reader.place(at);
@@ -98,6 +100,21 @@ pub fn read(path: &Path, restart: bool) -> anyhow::Result<GuestsFile> {
     })?;
     reader.file(tree, restart)
 }
+
+/// Whether the first line of a text with anything in it is a table or `key = value`.
+fn begins_as_toml(text: &str) -> bool {
+    let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
+    let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
+    first.is_some_and(|line| {
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        let is_key =
+            |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_\"'.".contains(c));
+        line.starts_with("[[") || key.is_some_and(is_key)
+    })
+}
+
+/// A file's field and the words that it is on a command line.
+type Words<'n> = Vec<(&'n (String, Spot, Node), Vec<String>)>;
 
 impl Reader<'_> {
     /// A place in the file, as compilers print it.
@@ -119,7 +136,8 @@ impl Reader<'_> {
             Some(near) => format!("`{near}`"),
             None => "`gpuvm schema gpuvm-guests` lists the fields".to_owned(),
         };
-        Err(GuestsError::Field { at: self.place(at), field: field.to_owned() }.hint(hint))
+        Err(GuestsError::Field { at: self.place(at), field: field.escape_debug().to_string() }
+            .hint(hint))
     }
 
     /// The whole file.
@@ -172,9 +190,11 @@ impl Reader<'_> {
         let Value::Map(fields) = &node.value else {
             return self.bad(node.at, "a guest is to have fields, such as `name`");
         };
-        let (mut words, mut given) = (Vec::new(), BTreeMap::new());
+        let (mut all, mut given): (Words<'_>, _) = (Vec::new(), BTreeMap::new());
         let (mut autostart, mut may_restart) = (None, restart);
-        for (key, at, value) in fields {
+        for field in fields {
+            let (key, at, value) = field;
+            let mut words = Vec::new();
             match key.as_str() {
                 "autostart" => autostart = Some(self.switch(value)?),
                 "start" => {
@@ -192,18 +212,62 @@ impl Reader<'_> {
                     given.insert(key.clone(), values);
                 }
             }
+            all.push((field, words));
         }
         if !given.contains_key("name") {
             return self.bad(node.at, "the guest has no `name`");
         }
+        let words: Vec<String> = all.iter().flat_map(|(_, words)| words.clone()).collect();
         let args = self.parsed(node, fields, &words)?;
-        let mut create = args.request()?;
+        let mut create = match args.request() {
+            Ok(create) => create,
+            Err(error) => return self.refused(node, &all, &error),
+        };
         let NameRequest::Exact(name) = create.guest.name.clone() else {
             return self.bad(node.at, "the guest has no `name`");
         };
         create.applied =
             Some(AppliedFile { name: Some(name.to_string()), set: set.clone(), options: given });
         Ok(DescribedGuest { name, create, autostart, may_restart })
+    }
+
+    /// The error that the words of fields cannot be meant, with the place of the field without which they can.
+    fn refused<T>(
+        &mut self,
+        node: &Node,
+        all: &Words<'_>,
+        error: &anyhow::Error,
+    ) -> anyhow::Result<T> {
+        let mut is_good_without = |left_out: usize| {
+            let kept = all.iter().enumerate().filter(|(number, _)| *number != left_out);
+            let words: Vec<&String> = kept.flat_map(|(_, (_, words))| words).collect();
+            let matches = self.command.try_get_matches_from_mut(words);
+            let args = matches.and_then(|matches| CreateArgs::from_arg_matches(&matches));
+            args.is_ok_and(|args| args.request().is_ok())
+        };
+        let about = (0..all.len()).find(|number| is_good_without(*number));
+        let told = |(field, words): &&(&(String, Spot, Node), Vec<String>)| {
+            let shows = |word: &String| {
+                let value = word.split_once('=').map(|(_, value)| value);
+                value.is_some_and(|value| whole(error).contains(value))
+            };
+            field.0 == SECRET && words.iter().any(shows)
+        };
+        let about = about.map(|number| &all[number]).or_else(|| all.iter().find(told));
+        let Some(((key, _, value), _)) = about else {
+            return self.bad(node.at, whole(error));
+        };
+        if key != SECRET {
+            return self.bad(value.at, whole(error));
+        }
+        // Who writes the hash itself in place of its file's name does not want to see it in a log.
+        let reason = error.chain().last().map(ToString::to_string);
+        let reason = reason.filter(|reason| match &value.value {
+            Value::Text(text) => !reason.contains(text.as_str()),
+            _ => true,
+        });
+        let why = reason.unwrap_or_else(|| "it is to be a file with the hash".to_owned());
+        self.bad(value.at, format!("cannot take the file that {key} names: {why}"))
     }
 
     /// Adds the words of an option to a command line; returns its values.
@@ -232,6 +296,10 @@ impl Reader<'_> {
         let mut values = Vec::new();
         for node in nodes {
             match &node.value {
+                Value::Text(text) if text.chars().any(char::is_control) => {
+                    return self
+                        .bad(node.at, format!("`{key}` has a line break or a control character"));
+                }
                 Value::Text(text) => {
                     words.push(format!("--{key}={text}"));
                     values.push(text.clone());
@@ -279,8 +347,10 @@ impl Reader<'_> {
         };
         let at = fields.iter().find(|(key, ..)| is_about(key)).map_or(node.at, |(_, _, n)| n.at);
         let text = error.render().to_string();
-        let first = text.lines().next().unwrap_or_default();
-        self.bad(at, first.strip_prefix("error: ").unwrap_or(first))
+        // What follows are ways to call the program.
+        let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+        let said = lines.collect::<Vec<_>>().join(" ");
+        self.bad(at, said.strip_prefix("error: ").unwrap_or(&said))
     }
 }
 
@@ -434,4 +504,31 @@ pub fn no_guest() -> anyhow::Error {
 /// The path that `-f` names in messages.
 pub fn named(path: &Path) -> PathBuf {
     if path.as_os_str() == "-" { PathBuf::from("standard input") } else { path.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_is_known_by_its_first_line() {
+        for toml in [
+            "format = \"gpuvm-guests\"\nversion = 1\nguests = []\n",
+            "# a = b\n\n[[guests]] # the first\nname = \"a\"\n",
+            "\"format\"=\"gpuvm-guests\"",
+            &to_toml(&[]),
+        ] {
+            assert!(begins_as_toml(toml), "{toml}");
+        }
+        for other in [
+            "format: gpuvm-guests\nx: a=b\n",
+            "guests: [[a=b]]",
+            "{\"format\": \"a=b\"}",
+            "# a = b\n---\nset: a = b\n",
+            "",
+            &to_yaml(&[]),
+        ] {
+            assert!(!begins_as_toml(other), "{other}");
+        }
+    }
 }

@@ -105,6 +105,11 @@ impl Call {
         words.join(" ")
     }
 
+    /// Whether its verb has an option.
+    fn takes(&self, flag: &str) -> bool {
+        self.command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
+    }
+
     /// Returns a hint with whole commands where it only names an option of this call that is to be added, as in `--yes does
     /// it without asking`, or left out, as in `leave --live out: ..`.
     fn spelled(&self, hint: &str) -> String {
@@ -415,9 +420,10 @@ fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
     edits
 }
 
-/// The call with other options; none outside a run.
+/// The call with other options; none outside a run, and where they are not options of its verb but fields of its file.
 pub fn instead(edits: &[Edit]) -> Option<String> {
-    call().map(|call| call.with(edits))
+    let call = call().filter(|call| edits.iter().all(|edit| call.takes(edit.flag)))?;
+    Some(call.with(edits))
 }
 
 /// Whether a text has commands that a call may adapt.

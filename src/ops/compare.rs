@@ -3,19 +3,23 @@
 
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest};
-use crate::domain::DomainXml;
+use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::domain::view::View;
+use crate::domain::{DomainXml, Element};
 use crate::error::Coded as _;
 use crate::error::{Class, Result, classed};
-use crate::guest::NameRequest;
+use crate::guest::{NameRequest, template_of};
 use crate::history::guest::{AppliedFile, applied};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::images;
 use crate::memsize::MemSize;
 use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
 use crate::shell::word;
+use crate::storage;
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// The network of the option `privateIP`.
 const PRIVATE_NET: &str = "private-net";
@@ -70,11 +74,17 @@ pub fn compare(
     let mut found = Vec::new();
     sizes(request, &record, &view, &mut found);
     devices(request, &record, (&view, topology), &mut found);
+    if summary.state.is_active() {
+        // It may run with another size than its next start takes, as after `set`.
+        let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+        running(request, &record, (&View::of(&live, Some(topology))?, topology), &mut found);
+    }
     shape(request, &record, &mut found);
     let is = xml.root().attr("type").unwrap_or_default().into_owned();
     differ(&mut found, "virt-type", is, wanted.guest.virt.as_str().to_owned());
-    networks(wanted, &view, &mut found);
+    networks(wanted, (&xml, &view, topology), &mut found);
     disks(wanted, &view, &mut found);
+    made_disks(&xml, &mut found);
     if let (Some(was), Some(now)) = (applied(world.state(), &summary.uuid), &wanted.applied) {
         told_at_first(&was, now, &mut found);
     }
@@ -134,10 +144,15 @@ fn sizes(request: &Request, record: &Request, view: &View, found: &mut Vec<Guest
     if let Some(vcpus) = request.vcpus.filter(|vcpus| *vcpus != view.vcpus) {
         change("vcpus", view.vcpus.to_string(), vcpus.to_string());
     }
-    // What was requested may have been rounded to whole pages.
+    // What was requested may have been rounded to whole pages, but not further.
+    let unit = view.huge_page_kib.unwrap_or_default().max(PageSize::TwoMib.size());
+    let is_rounded = |memory: MemSize| {
+        record.memory_kib == Some(memory)
+            && view.memory_kib.kib().abs_diff(memory.kib()) < unit.kib()
+    };
     if let Some(memory) = request.memory_kib
         && memory != view.memory_kib
-        && record.memory_kib != Some(memory)
+        && !is_rounded(memory)
     {
         change("memory", size_word(view.memory_kib), size_word(memory));
     }
@@ -149,6 +164,23 @@ fn sizes(request: &Request, record: &Request, view: &View, found: &mut Vec<Guest
     if wanted != view.huge_page_kib {
         change("huge-pages", pages_word(view.huge_page_kib).into(), pages_word(wanted).into());
     }
+}
+
+/// Compares the size with which it runs. What differs at its next start, too, is said once.
+fn running(
+    request: &Request,
+    record: &Request,
+    (live, topology): (&View, &Topology),
+    found: &mut Vec<GuestDifference>,
+) {
+    let mut now = Vec::new();
+    sizes(request, record, live, &mut now);
+    if let GpuWish::Count(_) = request.gpus {
+        devices(request, record, (live, topology), &mut now);
+        now.retain(|one| one.changeable);
+    }
+    now.retain(|one| found.iter().all(|known| known.option != one.option));
+    found.extend(now);
 }
 
 /// Compares passed-through functions.
@@ -239,25 +271,45 @@ fn shape(request: &Request, record: &Request, found: &mut Vec<GuestDifference>) 
     differ(found, "p2p-clique", word(record.p2p_clique), word(request.p2p_clique));
 }
 
-/// Compares its NICs with those that were named.
-fn networks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) {
+/// Compares its NICs with those that were named, or else with those of its template.
+fn networks(
+    wanted: &CreateRequest,
+    (xml, view, topology): (&DomainXml, &View, &Topology),
+    found: &mut Vec<GuestDifference>,
+) {
     let nics = &wanted.guest.networks;
-    if nics.is_empty() {
-        return;
-    }
+    let named: Vec<String> = match nics.is_empty() {
+        false => nics.iter().map(|nic| nic.network.clone()).collect(),
+        true => match template_of(&wanted.guest, topology) {
+            Ok(template) => sources(&template),
+            // It was needed only while the guest was made.
+            Err(_) => return,
+        },
+    };
     let names = |mut names: Vec<String>| {
         names.sort();
-        names.join(",")
+        if names.is_empty() { "none".to_owned() } else { names.join(",") }
     };
     let private = wanted.private_net.then(|| PRIVATE_NET.to_owned());
-    let named = nics.iter().map(|nic| nic.network.clone()).chain(private);
-    let is = names(view.nics.iter().map(|nic| nic.source.clone()).collect());
-    differ(found, "network", is, names(named.collect()));
+    let named = named.into_iter().chain(private).collect();
+    differ(found, "network", names(sources(xml)), names(named));
     for mac in nics.iter().filter_map(|nic| nic.settings.mac.as_ref()) {
         if view.nics.iter().all(|nic| nic.mac != *mac) {
             differ(found, "network", "no such NIC".into(), format!("mac={mac}"));
         }
     }
+}
+
+/// What the NICs of a definition are connected to, but for passed-through functions.
+fn sources(xml: &DomainXml) -> Vec<String> {
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let source = |nic: Element<'_>| {
+        let source = nic.child("source")?;
+        let name = ["network", "bridge", "dev"].into_iter().find_map(|name| source.attr(name))?;
+        Some(name.into_owned())
+    };
+    nics.filter_map(source).collect()
 }
 
 /// Compares the disks that were named; those that it has besides are left alone.
@@ -279,6 +331,34 @@ fn disks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) 
             differ(found, option, "no such disk".into(), id.clone());
         }
     }
+}
+
+/// Looks whether the disks that were made for it are still its own; its seed may be gone.
+fn made_disks(xml: &DomainXml, found: &mut Vec<GuestDifference>) {
+    let devices = xml.root().children("devices");
+    let disks: Vec<Element<'_>> = devices.flat_map(|devices| devices.children("disk")).collect();
+    for made in xml.made() {
+        let option = match made.role {
+            Role::Os => "os-disk",
+            Role::Data => "data-size",
+            Role::Seed => continue,
+        };
+        if !disks.iter().any(|disk| is_on(*disk, &made)) {
+            differ(found, option, "no such disk".into(), made.path);
+        }
+    }
+}
+
+/// Whether a disk is on a file or volume, or on one that is above it, such as a snapshot's.
+fn is_on(disk: Element<'_>, made: &Made) -> bool {
+    let is_it = |source: Element<'_>| {
+        let is = |name: &str, value: &str| source.attr(name).is_some_and(|is| is == value);
+        let of = |volume: &VolumeRef| is("pool", &volume.pool) && is("volume", &volume.name);
+        ["file", "dev"].into_iter().any(|name| is(name, &made.path))
+            || made.volume.as_ref().is_some_and(of)
+    };
+    disk.child("source").is_some_and(is_it)
+        || disk.child("backingStore").is_some_and(|below| is_on(below, made))
 }
 
 /// Options that count only while a guest is made, as they were and as they are.
@@ -306,10 +386,112 @@ pub const AT_FIRST: [&str; 19] = [
 
 /// Compares what the guest was told when it was made.
 fn told_at_first(was: &AppliedFile, now: &AppliedFile, found: &mut Vec<GuestDifference>) {
-    let text = |file: &AppliedFile, option: &str| {
-        file.options.get(option).map_or("default".to_owned(), |values| values.join(","))
+    let text = |values: &[String]| match values {
+        [] => "default".to_owned(),
+        values => values.join(","),
     };
     for option in AT_FIRST {
-        differ(found, option, text(was, option), text(now, option));
+        let values = |file: &AppliedFile| file.options.get(option).cloned().unwrap_or_default();
+        let (was, now) = (values(was), values(now));
+        if meant(option, &was) != meant(option, &now) {
+            differ(found, option, text(&was), text(&now));
+        }
+    }
+}
+
+/// What the values of an option mean: the same for the same size or path, empty for its default.
+fn meant(option: &str, values: &[String]) -> Vec<String> {
+    let default = match option {
+        "image-pool" => images::POOL,
+        "os-disk" => "clone",
+        "os-size" => "50G",
+        "pool" => storage::POOL,
+        "preallocate" => "reserve",
+        "nccl" => "link",
+        "no-agent" | "no-nccl" | "no-seed" => "false",
+        _ => "",
+    };
+    let paths = [
+        "disk-dir",
+        "data-dir",
+        "ssh-key",
+        "password-hash",
+        "user-data",
+        "meta-data",
+        "network-config",
+    ];
+    let one = |value: &String| match option {
+        "os-size" | "data-size" => value.parse().map_or_else(|_| value.clone(), MemSize::typed),
+        option if paths.contains(&option) => {
+            let parts: PathBuf = Path::new(value).components().collect();
+            parts.to_string_lossy().into_owned()
+        }
+        _ => value.clone(),
+    };
+    let values: Vec<String> = values.iter().map(one).collect();
+    if values == [default] { Vec::new() } else { values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_means_the_same_is_no_difference() {
+        let file = |fields: &[(&str, &[&str])]| {
+            let field = |(option, values): &(&str, &[&str])| {
+                ((*option).to_owned(), values.iter().map(ToString::to_string).collect())
+            };
+            AppliedFile { set: None, options: fields.iter().map(field).collect() }
+        };
+        let differs = |was: &[(&str, &[&str])], now: &[(&str, &[&str])]| {
+            let mut found = Vec::new();
+            told_at_first(&file(was), &file(now), &mut found);
+            found.len()
+        };
+        for (option, was, now) in [
+            ("os-size", &["16M"][..], &["16384K"][..]),
+            ("os-size", &[], &["51200M"]),
+            ("data-size", &["1G"], &["1024M"]),
+            ("no-seed", &[], &["false"]),
+            ("ssh-key", &[], &[]),
+            ("ssh-key", &["/k//a.pub"], &["/k/./a.pub"]),
+            ("disk-dir", &["/d"], &["/d/"]),
+            ("image", &[], &[]),
+            ("os-disk", &[], &["clone"]),
+            ("preallocate", &["reserve"], &[]),
+            ("pool", &[], &[storage::POOL]),
+        ] {
+            assert_eq!(differs(&[(option, was)], &[(option, now)]), 0, "{option} {was:?} {now:?}");
+        }
+        for (option, was, now) in [
+            ("os-size", &["16M"][..], &["16G"][..]),
+            ("os-size", &[], &["16M"]),
+            ("data-size", &["none"], &[]),
+            ("no-seed", &["true"], &["false"]),
+            ("disk-dir", &["/d"], &["/e"]),
+            ("user", &["a"], &[]),
+        ] {
+            assert_eq!(differs(&[(option, was)], &[(option, now)]), 1, "{option} {was:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn disks_that_were_made_are_looked_for() {
+        let of = |source: &str| {
+            let xml = format!(
+                "<domain type='kvm'><name>a</name><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:made>\
+                 <g:disk role='os' path='/d/a.raw'/><g:disk role='seed' path='/d/a.seed'/></g:made></g:guest>\
+                 </metadata><devices><disk type='file'>{source}</disk></devices></domain>"
+            );
+            let mut found = Vec::new();
+            made_disks(&DomainXml::parse(&xml).unwrap(), &mut found);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of("<source file='/d/a.raw'/>"), [""; 0]);
+        let above =
+            "<source file='/d/a.snap'/><backingStore><source file='/d/a.raw'/></backingStore>";
+        assert_eq!(of(above), [""; 0]);
+        assert_eq!(of("<source file='/d/b.raw'/>"), ["os-disk no such disk -> /d/a.raw"]);
     }
 }

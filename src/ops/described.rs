@@ -480,7 +480,7 @@ fn refuse_conflicts(drift: &Drift) -> Result<()> {
     let error = DescribedError::Conflict { name: name.clone(), what: what.join("; ") };
     let name = word(name);
     Err(error.hint(format!(
-        "`gpuvm get {name}` prints what it is; after `gpuvm delete {name}` it is made anew as described"
+        "`gpuvm get {name}` prints what it is; once it is deleted, it is made anew as described"
     )))
 }
 

@@ -232,6 +232,52 @@ fn what_get_prints_is_what_is_there() {
 }
 
 #[test]
+fn what_others_have_edited_is_shown() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    files.write(&[("ed-a", "  memory: 256M\n")]);
+    files.ends(0, &[]);
+    let made = place.virsh(&["dumpxml", "--inactive", "--security-info", "ed-a"]);
+    let define = |xml: &str| {
+        let file = files.file.with_extension("xml");
+        std::fs::write(&file, xml).unwrap();
+        place.virsh(&["define", file.to_str().unwrap()]);
+    };
+    // Memory that `create` was asked for is not what it has by now.
+    place.virsh(&["setmaxmem", "ed-a", "384M", "--config"]);
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("ed-a: would be changed: memory 384M -> 256M"), "{said}");
+    files.ends(0, &[]);
+    files.ends(0, &["--dry-run"]);
+    // A network in place of the template's.
+    assert!(made.contains("network='default'"), "{made}");
+    define(&made.replace("network='default'", "network='other'"));
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("network other -> default"), "{said}");
+    // A guest without its boot disk.
+    let (start, end) = (made.find("<disk ").unwrap(), made.find("</disk>").unwrap());
+    define(&[&made[..start], &made[end + "</disk>".len()..]].concat());
+    let said = files.ends(3, &["--dry-run"]);
+    assert!(said.contains("os-disk no such disk -> "), "{said}");
+    let (_, out, _) = place.gpuvm(&["apply", "-f", files.file.to_str().unwrap(), "--json"]);
+    let failure: Value = serde_json::from_str(&out).unwrap();
+    let hinted = failure["commands"].to_string();
+    assert!(hinted.contains("gpuvm get ed-a") && !hinted.contains("delete"), "{failure}");
+    define(&made);
+    // What is written in another way is the same.
+    let text = std::fs::read_to_string(&files.file).unwrap();
+    let other = text
+        .replace("os-size: 16M", "os-size: 16384K\n  no-seed: false\n  ssh-key: []\n  image: ~");
+    std::fs::write(&files.file, other).unwrap();
+    files.ends(0, &["--dry-run"]);
+    // No hint has an option that `apply` does not take.
+    files.write(&[("ed-a", "  memory: 900T\n")]);
+    let said = files.ends(1, &[]);
+    assert!(said.contains("cannot be changed") && !said.contains("`gpuvm apply"), "{said}");
+    place.done(&["delete", "ed-a", "--yes"]);
+}
+
+#[test]
 fn a_running_guest_is_changed_only_where_said() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
@@ -245,6 +291,12 @@ fn a_running_guest_is_changed_only_where_said() {
         assert!(said.contains("`gpuvm apply --restart -f"), "{said}");
     }
     assert_eq!(place.virsh(&["dumpxml", "--inactive", "rn-a"]), before);
+    // The next start has that size, the guest that runs has not.
+    place.done(&["set", "rn-a", "--memory", "320M", "--yes"]);
+    for more in [&["--dry-run"][..], &[]] {
+        let said = files.ends(3, more);
+        assert!(said.contains("rn-a: pending: memory 256M -> 320M"), "{said}");
+    }
     files.write(&[("rn-a", "  memory: 320M\n  restart: allowed\n")]);
     assert!(files.ends(3, &["--dry-run"]).contains("rn-a: would be changed"));
     place.done(&["stop", "rn-a", "--force"]);
@@ -351,6 +403,8 @@ fn bad_files_are_refused_with_line_and_column() {
         ("HEAD- name: a\n  no-seed: maybe\n", "5:12", "true or false", "guests-value"),
         ("HEAD- vcpus: 1\n", "4:3", "no `name`", "guests-value"),
         ("HEAD- name: a\n- name: a\n", "5:3", "appears twice", "guests-value"),
+        ("HEAD- name: \"a\\nb\"\n", "4:9", "line break", "guests-value"),
+        ("HEAD- name: a\n  password-hash: $6$SECRET\n", "5:18", "No such file", "guests-value"),
         ("HEAD- name: a\n  disk: /x\n  image: y\n", "", "cannot be used with", "guests-value"),
     ] {
         let file = dir.path().join("g.yaml");
@@ -364,6 +418,7 @@ fn bad_files_are_refused_with_line_and_column() {
         assert_eq!((ended, failure["code"].as_str()), (1, Some(code)), "{text}: {message}");
         assert!(message.contains(&format!("g.yaml:{place}")), "{text}: {message}");
         assert!(message.contains(said), "{text}: {message}");
+        assert!(!out.contains("SECRET"), "{text}: {out}");
     }
 }
 
