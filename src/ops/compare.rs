@@ -442,7 +442,7 @@ mod tests {
             let field = |(option, values): &(&str, &[&str])| {
                 ((*option).to_owned(), values.iter().map(ToString::to_string).collect())
             };
-            AppliedFile { set: None, options: fields.iter().map(field).collect() }
+            AppliedFile { set: None, name: None, options: fields.iter().map(field).collect() }
         };
         let differs = |was: &[(&str, &[&str])], now: &[(&str, &[&str])]| {
             let mut found = Vec::new();
