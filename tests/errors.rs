@@ -170,6 +170,8 @@ const PROVOKED: &[&str] = &[
     "cp README.md CHANGELOG.md --connect test:///default",
     "create --name x --gpus 99 --host topologies/dgx-2.json --dry-run",
     "rename nosuch other --connect test:///default",
+    "clone nosuch other --connect test:///default",
+    "clone test other --connect test:///default",
     "delete nosuch --yes --connect test:///default",
     "disk list nosuch --connect test:///default",
     "disk add nosuch size=1G --connect test:///default",

@@ -37,6 +37,7 @@ use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::claim::ClaimError;
+use gpuvm_ops::clone::CloneError;
 use gpuvm_ops::console::ConsoleError;
 use gpuvm_ops::create::CreateError;
 use gpuvm_ops::described::{DescribedError, GuestsError};
@@ -96,7 +97,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 83] = [
+static KNOWN: [Known; 84] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -152,6 +153,7 @@ static KNOWN: [Known; 83] = [
     known::<GuestPagesError>(),
     known::<RemoteError>(),
     known::<RenameError>(),
+    known::<CloneError>(),
     known::<RestartError>(),
     known::<SnapshotError>(),
     known::<VfsError>(),

@@ -13,6 +13,7 @@ pub mod bar;
 pub mod capacity;
 pub mod change;
 pub mod check;
+mod clone;
 mod colour;
 pub mod console;
 pub mod context;
@@ -181,6 +182,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Ssh(args) => login::ssh(args, &cx),
         Verb::Cp(args) => login::cp(args, &cx),
         Verb::Rename(args) => rename::run(args, &cx),
+        Verb::Clone(args) => clone::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
         Verb::Set(args) => set::run(args, &cx),
         Verb::Tune(args) => tune::run(args, &cx),

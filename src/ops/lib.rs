@@ -122,6 +122,7 @@ pub mod cards;
 pub mod change;
 pub mod check;
 pub mod claim;
+pub mod clone;
 pub mod compare;
 pub mod console;
 pub mod create;

@@ -2,6 +2,7 @@
 
 use crate::apply::{ApplyError, Step, StepError};
 use crate::change::Change;
+use crate::delete::{Delete, delete};
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, tell_saved, when};
@@ -173,6 +174,9 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         )));
     }
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
+    if entry.makes() {
+        return unmake(world, name, entry, (now, summary.state.is_active()));
+    }
     if !edited && entry.after.as_ref() != Some(&now) {
         return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }.hint(format!(
                 "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
@@ -196,12 +200,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
     }
     let runs = summary.state.is_active();
-    let binds = |step: &Step| matches!(step, Step::BindDevice { .. });
-    if runs && entry.steps.iter().any(binds) {
-        let message = format!("domain `{name}` runs, and devices come and go only while it is off");
-        let hint = format!("`gpuvm stop {}` first", word(name));
-        return Err(classed(Class::WrongState, message, hint));
-    }
+    refuse_devices(entry, name, runs)?;
     let mut steps = entry.undo(&now, runs, &boot()?, !force);
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
@@ -215,6 +214,39 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let about = Undoing { entry: entry.clone(), now, runs };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// Refuses to take devices from a running guest.
+fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
+    let binds = |step: &Step| matches!(step, Step::BindDevice { .. });
+    if !runs || !entry.steps.iter().any(binds) {
+        return Ok(());
+    }
+    let message = format!("domain `{name}` runs, and devices come and go only while it is off");
+    let hint = format!("`gpuvm stop {}` first", word(name));
+    Err(classed(Class::WrongState, message, hint))
+}
+
+/// Plans to delete a domain that a change has made, as `delete` does: with its disks, as far as they are proven its own.
+fn unmake(
+    world: &World,
+    name: &str,
+    entry: &Entry,
+    (now, runs): (String, bool),
+) -> Result<Change<Undoing>> {
+    if runs {
+        let message = format!("domain `{name}` runs, and undoing {} deletes it", named(entry));
+        let hint = format!("`gpuvm stop {}` first", word(name));
+        return Err(classed(Class::WrongState, message, hint));
+    }
+    let wanted = Delete { name: name.to_owned(), keep_data: false };
+    let Change { parts, warnings, .. } = delete(world, &wanted)?;
+    let what = format!("undoing {}: it deletes domain `{name}` with its disks", named(entry));
+    let question = Some(Question::Agree { lines: None, question: "undo it?", what });
+    let again = format!("gpuvm undo {}", word(name));
+    let about = Undoing { entry: entry.clone(), now, runs };
+    let change = Change::new("undo", name, Vec::new(), about);
+    Ok(Change { parts, warnings, question, again, ..change })
 }
 
 /// Refuses to go back to a disk that another domain uses since.
@@ -284,6 +316,9 @@ fn written_since(error: Error, name: &str) -> Error {
 
 /// Warns if the definition is not the previous one.
 fn read_back(world: &World, undone: &Undoing) -> Result<()> {
+    if undone.entry.makes() {
+        return Ok(());
+    }
     let hypervisor = &*world.hypervisor()?;
     tell_saved(hypervisor, &undone.entry.domain, world);
     let was = &undone.entry.before;

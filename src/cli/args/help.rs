@@ -26,6 +26,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
             "cp",
             "set",
             "rename",
+            "clone",
             "delete",
             "disk",
             "snapshot",

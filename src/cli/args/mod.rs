@@ -5,6 +5,7 @@
 mod apply;
 mod bridge;
 mod capacity;
+mod clone;
 mod device;
 mod disk;
 mod drive;
@@ -41,6 +42,7 @@ pub use bridge::{
     HostBridgeShowArgs, HostBridgeVerb, ManagerArg,
 };
 pub use capacity::CapacityArgs;
+pub use clone::CloneArgs;
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use disk::{DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
@@ -358,6 +360,16 @@ pub enum Verb {
     /// Refused while it runs, and with a saved state or snapshots. `gpuvm rename NEW NAME` takes it back.
     #[command(after_long_help = life::RENAME)]
     Rename(RenameArgs),
+    /// Make another guest as one that is off
+    ///
+    /// The clone has a name, a UUID, MAC addresses, settings of firmware and whole copies of the disks of its own; its cores, memory
+    /// and GPUs are planned anew. A new cloud-init seed gives it its host name and SSH host keys. It is not started; deleting either
+    /// leaves the other whole, and `gpuvm undo NEW` deletes the clone.
+    ///
+    /// Only guests that gpuvm created. Refused while NAME runs, with a saved state or snapshots, and with drives, partitions or
+    /// devices that are no GPUs; with too few free GPUs the number that fits is named.
+    #[command(after_long_help = clone::EXAMPLES)]
+    Clone(CloneArgs),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if

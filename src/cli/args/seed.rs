@@ -110,7 +110,7 @@ impl SeedArgs {
 }
 
 /// The home directory of the person who calls, who may have become root by sudo.
-fn home() -> Option<PathBuf> {
+pub(super) fn home() -> Option<PathBuf> {
     let caller = std::env::var("SUDO_USER").ok().filter(|_| nix::unistd::geteuid().is_root());
     let own = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     home_of(caller.as_deref(), own)

@@ -147,7 +147,7 @@ impl DomainXml {
     }
 
     /// Returns it with a fragment applied.
-    fn spliced(&self, wanted: &Fragment) -> Result<DomainXml, DomainXmlError> {
+    pub(super) fn spliced(&self, wanted: &Fragment) -> Result<DomainXml, DomainXmlError> {
         let splicer = Splicer::new(&self.tree, wanted);
         match splicer.is_empty() {
             true => Ok(self.clone()),

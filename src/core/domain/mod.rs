@@ -2,6 +2,7 @@
 //! byte-identical. No I/O.
 
 pub mod claims;
+pub mod cloned;
 mod device;
 mod difference;
 pub mod disk_change;

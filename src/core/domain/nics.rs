@@ -144,9 +144,14 @@ pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
 /// The MAC address of a guest's NIC number `nic`: that of its name, unless another domain has it, such as one that had this
 /// name before.
 fn own_mac(guest: &Guest, nic: u32) -> String {
+    free_mac(guest.name.as_str(), nic, &guest.taken_macs)
+}
+
+/// The same for a guest of this name beside others that have these addresses.
+pub(super) fn free_mac(name: &str, nic: u32, taken: &[String]) -> String {
     let numbers = (0..=u32::MAX / ROUND).map(|round| nic.saturating_add(round * ROUND));
-    let mut macs = numbers.map(|number| mac(guest.name.as_str(), number));
-    macs.find(|mac| !guest.taken_macs.contains(mac)).unwrap_or_default()
+    let mut macs = numbers.map(|number| mac(name, number));
+    macs.find(|mac| !taken.contains(mac)).unwrap_or_default()
 }
 
 /// Converts a count to a NIC number.

@@ -1,6 +1,7 @@
 //! Disk images as files. Knows neither domains nor storage pools.
 
 use super::journal::JournalError;
+use crate::discover::openers::in_use;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt as _, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The error of an operation on an image.
@@ -128,16 +129,26 @@ pub fn unfinished(path: &Path, token: &str) -> PathBuf {
     path.with_file_name(format!(".{token}.gpuvm"))
 }
 
-/// Makes an image of zeros readable only by its owner; libvirt hands it to QEMU's user when the
-/// domain starts. `progress` gets the number of bytes so far and may cancel; then, as after any
-/// error, nothing is left.
+/// What a new image holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Content<'a> {
+    /// The file whose bytes it gets; none: zeros.
+    pub from: Option<&'a Path>,
+    /// Its preallocation.
+    pub preallocate: Preallocate,
+}
+
+/// Makes an image of zeros, or the copy of a file that nobody has open, readable only by its owner;
+/// libvirt hands it to QEMU's user when the domain starts. `progress` gets the number of bytes so
+/// far and may cancel; then, as after any error, nothing is left.
 pub fn create(
     path: &Path,
     bytes: u64,
-    preallocate: Preallocate,
+    Content { from, preallocate }: Content<'_>,
     making: &mut Making<'_>,
     progress: Progress<'_>,
 ) -> Result<(), DiskError> {
+    let source = from.map(|from| Source::open(from, bytes)).transpose()?;
     let unfinished = unfinished(path, making.token);
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
     let file: File = new.map_err(|e| error(path, e))?;
@@ -154,13 +165,18 @@ pub fn create(
                 zero(&file, bytes, progress)?;
             }
         }
+        if let Some(source) = &source {
+            source.copy(&file, bytes, progress)?;
+        }
         file.sync_all()
     });
     let made = made.and_then(|()| file.metadata()).map_err(|e| match e.kind() {
         ErrorKind::Unsupported => DiskError::NoReserve { path: path.to_owned(), source: e },
         _ => error(path, e),
     });
-    let named = made.and_then(|meta| {
+    let still =
+        made.and_then(|meta| source.map_or(Ok(()), |source| source.expect()).map(|()| meta));
+    let named = still.and_then(|meta| {
         (making.made)(FileId::of(&meta))?;
         name(&unfinished, path)
     });
@@ -171,6 +187,61 @@ pub fn create(
         trace::wrote(path);
     }
     named
+}
+
+/// A file that is copied.
+struct Source<'a> {
+    /// Its path.
+    path: &'a Path,
+    /// The open file.
+    file: File,
+    /// Its state when it was opened.
+    was: std::fs::Metadata,
+}
+
+impl Source<'_> {
+    /// Opens a file of this size that nobody has open.
+    fn open(path: &Path, bytes: u64) -> Result<Source<'_>, DiskError> {
+        let file = open(path)?;
+        let failed = |e| error(path, e);
+        let was = file.metadata().map_err(failed)?;
+        let source = Source { path, file, was };
+        if source.was.len() != bytes {
+            return Err(failed(io::Error::other("it has another size by now")));
+        }
+        source.expect().map(|()| source)
+    }
+
+    /// Refuses a file that somebody has open, or that was written since it was opened.
+    fn expect(&self) -> Result<(), DiskError> {
+        let failed = |e| error(self.path, e);
+        if let Some(by) = in_use(self.path, false) {
+            return Err(failed(io::Error::other(format!("it is in use by {by}"))));
+        }
+        let now = self.file.metadata().map_err(failed)?;
+        let seen = |meta: &std::fs::Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
+        match seen(&now) == seen(&self.was) {
+            true => Ok(()),
+            false => Err(failed(io::Error::other("it was written while it was copied"))),
+        }
+    }
+
+    /// Writes its bytes into a new file of zeros, but for zeros.
+    fn copy(&self, to: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+        let mut buffer = vec![0; WRITTEN_AT_ONCE];
+        let mut from = 0;
+        while from < bytes {
+            let rest = usize::try_from(bytes - from).unwrap_or(usize::MAX);
+            let part = &mut buffer[..rest.min(WRITTEN_AT_ONCE)];
+            self.file.read_exact_at(part, from)?;
+            if part.iter().any(|byte| *byte != 0) {
+                to.write_all_at(part, from)?;
+            }
+            from += part.len() as u64;
+            go_on(progress(from))?;
+        }
+        Ok(())
+    }
 }
 
 /// Makes a raw image larger, unless it is as large already; `reserve`: its new blocks are taken from the file system at
@@ -403,7 +474,9 @@ mod tests {
             told = Some(id);
             Ok(())
         };
-        let made = create(path, bytes, how, &mut Making { token: "t", made: &mut tell }, progress);
+        let content = Content { from: None, preallocate: how };
+        let mut making = Making { token: "t", made: &mut tell };
+        let made = create(path, bytes, content, &mut making, progress);
         assert!(!unfinished(path, "t").exists(), "an unfinished file is left");
         if made.is_ok() {
             assert_eq!(FileId::at(path).unwrap(), told);
@@ -416,6 +489,40 @@ mod tests {
         create_directory(path, &mut Making { token: "t", made: &mut |_| Ok(()) })
     }
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_copy_has_every_byte_and_is_refused_of_a_file_that_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["a.img", "b.img"].map(|name| dir.path().join(name));
+        let bytes = 3 * WRITTEN_AT_ONCE as u64 + 512;
+        let file = File::create(&from).unwrap();
+        file.set_len(bytes).unwrap();
+        file.write_all_at(b"first", WRITTEN_AT_ONCE as u64 + 7).unwrap();
+        file.write_all_at(b"last", bytes - 4).unwrap();
+        let copy = |bytes: u64, progress: Progress<'_>| {
+            let content = Content { from: Some(&from), preallocate: Preallocate::None };
+            let mut making = Making { token: "t", made: &mut |_| Ok(()) };
+            create(&to, bytes, content, &mut making, progress)
+        };
+        drop(file);
+        assert!(copy(bytes + 512, &mut |_| true).unwrap_err().to_string().contains("another size"));
+        let error = copy(bytes, &mut |_| {
+            std::fs::write(&from, b"other").unwrap();
+            true
+        });
+        assert!(error.is_err() && !to.exists(), "{error:?}");
+        std::fs::remove_file(&from).unwrap();
+        let file = File::create(&from).unwrap();
+        file.set_len(bytes).unwrap();
+        file.write_all_at(b"first", WRITTEN_AT_ONCE as u64 + 7).unwrap();
+        file.write_all_at(b"last", bytes - 4).unwrap();
+        drop(file);
+        copy(bytes, &mut |_| true).unwrap();
+        assert_eq!(std::fs::read(&from).unwrap(), std::fs::read(&to).unwrap());
+        let meta = to.metadata().unwrap();
+        assert!(meta.blocks() * 512 < bytes, "{} blocks", meta.blocks());
+        assert_eq!(meta.mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn an_image_is_sparse_and_never_replaces_a_file() {

@@ -166,10 +166,10 @@ pub(super) fn perform(
         Step::CreateDirectory { path } => {
             ours.making(|making| disk::create_directory(path, making))?
         }
-        Step::CreateDisk { path, bytes, preallocate } => {
+        Step::CreateDisk { path, bytes, preallocate, from } => {
+            let content = disk::Content { from: from.as_deref(), preallocate: *preallocate };
             interruptible(observer, *bytes, |progress| {
-                Ok(ours
-                    .making(|making| disk::create(path, *bytes, *preallocate, making, progress))?)
+                Ok(ours.making(|making| disk::create(path, *bytes, content, making, progress))?)
             })?;
         }
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,

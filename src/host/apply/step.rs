@@ -91,7 +91,7 @@ pub enum Step {
         /// The directory.
         path: PathBuf,
     },
-    /// Creates a raw image of zeros; never replaces a file.
+    /// Creates a raw image of zeros, or the copy of another file; never replaces a file.
     CreateDisk {
         /// The file.
         path: PathBuf,
@@ -100,6 +100,9 @@ pub enum Step {
         /// Its preallocation.
         #[serde(default)]
         preallocate: Preallocate,
+        /// The file whose bytes it gets; none: zeros.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<PathBuf>,
     },
     /// Defines a domain with an unused name.
     DefineDomain {

@@ -72,6 +72,11 @@ impl Entry {
         steps
     }
 
+    /// Whether it made the domain, so that undoing it deletes that.
+    pub fn makes(&self) -> bool {
+        self.before.is_empty() && !self.domain.is_empty()
+    }
+
     /// A disk whose data it deleted, in words; none: it deleted none.
     pub fn deleted(&self) -> Option<String> {
         self.steps.iter().find_map(|step| match step {

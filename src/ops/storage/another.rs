@@ -151,7 +151,7 @@ fn file(
     let text = path_text(&path)?;
     let disk = new_disk(&text, preallocate);
     let made = Made { role: Role::Data, path: text, volume: None };
-    disks.make([Step::CreateDisk { path, bytes, preallocate }], disk, made);
+    disks.make([Step::CreateDisk { path, bytes, preallocate, from: None }], disk, made);
     Ok(())
 }
 

@@ -109,7 +109,8 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     };
     let path = directory.join(format!("vol-{}", place.planned.name));
     let text = path_text(&path)?;
-    let steps = steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate }]);
+    let steps =
+        steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate, from: None }]);
     let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     disk.serial = Some(DATA_DISK_SERIAL.to_owned());
     // mkfs first discards all blocks of a disk, which would free the preallocated space.
@@ -279,8 +280,12 @@ mod tests {
         let path = "/dev/shm/dgx-kvm/vol-a-1g0";
         assert_eq!(disks.made[0].path, path);
         assert_eq!(disks.disks[0].serial.as_deref(), Some("gpuvm-data"));
-        let create =
-            |bytes, preallocate| Step::CreateDisk { path: path.into(), bytes, preallocate };
+        let create = |bytes, preallocate| Step::CreateDisk {
+            path: path.into(),
+            bytes,
+            preallocate,
+            from: None,
+        };
         let directory = Step::CreateDirectory { path: "/dev/shm/dgx-kvm".into() };
         assert_eq!(disks.steps, [directory, create(1_000_000_000, Preallocate::Reserve)]);
         // The default is the share.

@@ -142,6 +142,29 @@ pub fn plan(
     Ok(disks)
 }
 
+/// Plans the seed of a guest whose disks are planned: `made` are those, and `pool` is where it goes.
+pub fn seed_alone(
+    wanted: &SeedRequest,
+    pool: &str,
+    (planned, made): (&Planned, &[Made]),
+    world: &World,
+) -> Result<Disks> {
+    let storage = StorageRequest { pool: pool.to_owned(), ..StorageRequest::default() };
+    let hypervisor = world.hypervisor()?;
+    let place = Place {
+        wanted: &storage,
+        seed: Some(wanted),
+        planned,
+        hypervisor: Some(&*hypervisor),
+        recorded: false,
+        elsewhere: None,
+    };
+    let mut disks = Disks { made: made.to_vec(), ..Disks::default() };
+    seed::add(&place, true, &mut disks)?;
+    disks.made.drain(..made.len());
+    Ok(disks)
+}
+
 /// The number of writable disks of a guest for which none is named: the boot disk, and the data
 /// disk if the host has a data array.
 pub fn usual_disks(planned: &Planned, world: &World) -> Result<usize> {

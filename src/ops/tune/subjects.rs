@@ -254,6 +254,12 @@ fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
 }
 
 impl Subjects {
+    /// Has another domain planned in place of those that were read: one that is not there yet.
+    pub fn replace(&mut self, xml: DomainXml) {
+        let (name, called) = (xml.name(), xml.name());
+        self.all = vec![Subject { name, called, xml, running: false, is_file: false, live: None }];
+    }
+
     /// The host of the domains.
     pub fn topology(&self) -> &Topology {
         &self.topology

@@ -11,7 +11,11 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
-            Step::CreateDisk { path, bytes, preallocate } => {
+            Step::CreateDisk { path, bytes, from: Some(from), .. } => {
+                let size = MemSize::from_kib(bytes.div_ceil(1024));
+                write!(f, "copy {} of {size} to {}", from.display(), path.display())
+            }
+            Step::CreateDisk { path, bytes, preallocate, from: None } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
                 let how = match preallocate {
                     Preallocate::None => "sparse",

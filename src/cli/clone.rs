@@ -1,0 +1,41 @@
+//! `clone`.
+
+use super::args::{ChangeArgs, CloneArgs};
+use super::change::manner;
+use super::context::Context;
+use super::diff::Diff;
+use super::error::EXIT_DONE;
+use crate::identity::random_uuid;
+use crate::shell::word;
+use anyhow::Context as _;
+use gpuvm_ops::clone::clone;
+use gpuvm_ops::session::{Manner, Session};
+
+/// Runs the verb.
+pub fn run(args: &CloneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("clone")?;
+    let mut wanted = args.wanted();
+    let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let mut session = Session::begin(cx, Manner { dry_run, ..manner(lock) })?;
+    if diff {
+        let change = session.look(|world| clone(world, &wanted))?;
+        Diff::of(&change.subject, None, Some(&change.about.definition)).print(cx.output)?;
+        return Ok(EXIT_DONE);
+    }
+    if dry_run {
+        // It prints the same each time, so no UUID is chosen.
+        session.run(|world| clone(world, &wanted))?;
+        return Ok(EXIT_DONE);
+    }
+    wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
+    let cloned = session.run(|world| clone(world, &wanted))?.change.about;
+    let name = word(&cloned.name);
+    cx.output.progress(&format!(
+        "domain `{}` is a clone of `{}`; `gpuvm start {name}` starts it",
+        cloned.name, cloned.of
+    ));
+    if cx.output.json {
+        cx.output.json("gpuvm-cloned", &cloned)?;
+    }
+    Ok(EXIT_DONE)
+}

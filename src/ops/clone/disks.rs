@@ -1,0 +1,272 @@
+//! Which disks of a guest a clone gets copies of: every one that the guest writes. libvirt copies volumes of pools of
+//! directories, gpuvm other files; both are whole, whatever the old image lies over. What is only read stays shared.
+
+use super::{CloneError, CloneRequest};
+use crate::apply::{Preallocate, Step, space};
+use crate::domain::disk_change::target_of;
+use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::{DomainXml, Element};
+use crate::error::{Coded as _, Result};
+use crate::guest::path_text;
+use crate::hypervisor::storage::{NewVolume, Volume};
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{DomainSummary, Hypervisor};
+use crate::image::{self, Format, HEAD, kept};
+use crate::input::open_regular;
+use crate::memsize::MemSize;
+use crate::pools::is_file_pool;
+use crate::shell::word;
+use crate::storage::StorageError;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// A copy of a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Copied {
+    /// Its name in the guest.
+    pub target: String,
+    /// The disk that it is a copy of.
+    pub from: String,
+    /// Where it is.
+    pub path: String,
+}
+
+/// All copies, and the steps that make them.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// New paths by old ones.
+    pub paths: BTreeMap<String, String>,
+    /// What is made.
+    pub made: Vec<Made>,
+    /// The copies.
+    pub disks: Vec<Copied>,
+}
+
+/// A disk that is copied.
+struct Old<'a> {
+    /// Its name in the guest.
+    target: &'a str,
+    /// Its file.
+    path: &'a Path,
+    /// Its format, by the definition.
+    format: &'a str,
+    /// What it is for.
+    role: Role,
+}
+
+/// Plans the copies.
+pub(super) fn copies(
+    xml: &DomainXml,
+    wanted: &CloneRequest,
+    row: &DomainSummary,
+    (uses, hypervisor): (&Uses, &dyn Hypervisor),
+) -> Result<Copies> {
+    let mut copies = Copies::default();
+    let recorded = xml.made();
+    for disk in xml.disks() {
+        let target = target_of(disk).unwrap_or_default();
+        let Some(path) = file(disk, &target, wanted)? else { continue };
+        let found = recorded.iter().find(|made| made.path == path);
+        let role = found.map_or(Role::Data, |made| made.role);
+        if role == Role::Seed {
+            continue;
+        }
+        let driver = disk.child("driver").and_then(|driver| driver.attr("type"));
+        let format = driver.unwrap_or_else(|| "raw".into());
+        let old = Old { target: &target, path: Path::new(&path), format: &format, role };
+        let others = uses.others(old.path, &row.uuid);
+        if let Some(other) = others.first() {
+            return refused(&old, wanted, format!("{path} is in use: {other}"));
+        }
+        let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));
+        let (new, made) = match volume {
+            Some(volume) => copies.volume(&old, volume, wanted, hypervisor)?,
+            None => copies.file(&old, wanted)?,
+        };
+        copies.made.push(Made { role, path: new.clone(), volume: made });
+        copies.disks.push(Copied { target: target.clone(), from: path.clone(), path: new.clone() });
+        copies.paths.insert(path, new);
+    }
+    Ok(copies)
+}
+
+/// The error that a disk is not copied.
+fn refused<T>(old: &Old<'_>, wanted: &CloneRequest, why: String) -> Result<T> {
+    let (name, target) = (wanted.name.clone(), old.target.to_owned());
+    let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
+    Err(CloneError::Disk { name, target, why }.hint(hint))
+}
+
+/// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused if it is no file, or
+/// is not this guest's alone.
+fn file(disk: Element<'_>, target: &str, wanted: &CloneRequest) -> Result<Option<String>> {
+    let device = disk.attr("device").unwrap_or_else(|| "disk".into());
+    let Some(source) = disk.child("source") else { return Ok(None) };
+    let old = Old { target, path: Path::new(""), format: "", role: Role::Data };
+    let file = source.attr("file").map(|file| file.into_owned());
+    let is_medium = matches!(&*device, "cdrom" | "floppy");
+    if is_medium || (disk.child("readonly").is_some() && file.is_some()) {
+        return Ok(None);
+    }
+    let encrypted = |element: Element<'_>| element.child("encryption").is_some();
+    if encrypted(disk) || encrypted(source) {
+        return refused(&old, wanted, "it is encrypted".to_owned());
+    }
+    if disk.child("shareable").is_some() {
+        return refused(&old, wanted, "other guests share it".to_owned());
+    }
+    if file.is_none() {
+        let kind = disk.attr("type").unwrap_or_default();
+        let what = match source.attr("dev") {
+            Some(dev) => format!("{dev} is a drive or a partition, which one guest alone can have"),
+            None => format!("it is of type `{kind}`, and files are copied"),
+        };
+        return refused(&old, wanted, what);
+    }
+    Ok(file)
+}
+
+/// Whether libvirt can copy a volume as a file.
+fn is_of_directory(volume: &Volume, hypervisor: &dyn Hypervisor) -> bool {
+    let pools = hypervisor.storage().pools().unwrap_or_default();
+    pools.iter().any(|pool| pool.name == volume.pool && is_file_pool(&pool.kind))
+}
+
+/// The file name of a copy: with the new name in place of the old one, where that is in it.
+fn own_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
+    let (name, to) = (&*wanted.name, wanted.to.as_str());
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if let Some(rest) = file.strip_prefix(name).filter(|rest| ends(rest)) {
+        return format!("{to}{rest}");
+    }
+    if let Some(before) = file.strip_suffix(name).filter(|before| before.ends_with('-')) {
+        return format!("{before}{to}");
+    }
+    match file.rsplit_once('.') {
+        Some((stem, end)) if !stem.is_empty() => format!("{to}-{target}.{end}"),
+        _ => format!("{to}-{target}"),
+    }
+}
+
+/// Refuses an image of another format than its guest is told, or with snapshots, which no copy has.
+fn refuse_image(old: &Old<'_>, wanted: &CloneRequest) -> Result<Option<String>> {
+    let mut file = open_regular(old.path)?;
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD).read_to_end(&mut head)?;
+    let found = match image::disk(&mut file) {
+        Ok(found) => found,
+        Err(error) => return refused(old, wanted, error.to_string()),
+    };
+    let format = match found.format {
+        Format::Raw => "raw",
+        Format::Qcow2 => "qcow2",
+    };
+    if format != old.format {
+        let why = format!("it is {} by its definition, and {format} by its content", old.format);
+        return refused(old, wanted, why);
+    }
+    match kept(&head).filter(|_| format == "qcow2") {
+        Some(kept) => refused(old, wanted, format!("it holds {kept}, which a copy would not have")),
+        None => Ok(found.backing),
+    }
+}
+
+/// Refuses a copy that does not fit.
+fn refuse_too_large(what: &str, needed: u64, (free, all): (u64, u64)) -> Result<()> {
+    if needed <= free {
+        return Ok(());
+    }
+    let size = |bytes: u64| MemSize::from_kib(bytes / 1024).to_string();
+    let what = format!("{what}, which takes {}, does not fit", size(needed));
+    Err(StorageError::NoRoom { what, free: size(free), size: size(all) }.bare())
+}
+
+impl Copies {
+    /// Has libvirt copy a volume within its pool. Returns the path and the volume of the copy.
+    fn volume(
+        &mut self,
+        old: &Old<'_>,
+        volume: &Volume,
+        wanted: &CloneRequest,
+        hypervisor: &dyn Hypervisor,
+    ) -> Result<(String, Option<VolumeRef>)> {
+        if volume.format != old.format {
+            let why = format!(
+                "it is {} by its definition, and {} by its pool",
+                old.format, volume.format
+            );
+            return refused(old, wanted, why);
+        }
+        refuse_image(old, wanted)?;
+        let pools = hypervisor.storage().pools()?;
+        let pool = volume.pool.clone();
+        let preallocated = old.format == "raw" && volume.allocation_bytes >= volume.capacity_bytes;
+        if let Some(known) = pools.iter().find(|known| known.name == pool) {
+            let what = format!("a copy of {}", old.path.display());
+            let has = (known.available_bytes, known.capacity_bytes);
+            refuse_too_large(&what, volume.allocation_bytes, has)?;
+        }
+        let name = own_name(&volume.name, old.target, wanted);
+        let path = path_text(&old.path.with_file_name(&name))?;
+        let new = NewVolume {
+            name: name.clone(),
+            format: volume.format.clone(),
+            capacity_bytes: volume.capacity_bytes,
+            preallocated,
+            backing: None,
+            mode: 0o600,
+        };
+        let from = Some(VolumeRef { pool: pool.clone(), name: volume.name.clone() });
+        self.steps.push(Step::MakeVolume { pool: pool.clone(), volume: new, from });
+        self.steps.push(Step::CompareDisk {
+            domain: wanted.name.clone(),
+            pool: pool.clone(),
+            volume: name.clone(),
+            format: volume.format.clone(),
+            capacity_bytes: volume.capacity_bytes,
+            disk: volume.path.clone(),
+            disk_format: volume.format.clone(),
+            content: hypervisor.has_guests_here(),
+        });
+        Ok((path, Some(VolumeRef { pool, name })))
+    }
+
+    /// Copies a file of this machine.
+    fn file(
+        &mut self,
+        old: &Old<'_>,
+        wanted: &CloneRequest,
+    ) -> Result<(String, Option<VolumeRef>)> {
+        if let Some(backing) = refuse_image(old, wanted)? {
+            let dir = old.path.parent().unwrap_or(Path::new("/")).display().to_string();
+            let hint = format!(
+                "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory, in which libvirt copies it whole",
+                word(&dir)
+            );
+            let why = format!("it lies over {backing}, and is in no pool");
+            let (name, target) = (wanted.name.clone(), old.target.to_owned());
+            return Err(CloneError::Disk { name, target, why }.hint(hint));
+        }
+        let meta: Metadata = old.path.metadata()?;
+        let (bytes, allocated) = (meta.len(), meta.blocks() * 512);
+        let file = old.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path: PathBuf = old.path.with_file_name(own_name(&file, old.target, wanted));
+        if let Some(space) = old.path.parent().and_then(space) {
+            let what = format!("a copy of {}", old.path.display());
+            refuse_too_large(&what, allocated, (space.free, space.total))?;
+        }
+        let is_whole = old.role == Role::Data && old.format == "raw" && allocated >= bytes;
+        let preallocate = if is_whole { Preallocate::Reserve } else { Preallocate::None };
+        let text = path_text(&path)?;
+        let from = Some(old.path.to_owned());
+        self.steps.push(Step::CreateDisk { path, bytes, preallocate, from });
+        Ok((text, None))
+    }
+}

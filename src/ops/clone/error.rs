@@ -1,0 +1,71 @@
+//! The errors of clones.
+
+use crate::error::Coded;
+
+/// The reason a guest is not cloned.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "clone-")]
+pub enum CloneError {
+    /// The guest runs.
+    #[error("domain `{name}` is not off, and its disks are copied only while nobody writes them")]
+    Active {
+        /// Its name.
+        name: String,
+    },
+    /// The domain has no definition.
+    #[error("domain `{name}` has no definition that could be copied")]
+    NoDefinition {
+        /// Its name.
+        name: String,
+    },
+    /// libvirt keeps a saved state or snapshots, which the copy would not have.
+    #[error("domain `{name}` has {what}, which a clone would not have")]
+    Kept {
+        /// Its name.
+        name: String,
+        /// What there is.
+        what: String,
+    },
+    /// gpuvm did not create it.
+    #[error("gpuvm did not create domain `{name}`, so what a clone needs is not recorded")]
+    NotOurs {
+        /// Its name.
+        name: String,
+    },
+    /// It has a device that only one guest can have.
+    #[error("domain `{name}` has {device} of the host, which no second guest can have")]
+    Device {
+        /// Its name.
+        name: String,
+        /// The device.
+        device: String,
+    },
+    /// A disk is not copied.
+    #[error("disk `{target}` of domain `{name}` is not copied: {why}")]
+    Disk {
+        /// The domain.
+        name: String,
+        /// The disk, by its name in the guest.
+        target: String,
+        /// Why not.
+        why: String,
+    },
+    /// There is no place for it.
+    #[error("no place for a clone of domain `{name}` with {}: {why}", crate::words::count(*gpus as usize, "GPU"))]
+    NoPlace {
+        /// The guest.
+        name: String,
+        /// How many GPUs it would have.
+        gpus: u32,
+        /// Why not.
+        why: String,
+    },
+    /// The clone would share an NVLink fabric with other guests.
+    #[error("{why}")]
+    SharedFabric {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Coded for CloneError {}
