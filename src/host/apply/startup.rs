@@ -70,7 +70,7 @@ mod tests {
     fn a_program_with_a_space_in_its_path_is_one_word() {
         let [(_, recover), ..] = files(Some("/opt/a b/gpuvm"));
         let text = recover.unwrap();
-        assert!(text.ends_with("\nExecStart=\"/opt/a b/gpuvm\" --quiet recover"), "{text}");
+        assert!(text.contains("\nExecStart=\"/opt/a b/gpuvm\" --quiet recover\n"), "{text}");
     }
 
     #[test]
