@@ -1,6 +1,7 @@
 //! gpuvm: plan, create, tune, verify and undo GPU virtual machines on libvirt.
 //!
-//! One direction; each arrow is one function, every value on it prints as JSON, only the ends touch the machine:
+//! One direction; each arrow is one function, every value on it prints as JSON, only the ends touch
+//! the machine:
 //!
 //! ```text
 //! host ───discover──▶ Topology ──┐
@@ -8,8 +9,8 @@
 //! args ───resolve───▶ Request ───┘  pure               pure                 pure       └ --dry-run prints here
 //! ```
 //!
-//! The rooms: [`gpuvm_core`] decides and touches nothing, [`gpuvm_host`] reads and changes the machine, `cli` takes arguments
-//! and prints. Imports point down only.
+//! The rooms: [`gpuvm_core`] decides and touches nothing, [`gpuvm_host`] reads and changes the
+//! machine, `cli` takes arguments and prints. Imports point down only.
 //!
 //! A program that has a command line of its own may run one of gpuvm's:
 //!
@@ -19,8 +20,8 @@
 //! assert_eq!(code, 0);
 //! ```
 //!
-//! One that has none asks the rooms themselves: [`gpuvm_core`] plans, [`gpuvm_host`] discovers, and `gpuvm_ops` creates,
-//! starts and stops; each begins with an example.
+//! One that has none asks the rooms themselves: [`gpuvm_core`] plans, [`gpuvm_host`] discovers, and
+//! `gpuvm_ops` creates, starts and stops; each begins with an example.
 
 pub use gpuvm_core::{
     bdf, check, cpuset, domain, finding, hostnet, image, memsize, nccl, network, placement,

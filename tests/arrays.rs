@@ -1,5 +1,6 @@
-//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`): one level; with
-//! `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor, every level, and kills at every command.
+//! md arrays of drives, on user-mode Linux with drives of its own (`tests/uml/arrays.sh`): one
+//! level; with `GPUVM_ARRAYS=all`, which takes some ten minutes of a processor, every level, and
+//! kills at every command.
 
 use crate::support::uml;
 

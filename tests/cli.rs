@@ -1,4 +1,5 @@
-//! The command line from outside: help, man pages, completions, the README's examples, bad host files.
+//! The command line from outside: help, man pages, completions, the README's examples, bad host
+//! files.
 
 use crate::support::{gpuvm, project, run, skip};
 use clap::CommandFactory as _;
@@ -136,7 +137,8 @@ fn host_files_that_are_none_are_refused_with_the_reason() {
     };
     let deep =
         format!("{{\"format\":\"gpuvm-host\",\"version\":1,\"host\":{}", "[".repeat(100_000));
-    let bomb = "<!DOCTYPE a [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><topology version=\"2.0\">&b;</topology>";
+    let bomb = "<!DOCTYPE a [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><topology \
+                version=\"2.0\">&b;</topology>";
     let cases = [
         (write("empty", b""), "empty"),
         (write("new.json", br#"{"format":"gpuvm-host","version":99,"host":{}}"#), "version 99"),

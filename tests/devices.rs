@@ -246,7 +246,8 @@ fn coherent_gpus_are_refused_by_every_verb_with_what_is_missing() {
     assert_eq!(grace.json(&["gpu", "list"])[0]["state"], "unsupported");
     assert_eq!(devices(&grace.json(&["plan", "--vcpus", "4", "--memory", "1G"])).len(), 0);
     let text = "<domain type='kvm'><name>a</name><memory>1</memory><vcpu>1</vcpu><devices><hostdev \
-        mode='subsystem' type='pci'><source><address domain='0' bus='1' slot='0' function='0'/></source>\
+        mode='subsystem' type='pci'><source><address domain='0' bus='1' slot='0' \
+        function='0'/></source>\
         </hostdev></devices></domain>";
     let file = grace.path().join("a.xml");
     fs::write(&file, text).unwrap();
@@ -306,8 +307,9 @@ fn what_is_behind_vmd_is_listed_and_refused_by_name() {
     holds(host.run(&["plan", "--gpus", "1", "--nvme", "10000:e1:00.0"]), 1, &[why]);
 }
 
-/// An lstopo record of one package: two nodes with memory around cores 0 and 1, cores 2 and 3 on none, as hwloc shows a
-/// Threadripper's dies without memory; `sets` are the Machine's cpuset, and `busid` a drive's address.
+/// An lstopo record of one package: two nodes with memory around cores 0 and 1, cores 2 and 3 on
+/// none, as hwloc shows a Threadripper's dies without memory; `sets` are the Machine's cpuset, and
+/// `busid` a drive's address.
 fn lstopo(nodes: &str, cores: std::ops::Range<u32>, busid: &str) -> String {
     let set = |bits: u32, name: &str, nodes: u32| {
         format!(
@@ -342,12 +344,15 @@ fn lstopo(nodes: &str, cores: std::ops::Range<u32>, busid: &str) -> String {
     let own = set(all, "cpuset", mask);
     let cores: String = cores.map(core).collect();
     format!(
-        "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n\
+        "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology \
+         version=\"2.0\">\n\
          <object type=\"Machine\" os_index=\"0\" {own} allowed_cpuset=\"0x{all:08x}\" \
          allowed_nodeset=\"0x{mask:08x}\" gp_index=\"1\">\n\
          <object type=\"Package\" os_index=\"0\" {own} gp_index=\"2\">{cores}</object>\n\
-         <object type=\"Bridge\" gp_index=\"3\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"{domain}:[00-01]\">\n\
-         <object type=\"PCIDev\" gp_index=\"4\" pci_busid=\"{busid}\" pci_type=\"0108 [144d:a80a] [0:0] 00\" \
+         <object type=\"Bridge\" gp_index=\"3\" bridge_type=\"0-1\" depth=\"0\" \
+         bridge_pci=\"{domain}:[00-01]\">\n\
+         <object type=\"PCIDev\" gp_index=\"4\" pci_busid=\"{busid}\" pci_type=\"0108 [144d:a80a] \
+         [0:0] 00\" \
          pci_link_speed=\"0.000000\"/></object></object></topology>",
         domain = busid.split(':').next().unwrap()
     )

@@ -10,7 +10,8 @@ use std::path::Path;
 /// A partition's UUID.
 const PARTUUID: &str = "6b1f0a52-3c1e-4d57-9a8c-0d5e2f7a1b01";
 
-/// A DGX-2 with its drives in use: the root on an array of two, LVM, swap, a process, a partition that is free.
+/// A DGX-2 with its drives in use: the root on an array of two, LVM, swap, a process, a partition
+/// that is free.
 fn tree() -> tempfile::TempDir {
     let dir = scratch();
     unpack(&host_text("dgx-2"), dir.path()).unwrap();

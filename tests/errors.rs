@@ -1,4 +1,5 @@
-//! Errors and answers as JSON: one document on standard output with its name and version, whatever fails.
+//! Errors and answers as JSON: one document on standard output with its name and version, whatever
+//! fails.
 
 use crate::support::{gpuvm, project, run};
 use serde_json::Value;
@@ -273,7 +274,8 @@ fn no_error_that_can_be_provoked_has_a_code_of_last_resort() {
     assert_eq!(missing, BTreeSet::new(), "verbs of which no error is provoked");
 }
 
-/// Errors of free text have no code of their own: each belongs to an enum with codes, or to a class that says what to do.
+/// Errors of free text have no code of their own: each belongs to an enum with codes, or to a class
+/// that says what to do.
 #[test]
 fn no_verb_makes_an_error_of_text_alone() {
     // They contain the remaining constructors: of classes, and around causes.

@@ -1,5 +1,5 @@
-//! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the dynamic loader finds
-//! fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
+//! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the
+//! dynamic loader finds fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
 
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};
@@ -44,7 +44,8 @@ pub fn fakes() -> &'static Path {
 
 /// A machine that the program runs on.
 struct Machine {
-    /// Its files: the recorded host, the settings of the fakes, Fabric Manager's configuration, the admin's file.
+    /// Its files: the recorded host, the settings of the fakes, Fabric Manager's configuration, the
+    /// admin's file.
     dir: tempfile::TempDir,
 }
 
@@ -112,11 +113,14 @@ impl Machine {
         std::fs::write(self.path("stdin"), text).unwrap();
         let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
                       cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
-                      cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
+                      cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc \
+                      /etc; \
                       mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
                       [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
-                      [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \"$DIR\"/own; \
-                      cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ 2>/dev/null || true; mount --bind \"$DIR\"/sbin /usr/sbin; }; \
+                      [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \
+                      \"$DIR\"/own; \
+                      cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ 2>/dev/null || true; mount --bind \
+                      \"$DIR\"/sbin /usr/sbin; }; \
                       echo $$ >\"$DIR\"/pid; exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
@@ -130,8 +134,8 @@ impl Machine {
         command
     }
 
-    /// Has Fabric Manager of this version run there, and the driver of that one: a process of root's in the place of another
-    /// one's, and the system's program that it runs.
+    /// Has Fabric Manager of this version run there, and the driver of that one: a process of
+    /// root's in the place of another one's, and the system's program that it runs.
     fn with_versions(&self, manager: &str, driver: &str) {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let module = self.dir.path().join("host/sys/module/nvidia");
@@ -424,11 +428,13 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     std::fs::write(&file, "{\n  \"0000:1b:00.0\": 1,\n  \"0000:43:00.0\": 1\n}\n").unwrap();
     let (code, _, err) = later.gpuvm(&["host", "show"], true);
     assert_eq!(code, 1);
-    let said = "/etc/gpuvm/module-ids.json line 3: module id 1 appears twice: 0000:1b:00.0 and 0000:43:00.0";
+    let said = "/etc/gpuvm/module-ids.json line 3: module id 1 appears twice: 0000:1b:00.0 and \
+                0000:43:00.0";
     assert!(err.contains(said), "{err}");
 }
 
-/// A DGX-1 without its name, so that no table knows its links: eight GPUs on the driver `nvidia`, in two packages.
+/// A DGX-1 without its name, so that no table knows its links: eight GPUs on the driver `nvidia`,
+/// in two packages.
 fn bridged() -> String {
     host_text("dgx-1").replace("product_name = NVIDIA DGX-1", "product_name = SYS-4029")
 }
@@ -870,11 +876,13 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     for (fake, wanted) in [
         (
             "",
-            "train-a partition-missing NVLink partition 6 (modules 6, 8): expected active, found inactive",
+            "train-a partition-missing NVLink partition 6 (modules 6, 8): expected active, found \
+             inactive",
         ),
         (
             "active 6\nlinks 8 16",
-            "train-a partition-degraded NVLinks of each GPU of NVLink partition 6 (modules 6, 8): expected 18, found 16",
+            "train-a partition-degraded NVLinks of each GPU of NVLink partition 6 (modules 6, 8): \
+             expected 18, found 16",
         ),
         (
             "active 6\nactive 12",
@@ -883,7 +891,8 @@ fn verify_finds_what_fabric_show_calls_wrong() {
         ),
         (
             "active 6\nactive 3",
-            " partition-stale NVLink partition 3 (modules 1, 3): expected inactive, since no running \
+            " partition-stale NVLink partition 3 (modules 1, 3): expected inactive, since no \
+             running \
              domain uses it, found active",
         ),
     ] {
@@ -912,7 +921,8 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     let uri = off(&machine, &uri);
     remember(6, "6,8");
     machine.fake("h100", &H100, "active 6");
-    let stale = "train-a partition-stale NVLink partition 6 (modules 6, 8): expected inactive, since \
+    let stale = "train-a partition-stale NVLink partition 6 (modules 6, 8): expected inactive, \
+                 since \
                  domain `train-a` is off, found active";
     assert_eq!(found(&uri), (3, vec![stale.to_owned()]));
     machine.fake("h100", &H100, "address elsewhere");
@@ -943,7 +953,8 @@ fn off(machine: &Machine, uri: &str) -> String {
     format!("test://{}", machine.path("off.xml"))
 }
 
-/// A driver of libvirt in the program's own process, with its files in the machine's directory; none without QEMU.
+/// A driver of libvirt in the program's own process, with its files in the machine's directory;
+/// none without QEMU.
 fn embedded(machine: &Machine) -> Option<String> {
     if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
         return skip("qemu-system-x86_64 is not installed");
@@ -1089,7 +1100,8 @@ fn a_plan_avoids_unused_active_partitions_and_says_what_create_would_refuse() {
     }
 }
 
-/// Has the arguments of a run of the program in a process of this binary that waits for no change longer than 0.3 s.
+/// Has the arguments of a run of the program in a process of this binary that waits for no change
+/// longer than 0.3 s.
 const HURRIED: &str = "GPUVM_TEST_FABRIC_HURRIED";
 
 /// What another test runs in a process of its own; by itself it does nothing.
@@ -1104,7 +1116,8 @@ fn runs_the_program_hurriedly() {
     );
 }
 
-/// A machine on which a guest of one GPU can be made up to its start: its GPUs are bound for guests, as an admin had them.
+/// A machine on which a guest of one GPU can be made up to its start: its GPUs are bound for
+/// guests, as an admin had them.
 fn unbound() -> Option<(Machine, String)> {
     let record =
         host_text("dgx-h100").replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
@@ -1127,7 +1140,8 @@ fn makes(machine: &Machine, uri: &str) -> String {
     let template = machine.path("template.xml");
     std::fs::write(&template, [before, after].concat()).unwrap();
     format!(
-        "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M --data-size none \
+        "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M \
+         --data-size none \
          --template {template}"
     )
 }
@@ -1162,7 +1176,8 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
         let (code, _, err) = machine.gpuvm_on(&words, true, "");
         (code, operations(&machine), err)
     };
-    // All is well up to the start, which this machine's QEMU cannot do: the partition is given back.
+    // All is well up to the start, which this machine's QEMU cannot do: the partition is given
+    // back.
     afresh(&machine, "");
     let (code, calls, err) = create();
     let [activated, deactivated] = &calls[..] else { panic!("{calls:?}: {err}") };
@@ -1313,7 +1328,8 @@ fn some_gpus_of_an_h100_keep_their_nvlinks_on_unless_they_are_shared() {
     let Some(machine) = Machine::h100() else { return };
     let machine = machine.mode(0);
     machine.fake("h100", &H100, "");
-    let said = "not isolated on NVLink: on H100 and later the NVLinks of a guest with some of the board's GPUs stay on";
+    let said = "not isolated on NVLink: on H100 and later the NVLinks of a guest with some of the \
+                board's GPUs stay on";
     let plan = |gpus: &str| {
         let (code, out, err) = machine.gpuvm(&["plan", "--gpus", gpus, "--assume-empty"], true);
         assert_eq!(code, 0, "{err}");
@@ -1565,7 +1581,8 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
         let words = [&["fabric", "restore", "-c", &uri][..], &[more]].concat();
         machine.gpuvm(&words[..words.len() - usize::from(more.is_empty())], true)
     };
-    let apart = "Fabric Manager has version 570.1, and the driver of this host has 570.2: guests get NVLink only if they \
+    let apart = "Fabric Manager has version 570.1, and the driver of this host has 570.2: guests \
+                 get NVLink only if they \
                  match";
     let hint = "hint: install Fabric Manager 570.2";
     machine.with_versions("570.1", "570.2");

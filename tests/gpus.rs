@@ -1,5 +1,6 @@
-//! Degraded hardware: GPUs and NVSwitches that are dead, missing or excluded are never placed, and the rest keeps
-//! working; the list of excluded ones through the program, on recorded trees and as if this machine were one.
+//! Degraded hardware: GPUs and NVSwitches that are dead, missing or excluded are never placed, and
+//! the rest keeps working; the list of excluded ones through the program, on recorded trees and as
+//! if this machine were one.
 
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, host_tree, scratch, unpack};

@@ -224,7 +224,8 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
     for (verb, line) in all {
         let path: Vec<&str> = verb.iter().map(String::as_str).collect();
         let mut args: Vec<&str> = line.iter().map(String::as_str).collect();
-        // `tune` changes domains of libvirt, and prints files; a pool of pages is shown, and set where it is told how.
+        // `tune` changes domains of libvirt, and prints files; a pool of pages is shown, and set
+        // where it is told how.
         if path == ["tune"] {
             args.push("--check");
         }

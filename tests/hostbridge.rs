@@ -215,7 +215,8 @@ END
     says(
         &said,
         &[
-            "the DHCP server sees the MAC address of nic0 as before, and may give br0 another address than 10.77.0.2",
+            "the DHCP server sees the MAC address of nic0 as before, and may give br0 another \
+             address than 10.77.0.2",
             "10.77.0.7/24, default route",
             "\n1400\n",
             "whole",
@@ -315,7 +316,8 @@ fn what_cannot_be_and_other_managers_change_nothing() {
             "it answers for guests with the MAC address of a NIC",
             "a bond needs two NICs, and 1 is named",
             "it has 16 characters, and 15 are the most",
-            "nic0 would be configured by 00-all.network, which comes before 10-netplan-00-gpuvm-nic0.network",
+            "nic0 would be configured by 00-all.network, which comes before \
+             10-netplan-00-gpuvm-nic0.network",
             "cat >/etc/netplan/90-gpuvm-br0.yaml",
             "\"do\": \"try\"",
             "is configured by NetworkManager, by netplan, which gpuvm does not change",

@@ -1,5 +1,5 @@
-//! Recorded hosts: ours equal their file in `topologies`; those of others load as hwloc sees them, or are refused by
-//! name.
+//! Recorded hosts: ours equal their file in `topologies`; those of others load as hwloc sees them,
+//! or are refused by name.
 
 use crate::support::tree::{host_text, scratch};
 use crate::support::{gpuvm, host_tree, project, run, shared_hosts};

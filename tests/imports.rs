@@ -259,11 +259,13 @@ fn a_circle_by_way_of_a_third_file_is_seen() {
         ("b.rs", "pub struct Second;\nfn f() -> crate::Last { todo(super::a2::X) }\n// crate::a\n"),
         (
             "c.rs",
-            "pub struct Third;\nmod low;\npub use low::deep;\nuse super::a as x;\nfn g(_: x::First) {}\n",
+            "pub struct Third;\nmod low;\npub use low::deep;\nuse super::a as x;\nfn g(_: \
+             x::First) {}\n",
         ),
         (
             "c/low.rs",
-            "use super::Third;\npub fn deep() {}\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n",
+            "use super::Third;\npub fn deep() {}\n#[cfg(test)]\nmod tests {\n    use \
+             crate::b;\n}\n",
         ),
     ];
     let folder = tempfile::tempdir().unwrap();

@@ -44,10 +44,9 @@ fn every_recorded_one_loads_or_is_refused_with_a_reason() {
     assert_eq!(loaded, 25);
     assert_eq!(
         hwloc,
-        [
-            &"hwloc/nvidiaDGX2.hwloc3.xml: lstopo record of format 3.0 (line 3); formats 1 and 2 are \
-           read"
-        ]
+        [&"hwloc/nvidiaDGX2.hwloc3.xml: lstopo record of format 3.0 (line 3); formats 1 and 2 \
+           are \
+           read"]
     );
     assert!(refused.iter().all(|reason| reason.contains("(line ")));
 }
@@ -197,7 +196,8 @@ fn nvlinks_come_from_hwlocs_matrix() {
         let host = source::load(&hosts.join("hwloc").join(name)).unwrap();
         host.fabric().links.iter().map(|link| link.links).collect()
     };
-    // POWER8 with four P100: two pairs with two links of 20 GB/s each; those to the processors are not between GPUs.
+    // POWER8 with four P100: two pairs with two links of 20 GB/s each; those to the processors are
+    // not between GPUs.
     assert_eq!(links("power8gpudistances.xml"), [2, 2]);
     // A DGX-2H: one link to each of six switches, 120 pairs.
     assert_eq!(links("nvidiaDGX2.xml"), [6; 120]);

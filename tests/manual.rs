@@ -370,7 +370,8 @@ fn gpuvm_codes_lists_every_exit_status() {
     assert_eq!(codes, [EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_FOUND, EXIT_BUG]);
 }
 
-/// The files of the top level that people read first: short, narrow, and their links lead somewhere.
+/// The files of the top level that people read first: short, narrow, and their links lead
+/// somewhere.
 #[test]
 fn the_readme_is_short_and_leads_to_every_page() {
     for (name, most) in [("README.md", 200), ("CHANGELOG.md", 120), ("CONTRIBUTING.md", 80)] {

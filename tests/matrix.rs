@@ -1,4 +1,5 @@
-//! `host matrix` equals the tables that were published for the machines, and `host show` its golden copies.
+//! `host matrix` equals the tables that were published for the machines, and `host show` its golden
+//! copies.
 
 use crate::support::{gpuvm, host_tree, project, run, shared_hosts};
 use std::path::{Path, PathBuf};
@@ -27,9 +28,10 @@ fn golden(path: &str, found: &str) -> Result<(), String> {
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
     let line = kept.lines().zip(found.lines()).take_while(|(a, b)| a == b).count();
     let (old, new) = (kept.lines().nth(line), found.lines().nth(line));
-    match kept == found {
-        true => Ok(()),
-        false => Err(format!("{path} line {}:\n  {old:?} kept\n  {new:?} printed", line + 1)),
+    if kept == found {
+        Ok(())
+    } else {
+        Err(format!("{path} line {}:\n  {old:?} kept\n  {new:?} printed", line + 1))
     }
 }
 

@@ -78,7 +78,8 @@ impl Fm {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The operations that Fabric Manager was asked for, without `Fabric` and `Partition` in their names.
+    /// The operations that Fabric Manager was asked for, without `Fabric` and `Partition` in their
+    /// names.
     fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let short = |line: &str| {
@@ -167,7 +168,8 @@ impl Observer for Watch {
     }
 }
 
-/// Does steps with a journal: a directory before and after those that are given, as a guest's disk and definition.
+/// Does steps with a journal: a directory before and after those that are given, as a guest's disk
+/// and definition.
 fn does_steps(words: &str, mut watch: Watch) -> Value {
     let made = std::env::var_os("DIR").map(|dir| Path::new(&dir).join("made")).unwrap();
     let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
@@ -526,19 +528,22 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
     if !can() {
         return;
     }
-    // The activation hangs; Fabric Manager answers again, or neither to the lists after it nor to the undoing.
+    // The activation hangs; Fabric Manager answers again, or neither to the lists after it nor to
+    // the undoing.
     let begun = Instant::now();
     let three = three("u");
     for (hangs, note, error, left) in [
         (
             "hang 2",
-            "Fabric Manager had not answered when SIGINT came, and lists NVLink partition 3 (modules 1, 3) as inactive",
+            "Fabric Manager had not answered when SIGINT came, and lists NVLink partition 3 \
+             (modules 1, 3) as inactive",
             "interrupted by SIGINT; what was done before is undone",
             0,
         ),
         (
             "hang 2\nhang 3\nhang 4",
-            "Fabric Manager had not answered when SIGINT came, so it is not known whether NVLink partition 3 \
+            "Fabric Manager had not answered when SIGINT came, so it is not known whether NVLink \
+             partition 3 \
              (modules 1, 3) is active",
             "interrupted by SIGINT; what was done before is undone only in part",
             1,

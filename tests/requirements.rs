@@ -1,4 +1,5 @@
-//! The guide's requirements in gpuvm-nvidia-vm(7): every rule and option that the list names exists.
+//! The guide's requirements in gpuvm-nvidia-vm(7): every rule and option that the list names
+//! exists.
 
 use crate::manual::{bold, pages, plain};
 use clap::CommandFactory as _;

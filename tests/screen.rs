@@ -26,7 +26,8 @@ const RECORDED: [&str; 19] = [
     "host pages",
     "check {xml}",
     "tune {xml} --check",
-    "create --gpus 1 --dry-run --accept-shared-fabric --data-size none --no-seed --disk-dir /nowhere",
+    "create --gpus 1 --dry-run --accept-shared-fabric --data-size none --no-seed --disk-dir \
+     /nowhere",
 ];
 
 /// Command lines on libvirt's own test host.

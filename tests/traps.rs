@@ -118,8 +118,8 @@ const TRAPS: [&[&str]; 41] = [
     &["every_user_of_a_drive_is_named", "what_is_used_is_refused_with_its_holder"],
     // T32: a table of partitions that ends at 2 TiB.
     &["t1_t32_no_file_of_all_and_no_partition_table_is_written"],
-    // T33: another partition is passed than the text says, and the guest is trusted to mount it. Here it is the one that is
-    // named, and cloud-init makes and mounts what lies on the data disk.
+    // T33: another partition is passed than the text says, and the guest is trusted to mount it.
+    // Here it is the one that is named, and cloud-init makes and mounts what lies on the data disk.
     &["what_is_free_becomes_a_disk_by_a_name_that_stays", "a_seed_says_who_may_log_in"],
     // T34: names that change within an example.
     &["the_readme_does_what_it_says"],

@@ -28,12 +28,10 @@ pub fn run(args: &AutostartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(&format!("at boot: {line}"));
     }
     let starts = if wanted.on { "starts" } else { "does not start" };
-    cx.output.progress(&match done.made {
-        true => format!(
-            "domain `{name}` {starts} with the host; `gpuvm undo {}` takes it back",
-            word(name)
-        ),
-        false => format!("domain `{name}` {starts} with the host already"),
+    cx.output.progress(&if done.made {
+        format!("domain `{name}` {starts} with the host; `gpuvm undo {}` takes it back", word(name))
+    } else {
+        format!("domain `{name}` {starts} with the host already")
     });
     Ok(EXIT_DONE)
 }

@@ -143,7 +143,8 @@ fn tell(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> 
     } else if *waits_for_start {
         let name = word(name);
         cx.output.progress(&format!(
-            "the guest is running; the change takes effect at its next start (`gpuvm restart {name}`)"
+            "the guest is running; the change takes effect at its next start (`gpuvm restart \
+             {name}`)"
         ));
     }
     Ok(())

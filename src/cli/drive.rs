@@ -71,7 +71,8 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.output.progress(&format!("array {name} is restored: {level} of {members} drives{mounted}"));
     if wanted.is_guarded() && !places.is_empty() {
         cx.output.progress(&format!(
-            "mounted with nodev and nosuid, because a guest may have written it; `mount -o remount,dev,suid {}` and \
+            "mounted with nodev and nosuid, because a guest may have written it; `mount -o \
+             remount,dev,suid {}` and \
              {FSTAB} without both trust it",
             places.join(" ")
         ));
@@ -84,7 +85,8 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn tell_initramfs(is_done: bool, cx: &Context<'_>) {
     if !is_done {
         cx.output.progress(&format!(
-            "the initramfs still has the old mdadm.conf until `{INITRAMFS}` is run (--initramfs runs it)"
+            "the initramfs still has the old mdadm.conf until `{INITRAMFS}` is run (--initramfs \
+             runs it)"
         ));
     }
 }

@@ -45,9 +45,10 @@ fn print<T: Answer>(
 ) -> anyhow::Result<u8> {
     match &args.output {
         Some(path) => {
-            let mut text = match cx.output.json {
-                true => serde_json::to_string_pretty(&Document::new(format, answer))?,
-                false => document.to_owned(),
+            let mut text = if cx.output.json {
+                serde_json::to_string_pretty(&Document::new(format, answer))?
+            } else {
+                document.to_owned()
             };
             if !text.ends_with('\n') {
                 text.push('\n');

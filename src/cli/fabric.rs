@@ -1,4 +1,5 @@
-//! `fabric show`, `fabric release`, `fabric restore`, `fabric ensure`, `fabric hook`, `fabric unit`.
+//! `fabric show`, `fabric release`, `fabric restore`, `fabric ensure`, `fabric hook`,
+//! `fabric unit`.
 
 use super::args::{
     FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
@@ -66,7 +67,8 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
         if !shown.managed_switches.is_empty() {
             let many = count(shown.managed_switches.len(), "NVSwitch");
             cx.output.warning(&format!(
-                "Fabric Manager of this host manages {many}, which no guest gets meanwhile: {MANAGER_OFF}"
+                "Fabric Manager of this host manages {many}, which no guest gets meanwhile: \
+                 {MANAGER_OFF}"
             ));
         }
         for unknown in shown.refusal.iter().chain(&shown.unread) {
@@ -81,22 +83,27 @@ fn versions(shown: &ShownFabric) -> Option<String> {
     let known = |version: &Option<String>| version.as_deref().unwrap_or("unknown").to_owned();
     match shown.versions {
         VersionCheck::Same if shown.library_version.is_none() => Some(
-            "not checked: the version of the client library libnvfm, which its file name does not contain".into(),
+            "not checked: the version of the client library libnvfm, which its file name does not \
+             contain"
+                .into(),
         ),
         VersionCheck::Same => None,
         VersionCheck::Differ => {
-            let (what, other) = match shown.manager_version == shown.driver_version {
-                true => ("its client library libnvfm", &shown.library_version),
-                false => ("the driver of this host", &shown.driver_version),
+            let (what, other) = if shown.manager_version == shown.driver_version {
+                ("its client library libnvfm", &shown.library_version)
+            } else {
+                ("the driver of this host", &shown.driver_version)
             };
             Some(format!(
-                "Fabric Manager has version {}, and {what} has {}: no guest is started until they match",
+                "Fabric Manager has version {}, and {what} has {}: no guest is started until they \
+                 match",
                 known(&shown.manager_version),
                 known(other)
             ))
         }
         VersionCheck::NotChecked => Some(format!(
-            "not checked: whether the running Fabric Manager (version {}) matches the driver (version {})",
+            "not checked: whether the running Fabric Manager (version {}) matches the driver \
+             (version {})",
             known(&shown.manager_version),
             known(&shown.driver_version)
         )),
@@ -237,7 +244,8 @@ fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
     if !made.is_empty() {
         cx.output.progress(&format!(
-            "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; guests that run go on",
+            "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; guests that \
+             run go on",
             daemon(&FsRoot::live()?)?
         ));
     }
@@ -257,7 +265,8 @@ fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     lines.iter().for_each(|line| cx.output.progress(line));
     if !made.is_empty() {
         cx.output.progress(
-            "systemd reads it after `systemctl daemon-reload`; Fabric Manager reads its file when it starts",
+            "systemd reads it after `systemctl daemon-reload`; Fabric Manager reads its file when \
+             it starts",
         );
     }
     Ok(EXIT_DONE)

@@ -1,5 +1,5 @@
-//! Files of guests: read for `apply`, written by `get`. A guest's fields are the options of `create`, read by the same
-//! parser: there is no second list of them, and no second meaning.
+//! Files of guests: read for `apply`, written by `get`. A guest's fields are the options of
+//! `create`, read by the same parser: there is no second list of them, and no second meaning.
 
 pub mod tree;
 
@@ -29,7 +29,8 @@ pub const FORMAT: &str = "gpuvm-guests";
 const VERSION: &str = "1";
 /// The largest file, in bytes.
 const MOST: u64 = 1 << 20;
-/// Options of `create` that say how a command runs, and not what the guest is; or say the same as others.
+/// Options of `create` that say how a command runs, and not what the guest is; or say the same as
+/// others.
 const NO_FIELDS: [&str; 16] = [
     "accept-data-loss",
     "assume-empty",
@@ -231,7 +232,8 @@ impl Reader<'_> {
         Ok(DescribedGuest { name, create, autostart, may_restart })
     }
 
-    /// The error that the words of fields cannot be meant, with the place of the field without which they can.
+    /// The error that the words of fields cannot be meant, with the place of the field without
+    /// which they can.
     fn refused<T>(
         &mut self,
         node: &Node,
@@ -321,7 +323,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The arguments of `create` that the words are; an error with the place of the field that is wrong.
+    /// The arguments of `create` that the words are; an error with the place of the field that is
+    /// wrong.
     fn parsed(
         &mut self,
         node: &Node,
@@ -408,10 +411,7 @@ fn yaml_word(value: &Json) -> String {
     let is_word = words.contains(&text.to_ascii_lowercase().as_str());
     let number = text.strip_suffix(['K', 'M', 'G', 'T']);
     let is_size = number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    match is_size || first && rest && !is_word {
-        true => text.to_owned(),
-        false => value.to_string(),
-    }
+    if is_size || first && rest && !is_word { text.to_owned() } else { value.to_string() }
 }
 
 /// Guests as TOML.

@@ -1,5 +1,5 @@
-//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`, `host trust`, `host undo`,
-//! `host capture`.
+//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`,
+//! `host trust`, `host undo`, `host capture`.
 
 pub mod capture;
 

@@ -44,10 +44,9 @@ fn table(rows: &[ListedDomain], long: bool) -> Table {
             cells.push(row.uptime_s.map_or("-".to_owned(), uptime));
             cells.push(row.verify.map_or("-".to_owned(), verdict));
         }
-        cells.push(cell(|view| match view.pcpus.is_empty() {
-            true => "any".into(),
-            false => view.pcpus.to_string(),
-        }));
+        cells.push(cell(
+            |view| if view.pcpus.is_empty() { "any".into() } else { view.pcpus.to_string() },
+        ));
         let is_ours = |view: &View| if view.remembered.is_some() { "gpuvm" } else { "other" };
         cells.push(row.view.as_ref().map_or("?", is_ours).to_owned());
         table.push(cells);

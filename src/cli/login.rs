@@ -138,7 +138,8 @@ fn options(found: &Login, args: &LoginArgs, caller: Option<&User>) -> Vec<OsStri
     options.into_iter().flat_map(|option| ["-o".into(), option.into()]).collect()
 }
 
-/// Whether the caller's own settings of ssh, as this call of it prints them, refuse every host key that is not known yet.
+/// Whether the caller's own settings of ssh, as this call of it prints them, refuse every host key
+/// that is not known yet.
 fn is_strict(asks: &mut Command) -> bool {
     let said = asks.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
@@ -160,9 +161,10 @@ fn run(
         let line: Vec<_> = shown.iter().map(|shown| word(shown)).collect();
         let line = line.join(" ") + "\n";
         let command = LoginCommand { login: found, command: shown };
-        match cx.output.json {
-            true => cx.output.json("gpuvm-login", &command)?,
-            false => cx.output.verbatim(&line)?,
+        if cx.output.json {
+            cx.output.json("gpuvm-login", &command)?
+        } else {
+            cx.output.verbatim(&line)?
         }
         return Ok(EXIT_DONE);
     }

@@ -88,9 +88,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     let json = cli.global.json;
-    std::panic::set_hook(Box::new(move |panic| match json {
-        true => Failure::internal(&panic.to_string()).print(),
-        false => output::tell(&format!("internal error: {panic}")),
+    std::panic::set_hook(Box::new(move |panic| {
+        if json {
+            Failure::internal(&panic.to_string()).print()
+        } else {
+            output::tell(&format!("internal error: {panic}"))
+        }
     }));
     if json {
         colour::set(ColorArg::Never);
@@ -119,11 +122,12 @@ fn unreadable(error: &clap::Error, json: bool) -> u8 {
         let _ = error.print();
         return EXIT_DONE;
     }
-    match json {
-        true => Failure::of_usage(error).print(),
+    if json {
+        Failure::of_usage(error).print();
+    } else {
         // Help is our own text and may have colours; an error repeats the arguments, which may come
         // from others.
-        false => output::tell(&error.render().to_string()),
+        output::tell(&error.render().to_string());
     }
     EXIT_USAGE
 }

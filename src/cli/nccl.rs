@@ -14,9 +14,10 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let source = Source::guess(&args.target);
     if args.uninstall {
         let done = uninstall(cx, &source, args.dry_run)?;
-        match cx.output.json {
-            true => cx.output.json("gpuvm-nccl-uninstalled", &done)?,
-            false => cx.output.text(&uninstalled(&done, args.dry_run))?,
+        if cx.output.json {
+            cx.output.json("gpuvm-nccl-uninstalled", &done)?
+        } else {
+            cx.output.text(&uninstalled(&done, args.dry_run))?
         }
         return Ok(EXIT_DONE);
     }
@@ -27,9 +28,10 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             (false, false) => Manner::Install,
         };
         let done = install(cx, &source, manner)?;
-        match cx.output.json {
-            true => cx.output.json("gpuvm-nccl-installed", &done)?,
-            false => cx.output.text(&text(&done, manner))?,
+        if cx.output.json {
+            cx.output.json("gpuvm-nccl-installed", &done)?
+        } else {
+            cx.output.text(&text(&done, manner))?
         }
         return Ok(if args.check && !done.is_settled() { EXIT_FOUND } else { EXIT_DONE });
     }
@@ -39,9 +41,10 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     for note in &told.notes {
-        match note.compromise {
-            true => cx.output.warning(&note.says),
-            false => cx.output.progress(&format!("note: {}", note.says)),
+        if note.compromise {
+            cx.output.warning(&note.says)
+        } else {
+            cx.output.progress(&format!("note: {}", note.says))
         }
     }
     cx.output.document(&told.file)?;
@@ -114,8 +117,5 @@ fn uninstalled(done: &Uninstalled, is_dry: bool) -> String {
         }
         text.push('\n');
     }
-    match text.is_empty() {
-        true => "nothing of gpuvm's is there\n".into(),
-        false => text,
-    }
+    if text.is_empty() { "nothing of gpuvm's is there\n".into() } else { text }
 }

@@ -77,7 +77,8 @@ impl Call {
         Call { is_vendor: true, ..self }
     }
 
-    /// The profile that a command needs to plan what this call plans; none: it takes none, or names one.
+    /// The profile that a command needs to plan what this call plans; none: it takes none, or names
+    /// one.
     fn profile(&self, target: &Command, names_one: bool) -> Option<String> {
         let takes = || target.get_arguments().any(|arg| arg.get_long() == Some("profile"));
         (self.is_vendor && !names_one && takes()).then(|| VENDOR_PROFILE.to_owned())
@@ -110,8 +111,8 @@ impl Call {
         self.command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
     }
 
-    /// Returns a hint with whole commands where it only names an option of this call that is to be added, as in `--yes does
-    /// it without asking`, or left out, as in `leave --live out: ..`.
+    /// Returns a hint with whole commands where it only names an option of this call that is to be
+    /// added, as in `--yes does it without asking`, or left out, as in `leave --live out: ..`.
     fn spelled(&self, hint: &str) -> String {
         let part = |part: &str| {
             let (words, rest) = match part.strip_prefix("leave ") {
@@ -126,9 +127,10 @@ impl Call {
             if !(is_switch && says) || self.has(words) != is_left_out {
                 return None;
             }
-            Some(match is_left_out {
-                true => format!("`{}`: {rest}", self.without(words)),
-                false => format!("`{} {words}` {rest}", self.with(&[])),
+            Some(if is_left_out {
+                format!("`{}`: {rest}", self.without(words))
+            } else {
+                format!("`{} {words}` {rest}", self.with(&[]))
             })
         };
         let parts: Vec<String> =
@@ -208,7 +210,8 @@ impl Call {
         }
     }
 
-    /// The start of a command of `virsh` on the connection of this call; none: it finds that itself.
+    /// The start of a command of `virsh` on the connection of this call; none: it finds that
+    /// itself.
     fn virsh(&self) -> Option<String> {
         let given = self.arguments().find(|arg| arg.get_id().as_str() == "connect");
         match given {
@@ -339,7 +342,8 @@ fn ours(line: &str) -> Vec<String> {
     commands
 }
 
-/// Whether a command after `gpuvm` acts on the machine that it runs on, whatever host was asked about.
+/// Whether a command after `gpuvm` acts on the machine that it runs on, whatever host was asked
+/// about.
 fn changes_host(command: &str) -> bool {
     let (verb, target) = verb_of(command);
     let mut words = command.split_whitespace();
@@ -397,9 +401,8 @@ fn call() -> Option<&'static Call> {
     /// The call.
     static CALL: OnceLock<Call> = OnceLock::new();
     let given = GIVEN.get()?;
-    Some(CALL.get_or_init(|| match called_as_vendor() {
-        true => Call::new(given).as_vendor(),
-        false => Call::new(given),
+    Some(CALL.get_or_init(|| {
+        if called_as_vendor() { Call::new(given).as_vendor() } else { Call::new(given) }
     }))
 }
 
@@ -420,7 +423,8 @@ fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
     edits
 }
 
-/// The call with other options; none outside a run, and where they are not options of its verb but fields of its file.
+/// The call with other options; none outside a run, and where they are not options of its verb but
+/// fields of its file.
 pub fn instead(edits: &[Edit]) -> Option<String> {
     let call = call().filter(|call| edits.iter().all(|edit| call.takes(edit.flag)))?;
     Some(call.with(edits))
@@ -526,7 +530,8 @@ mod tests {
             "--explain",
         ]);
         let edits = [edit("--gpus", &["2"]), edit("--huge-pages", &[])];
-        let all = "gpuvm plan --vcpus 8 --allow split,remote --domain-xml a.xml --domain-xml b.xml --explain \
+        let all = "gpuvm plan --vcpus 8 --allow split,remote --domain-xml a.xml --domain-xml b.xml \
+                   --explain \
                    --host 'my host.json' --gpus 2";
         let sorted = |text: &str| {
             let mut words: Vec<String> = text.split(" --").map(str::to_owned).collect();
@@ -557,7 +562,8 @@ mod tests {
             ),
             (
                 "`gpuvm capacity | gpuvm plan`",
-                "`gpuvm capacity --host 'a b' --domain-xml d | gpuvm plan --host 'a b' --domain-xml d`",
+                "`gpuvm capacity --host 'a b' --domain-xml d | gpuvm plan --host 'a b' \
+                 --domain-xml d`",
             ),
             ("`gpuvm host pages`", "`gpuvm host pages --host 'a b'`"),
             (
@@ -589,7 +595,8 @@ mod tests {
         assert_eq!(
             told,
             format!(
-                "`gpuvm start {there} gpuvm && gpuvm host pages {there} --node 1 --count 8 && gpuvm ip {there} gpuvm `"
+                "`gpuvm start {there} gpuvm && gpuvm host pages {there} --node 1 --count 8 && \
+                 gpuvm ip {there} gpuvm `"
             )
         );
     }

@@ -98,9 +98,12 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
 
 /// Formats the changes: `--gpus 2 --allow remote`, or `no --huge-pages` for one that is left out.
 pub fn told(edits: &[Edit]) -> String {
-    let option = |Edit { flag, values }: &Edit| match values.is_empty() {
-        true => vec![format!("no {flag}")],
-        false => values.iter().map(|value| format!("{flag} {value}")).collect(),
+    let option = |Edit { flag, values }: &Edit| {
+        if values.is_empty() {
+            vec![format!("no {flag}")]
+        } else {
+            values.iter().map(|value| format!("{flag} {value}")).collect()
+        }
     };
     edits.iter().flat_map(option).collect::<Vec<_>>().join(" ")
 }

@@ -32,10 +32,11 @@ fn page(command: &Command, path: &str) -> io::Result<String> {
     let shown = command.clone().mut_args(|arg| arg.hide_short_help(false));
     let shown = shown.after_help(None::<&str>).after_long_help(None::<&str>).version(None::<&str>);
     let groups = if path == "gpuvm" { &GROUPS[..] } else { &[] };
-    let shown = match groups.is_empty() {
-        true => shown.subcommand_help_heading("COMMANDS"),
+    let shown = if groups.is_empty() {
+        shown.subcommand_help_heading("COMMANDS")
+    } else {
         // Verbs are listed by group below.
-        false => shown.mut_subcommands(|below| below.hide(true)),
+        shown.mut_subcommands(|below| below.hide(true))
     };
     let man = Man::new(shown).title(path.replace(' ', "-")).date("");
     let mut page = Vec::new();

@@ -116,8 +116,8 @@ pub fn redacted_urls(text: &str) -> Cow<'_, str> {
     if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
 }
 
-/// Whether a text ends in the scheme of one of libvirt's connections, whose parameters are paths and
-/// settings (libvirt.org/uri.html).
+/// Whether a text ends in the scheme of one of libvirt's connections, whose parameters are paths
+/// and settings (libvirt.org/uri.html).
 fn is_of_libvirt(text: &str) -> bool {
     let text = text.strip_suffix("://").unwrap_or(text);
     let scheme = text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '+').next();
@@ -265,11 +265,14 @@ mod tests {
     fn passwords_are_hidden_wherever_a_definition_stands() {
         let xml = "<graphics type='vnc' passwd='hun&apos;ter2' passwdValidTo='2030'/>\n\
                    <graphics passwd = \"hunter2\"/>\n\
-                   <cookies><cookie name='a'>hunter2</cookie><cookie name=\"b\">hunter2</cookie></cookies>\n\
-                   <entry>io.systemd.credential:passwd=hunter2</entry><entry name='serial'>7</entry>\n\
+                   <cookies><cookie name='a'>hunter2</cookie><cookie \
+                   name=\"b\">hunter2</cookie></cookies>\n\
+                   <entry>io.systemd.credential:passwd=hunter2</entry><entry \
+                   name='serial'>7</entry>\n\
                    <qemu:arg value='secret,id=s,data=hunter2'/><qemu:arg value='-vnc'/>\
                    <qemu:env name='TOKEN' value='hunter2'/>\n\
-                   <cmdline>quiet rd.luks.token=hunter2 ip=dhcp</cmdline><cmdline>a_password=hunter2</cmdline>\n\
+                   <cmdline>quiet rd.luks.token=hunter2 \
+                   ip=dhcp</cmdline><cmdline>a_password=hunter2</cmdline>\n\
                    <entry name='opt/io/authkey'>hunter2</entry>\n";
         let shown = redacted(xml);
         assert!(!shown.contains("unter2") && !shown.contains("hun&"), "{shown}");

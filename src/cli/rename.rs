@@ -17,9 +17,10 @@ pub fn run(args: &RenameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let renamed = done.change.about;
-    cx.output.progress(&match done.made {
-        true => format!("domain `{}` is `{}` now", renamed.before, renamed.name),
-        false => "already set; nothing to do".to_owned(),
+    cx.output.progress(&if done.made {
+        format!("domain `{}` is `{}` now", renamed.before, renamed.name)
+    } else {
+        "already set; nothing to do".to_owned()
     });
     if cx.output.json {
         cx.output.json("gpuvm-renamed", &renamed)?;

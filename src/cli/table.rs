@@ -183,11 +183,13 @@ impl Table {
         let (mut builder, mut heights) = (Builder::new(), Vec::with_capacity(self.rows.len()));
         for cells in &self.rows {
             let cells = part.columns.clone().map(|column| cells.get(column).unwrap_or(&empty));
-            let shown =
-                cells.zip(&part.widths).map(|(cell, width)| match get_text_width(cell) > *width {
-                    true => wrap::lines(cell, *width).join("\n"),
-                    false => cell.clone(),
-                });
+            let shown = cells.zip(&part.widths).map(|(cell, width)| {
+                if get_text_width(cell) > *width {
+                    wrap::lines(cell, *width).join("\n")
+                } else {
+                    cell.clone()
+                }
+            });
             let shown: Vec<String> = shown.collect();
             heights.push(shown.iter().map(|cell| cell.split('\n').count()).max().unwrap_or(1));
             builder.push_record(shown);
@@ -216,9 +218,8 @@ impl Table {
 
 /// Puts a head's words in capitals, except those that have some: `MiB`, `GPUs`.
 fn capitals(head: &str) -> String {
-    let word = |word: &str| match word.contains(char::is_uppercase) {
-        true => word.to_owned(),
-        false => word.to_uppercase(),
+    let word = |word: &str| {
+        if word.contains(char::is_uppercase) { word.to_owned() } else { word.to_uppercase() }
     };
     head.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }

@@ -62,10 +62,8 @@ fn broken(text: &str, first: usize, others: usize) -> Vec<String> {
     for word in words(text) {
         // Words for pasting are not broken.
         let breaks = columns(word) > others && !word.contains('`') && !word.starts_with("--");
-        let pieces: Vec<&str> = match breaks {
-            true => word.split_inclusive(',').collect(),
-            false => vec![word],
-        };
+        let pieces: Vec<&str> =
+            if breaks { word.split_inclusive(',').collect() } else { vec![word] };
         for (at, piece) in pieces.into_iter().enumerate() {
             let room = if lines.len() == 1 { first } else { others };
             let blank = usize::from(at == 0 && !is_first_word);

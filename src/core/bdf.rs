@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 /// A PCI function's address: segment, bus, device, function.
 ///
-/// Ordering is that of `lspci`: by segment, bus, device, function. Segments may exceed 16 bits (Intel VMD shows
-/// `10000:`), so they are kept in 32.
+/// Ordering is that of `lspci`: by segment, bus, device, function. Segments may exceed 16 bits
+/// (Intel VMD shows `10000:`), so they are kept in 32.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bdf {
     /// PCI segment, libvirt's `domain=`.
@@ -101,7 +101,8 @@ impl fmt::Debug for Bdf {
 impl FromStr for Bdf {
     type Err = BdfError;
 
-    /// Reads `0000:34:00.0` or, in segment 0, `34:00.0`, as sysfs, `lspci` and `nvidia-smi` print them.
+    /// Reads `0000:34:00.0` or, in segment 0, `34:00.0`, as sysfs, `lspci` and `nvidia-smi` print
+    /// them.
     fn from_str(text: &str) -> Result<Bdf, BdfError> {
         let bad = || BdfError::Form { text: text.chars().take(40).collect() };
         let hex = |part: &str, longest: usize| {

@@ -1,7 +1,7 @@
 //! Sets of pcpus and of NUMA nodes, in the kernel's list form (`0-23,48-71`).
 //!
-//! One implementation, [`IdSet`], for both kinds; the kinds cannot be mixed. A set knows nothing of the host: whether
-//! a pcpu exists is the topology's question.
+//! One implementation, [`IdSet`], for both kinds; the kinds cannot be mixed. A set knows nothing of
+//! the host: whether a pcpu exists is the topology's question.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -76,8 +76,8 @@ pub struct IdSet<I> {
     /// Words of zeros left out in front, so that a high id takes no more memory than a low one; 0
     /// for the empty set.
     base: u32,
-    /// Bit `id % 64` of the first word; zero only in the empty set. Most sets, such as the pin of a vCPU, have no other,
-    /// and take no memory of their own.
+    /// Bit `id % 64` of the first word; zero only in the empty set. Most sets, such as the pin of a
+    /// vCPU, have no other, and take no memory of their own.
     first: u64,
     /// The words after it; the last one is never zero.
     more: Vec<u64>,
@@ -130,7 +130,8 @@ impl<I: Id> IdSet<I> {
         IdSet { base: id / 64, first: 1 << (id % 64), more: Vec::new(), kind: PhantomData }
     }
 
-    /// Adds an id; ids above [`MAX_ID`] are refused by the parsers and cannot come from a checked host.
+    /// Adds an id; ids above [`MAX_ID`] are refused by the parsers and cannot come from a checked
+    /// host.
     pub fn insert(&mut self, id: I) {
         let id = id.as_u32();
         assert!(id <= MAX_ID, "{} {id} is above {MAX_ID}", I::KIND);

@@ -35,8 +35,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether others may have its cores and its normal pages where nothing else is free: it is off, and starts only when
-    /// somebody starts it. Its devices stay its own.
+    /// Whether others may have its cores and its normal pages where nothing else is free: it is
+    /// off, and starts only when somebody starts it. Its devices stay its own.
     pub fn yields(&self) -> bool {
         !self.active && !self.autostart
     }
@@ -78,10 +78,8 @@ impl Occupancy {
     /// ready for it that are not for others, and while it runs, its own is active. `ends`: what is
     /// still active for it is deactivated first.
     pub fn ready_for(self, (uuid, runs): (Option<&str>, bool), ends: bool) -> Occupancy {
-        let readiness = match runs {
-            true => Readiness::default(),
-            false => self.readiness.for_domain(uuid, ends),
-        };
+        let readiness =
+            if runs { Readiness::default() } else { self.readiness.for_domain(uuid, ends) };
         Occupancy { readiness, ..self }
     }
 }
@@ -98,15 +96,16 @@ pub struct Occupancy {
     /// What keeps NVLink partitions from being activated for new guests.
     #[serde(skip)]
     pub readiness: Readiness,
-    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some cores closes all others.
+    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some
+    /// cores closes all others.
     #[serde(skip)]
     pub closed: CpuSet,
-    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others have on several nodes
-    /// lies beside it, as it did when they came. It is not taken.
+    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others
+    /// have on several nodes lies beside it, as it did when they came. It is not taken.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
-    /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all stays divided as it is, since
-    /// shares are no longer known once huge pages came or went.
+    /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all
+    /// stays divided as it is, since shares are no longer known once huge pages came or went.
     #[serde(skip)]
     pub own_cells: Vec<(u32, MemSize)>,
 }

@@ -267,8 +267,8 @@ pub struct Allow {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// A GPU owns its share of its node's cores, and of nodes without GPUs in its package; the last core of the guest's
-    /// on each node carries emulator and I/O threads.
+    /// A GPU owns its share of its node's cores, and of nodes without GPUs in its package; the last
+    /// core of the guest's on each node carries emulator and I/O threads.
     #[default]
     Share,
     /// The same without nodes that have no GPUs.
@@ -452,8 +452,8 @@ pub struct Request {
     /// What its template is. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
-    /// Pages that each cell's memory is a multiple of, where these are larger than those that back it; `tune` is asked
-    /// for it, a new guest never.
+    /// Pages that each cell's memory is a multiple of, where these are larger than those that back
+    /// it; `tune` is asked for it, a new guest never.
     #[serde(skip)]
     pub rounding: Option<PageSize>,
 }
@@ -467,7 +467,8 @@ pub struct Template {
     pub is_x86: bool,
     /// Whether its machine has PCI Express, as passed-through devices need.
     pub is_pcie: bool,
-    /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room for one.
+    /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room
+    /// for one.
     pub remaps_interrupts: bool,
 }
 

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 /// Returns a word for a shell, quoted if necessary.
 pub fn word(text: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@%+=:,".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(format!("'{}'", text.replace('\'', r"'\''"))),
+    if !text.is_empty() && text.chars().all(plain) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
     }
 }
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked at.
+/// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked
+/// at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Version(pub u32, pub u32, pub u32);
@@ -46,7 +47,8 @@ pub struct Versions {
 const DMA_TRANSLATION: Version = Version(11, 3, 0);
 
 impl Versions {
-    /// Whether an IOMMU that only remaps interrupts translates DMA all the same: libvirt cannot tell it not to.
+    /// Whether an IOMMU that only remaps interrupts translates DMA all the same: libvirt cannot
+    /// tell it not to.
     pub fn translates_dma(&self) -> bool {
         self.libvirt.is_some_and(|version| version < DMA_TRANSLATION)
     }

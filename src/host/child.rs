@@ -145,8 +145,8 @@ fn reap(child: Pid) -> Option<WaitStatus> {
 /// Runs `ask` in a child process; returns its pid and the socket that delivers the result of `ask`.
 fn in_child(ask: impl FnOnce() -> Vec<u8>) -> std::io::Result<(Pid, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    // SAFETY: the child runs only `ask`, writes and leaves by `_exit`; should another thread of ours hold a lock that
-    // it needs, it hangs, and the parent's deadline ends it.
+    // SAFETY: the child runs only `ask`, writes and leaves by `_exit`; should another thread of
+    // ours hold a lock that it needs, it hangs, and the parent's deadline ends it.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok((child, ours)),
         ForkResult::Child => {

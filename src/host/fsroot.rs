@@ -28,9 +28,10 @@ const LARGEST: usize = 8 << 20;
 fn longest(path: &str) -> usize {
     let path = path.trim_start_matches('/');
     let is_value = |below: &str| path.starts_with(below);
-    match is_value("sys/") || is_value("proc/sys/") || path == "proc/cmdline" {
-        true => MOST_STRING,
-        false => LARGEST,
+    if is_value("sys/") || is_value("proc/sys/") || path == "proc/cmdline" {
+        MOST_STRING
+    } else {
+        LARGEST
     }
 }
 
@@ -288,7 +289,8 @@ impl FsRoot {
         FsError::Malformed { path: self.shown(path), line, reason: reason.to_string() }
     }
 
-    /// Reads a JSON document of ours, with its format and version as `of` finds them; none where it is missing.
+    /// Reads a JSON document of ours, with its format and version as `of` finds them; none where it
+    /// is missing.
     pub fn document<T: serde::de::DeserializeOwned>(
         &self,
         path: &str,

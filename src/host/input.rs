@@ -1,4 +1,5 @@
-//! The only reader of files that a user names on the command line: definitions, templates, recorded hosts, keys, seeds.
+//! The only reader of files that a user names on the command line: definitions, templates, recorded
+//! hosts, keys, seeds.
 //!
 //! The type of the open file is checked before a byte is read: a regular file of a real file
 //! system, or a pipe given to this process (`-`, `<(...)`, `/dev/stdin`). Everything else is
@@ -157,9 +158,10 @@ pub fn open_block(path: &Path) -> io::Result<File> {
     crate::trace::reads(path);
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    match is_block(&file.metadata()?) {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a block device any more")),
+    if is_block(&file.metadata()?) {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a block device any more"))
     }
 }
 
@@ -167,9 +169,10 @@ pub fn open_block(path: &Path) -> io::Result<File> {
 pub fn open_regular(path: &Path) -> Result<File, InputError> {
     let file = open(path)?;
     let unreadable = |source| InputError::Unreadable { path: path.to_owned(), source };
-    match file.metadata().map_err(unreadable)?.is_file() {
-        true => Ok(file),
-        false => Err(InputError::Kind { path: path.to_owned(), kind: "a pipe".into() }),
+    if file.metadata().map_err(unreadable)?.is_file() {
+        Ok(file)
+    } else {
+        Err(InputError::Kind { path: path.to_owned(), kind: "a pipe".into() })
     }
 }
 
@@ -178,8 +181,9 @@ pub fn regular(path: &Path) -> io::Result<File> {
     open_regular(path).map_err(invalid)
 }
 
-/// Reads a file of gpuvm's own state or of the host's configuration; none where it is missing. Errors: as those of the
-/// system, or `InvalidData` if it is not a regular file, or longer than [`STATE_BYTES`].
+/// Reads a file of gpuvm's own state or of the host's configuration; none where it is missing.
+/// Errors: as those of the system, or `InvalidData` if it is not a regular file, or longer than
+/// [`STATE_BYTES`].
 pub fn state_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let read = || {
         let file = open_regular(path)?;

@@ -263,7 +263,8 @@ fn virtio_disks(answer: &Value) -> usize {
     whole.filter(|disk| disk["address"]["bus-type"].as_str() == Some("virtio")).count()
 }
 
-/// A line of /proc/bus/pci/devices: bus, device and function in four digits, vendor and device in eight.
+/// A line of /proc/bus/pci/devices: bus, device and function in four digits, vendor and device in
+/// eight.
 fn pci_line(line: &str) -> Option<(String, u16, u16)> {
     let mut words = line.split_whitespace();
     let place = u16::from_str_radix(words.next()?, 16).ok()?;

@@ -1,5 +1,6 @@
-//! `autostart`: has a guest start with the host, and makes what it needs be there before libvirt starts it: its functions
-//! bound, its virtual functions made, its huge pages reserved, its NVLink partition activated by libvirt's hook.
+//! `autostart`: has a guest start with the host, and makes what it needs be there before libvirt
+//! starts it: its functions bound, its virtual functions made, its huge pages reserved, its NVLink
+//! partition activated by libvirt's hook.
 
 use crate::apply::Step;
 use crate::apply::bind::boot as bind_boot;
@@ -105,8 +106,8 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
     Ok(change)
 }
 
-/// The steps that take back what starts with the host for guests that do, if this one is the last of them and goes. Who may
-/// not write those files leaves them.
+/// The steps that take back what starts with the host for guests that do, if this one is the last
+/// of them and goes. Who may not write those files leaves them.
 pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result<Vec<Step>> {
     if !world.has_guests_here()? || !nix::unistd::geteuid().is_root() {
         return Ok(Vec::new());
@@ -151,7 +152,8 @@ fn at_boot(
     Ok((steps, needed.missing))
 }
 
-/// What a guest lacks for its start with the host, in words; none: it lacks nothing, or does not start with it.
+/// What a guest lacks for its start with the host, in words; none: it lacks nothing, or does not
+/// start with it.
 pub fn lacking(world: &World, xml: &DomainXml) -> Result<Vec<String>> {
     let hypervisor = &*world.hypervisor()?;
     let mut others = hypervisor.autostarted()?;
@@ -213,8 +215,8 @@ fn add_card(needed: &mut Needed, pf: Bdf, topology: &Topology) {
     needed.missing.push(format!("{functions} of {pf}"));
 }
 
-/// Adds the huge pages of the guest and of the others that start with the host. What the kernel's arguments reserve is
-/// kept.
+/// Adds the huge pages of the guest and of the others that start with the host. What the kernel's
+/// arguments reserve is kept.
 fn add_pages(
     needed: &mut Needed,
     xml: &DomainXml,
@@ -249,7 +251,8 @@ fn add_pages(
     Ok(())
 }
 
-/// The huge pages of a guest by node and size; those bound to several nodes are counted on the first.
+/// The huge pages of a guest by node and size; those bound to several nodes are counted on the
+/// first.
 fn pages_of(xml: &DomainXml, topology: &Topology) -> Numbers {
     let guest = Guest::read(xml);
     let mut pages = Numbers::new();
@@ -264,8 +267,8 @@ fn pages_of(xml: &DomainXml, topology: &Topology) -> Numbers {
     pages
 }
 
-/// Refuses a guest with GPUs of a board with shared NVSwitches where nobody activates its partition: libvirt starts it
-/// without asking gpuvm.
+/// Refuses a guest with GPUs of a board with shared NVSwitches where nobody activates its
+/// partition: libvirt starts it without asking gpuvm.
 fn refuse_without_hook(
     xml: &DomainXml,
     name: &str,
@@ -279,7 +282,8 @@ fn refuse_without_hook(
         return Ok(());
     }
     let message = format!(
-        "nobody would activate the NVLink partition of domain `{name}` when libvirt starts it at boot"
+        "nobody would activate the NVLink partition of domain `{name}` when libvirt starts it at \
+         boot"
     );
     let hint = format!(
         "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart {} on`",
@@ -299,7 +303,8 @@ fn warn_of_networks(xml: &DomainXml, hypervisor: &dyn Hypervisor, world: &World)
         let network = known.iter().find(|network| network.name == name);
         if network.is_some_and(|network| !network.autostart) {
             world.warning(&format!(
-                "network `{name}` does not start with the host, and a guest on it neither: `virsh net-autostart {}`",
+                "network `{name}` does not start with the host, and a guest on it neither: `virsh \
+                 net-autostart {}`",
                 word(&name)
             ));
         }

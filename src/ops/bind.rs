@@ -146,9 +146,10 @@ fn refused(doing: &str, hindrances: &[&Hindrance], all: &[Hindrance]) -> Error {
     let line = |hindrance: &&Hindrance| format!("\n  {} {}", hindrance.bdf, hindrance.why);
     let lines: String = hindrances.iter().map(line).collect();
     let yields = |h: &Hindrance| h.kind.is_some_and(UseKind::yields);
-    let hint = match hindrances.iter().all(|h| yields(h)) && hindrances.len() == all.len() {
-        true => "end what uses it, or --force, after which a driver may hang until a reboot",
-        false => "`gpuvm device list` shows who holds which device; nothing was changed",
+    let hint = if hindrances.iter().all(|h| yields(h)) && hindrances.len() == all.len() {
+        "end what uses it, or --force, after which a driver may hang until a reboot"
+    } else {
+        "`gpuvm device list` shows who holds which device; nothing was changed"
     };
     DeviceError::InUse { names: bdfs.join(", "), doing: doing.to_owned(), lines }.hint(hint)
 }

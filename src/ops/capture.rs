@@ -67,12 +67,14 @@ fn with_topo(topology: &Topology, file: &Path) -> Result<Topology> {
 
 /// Refuses to record identifying data of another machine, which the gpuvm there leaves out.
 fn refuse_identified(wanted: &Capture) -> Result<()> {
-    match wanted.identify {
-        false => Ok(()),
-        true => Err(usage(
-            "--identify records what only the machine itself tells, and the connection is of another",
+    if wanted.identify {
+        Err(usage(
+            "--identify records what only the machine itself tells, and the connection is of \
+             another",
             "run it there, or without --connect for this machine",
-        )),
+        ))
+    } else {
+        Ok(())
     }
 }
 

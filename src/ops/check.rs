@@ -45,20 +45,20 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let topology = world.topology()?;
     let mut not_checked = Vec::new();
     let others = others(&wanted.taken, world, &mut not_checked)?;
-    let others = match wanted.taken.assume_empty || world.is_recorded() {
-        true => others,
-        false => {
-            let ready = ready_for_off(world, others.clone(), (&topology, std::iter::once(&domain)));
-            ready.unwrap_or_else(|error| {
-                not_checked.push(format!("whether NVLink partitions are ready ({error})"));
-                others
-            })
-        }
+    let others = if wanted.taken.assume_empty || world.is_recorded() {
+        others
+    } else {
+        let ready = ready_for_off(world, others.clone(), (&topology, std::iter::once(&domain)));
+        ready.unwrap_or_else(|error| {
+            not_checked.push(format!("whether NVLink partitions are ready ({error})"));
+            others
+        })
     };
     let others = without_member(&others, &domain, false);
-    let versions = match world.is_recorded() {
-        true => Versions::default(),
-        false => world.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default(),
+    let versions = if world.is_recorded() {
+        Versions::default()
+    } else {
+        world.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default()
     };
     if versions == Versions::default() {
         not_checked.push("versions of QEMU and libvirt".to_owned());

@@ -51,7 +51,8 @@ pub enum ClaimError {
     /// Fabric Manager of the host manages the board's NVSwitches, which the guest's Fabric Manager
     /// would do, too.
     #[error(
-        "domain `{domain}` needs NVSwitches, and Fabric Manager of the host (process {process}) manages their board: \
+        "domain `{domain}` needs NVSwitches, and Fabric Manager of the host (process {process}) \
+         manages their board: \
          {} {} bound to the nvidia driver",
         count(switches.len(), "NVSwitch"),
         crate::words::are(switches.len())
@@ -212,7 +213,8 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, world: &World) -> Result
         return Ok(());
     };
     let message = format!(
-        "gpuvm itself binds {first} of domain `{name}` and gives it back, and it is on machine `{host}`"
+        "gpuvm itself binds {first} of domain `{name}` and gives it back, and it is on machine \
+         `{host}`"
     );
     Err(classed(
         Class::OtherMachine,

@@ -1,6 +1,7 @@
-//! `clone`: another guest as one that is off, with a name, a UUID, MAC addresses, settings of firmware, disks and a seed of its own.
-//! Its disks are whole copies, so that neither needs the other; its place and its GPUs are planned anew, as those of a new guest.
-//! It is not started, and `undo` deletes it again.
+//! `clone`: another guest as one that is off, with a name, a UUID, MAC addresses, settings of
+//! firmware, disks and a seed of its own. Its disks are whole copies, so that neither needs the
+//! other; its place and its GPUs are planned anew, as those of a new guest. It is not started, and
+//! `undo` deletes it again.
 
 mod disks;
 mod error;

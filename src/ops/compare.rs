@@ -1,5 +1,6 @@
-//! A guest that exists against the request for it: what differs, and whether it can be changed in place. What counts only
-//! while a guest is made (its image, its first settings, the choice between places) is not compared, unless a file made it.
+//! A guest that exists against the request for it: what differs, and whether it can be changed in
+//! place. What counts only while a guest is made (its image, its first settings, the choice between
+//! places) is not compared, unless a file made it.
 
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest};
@@ -54,8 +55,8 @@ pub struct Compared {
     pub differences: Vec<GuestDifference>,
 }
 
-/// Compares the domain of this name, if it is among these, with a request; none: there is no such domain. Errors: gpuvm did
-/// not make it.
+/// Compares the domain of this name, if it is among these, with a request; none: there is no such
+/// domain. Errors: gpuvm did not make it.
 pub fn compare(
     world: &World,
     (hypervisor, topology, rows): (&dyn Hypervisor, &Topology, &[DomainSummary]),
@@ -278,13 +279,14 @@ fn networks(
     found: &mut Vec<GuestDifference>,
 ) {
     let nics = &wanted.guest.networks;
-    let named: Vec<String> = match nics.is_empty() {
-        false => nics.iter().map(|nic| nic.network.clone()).collect(),
-        true => match template_of(&wanted.guest, topology) {
+    let named: Vec<String> = if nics.is_empty() {
+        match template_of(&wanted.guest, topology) {
             Ok(template) => sources(&template),
             // It was needed only while the guest was made.
             Err(_) => return,
-        },
+        }
+    } else {
+        nics.iter().map(|nic| nic.network.clone()).collect()
     };
     let names = |mut names: Vec<String>| {
         names.sort();
@@ -480,8 +482,10 @@ mod tests {
     fn disks_that_were_made_are_looked_for() {
         let of = |source: &str| {
             let xml = format!(
-                "<domain type='kvm'><name>a</name><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:made>\
-                 <g:disk role='os' path='/d/a.raw'/><g:disk role='seed' path='/d/a.seed'/></g:made></g:guest>\
+                "<domain type='kvm'><name>a</name><metadata><g:guest \
+                 xmlns:g='urn:gpuvm:domain:1'><g:made>\
+                 <g:disk role='os' path='/d/a.raw'/><g:disk role='seed' \
+                 path='/d/a.seed'/></g:made></g:guest>\
                  </metadata><devices><disk type='file'>{source}</disk></devices></domain>"
             );
             let mut found = Vec::new();

@@ -139,10 +139,7 @@ pub fn run(
         let name = &change.subject;
         let macs = defined_macs(running.hypervisor, name);
         let began = Instant::now();
-        let found = match starts {
-            true => wait(name, &macs, waits.address_s, running, world)?,
-            false => None,
-        };
+        let found = if starts { wait(name, &macs, waits.address_s, running, world)? } else { None };
         let (mac, ip) = match found {
             Some(address) => (Some(address.mac), Some(address.ip)),
             None => (macs.into_iter().next(), None),
@@ -224,7 +221,8 @@ fn wait(
             world.warning(&format!("`{name}` has ended before it had an address{log}"));
         }
         Waited::Over if seconds > 0 => world.warning(&format!(
-            "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits longer, `gpuvm console \
+            "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits \
+             longer, `gpuvm console \
              {name}` shows what it does",
             name = word(name)
         )),

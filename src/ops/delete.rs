@@ -70,9 +70,10 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         warnings.push(format!("{}, which is lost; {}", crashed(name), dump_hint(name)));
     }
     let mut stays: Vec<String> = made_on.iter().map(|uri| others(name, uri)).collect();
-    let uses = match made.is_empty() && !drops_nvram && !parsed.is_copy() {
-        true => Uses::default(),
-        false => Uses::read(hypervisor)?,
+    let uses = if made.is_empty() && !drops_nvram && !parsed.is_copy() {
+        Uses::default()
+    } else {
+        Uses::read(hypervisor)?
     };
     let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, world.state()));
     for disk in made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data)) {
@@ -117,8 +118,8 @@ fn made_for(xml: &DomainXml, uuid: &str, here: bool, world: &World) -> Vec<Made>
     made
 }
 
-/// The steps that remove the records of a domain. Its history is of no use any more, and may contain
-/// passwords.
+/// The steps that remove the records of a domain. Its history is of no use any more, and may
+/// contain passwords.
 fn records(world: &World, uuid: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = guest::forget(world.state(), uuid)?.into_iter().collect();
     let history = world.history(uuid)?;
@@ -138,12 +139,11 @@ fn partition_once_gone(
     runs: bool,
 ) -> Vec<Step> {
     let plan = || -> Result<Vec<Step>> {
-        match runs {
-            true => {
-                let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-                partition::once_gone(world, &live, true)
-            }
-            false => partition::once_gone(world, defined, false),
+        if runs {
+            let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+            partition::once_gone(world, &live, true)
+        } else {
+            partition::once_gone(world, defined, false)
         }
     };
     plan().unwrap_or_else(|error| {
@@ -153,7 +153,8 @@ fn partition_once_gone(
     })
 }
 
-/// Returns the warning that a domain has snapshots, of which libvirt knows nothing afterwards; images that stay have them.
+/// Returns the warning that a domain has snapshots, of which libvirt knows nothing afterwards;
+/// images that stay have them.
 fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
     let snapshots = hypervisor.keeps(name)?.into_iter().filter(|kept| !kept.starts);
     let said =
@@ -165,7 +166,8 @@ fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
 /// metadata.
 fn others(name: &str, uri: &str) -> String {
     format!(
-        "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this UUID at {uri}; \
+        "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this \
+         UUID at {uri}; \
          `gpuvm delete {} --connect {}` gives them back",
         word(name),
         word(uri)

@@ -1,6 +1,7 @@
-//! `apply` and `get`: guests as a file describes them. Those that are missing are planned together and made as `create` makes
-//! them, those that differ are changed as `set` and `autostart` change them, and each change is journaled by itself: what an
-//! interrupted run leaves is finished by `recover`, and by applying the file again.
+//! `apply` and `get`: guests as a file describes them. Those that are missing are planned together
+//! and made as `create` makes them, those that differ are changed as `set` and `autostart` change
+//! them, and each change is journaled by itself: what an interrupted run leaves is finished by
+//! `recover`, and by applying the file again.
 
 mod get;
 
@@ -176,7 +177,8 @@ pub struct AppliedGuest {
 pub struct Drift {
     /// The guests of the file in its order, then those that are deleted.
     pub guests: Vec<AppliedGuest>,
-    /// The missing guests by their number in the file, in the order in which they are made, each with its place.
+    /// The missing guests by their number in the file, in the order in which they are made, each
+    /// with its place.
     places: Vec<(usize, PlannedPlace)>,
     /// The guests that are deleted.
     gone: Vec<DomainSummary>,
@@ -212,10 +214,8 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
             }
         }
     }
-    let gone = match wanted.prune {
-        true => pruned(world, wanted, (&*hypervisor, &rows))?,
-        false => Vec::new(),
-    };
+    let gone =
+        if wanted.prune { pruned(world, wanted, (&*hypervisor, &rows))? } else { Vec::new() };
     if guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         // Nothing of the file is done, so no place is needed.
         missing.clear();
@@ -273,7 +273,8 @@ fn existing(
     Ok(AppliedGuest { name: summary.name, action, differences, gpus: Vec::new() })
 }
 
-/// Guests that an earlier file of this set made and that it no longer has, by the record of their UUID.
+/// Guests that an earlier file of this set made and that it no longer has, by the record of their
+/// UUID.
 fn pruned(
     world: &World,
     wanted: &ApplyRequest,
@@ -291,7 +292,8 @@ fn pruned(
         if let Some(was) = file.name.filter(|was| is_named(was)) {
             let name = row.name.clone();
             let hint = format!(
-                "`gpuvm rename {} {}` gives it that name again; or write its new name into the file",
+                "`gpuvm rename {} {}` gives it that name again; or write its new name into the \
+                 file",
                 word(&name),
                 word(&was)
             );
@@ -354,9 +356,9 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     session.run(plan).map(drop)
 }
 
-/// Looks whether what is to be changed and made can be, before the first of it is done. Changes have
-/// to fit beside guests that are deleted; new guests have places without them already. Another number of GPUs of a guest that
-/// runs is not looked at: it is stopped for that, and started again.
+/// Looks whether what is to be changed and made can be, before the first of it is done. Changes
+/// have to fit beside guests that are deleted; new guests have places without them already. Another
+/// number of GPUs of a guest that runs is not looked at: it is stopped for that, and started again.
 pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
@@ -381,7 +383,8 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     Ok(())
 }
 
-/// The plan of a new guest; none: it has no place now, but one without guests that are deleted first.
+/// The plan of a new guest; none: it has no place now, but one without guests that are deleted
+/// first.
 fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     let error = match planned {
         Ok(planned) => return Ok(Some(planned)),
@@ -389,10 +392,7 @@ fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     };
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
     let is_of_room = { causes }.any(|cause| cause.is::<PlanError>() || cause.is::<NoPlace>());
-    match is_of_room && !drift.gone.is_empty() {
-        true => Ok(None),
-        false => Err(error),
-    }
+    if is_of_room && !drift.gone.is_empty() { Ok(None) } else { Err(error) }
 }
 
 /// Places of missing guests.
@@ -484,7 +484,8 @@ fn refuse_conflicts(drift: &Drift) -> Result<()> {
     )))
 }
 
-/// Applies a file: deletes, then changes, then makes guests. Nothing is done unless all of it can be planned.
+/// Applies a file: deletes, then changes, then makes guests. Nothing is done unless all of it can
+/// be planned.
 pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     session.refuse_unfinished()?;
     let mut drift = look(world, wanted)?;

@@ -103,7 +103,8 @@ pub fn change_domain(
             typed = word(name)
         )),
         Owner::Hypervisor { uri } => Some(format!(
-            "no history is kept of this change: that of domain `{name}` is of the domain of the same UUID at {uri}"
+            "no history is kept of this change: that of domain `{name}` is of the domain of the \
+             same UUID at {uri}"
         )),
     };
     if let Some(why) = unkept {
@@ -137,7 +138,8 @@ pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
     let kept = hypervisor.keeps(name).unwrap_or_default();
     for kept in kept.iter().filter(|kept| kept.starts) {
         world.warning(&format!(
-            "domain `{name}` has {}, from which it starts as it was when it was saved, and not as it is defined now; {}",
+            "domain `{name}` has {}, from which it starts as it was when it was saved, and not as \
+             it is defined now; {}",
             kept.what, kept.hint
         ));
     }

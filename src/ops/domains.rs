@@ -66,7 +66,8 @@ pub struct ShownDomain {
     pub view: View,
     /// Whether it starts with the host; none: its driver does not say.
     pub autostart: Option<bool>,
-    /// What is missing at boot for its start with the host, a line each: `gpuvm autostart NAME on` makes it.
+    /// What is missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
+    /// makes it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks_at_boot: Vec<String>,
     /// Its addresses, while it runs.
@@ -76,14 +77,16 @@ pub struct ShownDomain {
 /// A domain with its definition, if that can be parsed.
 type Defined = (DomainSummary, Result<DomainXml, DomainXmlError>);
 
-/// Lists the domains of the hypervisor, or those in files of a recorded host. Each definition is read once. `long`: with what
-/// takes longer, asked of each guest.
+/// Lists the domains of the hypervisor, or those in files of a recorded host. Each definition is
+/// read once. `long`: with what takes longer, asked of each guest.
 pub fn list(world: &World, files: &[PathBuf], long: bool) -> Result<Vec<ListedDomain>> {
     let files = domains_of_files(world, files)?;
     if files.is_empty() && world.is_recorded() {
         return Err(usage(
-            "`list` asks libvirt, which a recorded host does not have, and no --domain-xml is given",
-            "--domain-xml PATH lists what `virsh dumpxml` printed there; `gpuvm list` without --host asks the \
+            "`list` asks libvirt, which a recorded host does not have, and no --domain-xml is \
+             given",
+            "--domain-xml PATH lists what `virsh dumpxml` printed there; `gpuvm list` without \
+             --host asks the \
              libvirt of this machine",
         ));
     }
@@ -92,21 +95,21 @@ pub fn list(world: &World, files: &[PathBuf], long: bool) -> Result<Vec<ListedDo
     }
     let mut rows = listed(known(world)?, world);
     let hypervisor = world.hypervisor()?;
-    match long {
-        false => leased(&mut rows, &*hypervisor),
-        true => {
-            if let Ok(all) = hypervisor.autostarted() {
-                let starts = |row: &ListedDomain| all.contains(&row.summary.name);
-                rows.iter_mut().for_each(|row| row.autostart = Some(starts(row)));
-            }
-            asked(&mut rows, &*hypervisor);
-            judged(&mut rows, world);
+    if long {
+        if let Ok(all) = hypervisor.autostarted() {
+            let starts = |row: &ListedDomain| all.contains(&row.summary.name);
+            rows.iter_mut().for_each(|row| row.autostart = Some(starts(row)));
         }
+        asked(&mut rows, &*hypervisor);
+        judged(&mut rows, world);
+    } else {
+        leased(&mut rows, &*hypervisor)
     }
     Ok(rows)
 }
 
-/// Adds the addresses that networks have leased: one question for each network that guests which run are on.
+/// Adds the addresses that networks have leased: one question for each network that guests which
+/// run are on.
 fn leased(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
     let mut leases: BTreeMap<String, Vec<NetworkLease>> = BTreeMap::new();
     for row in rows.iter_mut().filter(|row| row.summary.state.has_guest()) {
@@ -146,7 +149,8 @@ fn asked(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
     }
 }
 
-/// Adds what `verify` finds, without asking agents. Where it cannot be told the list is there all the same.
+/// Adds what `verify` finds, without asking agents. Where it cannot be told the list is there all
+/// the same.
 fn judged(rows: &mut [ListedDomain], world: &World) {
     let wanted = Verify { name: None, agent_wait: Duration::ZERO };
     let all = match verify(world, &wanted) {
@@ -179,9 +183,10 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         let inactive = hypervisor.xml(name, XmlOf::Inactive)?;
         view.remembered = remembered(&DomainXml::parse(&inactive)?);
     }
-    let addresses = match summary.state.has_guest() {
-        true => hypervisor.addresses(name, &macs(&view))?,
-        false => Vec::new(),
+    let addresses = if summary.state.has_guest() {
+        hypervisor.addresses(name, &macs(&view))?
+    } else {
+        Vec::new()
     };
     let autostart = hypervisor.autostart(name).ok();
     // Where the host cannot be read it is shown all the same.

@@ -285,8 +285,11 @@ pub fn run(session: &mut Session<'_>, world: &World, name: &str) -> Result<bool>
         Ok::<_, Error>(Change::new("seed drop", name, redefine.into_iter().collect(), ()))
     })?;
     world.warning(&format!(
-        "{held}; its next start has no seed, and the volume is deleted with the domain, or by `gpuvm seed drop {name}` \
-         when it has been off", name = word(name)));
+        "{held}; its next start has no seed, and the volume is deleted with the domain, or by \
+         `gpuvm seed drop {name}` \
+         when it has been off",
+        name = word(name)
+    ));
     Ok(false)
 }
 
@@ -305,19 +308,23 @@ mod tests {
         // As qemu-ga 5.2, 7.2 and 10.0 answer, through libvirt.
         for (message, forbidden) in [
             (
-                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has been disabled for this instance",
+                "unable to execute QEMU agent command 'guest-file-open': The command \
+                 guest-file-open has been disabled for this instance",
                 true,
             ),
             (
-                "unable to execute QEMU agent command 'guest-file-open': Command guest-file-open has been disabled: the command is not allowed",
+                "unable to execute QEMU agent command 'guest-file-open': Command guest-file-open \
+                 has been disabled: the command is not allowed",
                 true,
             ),
             (
-                "unable to execute QEMU agent command 'guest-file-open': The command guest-file-open has not been found",
+                "unable to execute QEMU agent command 'guest-file-open': The command \
+                 guest-file-open has not been found",
                 true,
             ),
             (
-                "unable to execute QEMU agent command 'guest-file-open': failed to open file '/run/cloud-init/result.json' (mode: 'r'): No such file or directory",
+                "unable to execute QEMU agent command 'guest-file-open': failed to open file \
+                 '/run/cloud-init/result.json' (mode: 'r'): No such file or directory",
                 false,
             ),
             ("Guest agent is not responding: QEMU guest agent is not connected", false),

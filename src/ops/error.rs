@@ -364,13 +364,14 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     classed(Class::Usage, message, hint)
 }
 
-/// What a guest that has crashed and keeps its process has to lose: libvirt's `on_crash` preserve says that it is kept.
+/// What a guest that has crashed and keeps its process has to lose: libvirt's `on_crash` preserve
+/// says that it is kept.
 pub fn crashed(name: &str) -> String {
     format!("domain `{name}` has crashed, and its process is kept with its memory")
 }
 
-/// How the memory of a guest that has crashed is kept for a look. Only this way of `virsh dump` takes one with devices of the
-/// host.
+/// How the memory of a guest that has crashed is kept for a look. Only this way of `virsh dump`
+/// takes one with devices of the host.
 pub fn dump_hint(name: &str) -> String {
     let file = format!("{name}.dump");
     format!("`virsh dump --memory-only {} {}` writes its memory to a file", word(name), word(&file))

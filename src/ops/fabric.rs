@@ -85,7 +85,8 @@ pub struct ShownFabric {
     pub driver_version: Option<String>,
     /// Version of Fabric Manager's client library; none: unknown, or no Fabric Manager runs here.
     pub library_version: Option<String>,
-    /// Whether Fabric Manager as it runs, the driver and, if known, the client library are of one version.
+    /// Whether Fabric Manager as it runs, the driver and, if known, the client library are of one
+    /// version.
     pub versions: VersionCheck,
     /// NVSwitches that this host's Fabric Manager manages although guests should get them: no guest
     /// gets them meanwhile.

@@ -58,8 +58,8 @@ pub fn make_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)
 }
 
-/// Reads a file of this machine's configuration; none if it is missing. Only regular files are read:
-/// others may never end.
+/// Reads a file of this machine's configuration; none if it is missing. Only regular files are
+/// read: others may never end.
 pub fn configuration(path: &Path) -> Result<Option<String>> {
     let shown = path.to_string_lossy();
     input::state(path).map_err(|source| match source.kind() {

@@ -143,9 +143,10 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
     if row.state.has_guest() {
         return Ok(row);
     }
-    let (is, hint) = match row.state.is_active() {
-        true => ("has crashed", restart_hint(name)),
-        false => ("does not run", format!("`gpuvm start {}` starts it", word(name))),
+    let (is, hint) = if row.state.is_active() {
+        ("has crashed", restart_hint(name))
+    } else {
+        ("does not run", format!("`gpuvm start {}` starts it", word(name)))
     };
     Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
 }
@@ -169,14 +170,16 @@ pub fn stop_first(row: &DomainSummary) -> (&'static str, String) {
 /// Returns the hint for a crashed guest whose process is preserved.
 pub fn restart_hint(name: &str) -> String {
     format!(
-        "{}; `gpuvm restart --force {name}` ends it and starts it again, `gpuvm stop --force {name}` only ends it",
+        "{}; `gpuvm restart --force {name}` ends it and starts it again, `gpuvm stop --force \
+         {name}` only ends it",
         dump_hint(name),
         name = word(name)
     )
 }
 
-/// Whether a guest that is waited for has ended: it is off or has crashed, it was transient and is gone, or another one has
-/// its name by now. `uuid` is the one's that was seen first. A hypervisor that does not answer does not say so.
+/// Whether a guest that is waited for has ended: it is off or has crashed, it was transient and is
+/// gone, or another one has its name by now. `uuid` is the one's that was seen first. A hypervisor
+/// that does not answer does not say so.
 pub fn has_ended(hypervisor: &dyn Hypervisor, name: &str, uuid: &mut Option<String>) -> bool {
     let Ok(rows) = hypervisor.domains() else { return false };
     let Some(row) = rows.into_iter().find(|row| row.name == name) else { return true };

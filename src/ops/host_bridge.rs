@@ -43,7 +43,8 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
         None => all.first(),
     };
     let Some(found) = found else {
-        let hint = "`gpuvm network host-bridge show` says what there is; what was not confirmed in time is taken back";
+        let hint = "`gpuvm network host-bridge show` says what there is; what was not confirmed in \
+                    time is taken back";
         return Err(match name {
             Some(name) => HostBridgeError::NotWaiting { name: name.to_owned() }.hint(hint),
             None => HostBridgeError::NoneWaiting.hint(hint),

@@ -101,7 +101,8 @@ pub fn surer(page: MemSize) -> Result<Option<String>> {
     Ok(numbers.keys().any(|(_, size)| *size == page).then(|| {
         let arguments = boot::arguments(&numbers, page);
         format!(
-            "surer, since it comes before anything uses memory: the kernel's arguments `{arguments}` \
+            "surer, since it comes before anything uses memory: the kernel's arguments \
+             `{arguments}` \
              in the boot loader's configuration (Linux 5.16 and later)"
         )
     }))

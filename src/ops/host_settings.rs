@@ -176,7 +176,8 @@ fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
             known: ["0", "1"].map(str::to_owned).into(),
             at_boot: at_boot(BALANCING),
             advised: (nodes > 1).then_some("1"),
-            why: "memory that nothing binds follows its vCPUs to their node; memory that is bound, on huge pages or \
+            why: "memory that nothing binds follows its vCPUs to their node; memory that is bound, \
+                  on huge pages or \
                   mapped for passed functions does not move",
         },
         Setting {
@@ -195,7 +196,8 @@ fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
             known: words.collect(),
             at_boot: at_boot(TRANSPARENT),
             advised: Some("madvise"),
-            why: "QEMU asks for them for memory on normal pages; `never` walks more levels at each access",
+            why: "QEMU asks for them for memory on normal pages; `never` walks more levels at each \
+                  access",
         },
     ])
 }

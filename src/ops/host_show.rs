@@ -25,9 +25,10 @@ pub struct ShownHost<'a> {
 
 /// Reads the host; for this machine, with notes on what hwloc sees differently.
 pub fn read(world: &World) -> Result<Topology> {
-    match world.settings.host.is_none() && world.is_here()? {
-        true => Ok(checked(world.topology()?)?),
-        false => world.topology(),
+    if world.settings.host.is_none() && world.is_here()? {
+        Ok(checked(world.topology()?)?)
+    } else {
+        world.topology()
     }
 }
 

@@ -45,7 +45,8 @@ pub struct Image {
     pub volume: String,
     /// Where it is on the hypervisor's machine.
     pub path: PathBuf,
-    /// Its format, by the volume's name; libvirt reads the same from its content where `fault` is none.
+    /// Its format, by the volume's name; libvirt reads the same from its content where `fault` is
+    /// none.
     pub format: Format,
     /// Size seen by a guest, in bytes.
     pub virtual_bytes: u64,
@@ -142,9 +143,10 @@ pub fn resolve(hypervisor: &dyn Hypervisor, pool: &str, name: Option<&ImageName>
 pub fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> Result<Image> {
     let there: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
-        let hint = match there.is_empty() {
-            true => "`gpuvm image add FILE` adds one".to_owned(),
-            false => format!("there are: {}", there.join(", ")),
+        let hint = if there.is_empty() {
+            "`gpuvm image add FILE` adds one".to_owned()
+        } else {
+            format!("there are: {}", there.join(", "))
         };
         classed(Class::NotFound, format!("pool `{pool}` has no image `{name}`"), hint)
     })

@@ -124,7 +124,8 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             let xml = DomainXml::parse(&hypervisor.xml(name, which)?)?;
             serial_log(&xml).ok_or_else(|| {
                 LogsError::NotLogged { name: name.to_owned() }.hint(format!(
-                    "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm console {name}` shows \
+                    "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm \
+                     console {name}` shows \
                      what it writes now",
                     name = word(name)
                 ))
@@ -139,7 +140,8 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
                 usage(
                     format!("no log of QEMU is known for {}", hypervisor.uri()),
                     format!(
-                        "`gpuvm --connect qemu:///system logs {} --qemu` reads those of the system's libvirt",
+                        "`gpuvm --connect qemu:///system logs {} --qemu` reads those of the \
+                         system's libvirt",
                         word(name)
                     ),
                 )

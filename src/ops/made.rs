@@ -259,9 +259,10 @@ pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     let own = files.filter(|file| !recorded.contains(file));
     own.map(|file| {
         let others = uses.others(Path::new(&file), uuid);
-        let more = match others.is_empty() {
-            true => format!("`rm {}` removes it", word(&file)),
-            false => said(&others),
+        let more = if others.is_empty() {
+            format!("`rm {}` removes it", word(&file))
+        } else {
+            said(&others)
         };
         format!("disk {file} stays: it is not recorded as made for this domain; {more}")
     })
@@ -299,7 +300,8 @@ fn is_store(path: &Path) -> bool {
     read && (head[40..44] == *b"_FVH" || head.starts_with(b"QFI\xfb") && bytes <= MOST_NVRAM)
 }
 
-/// How many other names a file has, hard links, under which its data stays when this one is deleted.
+/// How many other names a file has, hard links, under which its data stays when this one is
+/// deleted.
 pub fn other_names(path: &Path) -> u64 {
     let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
     meta.map_or(0, |meta| meta.nlink().saturating_sub(1))

@@ -51,9 +51,10 @@ pub fn modules(world: &World) -> Result<KnownModules> {
         None => None,
     };
     let (modules, notes) = now.unwrap_or_default();
-    let other = match world.settings.host.is_none() && world.is_here()? {
-        true => Source::Published.to_string(),
-        false => "the recorded host".into(),
+    let other = if world.settings.host.is_none() && world.is_here()? {
+        Source::Published.to_string()
+    } else {
+        "the recorded host".into()
     };
     let rows = rows(&topology, &modules, &other);
     Ok(KnownModules { rows, notes, topology, modules })
@@ -77,9 +78,10 @@ impl KnownModules {
     /// Writes the admin's file atomically; with `dry_run` only reports it.
     pub fn write(&self, world: &World, dry_run: bool) -> Result<()> {
         let KnownModules { topology, modules, .. } = self;
-        let renewed = match dry_run {
-            true => links::to_keep(&FsRoot::live()?, true)?.is_some(),
-            false => keep(true, world)?,
+        let renewed = if dry_run {
+            links::to_keep(&FsRoot::live()?, true)?.is_some()
+        } else {
+            keep(true, world)?
         };
         if renewed {
             let would = if dry_run { "would write " } else { "" };
@@ -90,7 +92,8 @@ impl KnownModules {
             return Ok(());
         }
         if modules.is_empty() {
-            let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write the file by hand, as \
+            let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write \
+                        the file by hand, as \
                         {\"0000:1b:00.0\": 1, ...}";
             return Err(HostVerbError::NoModuleIds { path: PATH.to_string() }.hint(hint));
         }

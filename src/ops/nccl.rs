@@ -24,7 +24,8 @@ use serde::Serialize;
 pub struct Nccl {
     /// Name of the domain.
     pub domain: String,
-    /// Whether NCCL chooses otherwise with the file than without: the guest has two GPUs, or a GPU and a NIC.
+    /// Whether NCCL chooses otherwise with the file than without: the guest has two GPUs, or a GPU
+    /// and a NIC.
     pub needed: bool,
     /// What `NCCL_TOPO_FILE` names, as text.
     pub file: String,
@@ -104,7 +105,8 @@ fn helped(error: NcclError, source: &Source) -> Error {
             format!("`virsh define {named}` adds controllers that it lacks; then name the domain")
         }
         (NcclError::UnknownPath { bdf }, _) => format!(
-            "`gpuvm device list` shows whether the host has {bdf}; a record of it is made by `gpuvm host capture FILE`"
+            "`gpuvm device list` shows whether the host has {bdf}; a record of it is made by \
+             `gpuvm host capture FILE`"
         ),
         (NcclError::NicPlace { .. } | NcclError::NicsOnOneBus { .. }, _) => {
             format!("`gpuvm tune {named} --pcie on` gives each a root port of its own")

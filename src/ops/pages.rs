@@ -185,7 +185,8 @@ pub fn refuse_elsewhere(verb: &str, world: &World) -> Result<()> {
     ))
 }
 
-/// The size of the pages that are reserved for a guest whose pages were left to the planner, which found none.
+/// The size of the pages that are reserved for a guest whose pages were left to the planner, which
+/// found none.
 pub fn size_to_reserve(asked: HugePages, topology: &Topology) -> Result<PageSize> {
     if asked == HugePages::Off {
         return Err(usage(
@@ -243,16 +244,15 @@ fn short(name: &str, missing: &[(MemSize, NodePages)], defined: bool) -> Error {
         let (size, count) = (page.typed(), reserved + pages.missing());
         commands.push(format!("`gpuvm host pages --node {node} --size {size} --count {count}`"));
     }
-    let hint = match defined {
-        true => format!(
+    let hint = if defined {
+        format!(
             "`gpuvm start {name} --reserve-pages` reserves them for it, {} for whoever comes",
             commands.join(" and "),
             name = word(name)
-        ),
-        false => {
-            "--reserve-pages reserves those that are missing, --no-start only defines the guest"
-                .to_owned()
-        }
+        )
+    } else {
+        "--reserve-pages reserves those that are missing, --no-start only defines the guest"
+            .to_owned()
     };
     GuestPagesError::Missing { name: name.to_string(), lines: lines.to_string() }.hint(hint)
 }

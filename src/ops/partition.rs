@@ -39,8 +39,8 @@ pub struct Guest<'a> {
 }
 
 /// Refuses to activate a partition if the versions of Fabric Manager, the driver and the client
-/// library differ. Unknown versions are not compared. `known`: the caller's versions; none: those of
-/// this machine.
+/// library differ. Unknown versions are not compared. `known`: the caller's versions; none: those
+/// of this machine.
 pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
     let found = match known {
         Some(versions) => versions.clone(),
@@ -263,7 +263,8 @@ fn left_active<'l>(
     let modules: Modules = known.map(|(_, module)| *module).collect();
     for id in listed.filter(|one| one.active && one.has_any(&modules)).map(|one| one.id) {
         world.warning(&format!(
-            "NVLink partition {id} has GPUs of domain `{}` and stays active: not all GPUs of it are known as this \
+            "NVLink partition {id} has GPUs of domain `{}` and stays active: not all GPUs of it \
+             are known as this \
              guest's; once it is off, `gpuvm fabric release {id}` deactivates it",
             guest.name
         ));
@@ -344,7 +345,8 @@ fn with_resets(
 }
 
 /// The hint if Fabric Manager of the host controls NVSwitches that a guest needs.
-pub const MANAGER_OFF: &str = "`systemctl disable --now nvidia-fabricmanager` ends it, now and at boot: a guest with NVSwitches runs its own";
+pub const MANAGER_OFF: &str = "`systemctl disable --now nvidia-fabricmanager` ends it, now and at \
+                               boot: a guest with NVSwitches runs its own";
 
 /// Whether a function is an NVSwitch.
 pub fn is_switch(topology: &Topology, bdf: Bdf) -> bool {

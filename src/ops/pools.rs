@@ -66,13 +66,15 @@ pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<O
     Ok(Some(pool))
 }
 
-/// The step that makes the pool that is created on demand; refused if the connection's driver has no
-/// storage.
+/// The step that makes the pool that is created on demand; refused if the connection's driver has
+/// no storage.
 pub fn make_pool(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<Step> {
     if hypervisor.storage().makes_pools()? {
         return Ok(Step::MakePool { name: name.to_owned(), path: path.into() });
     }
     let (name, uri) = (name.to_owned(), hypervisor.uri().to_owned());
-    Err(PoolError::NoStorage { name, uri }
-        .hint("`--connect qemu:///system` has storage; files are used with `--disk FILE` or `--disk-dir DIR`"))
+    Err(PoolError::NoStorage { name, uri }.hint(
+        "`--connect qemu:///system` has storage; files are used with `--disk FILE` or \
+               `--disk-dir DIR`",
+    ))
 }

@@ -218,8 +218,8 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
     Ok(names)
 }
 
-/// What finishing a change takes away that was written since it began, a line each: it was agreed to lose what was written
-/// until then. Of another machine's disks nobody knows.
+/// What finishing a change takes away that was written since it began, a line each: it was agreed
+/// to lose what was written until then. Of another machine's disks nobody knows.
 fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<String> {
     let Some(story) = orphan.story.as_ref().filter(|_| killed.recovery.way == Way::Finish) else {
         return Vec::new();
@@ -241,7 +241,8 @@ fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<St
         };
         for path in xml.disks().filter_map(path_of).filter(|path| !is_as_then(path)) {
             lines.push(format!(
-                "disk {path} was written since {} began to revert it to snapshot `{snapshot}`, which would be lost",
+                "disk {path} was written since {} began to revert it to snapshot `{snapshot}`, \
+                 which would be lost",
                 killed.name()
             ));
         }
@@ -262,7 +263,8 @@ fn confirm_loss(lost: &[String], killed: &Killed, session: &Session<'_>) -> Resu
         Answer::No => "was declined",
         Answer::Nobody => "is not confirmed, and there is no terminal to ask at",
     };
-    let hint = "`gpuvm recover --yes` finishes it all the same; `gpuvm recover --discard --yes` forgets it, and its disks \
+    let hint = "`gpuvm recover --yes` finishes it all the same; `gpuvm recover --discard --yes` \
+                forgets it, and its disks \
                 stay as they are";
     Err(classed(Class::Declined, format!("{what} {why}"), hint))
 }
@@ -306,7 +308,8 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
 
 /// Adds a hint for a change that can be neither finished nor undone.
 fn neither(error: ApplyError, killed: &Killed) -> Error {
-    let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets the \
+    let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets \
+                the \
                 change and leaves what it made";
     let message = format!("{} is neither finished nor undone", killed.name());
     Error::from(error).around(Refusal::around(message, hint))

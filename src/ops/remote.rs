@@ -83,7 +83,8 @@ fn failed(error: &CommandError, host: &str) -> Error {
 /// The hint.
 fn hint(host: &str) -> String {
     format!(
-        "`{} >host.json` records it, and `--host host.json` plans on the record; or run there: `{}`",
+        "`{} >host.json` records it, and `--host host.json` plans on the record; or run there: \
+         `{}`",
         command_there(host, "host capture -"),
         command_there(host, "...")
     )
@@ -107,8 +108,8 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
 /// none if the connection does not use ssh, or its parts are not safe on a command line.
 pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
     let host = uri.host.as_deref().filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
-    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name. A user of a directory
-    // service has a backslash or a plus sign in it.
+    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
+    // A user of a directory service has a backslash or a plus sign in it.
     let fit = |text: &str, more: &str| {
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-:%@".contains(c);
         !text.starts_with('-') && text.chars().all(|c| is_fit(c) || more.contains(c))

@@ -1,6 +1,7 @@
-//! `rename`: gives a domain another name. libvirt keeps its UUID, autostart and definition; what the name is part of, and is the
-//! domain's own, follows: the file of its firmware's settings, the file of its serial console, its record and its history.
-//! Disks and everything else keep their names.
+//! `rename`: gives a domain another name. libvirt keeps its UUID, autostart and definition; what
+//! the name is part of, and is the domain's own, follows: the file of its firmware's settings, the
+//! file of its serial console, its record and its history. Disks and everything else keep their
+//! names.
 
 use crate::apply::{Step, nvram};
 use crate::change::Change;
@@ -21,7 +22,8 @@ use crate::world::World;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What follows the name of a domain in the name of a file that libvirt keeps the settings of its firmware in.
+/// What follows the name of a domain in the name of a file that libvirt keeps the settings of its
+/// firmware in.
 const NVRAM: &str = "_VARS.";
 /// What follows it in the name of a file that its serial console is written to.
 const SERIAL_LOG: &str = "-serial.log";
@@ -198,7 +200,8 @@ impl Paths {
         self.nvram.iter().chain(&self.serial_log)
     }
 
-    /// Puts the new paths, and this name, into a definition of the domain; one that has other paths keeps them.
+    /// Puts the new paths, and this name, into a definition of the domain; one that has other paths
+    /// keeps them.
     fn put(&self, text: &str, name: &str) -> Result<String> {
         let mut xml = DomainXml::parse(text)?;
         let new = |path: &Path, known: &Option<(PathBuf, PathBuf)>| {
@@ -220,8 +223,8 @@ impl Paths {
     }
 }
 
-/// The step that moves a file of a domain that gets another name; none: it is not there yet. Refused
-/// if others have it, or its new path.
+/// The step that moves a file of a domain that gets another name; none: it is not there yet.
+/// Refused if others have it, or its new path.
 fn moves(
     (from, to): (&PathBuf, &PathBuf),
     (row, name): (&DomainSummary, &str),
@@ -244,7 +247,8 @@ fn moves(
         let there = word(&to.to_string_lossy()).into_owned();
         let why = format!("there is {} already", to.display());
         return Err(refused(why).hint(format!(
-            "`ls -l {there}` shows it, `mv -n {there} {there}.old` keeps it under another name; another NEW does without"
+            "`ls -l {there}` shows it, `mv -n {there} {there}.old` keeps it under another name; \
+             another NEW does without"
         )));
     }
     let Some(file) = at(from)? else { return Ok(None) };

@@ -40,7 +40,8 @@ pub enum Question {
         /// The guest.
         name: String,
     },
-    /// Whether a guest that has crashed may be ended, answered by yes: its process is kept for what it has in memory.
+    /// Whether a guest that has crashed may be ended, answered by yes: its process is kept for what
+    /// it has in memory.
     EndCrashed {
         /// The verb that ends it: `stop`.
         verb: &'static str,

@@ -45,13 +45,12 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let mut steps: Vec<Step> = step.into_iter().collect();
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
-    steps.extend(match steps.is_empty() {
+    steps.extend(if steps.is_empty() {
         // Its resources for the start have not been assigned yet.
-        true => claim_of(&defined, world)?,
-        false => {
-            refuse_strangers(&defined, world)?;
-            partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
-        }
+        claim_of(&defined, world)?
+    } else {
+        refuse_strangers(&defined, world)?;
+        partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
     });
     steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
     let again = format!("gpuvm restart {}", word(name));
@@ -79,7 +78,8 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
     Err(told(error, &*hypervisor, name, ran.get()))
 }
 
-/// Whether only the start was refused, since another had started the guest once it was off: it runs anew, as wanted.
+/// Whether only the start was refused, since another had started the guest once it was off: it runs
+/// anew, as wanted.
 fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
     let Error::Apply(applied @ ApplyError::Failed { step, source, .. }) = error else {
         return false;

@@ -225,10 +225,7 @@ fn most(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut low, mut high) = (0, above);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        match fits(middle) {
-            true => low = middle,
-            false => high = middle,
-        }
+        if fits(middle) { low = middle } else { high = middle }
     }
     (low > 0).then_some(low)
 }

@@ -1,5 +1,6 @@
-//! `snapshot`: the content of a guest's disks at a time, kept in their own images by libvirt. Only of guests that are off, whose
-//! disks are all of qcow2: nothing that a snapshot does not have is left out silently.
+//! `snapshot`: the content of a guest's disks at a time, kept in their own images by libvirt. Only
+//! of guests that are off, whose disks are all of qcow2: nothing that a snapshot does not have is
+//! left out silently.
 
 use crate::apply::{MadeSnapshot, Step};
 use crate::change::Change;
@@ -235,7 +236,8 @@ impl Subject {
         }
     }
 
-    /// The disks that the guest writes, each with its file; refuses what no snapshot can have, and what others use.
+    /// The disks that the guest writes, each with its file; refuses what no snapshot can have, and
+    /// what others use.
     fn disks(&self, hypervisor: &dyn Hypervisor) -> Result<Vec<(String, String)>> {
         let name = &self.row.name;
         if let Some(drive) = drives::kept(&self.xml, hypervisor)?.into_iter().next() {
@@ -256,8 +258,8 @@ impl Subject {
         Ok(disks)
     }
 
-    /// Refuses disks that others have, by a definition or open: their content would change below them, and libvirt does not
-    /// say if an image was in use and keeps its snapshot.
+    /// Refuses disks that others have, by a definition or open: their content would change below
+    /// them, and libvirt does not say if an image was in use and keeps its snapshot.
     fn refuse_shared(&self, disks: &[(String, String)], hypervisor: &dyn Hypervisor) -> Result<()> {
         let name = &self.row.name;
         let uses = Uses::read(hypervisor)?;
@@ -283,7 +285,8 @@ impl Subject {
         Ok(())
     }
 
-    /// Refuses images that do not have `fits` snapshots of this name: libvirt goes by names, and takes the first.
+    /// Refuses images that do not have `fits` snapshots of this name: libvirt goes by names, and
+    /// takes the first.
     fn refuse_images(
         &self,
         disks: &[(String, String)],
@@ -451,7 +454,8 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
         };
         let (name, before, now) = (wanted.name.clone(), words(&snapshot.disks), words(&now));
         let hint = format!(
-            "`gpuvm history {name}` shows what changed, and `gpuvm undo {name}` undoes the last change",
+            "`gpuvm history {name}` shows what changed, and `gpuvm undo {name}` undoes the last \
+             change",
             name = word(&name)
         );
         let snapshot = snapshot.name.clone();

@@ -24,8 +24,8 @@ impl Source {
         if is_file { Source::File(named.to_owned()) } else { Source::Domain(named.to_owned()) }
     }
 
-    /// A text whose commands name the domain that was read: of a file they name the file, since there need be no such
-    /// domain.
+    /// A text whose commands name the domain that was read: of a file they name the file, since
+    /// there need be no such domain.
     pub fn naming(&self, text: &str, domain: &str) -> String {
         let Source::File(file) = self else { return text.to_owned() };
         // Standard input is not there a second time.
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn commands_name_the_file_that_was_read() {
-        let text = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl 'a b'`; `gpuvm tune 'a b' --pcie on`";
+        let text = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl 'a b'`; `gpuvm tune 'a b' \
+                    --pcie on`";
         let file = Source::File("/tmp/a.xml".into());
         let named = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl /tmp/a.xml`; \
                      `gpuvm tune /tmp/a.xml --pcie on`";

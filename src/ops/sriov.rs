@@ -138,7 +138,8 @@ fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, 
             Err(CardError::IsFunction { called, pf: pf.to_string() }.hint(LIST_HINT))
         }
         None => Err(CardError::NoSriov { bdf: bdf.to_string() }.hint(
-            "some cards have it switched off in their firmware (mlxconfig SRIOV_EN, NUM_OF_VFS) or in the BIOS",
+            "some cards have it switched off in their firmware (mlxconfig SRIOV_EN, NUM_OF_VFS) or \
+             in the BIOS",
         )),
     }
 }

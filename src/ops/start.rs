@@ -66,7 +66,8 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
     Ok(change)
 }
 
-/// Refuses a guest that is active and does not run; `dry_run`: only one that would never run by itself.
+/// Refuses a guest that is active and does not run; `dry_run`: only one that would never run by
+/// itself.
 fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
     let of = word(name);
     let (is, hint) = match state {
@@ -88,7 +89,8 @@ fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
     Err(classed(Class::WrongState, format!("domain `{name}` {is}"), hint))
 }
 
-/// Says what of the guest's cores and memory guests have that run: they may have got them while it was off.
+/// Says what of the guest's cores and memory guests have that run: they may have got them while it
+/// was off.
 fn warn_of_shared(xml: &DomainXml, world: &World) -> Result<()> {
     if !world.is_here()? {
         return Ok(());

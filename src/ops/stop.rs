@@ -35,8 +35,8 @@ pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     Ok(Change { question, again, ..ending(name, step, after) })
 }
 
-/// Refuses to ask a guest to shut down whose vCPUs stand still: libvirt does not pass it on, or nobody hears it, and the
-/// time limit would pass.
+/// Refuses to ask a guest to shut down whose vCPUs stand still: libvirt does not pass it on, or
+/// nobody hears it, and the time limit would pass.
 pub(crate) fn refuse_still(
     verb: &'static str,
     name: &str,
@@ -54,12 +54,14 @@ pub(crate) fn refuse_still(
     };
     let message = format!("domain `{name}` is {is}, so it does not hear that it is to shut down");
     let hint = format!(
-        "{goes_on}, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force {name_word}` cuts its power and may lose data"
+        "{goes_on}, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force {name_word}` cuts \
+         its power and may lose data"
     );
     Err(classed(Class::WrongState, message, hint))
 }
 
-/// What is asked before a guest is taken down by this step: one that has crashed is ended only where the caller says so.
+/// What is asked before a guest is taken down by this step: one that has crashed is ended only
+/// where the caller says so.
 pub(crate) fn question(
     verb: &'static str,
     name: &str,
@@ -156,7 +158,8 @@ pub(crate) fn explained(error: Error, name: &str, verb: &str) -> Error {
     };
     let left = if verb == "stop" { "" } else { ", so it is left running" };
     let hint = format!(
-        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its power and may lose data",
+        "it may be slow (--wait SECONDS) or not listen; `gpuvm {verb} --force {name}` cuts its \
+         power and may lose data",
         name = word(name)
     );
     coded(still.into(), format!("{still}{left}"), hint)

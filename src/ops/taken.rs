@@ -56,8 +56,8 @@ pub fn taken_for_off<'d>(
     ready_for_off(world, occupancy, (topology, guests))
 }
 
-/// What is taken, with what keeps partitions from being activated for those of these guests that are
-/// off. Fabric Manager is not asked for guests without GPUs of the board.
+/// What is taken, with what keeps partitions from being activated for those of these guests that
+/// are off. Fabric Manager is not asked for guests without GPUs of the board.
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,
@@ -68,9 +68,10 @@ pub fn ready_for_off<'d>(
         let devices = guest.held(false).map(|held| held.devices).unwrap_or_default();
         !runs(&guest.name()) && topology.ruled().any(|bdf| devices.contains(&bdf))
     };
-    match guests.any(needs) {
-        true => Ok(Occupancy { readiness: readiness(world, topology)?, ..occupancy }),
-        false => Ok(occupancy),
+    if guests.any(needs) {
+        Ok(Occupancy { readiness: readiness(world, topology)?, ..occupancy })
+    } else {
+        Ok(occupancy)
     }
 }
 

@@ -178,25 +178,15 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         return unmake(world, name, entry, (now, summary.state.is_active()));
     }
     if !edited && entry.after.as_ref() != Some(&now) {
-        return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }.hint(format!(
-                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+        return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }
+            .hint(format!(
+                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it \
+                 nevertheless",
                 name = word(name)
             )));
-    }
-    if let Some(copy) = entry.copies().find(|copy| !copy.comparable && !force) {
-        let DiskCopy { pool, name: volume, .. } = copy;
-        return Err(UndoError::CopyUnseen { change: named(entry).to_string(), volume: volume.to_string(), pool: pool.to_string() }.hint(format!(
-                "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any case",
-                name = word(name)
-            )));
-    }
-    if let Some(disk) = entry.deleted().filter(|_| !force) {
-        return Err(UndoError::DataDeleted { change: named(entry), disk }.hint(format!(
-            "`gpuvm undo {name} --force` restores the definition, which names a disk that is gone",
-            name = word(name)
-        )));
     }
     if !force {
+        refuse_lost(entry, name)?;
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
     }
     let runs = summary.state.is_active();
@@ -216,6 +206,30 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     Ok(Change { warnings: stays, question, again, ..change })
 }
 
+/// Refuses what would go back to an image that nobody compares, or to one that is gone.
+fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
+    if let Some(copy) = entry.copies().find(|copy| !copy.comparable) {
+        let DiskCopy { pool, name: volume, .. } = copy;
+        return Err(UndoError::CopyUnseen {
+            change: named(entry).to_string(),
+            volume: volume.to_string(),
+            pool: pool.to_string(),
+        }
+        .hint(format!(
+            "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in \
+                 any case",
+            name = word(name)
+        )));
+    }
+    if let Some(disk) = entry.deleted() {
+        return Err(UndoError::DataDeleted { change: named(entry), disk }.hint(format!(
+            "`gpuvm undo {name} --force` restores the definition, which names a disk that is gone",
+            name = word(name)
+        )));
+    }
+    Ok(())
+}
+
 /// Refuses to take devices from a running guest.
 fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     let binds = |step: &Step| matches!(step, Step::BindDevice { .. });
@@ -227,7 +241,8 @@ fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     Err(classed(Class::WrongState, message, hint))
 }
 
-/// Plans to delete a domain that a change has made, as `delete` does: with its disks, as far as they are proven its own.
+/// Plans to delete a domain that a change has made, as `delete` does: with its disks, as far as
+/// they are proven its own.
 fn unmake(
     world: &World,
     name: &str,

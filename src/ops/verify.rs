@@ -188,9 +188,10 @@ impl Machine {
             let topology = world.topology()?;
             let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
             // The driver for virtual GPUs has versions of its own.
-            let manager = match is_shared && !Config::read(&root)?.is_of_vgpu() {
-                true => versions(&root).of_guests().map(str::to_owned),
-                false => None,
+            let manager = if is_shared && !Config::read(&root)?.is_of_vgpu() {
+                versions(&root).of_guests().map(str::to_owned)
+            } else {
+                None
             };
             machine.here = Some(Here { topology, root, tuning, processes, manager });
             match world.occupancy(false) {

@@ -30,7 +30,8 @@ use std::collections::BTreeSet;
 pub enum VfsError {
     /// The card of the virtual function has no Ethernet device of the host.
     #[error(
-        "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that is done"
+        "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that \
+         is done"
     )]
     NoNetdev {
         /// Its PCI address.
@@ -192,7 +193,8 @@ pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Resu
     for Guarded { bdf, was, .. } in guarded {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
             let told = format!(
-                "{bdf} is in use by domain `{name}`, which runs, so its settings are left as they are"
+                "{bdf} is in use by domain `{name}`, which runs, so its settings are left as they \
+                 are"
             );
             world.warning(&told);
             continue;

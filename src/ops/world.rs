@@ -444,22 +444,23 @@ impl World {
 
     /// Refuses a verb that reads the domains of a hypervisor, on a recorded host, which has none.
     pub fn refuse_without_guests(&self, verb: &str) -> Result<()> {
-        match self.is_recorded() {
-            false => Ok(()),
-            true => Err(usage(
+        if self.is_recorded() {
+            Err(usage(
                 format!(
-                    "`{verb}` asks libvirt, which a recorded host does not have, so it does not take --host"
+                    "`{verb}` asks libvirt, which a recorded host does not have, so it does not \
+                     take --host"
                 ),
                 format!("`gpuvm {verb}` without --host asks the libvirt of this machine"),
-            )),
+            ))
+        } else {
+            Ok(())
         }
     }
 
     /// Refuses a verb that changes something on a recorded host.
     pub fn refuse_recorded(&self, verb: &str) -> Result<()> {
-        match self.is_recorded() {
-            false => Ok(()),
-            true => Err(usage(
+        if self.is_recorded() {
+            Err(usage(
                 format!("`{verb}` changes the machine, so it does not take --host"),
                 match verb {
                     "create" => {
@@ -467,7 +468,9 @@ impl World {
                     }
                     _ => "run it on that machine, without --host",
                 },
-            )),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

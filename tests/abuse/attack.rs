@@ -117,7 +117,8 @@ fn a_disk_in_use_without_a_definition_stays() {
         g.place.virsh(&["pool-define-as", "raid", "dir", "--target", &dir]);
         g.other(
             "b",
-            "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' volume='a.raw'/>\
+            "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' \
+             volume='a.raw'/>\
              <target dev='vda' bus='virtio'/></disk>",
         );
     });

@@ -108,7 +108,8 @@ impl Host {
         group
     }
 
-    /// Expects that no function was reset or taken from its driver, and no virtual function removed.
+    /// Expects that no function was reset or taken from its driver, and no virtual function
+    /// removed.
     fn untouched(&self, said: &str) {
         for bdf in [GPU, OTHER] {
             let reset = fs::read_to_string(self.path(&format!("{}/reset", function(bdf)))).unwrap();

@@ -8,7 +8,8 @@ use gpuvm::hypervisor::libvirt::Libvirt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// On user-mode Linux with drives of its own: every kind of content, every kind of use, `drive wipe`.
+/// On user-mode Linux with drives of its own: every kind of content, every kind of use,
+/// `drive wipe`.
 #[test]
 fn drives_with_something_on_them_are_not_given_away_unasked() {
     let words = ["tests/uml/drives.sh", env!("CARGO_BIN_EXE_gpuvm")];
@@ -126,7 +127,8 @@ fn a_drive_that_is_mounted_after_the_plan_goes_into_no_definition_and_no_guest()
     let libvirt = Libvirt::open("test:///default").unwrap();
     let name = "last-look".to_owned();
     let xml = format!(
-        "<domain type='test'><name>{name}</name><memory unit='MiB'>64</memory><os><type>hvm</type></os><devices>\
+        "<domain type='test'><name>{name}</name><memory \
+         unit='MiB'>64</memory><os><type>hvm</type></os><devices>\
          <disk type='block' device='disk'><source dev='{}'/><target dev='vda' bus='virtio'/></disk></devices></domain>",
         device.device.display()
     );

@@ -90,7 +90,8 @@ impl Other {
         let first = self.daemon.inside("/");
         let first = first.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
         let script = format!(
-            "#!/bin/sh\necho \"{logged}\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift 2\n\
+            "#!/bin/sh\necho \"{logged}\" >>{log}\nwhile [ \"$1\" != -- ]; do shift; done; shift \
+             2\n\
              exec nsenter --mount --net --uts --pid --target {first} {environment} sh -c \"$*\"\n",
             log = log.display(),
         );

@@ -6,8 +6,8 @@ use crate::support::{gpuvm, host_tree, project, run, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A script as root of a machine like a DGX-2, in mounts of its own where /etc and /run are empty; `$0` is the
-/// program. None where that is not possible.
+/// A script as root of a machine like a DGX-2, in mounts of its own where /etc and /run are empty;
+/// `$0` is the program. None where that is not possible.
 fn on_dgx2(script: &str) -> Option<String> {
     if !namespaces() {
         return skip("namespaces need root");

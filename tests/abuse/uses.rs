@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A guest as anybody defines one, with firmware that needs no NVRAM.
-const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory \
+    unit='MiB'>64</memory><vcpu>1</vcpu>\
     <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><devices>DEVICES</devices></domain>";
 
 /// A machine with guests on it.
@@ -131,7 +132,8 @@ fn a_disk_that_another_guest_needs_stays() {
     ground.stays("volume", "domain `b` has it as a disk", |g| {
         let dir = g.place.disks.to_str().unwrap();
         g.place.virsh(&["pool-create-as", "raid", "dir", "--target", dir]);
-        let volume = "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' volume='a.raw'/>\
+        let volume = "<disk type='volume'><driver name='qemu' type='raw'/><source pool='raid' \
+                      volume='a.raw'/>\
                       <target dev='vda' bus='virtio'/></disk>";
         g.other("b", volume);
     });
@@ -294,7 +296,8 @@ fn metadata_that_lies_removes_nothing() {
             "domain `a`: \"../../x\", the driver of 0000:00:1f.0, is no driver's name",
         ),
         (
-            "<gpuvm:reserved><gpuvm:pages node='0' kib='2048' count='99999' boot='b'/></gpuvm:reserved>",
+            "<gpuvm:reserved><gpuvm:pages node='0' kib='2048' count='99999' \
+             boot='b'/></gpuvm:reserved>",
             "of huge pages are more than its memory",
         ),
     ] {

@@ -156,7 +156,8 @@ fn no_groups(tree: &Path) {
 /// The file with VFIO's setting for unsafe interrupts.
 const UNSAFE: &str = "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
 
-/// "The IOMMU keeps guests apart" was said with `pcie_acs_override=`, with unsafe interrupts and without any IOMMU.
+/// "The IOMMU keeps guests apart" was said with `pcie_acs_override=`, with unsafe interrupts and
+/// without any IOMMU.
 #[test]
 fn isolation_is_claimed_only_where_it_was_looked_at() {
     /// A change of the host, the expected statement, and the rule of the finding.
@@ -235,8 +236,8 @@ fn process(tree: &Path, pid: u32, name: &str, file: &str) {
     symlink(file, dir.join("7")).unwrap();
 }
 
-/// The real machine's kernel gave -1 as node and 4.5 GiB as the memory of node 0. `gpu list` said `free` of the GPU that
-/// nvidia-persistenced had open, `device list` named that process.
+/// The real machine's kernel gave -1 as node and 4.5 GiB as the memory of node 0. `gpu list` said
+/// `free` of the GPU that nvidia-persistenced had open, `device list` named that process.
 #[test]
 fn a_real_h100_machine_is_shown_as_it_is() {
     let dir = tree("h100-guest");
@@ -343,15 +344,16 @@ fn every_promise_of_the_safety_page_has_a_test_that_is_there() {
     for (is_unit, name) in named {
         let (module, test) = name.rsplit_once("::").unwrap();
         let path = module.replace("::", "/");
-        let files = match is_unit {
-            true => ["src", "src/core", "src/host", "src/ops"]
+        let files = if is_unit {
+            ["src", "src/core", "src/host", "src/ops"]
                 .iter()
                 .flat_map(|room| {
                     [path.as_str(), path.trim_end_matches("/tests")]
                         .map(|path| format!("{room}/{path}.rs"))
                 })
-                .collect(),
-            false => vec![format!("tests/{path}.rs"), format!("tests/{path}/mod.rs")],
+                .collect()
+        } else {
+            vec![format!("tests/{path}.rs"), format!("tests/{path}/mod.rs")]
         };
         let texts = files.iter().filter_map(|file| fs::read_to_string(project().join(file)).ok());
         let is_there = |text: String| {

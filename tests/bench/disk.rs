@@ -74,7 +74,8 @@ struct Load {
     writes: bool,
     /// Bytes of a request.
     bytes: u64,
-    /// Bytes from one request to the next: a large stride, coprime with the disk in requests, scatters them.
+    /// Bytes from one request to the next: a large stride, coprime with the disk in requests,
+    /// scatters them.
     step: u64,
     /// Requests.
     count: u64,

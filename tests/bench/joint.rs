@@ -1,4 +1,5 @@
-//! Guests that are planned together: how often one after the other is refused or worse, and the time of fifty.
+//! Guests that are planned together: how often one after the other is refused or worse, and the
+//! time of fifty.
 
 use crate::measure::{Verdict, quantile};
 use gpuvm::placement::Occupancy;

@@ -1,8 +1,8 @@
 //! Speed against peers, as ratios of one run: `make bench`, or `cargo bench -- NAME` for some.
 //!
-//! Commands run in rotation (ours, peer, ours, ..), so that a busy machine slows all alike; medians are compared. A
-//! gate that is missed ends the run with exit code 1; goals still ahead are named. `--quick` takes fewer rounds;
-//! `placement` takes `--svg PATH` and `--csv PATH`.
+//! Commands run in rotation (ours, peer, ours, ..), so that a busy machine slows all alike; medians
+//! are compared. A gate that is missed ends the run with exit code 1; goals still ahead are named.
+//! `--quick` takes fewer rounds; `placement` takes `--svg PATH` and `--csv PATH`.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 #![allow(clippy::missing_docs_in_private_items, clippy::too_many_lines)]
 

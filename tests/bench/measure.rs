@@ -1,4 +1,5 @@
-//! Time and peak memory of whole commands, measured by a child of our own for each, and medians of rotations.
+//! Time and peak memory of whole commands, measured by a child of our own for each, and medians of
+//! rotations.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use std::process::{Command, ExitCode, Stdio};

@@ -1,5 +1,6 @@
-//! Start time against memory size: QEMU, stopped before its first instruction, with memory of 4K and 2M pages that is
-//! filled by one thread or by as many as there are CPUs. Guests with GPUs have all of their memory filled at the start.
+//! Start time against memory size: QEMU, stopped before its first instruction, with memory of 4K
+//! and 2M pages that is filled by one thread or by as many as there are CPUs. Guests with GPUs have
+//! all of their memory filled at the start.
 
 use crate::measure::{Verdict, median};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! The planner's latency in process: host and occupancy in memory to complete placement, over streams of guests; how
-//! it grows with the host; and the memory of a process that plans.
+//! The planner's latency in process: host and occupancy in memory to complete placement, over
+//! streams of guests; how it grows with the host; and the memory of a process that plans.
 
 use crate::measure::{Subject, Verdict, quantile, rotate};
 use gpuvm::placement::{Held, Occupancy, Placement, plan};
@@ -65,7 +65,8 @@ fn held(name: String, placement: Placement) -> Held {
     }
 }
 
-/// Times of the plans of a stream of arrivals and departures, in µs; the stream is the same in every run.
+/// Times of the plans of a stream of arrivals and departures, in µs; the stream is the same in
+/// every run.
 fn stream(topology: &Topology, plans: usize) -> Vec<f64> {
     let (mut held_now, mut times, mut random) = (Occupancy::default(), Vec::new(), Random(1));
     while times.len() < plans {
@@ -143,8 +144,8 @@ fn crowded(topology: &Topology, guests: usize, plans: usize) -> Vec<f64> {
     times
 }
 
-/// Prints the times over the sizes, and compares their growth with that of n log n: the exponent of the median over n
-/// log n, fitted by least squares.
+/// Prints the times over the sizes, and compares their growth with that of n log n: the exponent of
+/// the median over n log n, fitted by least squares.
 fn growth(plans: usize) -> Verdict {
     println!(
         "\n{:>6} {:>5} {:>7} {:>11} {:>11} {:>14}",

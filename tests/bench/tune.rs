@@ -1,5 +1,5 @@
-//! `tune --dry-run` of 50 domains in one run against 50 runs of `virt-xml --edit --print-diff`, which each edit one thing
-//! of one of the same domains.
+//! `tune --dry-run` of 50 domains in one run against 50 runs of `virt-xml --edit --print-diff`,
+//! which each edit one thing of one of the same domains.
 
 use crate::measure::{Subject, Verdict, rotate};
 use crate::support::project;
@@ -66,7 +66,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("it is UTF-8")
 }
 
-/// Writes the domains, as an admin makes them by default, into a directory of their own; `more` are devices of each.
+/// Writes the domains, as an admin makes them by default, into a directory of their own; `more` are
+/// devices of each.
 fn files(dir: &Path, name: &str, more: impl Fn(usize) -> String) -> PathBuf {
     let dir = dir.join(name);
     std::fs::create_dir(&dir).expect("a temporary directory takes another");

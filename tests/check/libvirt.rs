@@ -19,8 +19,9 @@ fn can_run() -> bool {
     Path::new("/dev/kvm").exists() || skip(NO_KVM)
 }
 
-/// Defines every `*.xml` of the directory `$0` beside one another and prints a verdict each; then the correct domain on a
-/// host whose node 0 has no memory. All ask for the same GPUs and pcpus, which libvirt accepts as well.
+/// Defines every `*.xml` of the directory `$0` beside one another and prints a verdict each; then
+/// the correct domain on a host whose node 0 has no memory. All ask for the same GPUs and pcpus,
+/// which libvirt accepts as well.
 const SCRIPT: &str = r#"
 cd "$0" && mkdir -p root || exit
 define() {

@@ -1,31 +1,32 @@
-//! What the fake libraries are told to be: a text file of one setting per line, named by GPUVM_FAKE_NVIDIA; where that is
-//! not set, the file `fake` beside the library.
+//! What the fake libraries are told to be: a text file of one setting per line, named by
+//! GPUVM_FAKE_NVIDIA; where that is not set, the file `fake` beside the library.
 //!
 //! `board NAME`          h100, b200, a100, a100x2, hgx2: the list of partitions
-//! `mode NUMBER`         Fabric Manager's mode, 1 unless told; in 0 it rules no partitions, 2 is for virtual functions
-//! `address TEXT`        where Fabric Manager listens; without it everywhere
-//! `gpu ADDRESS MODULE`  a GPU that the NVIDIA driver has; Fabric Manager tells its address on a100 and hgx2
-//! `active PARTITION`    a partition that is active from the start
-//! `links MODULE COUNT`  a GPU with fewer NVLinks that work
-//! `nvlink A B COUNT`    NVLinks between the GPUs at two addresses; those to switches follow from the board
-//! `gone MODULE`         a GPU that failed: its partitions are not listed, but on h100 and b200, which list all
-//! `failed MODULE PORT`  a port of a GPU that failed; told on a100 and hgx2
-//! `fail CALL CODE`      what a function returns
-//! `fail_nth N CODE`     what the operation of this number returns, from 1; `done` behind it: it is done nevertheless
-//! `hang CALL`, `crash CALL`; `hang N`: the operation of this number
-//! `die_after N WHEN`    the process ends in the operation of this number, `before` or `after` it is done
-//! `kill_caller N WHEN`  likewise the process that waits for this one, as by kill -9
-//! `answers NAME`        `old`: IN_USE and UNINITIALIZED for what is active and inactive already; `new`: PARTITION_ID_IN_USE
+//! `mode NUMBER` Fabric Manager's mode, 1 unless told; in 0 it rules no partitions, 2 is for
+//! virtual functions `address TEXT` where Fabric Manager listens; without it everywhere
+//! `gpu ADDRESS MODULE` a GPU that the NVIDIA driver has; Fabric Manager tells its address on a100
+//! and hgx2 `active PARTITION` a partition that is active from the start `links MODULE COUNT` a GPU
+//! with fewer NVLinks that work `nvlink A B COUNT` NVLinks between the GPUs at two addresses; those
+//! to switches follow from the board `gone MODULE` a GPU that failed: its partitions are not
+//! listed, but on h100 and b200, which list all `failed MODULE PORT` a port of a GPU that failed;
+//! told on a100 and hgx2 `fail CALL CODE` what a function returns `fail_nth N CODE` what the
+//! operation of this number returns, from 1; `done` behind it: it is done nevertheless `hang CALL`,
+//! `crash CALL`; `hang N`: the operation of this number `die_after N WHEN` the process ends in the
+//! operation of this number, `before` or `after` it is done `kill_caller N WHEN` likewise the
+//! process that waits for this one, as by kill -9 `answers NAME` `old`: IN_USE and UNINITIALIZED
+//! for what is active and inactive already; `new`: PARTITION_ID_IN_USE
 //!                       and PARTITION_ID_NOT_IN_USE
 //! `starting_for_ms MS`  Fabric Manager is not configured for this long from the first operation on
-//! `restart_mode MS`     it waits to be told what is active, and ends when that has not come after this long
-//! `resets FILE`         addresses of GPUs, one a line, in the order in which they are reset: on a100 and hgx2 NVLinks
+//! `restart_mode MS` it waits to be told what is active, and ends when that has not come after this
+//! long `resets FILE` addresses of GPUs, one a line, in the order in which they are reset: on a100
+//! and hgx2 NVLinks
 //!                       of a partition that was active before do not come up again
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the count of partitions that is told, whatever there is
 //! `journal FILE`        gets the name of each function that is called
-//! `calls FILE`          gets a line for each operation: milliseconds since 1970, its name, what it was given
-//! `state FILE`          what Fabric Manager remembers from one process to the next; without it only `active` counts
+//! `calls FILE` gets a line for each operation: milliseconds since 1970, its name, what it was
+//! given `state FILE` what Fabric Manager remembers from one process to the next; without it only
+//! `active` counts
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::io::Write;
@@ -94,7 +95,8 @@ impl Setting {
         self.all(name).any(|words| words[0] == key)
     }
 
-    /// Adds a line to the file that a setting names, if it does, in one go: two libraries in two processes write to it.
+    /// Adds a line to the file that a setting names, if it does, in one go: two libraries in two
+    /// processes write to it.
     pub fn append(&self, name: &str, line: &str) {
         let Some(file) = self.one(name) else { return };
         let file = std::fs::OpenOptions::new().append(true).create(true).open(file);

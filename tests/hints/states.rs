@@ -1,4 +1,5 @@
-//! What is offered while a change of a guest is half done, on libvirt's test driver: each command does what it is offered for.
+//! What is offered while a change of a guest is half done, on libvirt's test driver: each command
+//! does what it is offered for.
 
 use super::{offered, shell_words};
 use crate::support::daemon::namespaces;
@@ -33,7 +34,8 @@ fn hypervisor(dir: &Path) -> String {
     format!("test://{}", file.display())
 }
 
-/// Whether a command has a word in capitals, for which whoever reads it puts something of their own.
+/// Whether a command has a word in capitals, for which whoever reads it puts something of their
+/// own.
 fn is_form(words: &[String]) -> bool {
     words.iter().any(|word| word == "..." || word.chars().all(|c| c.is_ascii_uppercase()))
 }

@@ -12,8 +12,8 @@ use gpuvm::topology::Topology;
 /// Guests of a host at most.
 const MOST: usize = 8;
 
-/// The sizes that a host is filled with: the share of one GPU and of two, guests without GPUs, and guests whose memory is more
-/// than their share, so that it comes to lie on several nodes.
+/// The sizes that a host is filled with: the share of one GPU and of two, guests without GPUs, and
+/// guests whose memory is more than their share, so that it comes to lie on several nodes.
 fn sizes(topology: &Topology) -> Vec<String> {
     let node = topology.nodes().iter().map(|node| node.memory_kib.kib() >> 20).max().unwrap_or(0);
     let mut all: Vec<String> =

@@ -144,7 +144,8 @@ fn too_few_cores_are_named_only_where_they_are_too_few() {
         let words: Vec<&str> = ["plan"].into_iter().chain(line.split_whitespace()).collect();
         run(gpuvm(&words).arg("--host").arg(&file))
     };
-    // On cores of one thread each there are enough; memory is short, since the first cell has two of the five.
+    // On cores of one thread each there are enough; memory is short, since the first cell has two
+    // of the five.
     let (code, _, said) = plan("--gpus 8 --vcpus 5 --memory 1000G");
     assert_eq!(code, 1);
     assert!(said.contains("memory") && !said.contains("leave GPUs without one"), "{said}");

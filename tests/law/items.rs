@@ -295,7 +295,8 @@ fn gpus_without_a_vcpu_on_their_node_have_to_be_allowed() {
 #[test]
 fn a_gpu_on_an_implied_root_bus_is_found() {
     let flat = "<domain type='kvm'><name>a</name><memory unit='GiB'>1</memory><vcpu>1</vcpu>\n<os>\
-        <type arch='x86_64' machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' type='pci'>\
+        <type arch='x86_64' machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' \
+        type='pci'>\
         <source><address domain='0' bus='0x34' slot='0' function='0'/></source>\
         <address type='pci' bus='0' slot='5'/></hostdev></devices></domain>";
     let rules = |text: &str| {
@@ -364,15 +365,18 @@ fn functions_of_a_card_that_share_a_slot_stay_together() {
     let topology = Topology::new(parts).unwrap();
     let hostdev = |function: u8, more: &str| {
         format!(
-            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x34' \
+            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' \
+             bus='0x34' \
              slot='0' function='{function}'/></source><address type='pci' bus='0x01' slot='0x00' \
              function='{function}'{more}/></hostdev>\n"
         )
     };
     let text = format!(
-        "<domain type='kvm'>\n<name>a</name>\n<memory unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n<os><type \
+        "<domain type='kvm'>\n<name>a</name>\n<memory \
+         unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n<os><type \
          arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n<controller type='pci' index='0' \
-         model='pcie-root'/>\n<controller type='pci' index='1' model='pcie-root-port'/>\n{}{}</devices>\n\
+         model='pcie-root'/>\n<controller type='pci' index='1' \
+         model='pcie-root-port'/>\n{}{}</devices>\n\
          </domain>",
         hostdev(0, " multifunction='on'"),
         hostdev(1, "")

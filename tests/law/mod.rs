@@ -4,8 +4,8 @@
 //! --check` has nothing to change, `capacity` has counted it, and `verify` of the running guest
 //! finds nothing. If it refuses, all refuse, with the same reason.
 //!
-//! `make test` takes a fixed part of the pairs of host and size; GPUVM_LAW=all takes them all, and GPUVM_LAW=TEXT those whose host or
-//! size contains it, each broken one named.
+//! `make test` takes a fixed part of the pairs of host and size; GPUVM_LAW=all takes them all, and
+//! GPUVM_LAW=TEXT those whose host or size contains it, each broken one named.
 
 mod beside;
 mod clauses;
@@ -61,9 +61,10 @@ impl Judged {
                 continue;
             }
             let asked = Asked::new(topology, &size);
-            match asked.answer.is_ok() {
-                true => self.yes += 1,
-                false => self.no += 1,
+            if asked.answer.is_ok() {
+                self.yes += 1
+            } else {
+                self.no += 1
             }
             let outcome = judge(&asked);
             for clause in outcome.asked {

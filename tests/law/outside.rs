@@ -81,9 +81,10 @@ pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
         }
         _ => {}
     }
-    let accept = match asked.answer.as_ref().is_ok_and(|place| place.shared_fabric().is_some()) {
-        true => vec!["--name", "law", "--dry-run", "--accept-shared-fabric"],
-        false => vec!["--name", "law", "--dry-run"],
+    let accept = if asked.answer.as_ref().is_ok_and(|place| place.shared_fabric().is_some()) {
+        vec!["--name", "law", "--dry-run", "--accept-shared-fabric"]
+    } else {
+        vec!["--name", "law", "--dry-run"]
     };
     let (code, _, said) = say("create", &accept);
     match &asked.answer {

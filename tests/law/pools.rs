@@ -1,5 +1,5 @@
-//! The law with pools of huge pages: they neither cost guests, nor does a guest that is there become another one when they
-//! come or go.
+//! The law with pools of huge pages: they neither cost guests, nor does a guest that is there
+//! become another one when they come or go.
 
 use super::clauses::{checked, tuned};
 use super::own_hosts;

@@ -1,5 +1,5 @@
-//! `apply` and `get` on a real libvirtd: made, kept, changed and pruned as a file says, killed at every third record of the
-//! journal; and on a DGX-2, planned together.
+//! `apply` and `get` on a real libvirtd: made, kept, changed and pruned as a file says, killed at
+//! every third record of the journal; and on a DGX-2, planned together.
 
 use super::on_dgx2;
 use super::place::{MOST, Place, same};
@@ -30,7 +30,8 @@ impl Files {
         let mut text = "format: gpuvm-guests\nversion: 1\nset: lab\nguests:\n".to_owned();
         for (name, more) in guests {
             text += &format!(
-                "- name: {name}\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  os-size: 16M\n  data-size: none\n  \
+                "- name: {name}\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  os-size: 16M\n  \
+                 data-size: none\n  \
                  disk-dir: {disks}\n  start: false\n{more}"
             );
         }
@@ -120,10 +121,8 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     for bad in ["  vcpus: 5000\n", "  memory: 900T\n"] {
         files.write(&[("ap-e", "")]);
         let text = std::fs::read_to_string(&files.file).unwrap();
-        let text = match bad.contains("vcpus") {
-            true => text.replace("  vcpus: 1\n", bad),
-            false => text + bad,
-        };
+        let text =
+            if bad.contains("vcpus") { text.replace("  vcpus: 1\n", bad) } else { text + bad };
         std::fs::write(&files.file, text).unwrap();
         files.ends(1, &["--prune", "--yes"]);
         same(&made, &place.state(), bad);
@@ -313,8 +312,10 @@ fn a_running_guest_is_restarted_where_said() {
     let apply = |memory: &str| {
         let (template, disks) = (tiny.template.display(), dir.display());
         let text = format!(
-            "format: gpuvm-guests\nversion: 1\nguests:\n- name: rs-a\n  template: {template}\n  disk-dir: {disks}\n  \
-             os-size: 16M\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  memory: {memory}\n  network: default\n  \
+            "format: gpuvm-guests\nversion: 1\nguests:\n- name: rs-a\n  template: {template}\n  \
+             disk-dir: {disks}\n  \
+             os-size: 16M\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  memory: {memory}\n  \
+             network: default\n  \
              data-size: none\n  restart: allowed\n"
         );
         std::fs::write(&file, text).unwrap();
@@ -351,7 +352,8 @@ fn guests_of_a_dgx_are_placed_together() {
     crate::support::known::give(&known, &crate::support::host_tree("dgx-2"));
     let guest = |name: &str, gpus: u32| {
         format!(
-            "- {{name: {name}, gpus: {gpus}, memory: 16G, huge-pages: off, start: false, disk-dir: {}, os-size: 8M, \
+            "- {{name: {name}, gpus: {gpus}, memory: 16G, huge-pages: off, start: false, disk-dir: \
+             {}, os-size: 8M, \
              accept-shared-fabric: true, data-size: none}}\n",
             dir.path().join("disks").display()
         )

@@ -1,4 +1,5 @@
-//! `autostart` on a real libvirtd: what is there at boot before a guest starts, and that libvirt starts it.
+//! `autostart` on a real libvirtd: what is there at boot before a guest starts, and that libvirt
+//! starts it.
 
 use super::place::until;
 use crate::support::daemon::Daemon;
@@ -31,7 +32,8 @@ impl Machine {
     fn gpuvm(&self, args: &[&str]) -> (i32, String) {
         let dirs = BOOT.join(" ");
         let script = format!(
-            "for dir in {dirs}; do mkdir -p /etc/$dir; mount --bind \"$0/$dir\" /etc/$dir || exit 9; done; exec \"$@\""
+            "for dir in {dirs}; do mkdir -p /etc/$dir; mount --bind \"$0/$dir\" /etc/$dir || exit \
+             9; done; exec \"$@\""
         );
         let mut command = self.daemon.within("sh");
         command.args(["-c", &script]).arg(&self.etc).arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
@@ -55,7 +57,8 @@ impl Machine {
     fn define(&self, name: &str, more: &str, devices: &str) {
         let file = self.etc.join("guest.xml");
         let xml = format!(
-            "<domain type='qemu'><name>{name}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>{more}\
+            "<domain type='qemu'><name>{name}</name><memory \
+             unit='MiB'>64</memory><vcpu>1</vcpu>{more}\
              <os><type arch='x86_64' machine='q35'>hvm</type></os><devices>{devices}</devices></domain>"
         );
         std::fs::write(&file, xml).unwrap();
@@ -157,7 +160,8 @@ fn a_file_of_guests_says_which_start_with_the_host() {
     let file = machine.etc.join("guests.yaml");
     let apply = |starts: &str, more: &[&str]| {
         let text = format!(
-            "format: gpuvm-guests\nversion: 1\nguests:\n- {{name: au-a, virt-type: qemu, pins: none, vcpus: 1, memory: \
+            "format: gpuvm-guests\nversion: 1\nguests:\n- {{name: au-a, virt-type: qemu, pins: \
+             none, vcpus: 1, memory: \
              256M, os-size: 16M, data-size: none, disk-dir: {}, start: false, autostart: {starts}}}\n",
             disks.display()
         );

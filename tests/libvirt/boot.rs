@@ -48,7 +48,8 @@ struct Guest {
 }
 
 impl Guest {
-    /// Runs a verb on the host of the guest's network, and expects success; its answer and the rest.
+    /// Runs a verb on the host of the guest's network, and expects success; its answer and the
+    /// rest.
     fn gpuvm(&self, args: &[&str]) -> (String, String) {
         let mut command = self.daemon.enter(&["--net"], env!("CARGO_BIN_EXE_gpuvm"));
         command.args(args).env("LIBVIRT_DEFAULT_URI", self.daemon.uri()).env("LC_ALL", "C");
@@ -80,7 +81,8 @@ impl Guest {
 
     /// The command line that makes it.
     fn wanted(&self) -> Vec<String> {
-        let shape = "--network default --network boot-net --virt-type qemu --pins none --vcpus 2 --cells 2 --memory 1G --user lab --os-size 3G \
+        let shape = "--network default --network boot-net --virt-type qemu --pins none --vcpus 2 \
+                     --cells 2 --memory 1G --user lab --os-size 3G \
                      --data-size 256M --image-pool boot-images --pool boot-guests";
         let mut args = vec!["create", "--name", NAME];
         args.extend(shape.split_whitespace());
@@ -180,7 +182,8 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     guest
 }
 
-/// Both networks are up, the first one asked for is the first that the guest sees, and its is the way out.
+/// Both networks are up, the first one asked for is the first that the guest sees, and its is the
+/// way out.
 fn two_networks(guest: &Guest) {
     let links = guest.says("ip -br link | grep -v ^lo | sort");
     let links: Vec<Vec<&str>> =

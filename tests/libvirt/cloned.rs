@@ -1,5 +1,6 @@
-//! `clone` on a real libvirtd: a second guest with disks, MAC addresses and a seed of its own, which starts beside the first;
-//! undone, deleted before and after the first, and killed at every record of the journal.
+//! `clone` on a real libvirtd: a second guest with disks, MAC addresses and a seed of its own,
+//! which starts beside the first; undone, deleted before and after the first, and killed at every
+//! record of the journal.
 
 use super::files;
 use super::place::{MOST, POOL_DIR, Place, same};
@@ -11,7 +12,8 @@ const NAME: &str = "ca";
 /// Its clone.
 const NEW: &str = "cb";
 
-/// A guest of an image that is off, with a boot disk in a pool, a data disk that is a file, and a seed.
+/// A guest of an image that is off, with a boot disk in a pool, a data disk that is a file, and a
+/// seed.
 fn guest() -> Option<Place> {
     let place = Place::with_image()?;
     place.done(&place.create(NAME, &["--no-start", "--image", "tiny", "--os-size", "2M"]));

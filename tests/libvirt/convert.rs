@@ -57,7 +57,8 @@ impl Images {
     fn define(&self, name: &str, format: &str, file: &str, more: &str) {
         let xml = format!(
             "<domain type='qemu'><name>{name}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
-             <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><disk type='file' device='disk'>\
+             <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><disk type='file' \
+             device='disk'>\
              <driver name='qemu' type='{format}' cache='none'/><source file='{file}'/>\
              <target dev='vda' bus='virtio'/></disk>{more}</devices></domain>"
         );

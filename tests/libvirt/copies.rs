@@ -1,5 +1,5 @@
-//! Renaming guests and their snapshots on a real libvirt: everything that is theirs follows, nothing else is touched, and a run killed at any record
-//! is undone.
+//! Renaming guests and their snapshots on a real libvirt: everything that is theirs follows,
+//! nothing else is touched, and a run killed at any record is undone.
 
 use super::files;
 use super::place::{MOST, Place, same};
@@ -80,7 +80,8 @@ fn a_renamed_guest_keeps_all_that_is_its_own() {
     assert!(xml.contains("rb_VARS.fd") && xml.contains("rb-serial.log"), "{xml}");
     assert!(xml.contains("/ra.raw") && !xml.contains("ra_VARS"), "{xml}");
     assert_eq!(files(&place.disks), ["ra.raw"]);
-    // It starts, its changes are taken back, and its name is free for another guest with firmware of its own.
+    // It starts, its changes are taken back, and its name is free for another guest with firmware
+    // of its own.
     place.done(&["start", "rb"]);
     place.done(&["stop", "--force", "rb"]);
     place.done(&["undo", "rb", "--yes"]);

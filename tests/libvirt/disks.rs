@@ -13,7 +13,8 @@ use gpuvm::request::{CellWish, DomainName, PinPolicy, Request};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Makes a guest that is not started, with further options; its definition and what the program said.
+/// Makes a guest that is not started, with further options; its definition and what the program
+/// said.
 fn define(daemon: &Daemon, name: &str, options: &[&str]) -> (String, String) {
     let mut line = vec!["create", "--name", name, "--no-start", "--virt-type", "qemu"];
     line.extend(["--pins", "none", "--vcpus", "2", "--memory", "64M"]);
@@ -91,11 +92,15 @@ fn the_share_of_the_data_file_system_fits_or_is_refused() {
     std::fs::create_dir(dir.path().join("disks")).unwrap();
     let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
     std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
-    let script = "raid=$DISKS/raid; mkdir $raid; mount -t tmpfs -o size=64m tmpfs $raid; trap 'umount $raid' EXIT; \
-                  new() { $GPUVM create --no-start --accept-shared-fabric --disk-dir $DISKS \"$@\"; }; \
-                  new --name two --gpus 2 --preallocate full --data-dir $raid; stat -c '%n %s' $raid/*; \
+    let script = "raid=$DISKS/raid; mkdir $raid; mount -t tmpfs -o size=64m tmpfs $raid; trap \
+                  'umount $raid' EXIT; \
+                  new() { $GPUVM create --no-start --accept-shared-fabric --disk-dir $DISKS \
+                  \"$@\"; }; \
+                  new --name two --gpus 2 --preallocate full --data-dir $raid; stat -c '%n %s' \
+                  $raid/*; \
                   ! new --name all --gpus 4 --data-size 60M --data-dir $raid; \
-                  new --name none --gpus 1 --data-size none; new --name bare --gpus 1 --volGB 0; ls $raid; \
+                  new --name none --gpus 1 --data-size none; new --name bare --gpus 1 --volGB 0; \
+                  ls $raid; \
                   for name in two none bare; do $GPUVM delete $name --yes; done; ls $raid";
     known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
     let mut command = on_dgx2(script);

@@ -1,4 +1,5 @@
-//! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between processes.
+//! libvirt's QEMU driver in the program's own process: no daemon, and the definitions stay between
+//! processes.
 
 use super::{files, on_dgx2};
 use crate::support::daemon::namespaces;
@@ -85,7 +86,8 @@ fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
     let Some(dir) = place() else { return };
     let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs tmpfs /raid; \
                   [ -z $made ] || trap 'umount /raid; rmdir /raid' EXIT; \
-                  $GPUVM create --domain v --gpu-count 1 --gpu-index 4 --volGB 1 --no-start --disk-dir $DISKS; \
+                  $GPUVM create --domain v --gpu-count 1 --gpu-index 4 --volGB 1 --no-start \
+                  --disk-dir $DISKS; \
                   stat -c '%n %s' /raid/dgx-kvm/*; $GPUVM delete v-1g4 --yes; ls /raid/dgx-kvm; \
                   ! $GPUVM create --name w --volGB 3 --no-start --disk-dir $DISKS/absent; ls /raid/dgx-kvm";
     let mut command = on_dgx2(script);

@@ -1,4 +1,5 @@
-//! `disk` on a real libvirtd: disks of a guest that is off and of one that runs, killed at every record of the journal.
+//! `disk` on a real libvirtd: disks of a guest that is off and of one that runs, killed at every
+//! record of the journal.
 
 use super::place::{MOST, Place, same};
 use serde_json::Value;
@@ -112,8 +113,8 @@ fn a_running_guest_gets_a_disk_and_a_larger_one_and_keeps_what_it_holds() {
     place.done(&["delete", NAME, "--yes"]);
 }
 
-/// Kills a change of a guest's disks at every record of its journal. What is recovered is as it was; what is finished is
-/// taken away by `back`.
+/// Kills a change of a guest's disks at every record of its journal. What is recovered is as it
+/// was; what is finished is taken away by `back`.
 fn killed(place: &Place, args: &[&str], back: &[&[&str]], least: usize) {
     let before = place.state();
     for n in 1..MOST {

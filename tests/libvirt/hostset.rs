@@ -114,7 +114,8 @@ fn settings_of_the_kernel_are_set_now_and_at_boot_and_taken_back() {
     }
     for words in [
         "--transparent-huge-pages",
-        "set transparent huge pages to madvise, from never\nwrite /etc/tmpfiles.d/gpuvm-tuning.conf\n",
+        "set transparent huge pages to madvise, from never\nwrite \
+         /etc/tmpfiles.d/gpuvm-tuning.conf\n",
         "w! /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n",
         "now never",
         "others always",

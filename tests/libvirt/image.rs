@@ -61,7 +61,8 @@ impl Place {
         (out, err)
     }
 
-    /// Expects that a verb is refused with this exit code and these words, and that the pool stays as it is.
+    /// Expects that a verb is refused with this exit code and these words, and that the pool stays
+    /// as it is.
     pub(super) fn refused(&self, args: &[&str], exit: i32, words: &[&str]) {
         let before = files(&self.volumes);
         let (code, out, err) = self.image(args);
@@ -144,7 +145,8 @@ fn an_image_is_added_listed_used_and_removed() {
     let xml = place.file(
         "domain.xml",
         b"<domain type='qemu'><name>image-user</name><memory>4096</memory><os><type>hvm</type></os><devices>\
-          <disk type='volume' device='disk'><driver name='qemu' type='qcow2'/><source pool='image-life' \
+          <disk type='volume' device='disk'><driver name='qemu' type='qcow2'/><source \
+          pool='image-life' \
           volume='os'/><target dev='vda' bus='virtio'/></disk></devices></domain>",
     );
     let (defined, text) = place.daemon.virsh(&["define", &xml]);

@@ -91,8 +91,8 @@ fn a_guest_with_uefi_leaves_no_nvram() {
     assert_eq!((named(&nvram), named(&disks)), (0, 0));
 }
 
-/// A boot sector that tells QEMU's pvpanic device (I/O port 0x505) of a panic, and halts: `mov al, 1; mov dx, 0x505; out dx, al;
-/// hlt; jmp` back.
+/// A boot sector that tells QEMU's pvpanic device (I/O port 0x505) of a panic, and halts:
+/// `mov al, 1; mov dx, 0x505; out dx, al; hlt; jmp` back.
 const PANICS: [u8; 9] = [0xb0, 0x01, 0xba, 0x05, 0x05, 0xee, 0xf4, 0xeb, 0xfd];
 
 #[test]

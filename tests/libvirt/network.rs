@@ -4,7 +4,8 @@
 use super::place::{MOST, Place};
 use crate::support::run;
 
-/// What the host of these tests has: nic0 with the default route, nic1 with large packets, nic2 in the bridge br7.
+/// What the host of these tests has: nic0 with the default route, nic1 with large packets, nic2 in
+/// the bridge br7.
 const HOST: &str = "
 for n in 0 1 2; do ip link add nic$n type veth peer name far$n; ip link set far$n up; ip link set nic$n up; done
 ip address add 10.77.0.2/24 dev nic0
@@ -17,8 +18,10 @@ ip link set br7 up
 ";
 
 /// A domain that is off, on the network `lab`.
-const GUEST: &str = "<domain type='qemu'><name>train-a</name><memory>65536</memory><vcpu>1</vcpu><os>\
-    <type arch='x86_64'>hvm</type></os><devices><interface type='network'><mac address='52:54:00:aa:00:07'/>\
+const GUEST: &str = "<domain \
+    type='qemu'><name>train-a</name><memory>65536</memory><vcpu>1</vcpu><os>\
+    <type arch='x86_64'>hvm</type></os><devices><interface type='network'><mac \
+    address='52:54:00:aa:00:07'/>\
     <source network='lab'/></interface></devices></domain>";
 
 /// The place with its host; none if the machine cannot have it.
@@ -113,7 +116,8 @@ fn refused(place: &Place) {
         ("x --kind nat --range 10.99.3.0/24", &["the host's route to 10.99.0.0/16 by nic0"]),
         ("x --kind nat --range 10.88.0.128/25", &["10.88.0.0/24 of network `lab`"]),
         (
-            "x --kind nat --nic nic0 --mtu 9000 --range 192.168.200.0/24 --static 52:54:00:00:00:01=10.0.0.1",
+            "x --kind nat --nic nic0 --mtu 9000 --range 192.168.200.0/24 --static \
+             52:54:00:00:00:01=10.0.0.1",
             &[
                 "an MTU of 9000 bytes is above the 1500 of nic0",
                 "10.0.0.1 is outside 192.168.200.0/24",
@@ -239,7 +243,8 @@ fn demanded(place: &Place) {
     let xml = virsh(place, "net-dumpxml private-net");
     virsh(place, "net-destroy private-net");
     let steps = place.done(&create);
-    let made = "define network `private-net`\nlet network `private-net` start with libvirt\nstart network `private-net`\n";
+    let made = "define network `private-net`\nlet network `private-net` start with libvirt\nstart \
+                network `private-net`\n";
     assert!(steps.contains(made), "{steps}");
     let file = place.daemon.fresh_dir("private").join("private-net.xml");
     std::fs::write(&file, xml).unwrap();
@@ -264,7 +269,8 @@ fn killed(place: &Place) {
             );
             return;
         }
-        // The first that takes away is the fifth record: change, plan, what it was remembered and done so, stop.
+        // The first that takes away is the fifth record: change, plan, what it was remembered and
+        // done so, stop.
         assert!(n < 5 || mode() == "bridge", "record {n}: {said}");
         assert!(n >= 5 || mode() == "vepa", "record {n}: {said}");
         assert!(virsh(place, "net-list --name").contains("kill"), "record {n}: it is down: {said}");

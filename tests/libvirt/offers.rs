@@ -1,5 +1,5 @@
-//! What is offered of a guest in each of its states, on a real libvirtd: each command can be pasted, and does what it says
-//! or says itself what next.
+//! What is offered of a guest in each of its states, on a real libvirtd: each command can be
+//! pasted, and does what it says or says itself what next.
 
 use super::place::{Place, until};
 use crate::support::run;
@@ -35,9 +35,9 @@ impl State {
     }
 }
 
-/// A boot sector that hears the power button, by the registers where the firmware of q35 puts them (PM1a events at 0x600):
-/// enables its event, says `R` on the serial console, sleeps until the timer ticks, and once it is pressed asks for the soft
-/// off of PM1a control (0x604).
+/// A boot sector that hears the power button, by the registers where the firmware of q35 puts them
+/// (PM1a events at 0x600): enables its event, says `R` on the serial console, sleeps until the
+/// timer ticks, and once it is pressed asks for the soft off of PM1a control (0x604).
 const HEARS: [u8; 33] = [
     0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, // mov dx, 0x602; mov ax, 0x100; out dx, ax
     0xb0, 0x52, 0xba, 0xf8, 0x03, 0xee, // mov al, 'R'; mov dx, 0x3f8; out dx, al
@@ -147,8 +147,10 @@ impl Ground {
 }
 
 /// A guest of QEMU without KVM that boots by a BIOS, with a place for a disk.
-const TEMPLATE: &str = "<domain type='qemu'><name>small</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
-    <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/></os><features><acpi/><apic/></features>\
+const TEMPLATE: &str = "<domain type='qemu'><name>small</name><memory \
+    unit='MiB'>64</memory><vcpu>1</vcpu>\
+    <os><type arch='x86_64' machine='q35'>hvm</type><boot \
+    dev='hd'/></os><features><acpi/><apic/></features>\
     <on_crash>preserve</on_crash><devices><controller type='pci' index='0' model='pcie-root'/>\
     <controller type='pci' index='1' model='pcie-root-port'/>\
     <controller type='pci' index='2' model='pcie-root-port'/>\
@@ -156,7 +158,8 @@ const TEMPLATE: &str = "<domain type='qemu'><name>small</name><memory unit='MiB'
     <controller type='pci' index='4' model='pcie-root-port'/>\
     <serial type='pty'><log file='LOG' append='off'/></serial><panic model='isa'/></devices></domain>";
 
-/// The ways that a hint offers: commands after each other where it says `then`, else each of its own.
+/// The ways that a hint offers: commands after each other where it says `then`, else each of its
+/// own.
 fn ways(told: &str) -> Vec<Vec<String>> {
     let mut ways: Vec<Vec<String>> = Vec::new();
     for line in told.lines() {
@@ -184,7 +187,8 @@ fn is_form(command: &str) -> bool {
     command.split_whitespace().any(|word| word == "..." || is_place(word))
 }
 
-/// Tries each way that was offered by `by`, and those that these offer. At least one of a refusal's leads to its end.
+/// Tries each way that was offered by `by`, and those that these offer. At least one of a refusal's
+/// leads to its end.
 fn follow(
     ground: &Ground,
     state: State,

@@ -276,12 +276,11 @@ fn a_delete_killed_at_any_record_gives_pages_back_once() {
         let ended = place.killed(n, &["delete", "guest", "--yes"]);
         let said = place.recover();
         let expected = if place.has("guest") { number("free_hugepages") } else { Some(0) };
-        match place.has("guest") {
-            true => assert!(total() > pool.total(), "record {n}: {said} {expected:?}"),
-            false => {
-                gone += 1;
-                assert_eq!(total(), pool.total(), "record {n}: {said}");
-            }
+        if place.has("guest") {
+            assert!(total() > pool.total(), "record {n}: {said} {expected:?}")
+        } else {
+            gone += 1;
+            assert_eq!(total(), pool.total(), "record {n}: {said}");
         }
         if ended {
             assert!(gone > 4, "it was gone {gone} times: the test proves nothing");

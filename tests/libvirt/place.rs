@@ -95,8 +95,8 @@ impl Place {
         strace
     }
 
-    /// The program, whose records from the n-th on, or only that one, are tampered with: `signal=INT:when=3`,
-    /// `error=ENOSPC:when=3+`.
+    /// The program, whose records from the n-th on, or only that one, are tampered with:
+    /// `signal=INT:when=3`, `error=ENOSPC:when=3+`.
     pub fn injected(&self, tamper: &str, args: &[&str]) -> (i32, String, String) {
         run(&mut self.tampered(tamper, "/dev/null", args))
     }
@@ -146,7 +146,8 @@ impl Place {
         files(&dir).iter().map(|file| std::fs::read_to_string(dir.join(file)).unwrap()).collect()
     }
 
-    /// The arguments of a create of a guest, started, with `more`; where there is an image, with a seed and a data disk.
+    /// The arguments of a create of a guest, started, with `more`; where there is an image, with a
+    /// seed and a data disk.
     pub fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-wait";
         let mut args = vec!["create", "--name", name];
@@ -164,8 +165,9 @@ impl Place {
         self.daemon.virsh(&["dominfo", name]).0
     }
 
-    /// Everything that a change may leave: domains, networks, pools with their volumes, journals; and of every file of
-    /// libvirt's and of the disks' its owner, mode, size and a sum of its content.
+    /// Everything that a change may leave: domains, networks, pools with their volumes, journals;
+    /// and of every file of libvirt's and of the disks' its owner, mode, size and a sum of its
+    /// content.
     pub fn state(&self) -> String {
         // virsh takes longer to load than to answer: all names are queried at once, then everything
         // else.

@@ -1,5 +1,5 @@
-//! `set` on a real libvirtd: another size of a guest that is off and of one that runs, with undo, and killed at every
-//! record of the journal.
+//! `set` on a real libvirtd: another size of a guest that is off and of one that runs, with undo,
+//! and killed at every record of the journal.
 
 use super::place::{MOST, Place, same};
 use serde_json::Value;
@@ -101,7 +101,8 @@ fn a_guest_of_somebody_else_keeps_what_they_have_set() {
     let Some(place) = Place::new() else { return };
     let file = place.disks.join("theirs.xml");
     let xml = format!(
-        "<domain type='qemu'><name>{NAME}</name><memory unit='MiB'>256</memory><vcpu current='1'>2</vcpu>\
+        "<domain type='qemu'><name>{NAME}</name><memory unit='MiB'>256</memory><vcpu \
+         current='1'>2</vcpu>\
          <description>mine</description><os><type arch='x86_64' machine='q35'>hvm</type></os>\
          <devices><serial type='pty'/></devices></domain>"
     );

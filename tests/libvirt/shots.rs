@@ -1,4 +1,5 @@
-//! Snapshots whose images, users or guests are others than libvirt knows of, on a real libvirt: nothing of anybody is lost.
+//! Snapshots whose images, users or guests are others than libvirt knows of, on a real libvirt:
+//! nothing of anybody is lost.
 
 use super::copies::{bytes, holds, qemu, snapshots, with_image};
 use super::place::{Place, until};

@@ -4,9 +4,10 @@
 //! alone in a network namespace of the guest, so that two NICs on one network are two guests for
 //! it.
 //!
-//! Bonds and bandwidth limits have a guest of their own. Where this machine's kernel lacks either, the whole of that test, its
-//! libvirtd and its guest too, runs on user-mode Linux (`tests/uml/run`), whose kernel has both. `GPUVM_TRAFFIC=here` keeps it
-//! on this machine's kernel.
+//! Bonds and bandwidth limits have a guest of their own. Where this machine's kernel lacks either,
+//! the whole of that test, its libvirtd and its guest too, runs on user-mode Linux
+//! (`tests/uml/run`), whose kernel has both. `GPUVM_TRAFFIC=here` keeps it on this machine's
+//! kernel.
 
 mod bonds;
 mod breaks;
@@ -18,7 +19,8 @@ use crate::support::uml;
 use lan::{Lan, Side};
 use std::time::{Duration, Instant};
 
-/// Mebibytes of each transfer: few, so that the whole suite stays short, unless `GPUVM_MIB` says more.
+/// Mebibytes of each transfer: few, so that the whole suite stays short, unless `GPUVM_MIB` says
+/// more.
 fn mib() -> u64 {
     std::env::var("GPUVM_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }

@@ -1,5 +1,5 @@
-//! `tune` on a real libvirt: a domain that `virt-install` made by its defaults is tuned, kept by libvirt as it was tuned,
-//! started by emulation, and has nothing more to do.
+//! `tune` on a real libvirt: a domain that `virt-install` made by its defaults is tuned, kept by
+//! libvirt as it was tuned, started by emulation, and has nothing more to do.
 
 use crate::support::daemon::{Daemon, Tiny};
 use crate::support::pool::{Pool, number};
@@ -73,8 +73,9 @@ fn mounted(daemon: &Daemon) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the guest until its kernel runs, and ends it. QEMU 10.0 ends an emulated guest at times by an assertion of its
-/// own (`iotlb_to_section`), and a guest of two emulated vCPUs hangs at times: then it is started again.
+/// Starts the guest until its kernel runs, and ends it. QEMU 10.0 ends an emulated guest at times
+/// by an assertion of its own (`iotlb_to_section`), and a guest of two emulated vCPUs hangs at
+/// times: then it is started again.
 fn boots(daemon: &Daemon, tiny: &Tiny) {
     const SAYS: &str = "seen: cpu 1";
     /// Two minutes on two cores that others have, too.

@@ -41,8 +41,9 @@ fn rates(daemon: &Daemon, name: &str) -> String {
     virsh(daemon, &["domiftune", name, MAC, "--live"])
 }
 
-/// A domain of two vCPUs, as somebody else defines one. It runs no more than its firmware: nobody asks it anything, and QEMU
-/// 10.0 ends some guests of several emulated vCPUs while their kernel sets up its devices (`view.rs` tells more).
+/// A domain of two vCPUs, as somebody else defines one. It runs no more than its firmware: nobody
+/// asks it anything, and QEMU 10.0 ends some guests of several emulated vCPUs while their kernel
+/// sets up its devices (`view.rs` tells more).
 fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
     let xml = std::fs::read_to_string(&tiny.template).unwrap();
     let start = xml.find("<name>").unwrap();
@@ -87,7 +88,8 @@ fn limits_rates(daemon: &Daemon, name: &str) -> bool {
     run(mount.arg("--bind").arg(&plain).arg(tc)).0 == 0 && takes("1000") && takes("0")
 }
 
-/// The NIC of a running guest gets its rate at once, by libvirt's word and by the kernel's, and is free after `undo`.
+/// The NIC of a running guest gets its rate at once, by libvirt's word and by the kernel's, and is
+/// free after `undo`.
 fn a_rate_comes_and_goes(daemon: &Daemon, name: &str) {
     if !limits_rates(daemon, name) {
         return skip(NO_LIMITS);
@@ -194,13 +196,12 @@ fn a_tune_killed_at_any_record_leaves_the_domain_as_it_was() {
             return;
         }
         let history = place.done(&["history", name, "--json"]);
-        match definition(daemon, name) == before {
-            true => {
-                undone += 1;
-                assert_eq!(history.trim(), "[]", "record {n}: {said}");
-            }
+        if definition(daemon, name) == before {
+            undone += 1;
+            assert_eq!(history.trim(), "[]", "record {n}: {said}");
+        } else {
             // Killed after its last step.
-            false => place.done(&["undo", name, "--yes"]).clear(),
+            place.done(&["undo", name, "--yes"]);
         }
     }
     panic!("it never comes to its end");

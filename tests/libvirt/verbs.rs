@@ -264,9 +264,11 @@ fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop()
     let disk = dir.join("disk.raw");
     std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
     let xml = format!(
-        "<domain type='qemu'><name>gone</name><memory unit='MiB'>64</memory><os><type arch='x86_64' \
+        "<domain type='qemu'><name>gone</name><memory unit='MiB'>64</memory><os><type \
+         arch='x86_64' \
          machine='q35'>hvm</type></os><devices><disk type='file'><driver name='qemu' type='raw'/>\
-         <source file='{}'/><target dev='vda' bus='virtio'/></disk><serial type='null'/><channel type='unix'>\
+         <source file='{}'/><target dev='vda' bus='virtio'/></disk><serial type='null'/><channel \
+         type='unix'>\
          <target type='virtio' name='org.qemu.guest_agent.0'/></channel></devices></domain>",
         disk.display()
     );

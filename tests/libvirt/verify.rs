@@ -1,5 +1,5 @@
-//! `verify` on a real libvirtd: a guest that gpuvm made is as it should be; then each of its properties is broken from
-//! outside, and each is found by its name.
+//! `verify` on a real libvirtd: a guest that gpuvm made is as it should be; then each of its
+//! properties is broken from outside, and each is found by its name.
 
 use crate::support::daemon::Daemon;
 use crate::support::lawful::NO_HUGE_PAGES;
@@ -41,7 +41,8 @@ impl Guest {
         let dir = daemon.fresh_dir("verify");
         let guest = Guest { pool, daemon, dir };
         let disks = guest.daemon.fresh_dir("verify-disks");
-        let shape = "--gpus 0 --vcpus 1 --memory 64M --huge-pages 2M --cells 1 --virt-type qemu --os-size 16M \
+        let shape = "--gpus 0 --vcpus 1 --memory 64M --huge-pages 2M --cells 1 --virt-type qemu \
+                     --os-size 16M \
                      --network default --no-wait";
         let mut create = vec!["create", "--name", NAME, "--disk-dir", disks.to_str().unwrap()];
         create.extend(shape.split_whitespace());
@@ -114,7 +115,8 @@ impl Guest {
         self.expect(repair, &[], "as it should be");
     }
 
-    /// Lets the thread of vCPU 0 run on other pcpus, as somebody with `taskset` does, outside of libvirt's cgroups.
+    /// Lets the thread of vCPU 0 run on other pcpus, as somebody with `taskset` does, outside of
+    /// libvirt's cgroups.
     fn move_vcpu(&self, pcpus: &str) {
         let uuid = self.virsh(&format!("domuuid {NAME}"));
         let (_, pid, _) = run(Command::new("pgrep").args(["-f", "--", &format!("-uuid {uuid}")]));

@@ -31,7 +31,8 @@ struct Case {
     nightly: bool,
 }
 
-/// Every size on a DGX-2, and a DGX H100 with faster links, NICs below the GPUs' switches, and drives.
+/// Every size on a DGX-2, and a DGX H100 with faster links, NICs below the GPUs' switches, and
+/// drives.
 const CASES: [Case; 6] = [
     Case { name: "view-16", host: "dgx-2", words: "--gpus 16 --vcpus 4", nightly: true },
     Case { name: "view-8", host: "dgx-2", words: "--gpus 8 --vcpus 2 --nic 2", nightly: false },
@@ -62,7 +63,8 @@ const CMDLINE: &str =
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr no_timer_check tsc=reliable nowatchdog";
 
 impl Case {
-    /// Asks the program for the plan and for the domain, made from the shipped template that starts this kernel.
+    /// Asks the program for the plan and for the domain, made from the shipped template that starts
+    /// this kernel.
     fn write(&self, daemon: &Daemon, tiny: &Tiny) -> Written {
         let dir = tiny.template.parent().unwrap();
         let file = dir.join(format!("{}.template.xml", self.name));
@@ -84,8 +86,8 @@ impl Case {
     }
 }
 
-/// The shipped template with a kernel of ours and its console in a file. Without UEFI it is SeaBIOS, which starts faster
-/// and hands the kernel the same ACPI tables, QEMU's.
+/// The shipped template with a kernel of ours and its console in a file. Without UEFI it is
+/// SeaBIOS, which starts faster and hands the kernel the same ACPI tables, QEMU's.
 pub fn template(name: &str, dir: &Path, uefi: bool) -> String {
     let shipped = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
     let xml = DomainXml::parse(&shipped).unwrap();
@@ -94,9 +96,10 @@ pub fn template(name: &str, dir: &Path, uefi: bool) -> String {
     let kernel = format!(
         "<kernel>{dir}/vmlinuz</kernel><initrd>{dir}/initramfs</initrd><cmdline>{CMDLINE}</cmdline>"
     );
-    let os = match uefi {
-        true => part("os").replace("<boot dev='hd'/>", &kernel),
-        false => format!("<os><type arch='x86_64' machine='q35'>hvm</type>{kernel}</os>"),
+    let os = if uefi {
+        part("os").replace("<boot dev='hd'/>", &kernel)
+    } else {
+        format!("<os><type arch='x86_64' machine='q35'>hvm</type>{kernel}</os>")
     };
     let console = |word: &str, port: &str| {
         format!("<{word} type='file'><source path='{dir}/{name}.log'/><target {port}/></{word}>")
@@ -127,8 +130,8 @@ impl Written {
         with_stand_ins(&self.xml, |hostdev, port| self.stand_in(hostdev, port).into())
     }
 
-    /// QEMU's arguments for what stands in for a passed-through function: the one endpoint whose link can be set. It is
-    /// a memory device, whose memory nobody asks for.
+    /// QEMU's arguments for what stands in for a passed-through function: the one endpoint whose
+    /// link can be set. It is a memory device, whose memory nobody asks for.
     fn stand_in(&self, hostdev: Element<'_>, port: &str) -> [String; 4] {
         let source = hostdev.find("source/address").unwrap();
         let field = |name| number(source, name);
@@ -282,7 +285,8 @@ fn compare_tree(written: &Written, functions: &[Function]) {
     }
     assert_eq!(planned, written.plan.devices.len());
     compare_busids(written, functions);
-    // Beside the ports and what is passed through nothing is on a cell's bus, and nothing on a cell.
+    // Beside the ports and what is passed through nothing is on a cell's bus, and nothing on a
+    // cell.
     for other in
         functions.iter().filter(|f| f.serial.is_none() && !ports.contains(f.way.last().unwrap()))
     {
@@ -308,8 +312,9 @@ fn compare_busids(written: &Written, functions: &[Function]) {
     assert!(compared > 0);
 }
 
-/// Compares the L3 caches that a guest sees with its packages, whose vCPUs are below one each on these hosts. The host's own
-/// leaves and several dies are nothing that an emulated CPU can show; QEMU's CPU of AMD's family has no such leaf.
+/// Compares the L3 caches that a guest sees with its packages, whose vCPUs are below one each on
+/// these hosts. The host's own leaves and several dies are nothing that an emulated CPU can show;
+/// QEMU's CPU of AMD's family has no such leaf.
 fn compare_caches(written: &Written, shown: &str) {
     let plan = &written.plan;
     if plan.topology.threads < 2 {

@@ -24,9 +24,10 @@ fn host(dir: &Path) -> String {
     let bar = |index: u8, bytes: u64| json!({ "index": index, "bytes": bytes, "is_64bit": true });
     for device in host["host"]["devices"].as_array_mut().unwrap() {
         let small = json!({ "index": 0, "bytes": 16 << 20 });
-        device["bars"] = match device["class"].as_str().unwrap().contains("0302") {
-            true => json!([small, bar(1, LARGE), bar(3, SMALL)]),
-            false => json!([bar(0, SMALL)]),
+        device["bars"] = if device["class"].as_str().unwrap().contains("0302") {
+            json!([small, bar(1, LARGE), bar(3, SMALL)])
+        } else {
+            json!([bar(0, SMALL)])
         };
     }
     let file = dir.join("host.json");
@@ -71,7 +72,8 @@ fn bars(hostdev: Element<'_>, port: &str) -> Vec<String> {
     arguments
 }
 
-/// The sizes of the BARs above 4 GiB that a guest sees after its firmware has placed them, ascending.
+/// The sizes of the BARs above 4 GiB that a guest sees after its firmware has placed them,
+/// ascending.
 fn placed(daemon: &Daemon, tiny: &Tiny, name: &str, change: impl Fn(String) -> String) -> Vec<u64> {
     let dir = tiny.template.parent().unwrap();
     let xml = with_stand_ins(&change(written(dir, name)), bars);

@@ -80,7 +80,8 @@ impl Machine {
         }
     }
 
-    /// The addresses of its devices once firmware has numbered every bus, by the name of the device.
+    /// The addresses of its devices once firmware has numbered every bus, by the name of the
+    /// device.
     fn addresses(&mut self) -> BTreeMap<String, Bdf> {
         let (until, mut before) = (Instant::now() + LIMIT, None);
         loop {
@@ -138,8 +139,8 @@ fn ends(domain: &DomainXml) -> Vec<(String, Element<'_>)> {
     ends.enumerate().map(|(nth, device)| (format!("end{nth}"), device)).collect()
 }
 
-/// What a PCI controller or another device is in QEMU. Test devices stand in for what is passed through, and for disks and NICs,
-/// which need more than an address.
+/// What a PCI controller or another device is in QEMU. Test devices stand in for what is passed
+/// through, and for disks and NICs, which need more than an address.
 fn driver(device: Element<'_>) -> &'static str {
     let model = device.attr("model").unwrap_or_default();
     match (device.name(), &*model) {
@@ -234,7 +235,8 @@ impl Tree {
         self.next += 1;
         write!(
             self.text,
-            "<controller type='pci' index='{index}' model='{model}'>{target}<address type='pci' bus='{bus}' \
+            "<controller type='pci' index='{index}' model='{model}'>{target}<address type='pci' \
+             bus='{bus}' \
              slot='{slot}' function='{function}'{multi}/></controller>"
         )
         .unwrap();
@@ -248,7 +250,8 @@ impl Tree {
         let multi = if slot == 0x1d && function == 0 { " multifunction='on'" } else { "" };
         write!(
             self.text,
-            "<{device}><address type='pci' bus='{bus}' slot='{slot}' function='{function}'{multi}/></{name}>"
+            "<{device}><address type='pci' bus='{bus}' slot='{slot}' \
+             function='{function}'{multi}/></{name}>"
         )
         .unwrap();
     }
@@ -336,8 +339,8 @@ impl Tree {
     }
 }
 
-/// The definition of a guest with GPUs and NICs, with what libvirt adds, ports and switches of any shape below the root bus, and
-/// 12 expander buses of any shape; and the file for NCCL.
+/// The definition of a guest with GPUs and NICs, with what libvirt adds, ports and switches of any
+/// shape below the root bus, and 12 expander buses of any shape; and the file for NCCL.
 fn definition(dir: &Path) -> (DomainXml, Value) {
     let file = exported(dir, "dgx-h100", "--gpus 8 --nic 8");
     let mut tree = Tree { text: String::new(), next: 100, random: Random(3) };

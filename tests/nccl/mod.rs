@@ -159,14 +159,18 @@ fn a_flat_guest_without_cells_is_mended_by_the_command_that_is_hinted_at() {
     let file = dir.path().join("flat.xml");
     let hostdev = |bus: &str, at: &str| {
         format!(
-            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' \
+            "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' \
+             bus='0x{bus}' slot='0' \
              function='0'/></source><address type='pci' {at} function='0'/></hostdev>"
         )
     };
     let xml = format!(
-        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type arch='x86_64' \
-         machine='q35'>hvm</type></os><devices><controller type='pci' index='0' model='pcie-root'/><controller \
-         type='pci' index='1' model='pcie-root-port'><address type='pci' bus='0' slot='2' function='0'/>\
+        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type \
+         arch='x86_64' \
+         machine='q35'>hvm</type></os><devices><controller type='pci' index='0' \
+         model='pcie-root'/><controller \
+         type='pci' index='1' model='pcie-root-port'><address type='pci' bus='0' slot='2' \
+         function='0'/>\
          </controller><controller type='usb' index='0' model='none'/><memballoon model='none'/>{}{}</devices></domain>",
         hostdev("1b", "bus='0' slot='5'"),
         hostdev("18", "bus='1' slot='1'")
@@ -227,15 +231,20 @@ fn tune_says_that_a_file_in_the_guest_is_outdated() {
     // On root ports NCCL finds no node; tune gives other addresses.
     let device = |bus: &str, index: u32| {
         format!(
-            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='0' \
-             slot='{index}' function='0'/></controller><hostdev mode='subsystem' type='pci' managed='yes'><source>\
-             <address domain='0' bus='0x{bus}' slot='0' function='0'/></source><address type='pci' bus='{index}' \
+            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+             bus='0' \
+             slot='{index}' function='0'/></controller><hostdev mode='subsystem' type='pci' \
+             managed='yes'><source>\
+             <address domain='0' bus='0x{bus}' slot='0' function='0'/></source><address type='pci' \
+             bus='{index}' \
              slot='0' function='0'/></hostdev>"
         )
     };
     let xml = format!(
-        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type arch='x86_64' \
-         machine='q35'>hvm</type></os><devices><controller type='usb' index='0' model='none'/><memballoon \
+        "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type \
+         arch='x86_64' \
+         machine='q35'>hvm</type></os><devices><controller type='usb' index='0' \
+         model='none'/><memballoon \
          model='none'/>{}{}</devices></domain>",
         device("1b", 2),
         device("18", 3)

@@ -135,8 +135,9 @@ impl Small {
         fs::write(file, format!("{text}\n")).unwrap();
     }
 
-    /// Adds a PCI function by its place below `sys/devices`, such as `pci0000:00/0000:00:01.0/0000:01:00.0`, with class
-    /// and ids as `lspci -nn` prints them (`0300 10de:2684`), its IOMMU group, and more files.
+    /// Adds a PCI function by its place below `sys/devices`, such as
+    /// `pci0000:00/0000:00:01.0/0000:01:00.0`, with class and ids as `lspci -nn` prints them
+    /// (`0300 10de:2684`), its IOMMU group, and more files.
     pub fn function(&self, place: &str, ids: &str, group: u32, files: &[(&str, &str)]) -> &Small {
         let (class, ids) = ids.split_once(' ').unwrap();
         let (vendor, device) = ids.split_once(':').unwrap();

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// How long a program that a test has started may run; the longest takes two minutes on two busy cores.
+/// How long a program that a test has started may run; the longest takes two minutes on two busy
+/// cores.
 const LIMIT: Duration = Duration::from_secs(900);
 /// The limit of the whole test run, as a multiple of that time.
 const WHOLE: u32 = 3;

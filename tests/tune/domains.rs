@@ -66,9 +66,10 @@ impl Wanted {
         for (vcpu, pcpu) in self.pins.iter().enumerate() {
             write!(pins, "\n    <vcpupin vcpu='{vcpu}' cpuset='{pcpu}'/>").unwrap();
         }
-        let cputune = match pins.is_empty() {
-            true => String::new(),
-            false => format!("\n  <cputune>{pins}\n  </cputune>"),
+        let cputune = if pins.is_empty() {
+            String::new()
+        } else {
+            format!("\n  <cputune>{pins}\n  </cputune>")
         };
         let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
         let mut hostdevs = String::new();

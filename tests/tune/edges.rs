@@ -300,7 +300,8 @@ fn guests_of_the_time_before_nodes_without_gpus_were_shared_out_stay_where_they_
     }
 }
 
-/// A guest of all GPUs of a DGX A100, as it is made now; and as it was before gpuvm knew dies and caches.
+/// A guest of all GPUs of a DGX A100, as it is made now; and as it was before gpuvm knew dies and
+/// caches.
 fn old_and_new() -> (String, String) {
     let record = project().join("topologies/dgx-a100.json");
     let words = ["export", "--host", record.to_str().unwrap(), "--gpus", "8", "--name", "old"];

@@ -18,7 +18,8 @@ pub(super) static DGX2: LazyLock<Topology> = LazyLock::new(|| host("dgx-2"));
 const OTHERS: [&str; 4] = [
     "  <title>a  \"b\" &lt;c&gt;</title>",
     "  <!-- pins: see <wiki> -->",
-    "  <qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><qemu:arg value=\"-x\"/></qemu:commandline>",
+    "  <qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><qemu:arg \
+     value=\"-x\"/></qemu:commandline>",
     "  <unknown  of = \"nobody\"><deep/></unknown>",
 ];
 
@@ -110,7 +111,8 @@ fn items() -> impl Strategy<Value = Items> {
     })
 }
 
-/// How many cases are tried: few, so that the whole suite stays short, unless `GPUVM_CASES` says more.
+/// How many cases are tried: few, so that the whole suite stays short, unless `GPUVM_CASES` says
+/// more.
 pub fn cases(usual: u32) -> u32 {
     std::env::var("GPUVM_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }

@@ -56,7 +56,8 @@ fn guests_of_every_shared_host_are_sound_and_valid() {
     assert!(hosts >= 40 && guests >= 100, "{guests} guests on {hosts} hosts");
 }
 
-/// A record whose node 0 is missing: libvirt finds no node for its pcpus and says so, whatever the guest.
+/// A record whose node 0 is missing: libvirt finds no node for its pcpus and says so, whatever the
+/// guest.
 const WITHOUT_NODE: &str = "offline-cpu0-node0.tar.bz2";
 
 /// Whether this host can be presented to libvirt: x86 with the files that it reads.
@@ -98,7 +99,8 @@ fn libvirt_takes_guests_of_shared_x86_hosts() {
     let all = tempfile::tempdir().unwrap();
     fs::set_permissions(all.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (mut answers, mut bad) = (0, Vec::new());
-    // The first question to QEMU of a host takes libvirt seconds, in which it waits: several hosts wait at once.
+    // The first question to QEMU of a host takes libvirt seconds, in which it waits: several hosts
+    // wait at once.
     let loaded = std::thread::scope(|scope| {
         let (mut asked, mut said) = (VecDeque::new(), Vec::new());
         let look = |host: &Recorded<'_>| {

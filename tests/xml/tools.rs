@@ -78,7 +78,8 @@ fn templates_and_guests_are_valid_by_libvirts_schema() {
     assert!(invalid(&bad).is_some(), "virt-xml-validate takes everything");
 }
 
-/// Runs virsh commands on QEMU's embedded driver as if this machine were a recorded host, and returns what each printed.
+/// Runs virsh commands on QEMU's embedded driver as if this machine were a recorded host, and
+/// returns what each printed.
 pub fn as_host(host: &Path, root: &Path, commands: &[String]) -> Vec<String> {
     fs::write(root.join("script"), commands.join("\n") + "\n").unwrap();
     let uri = format!("qemu:///embed?root={}", root.join("embedded").display());

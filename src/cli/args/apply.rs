@@ -21,21 +21,21 @@ pub const GET: &str = "Examples:
 pub struct ApplyArgs {
     /// File of guests, YAML, JSON or TOML; `-` reads stdin
     ///
-    /// Begins with `format: gpuvm-guests` and `version: 1`; each entry of `guests` has a `name` and the
-    /// long options of `gpuvm create` as fields, and `autostart`, `start` and `restart`. Paths are
-    /// relative to the working directory. `gpuvm schema gpuvm-guests` prints the JSON Schema.
+    /// Begins with `format: gpuvm-guests` and `version: 1`; each entry of `guests` has a `name` and
+    /// the long options of `gpuvm create` as fields, and `autostart`, `start` and `restart`. Paths
+    /// are relative to the working directory. `gpuvm schema gpuvm-guests` prints the JSON Schema.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Delete guests that the file no longer has
     ///
-    /// Only those that an earlier file with the same `set` made, as recorded by their UUID on this machine.
-    /// Asks first, or takes --yes.
+    /// Only those that an earlier file with the same `set` made, as recorded by their UUID on this
+    /// machine. Asks first, or takes --yes.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub prune: bool,
     /// Restart running guests whose size changes
     ///
-    /// As `restart: allowed` for every guest of the file. Without it such a change is not made, and is
-    /// reported as pending.
+    /// As `restart: allowed` for every guest of the file. Without it such a change is not made, and
+    /// is reported as pending.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub restart: bool,
     /// Allow overwriting drives that contain data
@@ -46,7 +46,8 @@ pub struct ApplyArgs {
     pub yes: bool,
     /// Print the steps and change nothing
     ///
-    /// A line for each guest that says what differs; the guests are placed, but not checked further.
+    /// A line for each guest that says what differs; the guests are placed, but not checked
+    /// further.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
     /// The lock.

@@ -38,19 +38,21 @@ const DELETE: &str = "Examples:
 pub enum HostBridgeVerb {
     /// Create a bridge over host NICs; reverts unless confirmed
     ///
-    /// Over a NIC, a bond or a VLAN, on hosts that netplan configures: applies a netplan file of its own, which netplan
-    /// validates, until the next boot. The bridge must come up and get its address, and its gateway must answer; then `confirm`
-    /// from a new login saves it in /etc/netplan. Otherwise everything is reverted: if the gateway does not answer, if nobody
-    /// confirms in time, if this program or the login is killed, and at a reboot. The NIC's settings in other netplan files are
-    /// kept and take no effect while the bridge exists.
+    /// Over a NIC, a bond or a VLAN, on hosts that netplan configures: applies a netplan file of
+    /// its own, which netplan validates, until the next boot. The bridge must come up and get its
+    /// address, and its gateway must answer; then `confirm` from a new login saves it in
+    /// /etc/netplan. Otherwise everything is reverted: if the gateway does not answer, if nobody
+    /// confirms in time, if this program or the login is killed, and at a reboot. The NIC's
+    /// settings in other netplan files are kept and take no effect while the bridge exists.
     ///
-    /// On hosts configured by systemd-networkd alone, NetworkManager or ifupdown, prints what to do there and changes nothing.
-    /// IPv4 only.
+    /// On hosts configured by systemd-networkd alone, NetworkManager or ifupdown, prints what to do
+    /// there and changes nothing. IPv4 only.
     #[command(after_long_help = CREATE)]
     Create(Box<HostBridgeCreateArgs>),
     /// Keep the change that `create` or `delete` applied
     ///
-    /// Must run from a login that was made after the change, which proves that the host is reachable.
+    /// Must run from a login that was made after the change, which proves that the host is
+    /// reachable.
     #[command(after_long_help = CONFIRM)]
     Confirm(HostBridgeConfirmArgs),
     /// Show host bridges and changes waiting for confirmation
@@ -60,9 +62,10 @@ pub enum HostBridgeVerb {
     Show(HostBridgeShowArgs),
     /// Delete a bridge that `create` made; reverts unless confirmed
     ///
-    /// Its NICs return to their settings in other netplan files. Lists who loses a link, and asks. As with `create` the change
-    /// lasts until the next boot, is checked, and is reverted unless confirmed. While `create` waits for `confirm`, reverts it
-    /// at once. `gpuvm host undo` does the same if the bridge is the last change of the host.
+    /// Its NICs return to their settings in other netplan files. Lists who loses a link, and asks.
+    /// As with `create` the change lasts until the next boot, is checked, and is reverted unless
+    /// confirmed. While `create` waits for `confirm`, reverts it at once. `gpuvm host undo` does
+    /// the same if the bridge is the last change of the host.
     #[command(after_long_help = DELETE)]
     Delete(HostBridgeDeleteArgs),
 }
@@ -96,8 +99,9 @@ pub struct HostBridgeCreateArgs {
     pub nic: Vec<String>,
     /// Bond the NICs in this mode
     ///
-    /// Modes: 802.3ad (needs an LACP group on the switch), balance-xor and balance-rr (need a static group), active-backup.
-    /// balance-tlb, balance-alb and broadcast do not work under a bridge.
+    /// Modes: 802.3ad (needs an LACP group on the switch), balance-xor and balance-rr (need a
+    /// static group), active-backup. balance-tlb, balance-alb and broadcast do not work under a
+    /// bridge.
     #[arg(long, value_name = "MODE")]
     pub bond: Option<BondMode>,
     /// Get the host's address on the bridge by DHCP
@@ -129,13 +133,15 @@ pub struct HostBridgeCreateArgs {
     pub within: ConfirmWithinArgs,
     /// Print the commands for a host that netplan configures
     ///
-    /// Changes nothing. gpuvm-networks(7), OTHER NETWORK MANAGERS, has the configurations of others.
+    /// Changes nothing. gpuvm-networks(7), OTHER NETWORK MANAGERS, has the configurations of
+    /// others.
     #[arg(long, value_name = "MANAGER", value_enum, conflicts_with_all = ["dry_run", "json"])]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub print_for: Option<ManagerArg>,
     /// Do not ask for confirmation
     ///
-    /// Before the NICs lose their addresses. The change must be confirmed by `confirm` nevertheless.
+    /// Before the NICs lose their addresses. The change must be confirmed by `confirm`
+    /// nevertheless.
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing

@@ -44,13 +44,14 @@ pub struct CloneArgs {
     pub ssh_key: Vec<PathBuf>,
     /// Create no cloud-init seed
     ///
-    /// The clone then boots with the host name and the SSH host keys of NAME. Default for guests that were not made of an image.
+    /// The clone then boots with the host name and the SSH host keys of NAME. Default for guests
+    /// that were not made of an image.
     #[arg(long, conflicts_with = "ssh_key", help_heading = FIRST_BOOT)]
     pub no_seed: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests that are not isolated
-    /// from each other.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests
+    /// that are not isolated from each other.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// How it is made.

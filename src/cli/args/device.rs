@@ -25,23 +25,26 @@ const RELEASE: &str = "Examples:
 pub enum DeviceVerb {
     /// List GPUs, NVSwitches, NICs and NVMe drives and their users
     ///
-    /// With driver, holder, and whether they can be passed through. RESET lists the kernel's reset methods in the order in
-    /// which it tries them; flr resets the function alone. Only root sees the processes of other users.
+    /// With driver, holder, and whether they can be passed through. RESET lists the kernel's reset
+    /// methods in the order in which it tries them; flr resets the function alone. Only root sees
+    /// the processes of other users.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(DeviceListArgs),
     /// Bind devices and their IOMMU groups to vfio-pci
     ///
-    /// Not needed before `create`, which binds the GPUs and NVSwitches of an NVLink board; libvirt binds all others when a guest
-    /// starts. Useful once after boot, before a driver uses the devices. Refused, with the reason: a drive that is mounted or
-    /// holds an array, swap or the root; a NIC with a default route or in a bridge or bond; a device of a running guest or with
+    /// Not needed before `create`, which binds the GPUs and NVSwitches of an NVLink board; libvirt
+    /// binds all others when a guest starts. Useful once after boot, before a driver uses the
+    /// devices. Refused, with the reason: a drive that is mounted or holds an array, swap or the
+    /// root; a NIC with a default route or in a bridge or bond; a device of a running guest or with
     /// virtual functions; and devices that share an IOMMU group with one of these.
     #[command(after_long_help = BIND)]
     Bind(BindArgs),
     /// Return devices from vfio-pci to the host's drivers
     ///
-    /// Refused for devices of running guests and their IOMMU groups and, without --force, for devices that a process has open.
-    /// Checked again right before a device is taken from vfio-pci: a guest that was started meanwhile keeps it.
+    /// Refused for devices of running guests and their IOMMU groups and, without --force, for
+    /// devices that a process has open. Checked again right before a device is taken from vfio-pci:
+    /// a guest that was started meanwhile keeps it.
     #[command(after_long_help = RELEASE)]
     Release(ReleaseArgs),
 }
@@ -65,13 +68,14 @@ pub struct BindArgs {
     pub devices: Vec<Bdf>,
     /// Apply at every boot as well
     ///
-    /// By files in /etc/modprobe.d and /etc/modules-load.d if all GPUs with a device ID are bound, else by a systemd unit.
+    /// By files in /etc/modprobe.d and /etc/modules-load.d if all GPUs with a device ID are bound,
+    /// else by a systemd unit.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
     /// Bind devices that are in use
     ///
-    /// Devices that a process has open, and NICs that have an address. A driver may never release an open device; then only a
-    /// reboot helps.
+    /// Devices that a process has open, and NICs that have an address. A driver may never release
+    /// an open device; then only a reboot helps.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Do not ask for confirmation
@@ -82,7 +86,8 @@ pub struct BindArgs {
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Address and ids, as the unit of --at-boot gives them: binds without asking, without libvirt and without journal
+    /// Address and ids, as the unit of --at-boot gives them: binds without asking, without libvirt
+    /// and without journal
     #[arg(long, hide = true, value_name = "BDF=ID", conflicts_with_all = ["devices", "at_boot", "force", "dry_run"])]
     pub early: Vec<Early>,
     /// The lock.
@@ -103,8 +108,8 @@ pub struct ReleaseArgs {
     pub at_boot: bool,
     /// Release devices that a process has open
     ///
-    /// vfio-pci lets go of them when the process ends. Devices that may belong to a guest, because libvirt does not answer, are
-    /// not released.
+    /// vfio-pci lets go of them when the process ends. Devices that may belong to a guest, because
+    /// libvirt does not answer, are not released.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Print the steps and change nothing

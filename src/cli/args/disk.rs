@@ -81,8 +81,8 @@ pub struct DiskAddArgs {
     /// /PATH: an image file or a block device, used as it is; its content decides the format.
     /// volume=POOL/NAME: a volume of a libvirt storage pool.
     /// size=SIZE[,pool=POOL|,dir=DIR][,preallocate=none|reserve|full]: a new raw disk with reserved
-    /// blocks, in the default pool for guests unless a pool or directory is given. drive=ID: a whole
-    /// drive. partition=PARTUUID: a partition; `gpuvm drive list` prints both.
+    /// blocks, in the default pool for guests unless a pool or directory is given. drive=ID: a
+    /// whole drive. partition=PARTUUID: a partition; `gpuvm drive list` prints both.
     #[arg(value_name = "DISK")]
     pub disk: DiskSpec,
     /// Change running guests as well

@@ -32,38 +32,45 @@ const WIPE: &str = "Examples:
 pub enum DriveVerb {
     /// List drives and partitions, and who uses them
     ///
-    /// A guest gets a drive as a PCI function (--nvme), as a whole disk (--drive) or by partition (--partition). Only root sees
-    /// the processes of other users that have a drive open, and the content of drives that udev has not read.
+    /// A guest gets a drive as a PCI function (--nvme), as a whole disk (--drive) or by partition
+    /// (--partition). Only root sees the processes of other users that have a drive open, and the
+    /// content of drives that udev has not read.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(TakenArgs),
     /// Stop a data array to free its drives for guests
     ///
-    /// `restore-array` brings it back. Refused while anything uses the array: processes, mounts (unless --unmount), swap, LVM and
-    /// other devices above it, disks of guests on it. Comments out the lines of /etc/fstab that mount it and its ARRAY line in
-    /// mdadm.conf, and adds one that prevents its assembly when its drives come back. The superblocks stay on the drives;
-    /// /var/lib/gpuvm/arrays/NAME.json records what is needed to rebuild the array. An array with the root or boot file system is
-    /// never stopped. Lists everything first, then asks, or takes --yes.
+    /// `restore-array` brings it back. Refused while anything uses the array: processes, mounts
+    /// (unless --unmount), swap, LVM and other devices above it, disks of guests on it. Comments
+    /// out the lines of /etc/fstab that mount it and its ARRAY line in mdadm.conf, and adds one
+    /// that prevents its assembly when its drives come back. The superblocks stay on the drives;
+    /// /var/lib/gpuvm/arrays/NAME.json records what is needed to rebuild the array. An array with
+    /// the root or boot file system is never stopped. Lists everything first, then asks, or takes
+    /// --yes.
     #[command(after_long_help = RELEASE)]
     ReleaseArray(ReleaseArrayArgs),
     /// Bring a released array back, with its mounts
     ///
-    /// Restores its lines in /etc/fstab and mdadm.conf as well. Assembles the array if its drives still have its superblocks and
-    /// its file system is the one that was released. If a guest has overwritten some drives and the RAID level survives without
-    /// them, --rebuild assembles the array from the others and adds these again, to be resynchronized. Else --create makes the
-    /// array anew with its old UUID and --mkfs a file system with its old UUID and label; both destroy the data on the drives.
+    /// Restores its lines in /etc/fstab and mdadm.conf as well. Assembles the array if its drives
+    /// still have its superblocks and its file system is the one that was released. If a guest has
+    /// overwritten some drives and the RAID level survives without them, --rebuild assembles the
+    /// array from the others and adds these again, to be resynchronized. Else --create makes the
+    /// array anew with its old UUID and --mkfs a file system with its old UUID and label; both
+    /// destroy the data on the drives.
     ///
-    /// Drives that contain a file system, partitions or encrypted data by now are overwritten only with --accept-data-loss,
-    /// members of another array, volume group or pool never. A file system that was not made anew is mounted with nodev and nosuid,
-    /// also by its lines in fstab, unless --trust-content is given. Lists everything first, then asks, or takes --yes.
+    /// Drives that contain a file system, partitions or encrypted data by now are overwritten only
+    /// with --accept-data-loss, members of another array, volume group or pool never. A file system
+    /// that was not made anew is mounted with nodev and nosuid, also by its lines in fstab, unless
+    /// --trust-content is given. Lists everything first, then asks, or takes --yes.
     #[command(after_long_help = RESTORE)]
     RestoreArray(RestoreArrayArgs),
     /// Erase an unused drive, such as one of a deleted guest
     ///
-    /// The whole drive: by `nvme format` if nvme-cli is installed and the drive is its controller's only namespace, else by secure
-    /// discard, else by writing zeros; it must read as blank afterwards. Refused while the host or a guest, running or not, uses
-    /// it or a part of it, and for the host's boot drive. Lists its content, then asks for its ID to be typed, or takes --yes.
-    /// `gpuvm recover` finishes an interrupted run.
+    /// The whole drive: by `nvme format` if nvme-cli is installed and the drive is its controller's
+    /// only namespace, else by secure discard, else by writing zeros; it must read as blank
+    /// afterwards. Refused while the host or a guest, running or not, uses it or a part of it, and
+    /// for the host's boot drive. Lists its content, then asks for its ID to be typed, or takes
+    /// --yes. `gpuvm recover` finishes an interrupted run.
     #[command(after_long_help = WIPE)]
     Wipe(WipeArgs),
 }
@@ -147,7 +154,8 @@ pub struct RestoreArrayArgs {
     pub mkfs: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// A file system, a partition table or encrypted data that was written since the release; it is listed.
+    /// A file system, a partition table or encrypted data that was written since the release; it is
+    /// listed.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_data_loss: bool,
     /// Mount the file system without nodev and nosuid

@@ -34,34 +34,38 @@ const UNIT: &str = "Examples:
 pub enum FabricVerb {
     /// List NVLink partitions, the guests that hold them, and what is wrong
     ///
-    /// Asks Fabric Manager and libvirt of this machine. The state of a partition is `ok` (active, and a running domain has
-    /// exactly its GPUs), `free`, `stale` (active, and no running domain uses it), `missing` (inactive, and a running domain
-    /// has its GPUs, so CUDA does not start there), `overlap`, `degraded` (fewer NVLinks than there should be) or `unknown`
-    /// (module ids of GPUs are not known). Exits with 3 if a partition is stale, missing or overlaps, is still to be
-    /// deactivated, or if Fabric Manager or the file of active partitions does not tell.
+    /// Asks Fabric Manager and libvirt of this machine. The state of a partition is `ok` (active,
+    /// and a running domain has exactly its GPUs), `free`, `stale` (active, and no running domain
+    /// uses it), `missing` (inactive, and a running domain has its GPUs, so CUDA does not start
+    /// there), `overlap`, `degraded` (fewer NVLinks than there should be) or `unknown` (module ids
+    /// of GPUs are not known). Exits with 3 if a partition is stale, missing or overlaps, is still
+    /// to be deactivated, or if Fabric Manager or the file of active partitions does not tell.
     #[command(after_long_help = SHOW)]
     Show,
     /// Deactivate an NVLink partition that no running guest uses
     ///
-    /// Refused if a running domain has any GPU of the partition. The list of Fabric Manager is read again right before the
-    /// partition is deactivated, and after it.
+    /// Refused if a running domain has any GPU of the partition. The list of Fabric Manager is read
+    /// again right before the partition is deactivated, and after it.
     ///
-    /// With --stdin: the partitions that were activated for the domain whose XML is read, and no others; libvirt is not asked.
+    /// With --stdin: the partitions that were activated for the domain whose XML is read, and no
+    /// others; libvirt is not asked.
     #[command(after_long_help = RELEASE)]
     Release(FabricReleaseArgs),
     /// Tell a restarted Fabric Manager what is active
     ///
-    /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active partitions: it is told once
-    /// which ones running guests have, possibly none, and their NVLinks go on. Started plainly it has nothing active: missing
-    /// partitions are activated one by one; the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3
-    /// if guests are left without NVLink.
+    /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active
+    /// partitions: it is told once which ones running guests have, possibly none, and their NVLinks
+    /// go on. Started plainly it has nothing active: missing partitions are activated one by one;
+    /// the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3 if
+    /// guests are left without NVLink.
     #[command(after_long_help = RESTORE)]
     Restore(FabricRestoreArgs),
     /// Activate the NVLink partition of a domain's XML
     ///
-    /// Never asks libvirt, which waits for its hook: GPUs are taken from the XML, their users from open files. A domain
-    /// without NVIDIA GPUs passes at once. Fails if the GPUs form no partition, if the partition is active for another guest,
-    /// or if Fabric Manager does not answer; that ends the start.
+    /// Never asks libvirt, which waits for its hook: GPUs are taken from the XML, their users from
+    /// open files. A domain without NVIDIA GPUs passes at once. Fails if the GPUs form no
+    /// partition, if the partition is active for another guest, or if Fabric Manager does not
+    /// answer; that ends the start.
     #[command(after_long_help = ENSURE)]
     Ensure(FabricEnsureArgs),
     /// Print, install or remove libvirt's hook
@@ -73,8 +77,8 @@ pub enum FabricVerb {
     Hook(FabricHookArgs),
     /// Print, install or remove the systemd drop-in that restores partitions
     ///
-    /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each start of Fabric Manager. A
-    /// file of that name that gpuvm did not make is left alone.
+    /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each
+    /// start of Fabric Manager. A file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = UNIT)]
     Unit(FabricUnitArgs),
 }
@@ -107,7 +111,8 @@ pub struct FabricRestoreArgs {
     pub dry_run: bool,
     /// Wait for Fabric Manager and do not ask libvirt
     ///
-    /// libvirt may wait for Fabric Manager in turn: guests are known by their processes and by the list of active partitions.
+    /// libvirt may wait for Fabric Manager in turn: guests are known by their processes and by the
+    /// list of active partitions.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub boot: bool,
 }

@@ -26,8 +26,9 @@ pub enum GpuVerb {
     List(TakenArgs),
     /// Exclude a GPU or NVSwitch from use by guests
     ///
-    /// No guest gets it, nor a partition that needs it; a guest that has it keeps it. An exclusion by UUID applies to that GPU
-    /// wherever it is, and not to its replacement; one by address applies to the slot. The list is /etc/gpuvm/excluded.json.
+    /// No guest gets it, nor a partition that needs it; a guest that has it keeps it. An exclusion
+    /// by UUID applies to that GPU wherever it is, and not to its replacement; one by address
+    /// applies to the slot. The list is /etc/gpuvm/excluded.json.
     #[command(after_long_help = EXCLUDE)]
     Exclude(ExcludeArgs),
     /// Return an excluded GPU or NVSwitch to use

@@ -25,7 +25,8 @@ pub struct GuestArgs {
     pub domain: Option<DomainName>,
     /// Domain XML to start from
     ///
-    /// Any valid domain XML; elements that gpuvm does not plan are kept as they are. Default: the built-in gpu-guest.xml.
+    /// Any valid domain XML; elements that gpuvm does not plan are kept as they are. Default: the
+    /// built-in gpu-guest.xml.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = GUEST)]
     pub template: Option<PathBuf>,
     /// Domain type
@@ -40,8 +41,9 @@ pub struct GuestArgs {
     pub shape: ShapeArgs,
     /// Take the place in this file of `plan --json`
     ///
-    /// Devices, cores, memory, and the name unless --name is given, are those of the plan; `-` reads it from standard input.
-    /// Refused if the guest cannot have that place any more. Disks, networks and first boot are given as usual.
+    /// Devices, cores, memory, and the name unless --name is given, are those of the plan; `-`
+    /// reads it from standard input. Refused if the guest cannot have that place any more. Disks,
+    /// networks and first boot are given as usual.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = PLACEMENT)]
     #[arg(conflicts_with_all = ["GpuArgs", "ShapeArgs"])]
     pub plan: Option<PathBuf>,
@@ -82,7 +84,8 @@ pub struct GpuArgs {
     pub gpus: Option<u32>,
     /// This GPU, by index or PCI address; repeatable
     ///
-    /// `gpuvm host show` prints both. On a board with NVSwitches the GPUs must form one of its NVLink partitions.
+    /// `gpuvm host show` prints both. On a board with NVSwitches the GPUs must form one of its
+    /// NVLink partitions.
     #[arg(long, value_name = "I|BDF", help_heading = DEVICES)]
     pub gpu: Vec<Which>,
     /// Index of the first of --gpus consecutive GPUs
@@ -93,8 +96,8 @@ pub struct GpuArgs {
     pub gpu_index: Option<u32>,
     /// GPU model, such as H100 or 10de:2330
     ///
-    /// With --gpus. Accepts a name, a part of a name, or a device ID; `gpuvm gpu list` prints the names. Default: any model; GPUs of
-    /// one model are preferred if they are equally near.
+    /// With --gpus. Accepts a name, a part of a name, or a device ID; `gpuvm gpu list` prints the
+    /// names. Default: any model; GPUs of one model are preferred if they are equally near.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["gpu", "gpu_index"], requires = "gpus")]
     #[arg(help_heading = DEVICES)]
     pub gpu_model: Option<String>,
@@ -105,8 +108,8 @@ pub struct GpuArgs {
 pub struct ShapeArgs {
     /// Pass through N NICs or the NIC at address BDF
     ///
-    /// A number takes the free NICs nearest to the GPUs. The host and other guests cannot use them meanwhile. Repeatable
-    /// with addresses.
+    /// A number takes the free NICs nearest to the GPUs. The host and other guests cannot use them
+    /// meanwhile. Repeatable with addresses.
     #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
     pub nic: Vec<Which>,
     /// Maximum distance of NICs from the GPUs
@@ -136,8 +139,8 @@ pub struct ShapeArgs {
     pub nvme_near: Option<NearArg>,
     /// Enable GPUDirect peer-to-peer below a PCIe switch
     ///
-    /// Tells the driver that GPUs below the same PCIe switch reach each other over it, without NVLink. Refused if no two
-    /// of the guest's GPUs share a switch.
+    /// Tells the driver that GPUs below the same PCIe switch reach each other over it, without
+    /// NVLink. Refused if no two of the guest's GPUs share a switch.
     #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub p2p_clique: bool,
     /// Number of vCPUs
@@ -161,8 +164,8 @@ pub struct ShapeArgs {
     pub pins: PinsArg,
     /// Number of guest NUMA cells
     ///
-    /// per-node and auto give one for each host node in use. In a single cell over several host nodes the guest cannot tell
-    /// near memory from far memory.
+    /// per-node and auto give one for each host node in use. In a single cell over several host
+    /// nodes the guest cannot tell near memory from far memory.
     #[arg(long, value_name = "auto|per-node|N", default_value = "auto")]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub cells: CellsArg,
@@ -179,7 +182,8 @@ pub struct ShapeArgs {
     pub profile: Option<ProfileArg>,
     /// Reserve N cores of each node for the host
     ///
-    /// The first cores of every NUMA node are reserved. Guests of default size get fewer vCPUs. Default: 0.
+    /// The first cores of every NUMA node are reserved. Guests of default size get fewer vCPUs.
+    /// Default: 0.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(help_heading = PLACEMENT)]
     pub reserve_cores: u32,
@@ -190,7 +194,8 @@ pub struct ShapeArgs {
     pub reserve_memory: Option<MemSize>,
     /// Rules to relax
     ///
-    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas.
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by
+    /// commas.
     #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<AllowArg>,
     /// Choice between equally good places
@@ -199,7 +204,8 @@ pub struct ShapeArgs {
     pub policy: PolicyArg,
     /// Preference where near NICs and one package exclude each other
     ///
-    /// Default: nic where NVLinks join all GPUs of the host, else package. gpuvm-placement(7) has all criteria.
+    /// Default: nic where NVLinks join all GPUs of the host, else package. gpuvm-placement(7) has
+    /// all criteria.
     #[arg(long, value_name = "WHAT", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
     pub prefer: Option<PreferArg>,
 }
@@ -214,8 +220,8 @@ pub struct TakenArgs {
     pub assume_empty: bool,
     /// Domain XML of the recorded host; repeatable
     ///
-    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains that were running when
-    /// they were printed count as running.
+    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains
+    /// that were running when they were printed count as running.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(conflicts_with = "assume_empty", help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,

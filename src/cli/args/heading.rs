@@ -1,4 +1,5 @@
-//! Headings of options in help and man pages: an option that several verbs take stands under the same one in all of them.
+//! Headings of options in help and man pages: an option that several verbs take stands under the
+//! same one in all of them.
 
 /// What the guest is: its name, its template.
 pub const GUEST: &str = "Guest";

@@ -1,4 +1,5 @@
-//! What the help of every verb has in common: the groups of verbs, the last line of `-h`, the exit status.
+//! What the help of every verb has in common: the groups of verbs, the last line of `-h`, the exit
+//! status.
 
 use super::Cli;
 use super::heading::GLOBAL;

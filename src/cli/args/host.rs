@@ -59,55 +59,61 @@ pub enum HostVerb {
     Show(HostShowArgs),
     /// Show the distances between GPUs, NICs and NVMe drives
     ///
-    /// NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges but no host bridge, PHB = across the host
-    /// bridge, NODE = across host bridges of one NUMA node, SYS = across the link between nodes.
+    /// NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges but no host
+    /// bridge, PHB = across the host bridge, NODE = across host bridges of one NUMA node, SYS =
+    /// across the link between nodes.
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(MatrixArgs),
     /// Show the module IDs of the GPUs of an NVLink board
     ///
-    /// Fabric Manager names GPUs by module ID, which does not follow PCI order. NVML reports the ID of a GPU that is bound to the
-    /// driver `nvidia`; for GPUs that are bound to vfio-pci the IDs come from /etc/gpuvm/module-ids.json, which --write makes. The
-    /// file is valid until the PCI addresses of the machine change.
+    /// Fabric Manager names GPUs by module ID, which does not follow PCI order. NVML reports the ID
+    /// of a GPU that is bound to the driver `nvidia`; for GPUs that are bound to vfio-pci the IDs
+    /// come from /etc/gpuvm/module-ids.json, which --write makes. The file is valid until the PCI
+    /// addresses of the machine change.
     #[command(after_long_help = MODULES)]
     Modules(ModulesArgs),
     /// Show or set the huge pages of each node
     ///
-    /// ROOM is the largest number of further pages that the node's memory could give now. Guests can use a page size only if a
-    /// hugetlbfs of that size is mounted when libvirt's daemon starts; no distribution does that for 1 GiB. --at-boot writes
-    /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early at every boot, and prints the
-    /// kernel parameters that reserve them even earlier, which is safest for 1 GiB. A count of 0 removes the entry.
+    /// ROOM is the largest number of further pages that the node's memory could give now. Guests
+    /// can use a page size only if a hugetlbfs of that size is mounted when libvirt's daemon
+    /// starts; no distribution does that for 1 GiB. --at-boot writes
+    /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early
+    /// at every boot, and prints the kernel parameters that reserve them even earlier, which is
+    /// safest for 1 GiB. A count of 0 removes the entry.
     #[command(after_long_help = PAGES)]
     #[command(group = about_records())]
     Pages(HostPagesArgs),
     /// Show or set the open file limit of guests
     ///
-    /// Each queue of a NIC takes several file descriptors, so guests with many queues may exceed the limit; `verify` reports that.
-    /// --count sets max_files in /etc/libvirt/qemu.conf: changes or adds one line, keeps every other byte, and never lowers the
-    /// limit. libvirt's daemon reads it at its start; running guests keep their limit. `host undo` reverts it.
+    /// Each queue of a NIC takes several file descriptors, so guests with many queues may exceed
+    /// the limit; `verify` reports that. --count sets max_files in /etc/libvirt/qemu.conf: changes
+    /// or adds one line, keeps every other byte, and never lowers the limit. libvirt's daemon reads
+    /// it at its start; running guests keep their limit. `host undo` reverts it.
     #[command(after_long_help = FILES)]
     Files(HostFilesArgs),
     /// Show or set kernel settings that affect guests
     ///
-    /// Those that `verify` checks, each with the reason: NUMA balancing, CPU frequency governor, transparent huge pages. Sets the
-    /// named ones now and, with --at-boot, at every boot through /etc/sysctl.d/gpuvm.conf and /etc/tmpfiles.d/gpuvm-tuning.conf.
-    /// `host undo` reverts it.
+    /// Those that `verify` checks, each with the reason: NUMA balancing, CPU frequency governor,
+    /// transparent huge pages. Sets the named ones now and, with --at-boot, at every boot through
+    /// /etc/sysctl.d/gpuvm.conf and /etc/tmpfiles.d/gpuvm-tuning.conf. `host undo` reverts it.
     #[command(after_long_help = TUNING)]
     Tuning(HostTuningArgs),
     /// Show or set whether the guests of this host trust each other
     ///
-    /// On boards whose NVLinks cannot be divided (guests of some GPUs of a DGX-1, DGX-2 or DGX A100) guests can reach each other
-    /// over NVLink. one-tenant: they may; plans say so, and `create` goes on. strangers: no such guest is made. Not set: `create`
-    /// makes one only with --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with --host the
-    /// record counts, never this machine's file. `host undo` reverts it.
+    /// On boards whose NVLinks cannot be divided (guests of some GPUs of a DGX-1, DGX-2 or DGX
+    /// A100) guests can reach each other over NVLink. one-tenant: they may; plans say so, and
+    /// `create` goes on. strangers: no such guest is made. Not set: `create` makes one only with
+    /// --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with
+    /// --host the record counts, never this machine's file. `host undo` reverts it.
     #[command(after_long_help = TRUST)]
     Trust(HostTrustArgs),
     /// Revert the last change of the host
     ///
     /// A change of files, tuning, trust or a bridge.
     ///
-    /// Restores files to the byte; later edits of other lines stay, and so do settings that somebody else has changed since. Run
-    /// again, it reverts the change before.
+    /// Restores files to the byte; later edits of other lines stay, and so do settings that
+    /// somebody else has changed since. Run again, it reverts the change before.
     #[command(after_long_help = UNDO)]
     Undo(HostUndoArgs),
     /// Record this machine in a file for --host
@@ -145,9 +151,9 @@ pub struct MatrixArgs {
 pub struct ModulesArgs {
     /// Save the module IDs and NVLinks
     ///
-    /// Module IDs from NVML and Fabric Manager go to /etc/gpuvm/module-ids.json, NVLinks from NVML to
-    /// /var/lib/gpuvm/nvlinks.json, so that both stay known while GPUs are bound to vfio-pci. `create`, `start` and `device bind`
-    /// save NVLinks as well before they bind a GPU.
+    /// Module IDs from NVML and Fabric Manager go to /etc/gpuvm/module-ids.json, NVLinks from NVML
+    /// to /var/lib/gpuvm/nvlinks.json, so that both stay known while GPUs are bound to vfio-pci.
+    /// `create`, `start` and `device bind` save NVLinks as well before they bind a GPU.
     #[arg(long)]
     pub write: bool,
     /// Print the steps and change nothing
@@ -170,7 +176,8 @@ pub struct CaptureArgs {
     pub identify: bool,
     /// Read NVLinks from output of `nvidia-smi topo -m`
     ///
-    /// The GPUs of the table are NVIDIA's GPUs in PCI order, as nvidia-smi counts them. Not needed if NVML is available.
+    /// The GPUs of the table are NVIDIA's GPUs in PCI order, as nvidia-smi counts them. Not needed
+    /// if NVML is available.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub topo: Option<PathBuf>,
     /// Replace an existing file

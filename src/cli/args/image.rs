@@ -25,9 +25,10 @@ const REMOVE: &str = "Examples:
 pub enum ImageVerb {
     /// Copy a raw or qcow2 image into the image pool
     ///
-    /// The content decides the format, never the name; an image that needs another file is refused. Checks the SHA-256 against
-    /// --sha256, or against a file SHA256SUMS beside the image that lists it. Makes the pool gpuvm-images over
-    /// /var/lib/libvirt/gpuvm-images if it is missing. Copies through libvirt, so the pool may be on another machine (--connect
+    /// The content decides the format, never the name; an image that needs another file is refused.
+    /// Checks the SHA-256 against --sha256, or against a file SHA256SUMS beside the image that
+    /// lists it. Makes the pool gpuvm-images over /var/lib/libvirt/gpuvm-images if it is missing.
+    /// Copies through libvirt, so the pool may be on another machine (--connect
     /// qemu+ssh://HOST/system).
     #[command(after_long_help = ADD)]
     Add(ImageAddArgs),
@@ -36,9 +37,9 @@ pub enum ImageVerb {
     List(ImageListArgs),
     /// Delete an unused image
     ///
-    /// Lists what will be deleted, then asks for the image's name, or takes --yes. Keeps an image that a domain uses as a disk or
-    /// as a backing file, or that backs a volume of any pool. Overlays outside every pool are seen only if a running domain uses
-    /// them.
+    /// Lists what will be deleted, then asks for the image's name, or takes --yes. Keeps an image
+    /// that a domain uses as a disk or as a backing file, or that backs a volume of any pool.
+    /// Overlays outside every pool are seen only if a running domain uses them.
     #[command(after_long_help = REMOVE)]
     Remove(ImageRemoveArgs),
 }

@@ -41,7 +41,8 @@ pub struct LockArgs {
     /// Time limit for another change of this host to finish
     ///
     /// 0 does not wait.
-    // A change holds the lock from the reading of what is taken to the definition of the domain, which takes seconds.
+    // A change holds the lock from the reading of what is taken to the definition of the domain,
+    // which takes seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub lock_wait: u64,
@@ -69,7 +70,8 @@ pub struct StartArgs {
     pub name: String,
     /// Reserve missing huge pages
     ///
-    /// On the nodes of the domain's memory, for example after a reboot. `undo` and `delete` release them.
+    /// On the nodes of the domain's memory, for example after a reboot. `undo` and `delete` release
+    /// them.
     #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
     /// Print the steps and change nothing

@@ -19,7 +19,8 @@ pub const CP: &str = "Examples:
 pub struct LoginArgs {
     /// User in the guest
     ///
-    /// Default: the user with ID 1000, which cloud-init makes, if the guest's agent tells; else the one that ssh takes.
+    /// Default: the user with ID 1000, which cloud-init makes, if the guest's agent tells; else the
+    /// one that ssh takes.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Option for ssh, as `ssh -o` takes it; repeatable
@@ -54,7 +55,8 @@ pub struct SshArgs {
 pub struct CpArgs {
     /// Files to copy, and where to
     ///
-    /// NAME:PATH is in the guest, where PATH is relative to the user's home directory. A local path with a colon: ./a:b.
+    /// NAME:PATH is in the guest, where PATH is relative to the user's home directory. A local path
+    /// with a colon: ./a:b.
     #[arg(value_name = "PATH", num_args = 2.., required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<OsString>,
     /// Copy directories with all that is in them

@@ -59,7 +59,8 @@ pub struct ExportArgs {
     pub storage: StorageArgs,
     /// What to print [default: xml]
     ///
-    /// xml is the domain XML; nccl the guest's topology file for NCCL, as `gpuvm nccl` prints it of the defined guest.
+    /// xml is the domain XML; nccl the guest's topology file for NCCL, as `gpuvm nccl` prints it of
+    /// the defined guest.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t, hide_default_value = true)]
     #[arg(hide_possible_values = true, help_heading = BEHAVIOUR)]
     pub format: ExportFormat,
@@ -96,14 +97,14 @@ pub struct CreateArgs {
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests that are not isolated
-    /// from each other.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests
+    /// that are not isolated from each other.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm asks, and refuses if
-    /// there is no terminal.
+    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm
+    /// asks, and refuses if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
     /// Do nothing if the guest exists as requested

@@ -1,4 +1,5 @@
-//! The command line, as types. Man pages and completions are made from these; help text is written here only.
+//! The command line, as types. Man pages and completions are made from these; help text is written
+//! here only.
 // Brackets in help are parts that may be left out, not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -132,8 +133,9 @@ mod examples {
 /// The name of a group of no arguments.
 const ABOUT_RECORDS: &str = "about-records";
 
-/// Marks a verb that answers about a recorded host, so that an offer of it carries `--host`; all others are for the machine
-/// itself. `host capture` takes a record, too, and is only offered to record a machine anew.
+/// Marks a verb that answers about a recorded host, so that an offer of it carries `--host`; all
+/// others are for the machine itself. `host capture` takes a record, too, and is only offered to
+/// record a machine anew.
 fn about_records() -> ArgGroup {
     ArgGroup::new(ABOUT_RECORDS)
 }
@@ -165,14 +167,15 @@ pub struct Cli {
 pub struct Global {
     /// Use a recorded host instead of this machine
     ///
-    /// A file written by `gpuvm host capture`, an lstopo XML file (format 2), or a directory with the sys/ and proc/ of a
-    /// host. With --connect to another machine, the record of that machine.
+    /// A file written by `gpuvm host capture`, an lstopo XML file (format 2), or a directory with
+    /// the sys/ and proc/ of a host. With --connect to another machine, the record of that machine.
     #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = GLOBAL)]
     pub host: Option<PathBuf>,
     /// libvirt connection URI
     ///
-    /// Default: $LIBVIRT_DEFAULT_URI, else qemu:///system. Another machine: qemu+ssh://USER@HOST/system.
+    /// Default: $LIBVIRT_DEFAULT_URI, else qemu:///system. Another machine:
+    /// qemu+ssh://USER@HOST/system.
     #[arg(
         short,
         long,
@@ -195,9 +198,10 @@ pub struct Global {
     pub quiet: bool,
     /// Print what is done to stderr (-vv: everything)
     ///
-    /// Each line begins with the seconds since the start. Once: programs that run, files written, and libvirt calls that change
-    /// something or take longer than 1 s, each with its duration. Twice: also every file read and every libvirt call. The
-    /// content of files and definitions is never printed; passwords and tokens in arguments and URLs are replaced with `***`.
+    /// Each line begins with the seconds since the start. Once: programs that run, files written,
+    /// and libvirt calls that change something or take longer than 1 s, each with its duration.
+    /// Twice: also every file read and every libvirt call. The content of files and definitions is
+    /// never printed; passwords and tokens in arguments and URLs are replaced with `***`.
     #[arg(short, long, global = true, display_order = 104, help_heading = GLOBAL)]
     #[arg(action = ArgAction::Count)]
     pub verbose: u8,
@@ -245,33 +249,38 @@ impl ColorArg {
 pub enum Verb {
     /// Plan, define and start a guest
     ///
-    /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts it and waits for its
-    /// address. If a step fails, the previous ones are undone. Exits with 3 if the guest runs, but had no address in time.
-    /// --dry-run and --diff accept --host.
+    /// Plans as `plan` does, checks the domain as `check` does, makes its disk, defines it, starts
+    /// it and waits for its address. If a step fails, the previous ones are undone. Exits with 3 if
+    /// the guest runs, but had no address in time. --dry-run and --diff accept --host.
     ///
-    /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB, --privateIP.
+    /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB,
+    /// --privateIP.
     #[command(after_long_help = make::CREATE)]
     Create(CreateArgs),
     /// Make guests as a file describes them
     ///
-    /// Guests that are missing are planned together, so that all of them fit and none takes what another needs more, and are
-    /// made as `create` makes them. Those that differ in vCPUs, memory, huge pages or autostart are changed as `set` and
-    /// `autostart` do; a running guest is restarted only where its entry says `restart: allowed`, or with --restart. A guest that
-    /// differs in something else is refused before anything changes. What only `create` uses (image, users, sizes of new
-    /// disks, preferences between places) is compared with what the file said when the guest was made. Deletes first, then
-    /// changes, then creates. Each guest is a change of its own: `gpuvm recover` finishes an interrupted one, and applying
-    /// the file again does the rest. Exits with 3 if something is pending, and with --dry-run if anything differs.
+    /// Guests that are missing are planned together, so that all of them fit and none takes what
+    /// another needs more, and are made as `create` makes them. Those that differ in vCPUs, memory,
+    /// huge pages or autostart are changed as `set` and `autostart` do; a running guest is
+    /// restarted only where its entry says `restart: allowed`, or with --restart. A guest that
+    /// differs in something else is refused before anything changes. What only `create` uses
+    /// (image, users, sizes of new disks, preferences between places) is compared with what the
+    /// file said when the guest was made. Deletes first, then changes, then creates. Each guest is
+    /// a change of its own: `gpuvm recover` finishes an interrupted one, and applying the file
+    /// again does the rest. Exits with 3 if something is pending, and with --dry-run if anything
+    /// differs.
     #[command(after_long_help = apply::APPLY)]
     Apply(ApplyArgs),
     /// Print guests as a file for `apply`
     ///
-    /// Prints what was requested of a guest and its present size, disks and NICs; `gpuvm apply` of it changes nothing.
+    /// Prints what was requested of a guest and its present size, disks and NICs; `gpuvm apply` of
+    /// it changes nothing.
     #[command(after_long_help = apply::GET)]
     Get(GetArgs),
     /// List domains and the devices they hold
     ///
-    /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host), those of --domain-xml. Also as
-    /// `gpuvm ls`.
+    /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host),
+    /// those of --domain-xml. Also as `gpuvm ls`.
     #[command(after_long_help = examples::LIST)]
     #[command(alias = "ls")]
     #[command(group = about_records())]
@@ -284,44 +293,50 @@ pub enum Verb {
     Show(NameArgs),
     /// Start a domain
     ///
-    /// Refused before anything changes if a device is missing (with the command that brings it back), or if the host, a
-    /// process or another guest uses it. gpuvm checks each device again right before it resets it, takes it from its driver or
-    /// configures it: a device that somebody else took meanwhile is left alone, also when the start is undone.
+    /// Refused before anything changes if a device is missing (with the command that brings it
+    /// back), or if the host, a process or another guest uses it. gpuvm checks each device again
+    /// right before it resets it, takes it from its driver or configures it: a device that somebody
+    /// else took meanwhile is left alone, also when the start is undone.
     #[command(after_long_help = examples::START)]
     Start(StartArgs),
     /// Shut a guest down
     ///
-    /// Asks the guest agent if it is connected, else presses the power button. If the guest does not shut down in time,
-    /// asks before powering off; --force powers off immediately. Without a terminal the guest keeps running.
+    /// Asks the guest agent if it is connected, else presses the power button. If the guest does
+    /// not shut down in time, asks before powering off; --force powers off immediately. Without a
+    /// terminal the guest keeps running.
     #[command(after_long_help = life::STOP)]
     Stop(StopArgs),
     /// Shut a guest down and start it again
     ///
-    /// Starts the guest from its definition, so that changes to it take effect. A guest that does not shut down in time
-    /// keeps running. A stopped domain is started.
+    /// Starts the guest from its definition, so that changes to it take effect. A guest that does
+    /// not shut down in time keeps running. A stopped domain is started.
     #[command(after_long_help = life::RESTART)]
     Restart(StopArgs),
     /// Start a guest with the host
     ///
-    /// libvirt starts it when the machine boots, and what it needs is there before: its GPUs and NVSwitches are bound to
-    /// vfio-pci, its cards get their virtual functions, its huge pages are reserved together with those of the other guests
-    /// that start with the host, and libvirt's daemons start after these and Fabric Manager. A guest with GPUs of a board with shared NVSwitches needs
-    /// `gpuvm fabric hook --install`. gpuvm-recover.service finishes or undoes changes that a power cut interrupted. `off` sets only this guest back, and
-    /// removes that service with the last one; `gpuvm undo NAME` takes back what `on` made.
+    /// libvirt starts it when the machine boots, and what it needs is there before: its GPUs and
+    /// NVSwitches are bound to vfio-pci, its cards get their virtual functions, its huge pages are
+    /// reserved together with those of the other guests that start with the host, and libvirt's
+    /// daemons start after these and Fabric Manager. A guest with GPUs of a board with shared
+    /// NVSwitches needs `gpuvm fabric hook --install`. gpuvm-recover.service finishes or undoes
+    /// changes that a power cut interrupted. `off` sets only this guest back, and removes that
+    /// service with the last one; `gpuvm undo NAME` takes back what `on` made.
     #[command(after_long_help = life::AUTOSTART)]
     Autostart(AutostartArgs),
     /// Print the IP address of a running guest
     ///
-    /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table. Prints the first address
-    /// of the first NIC that has one, IPv4 before IPv6, and its source. With --wait it also listens to the guest's ARP
-    /// packets, as root and on the guest's own host: on a bridge or macvtap that may be the only source. Ignores leases and
-    /// ARP entries that are older than the guest's start; of a lease that never ends the guest is asked by ARP. Exits with 1 if there is no address.
+    /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table.
+    /// Prints the first address of the first NIC that has one, IPv4 before IPv6, and its source.
+    /// With --wait it also listens to the guest's ARP packets, as root and on the guest's own host:
+    /// on a bridge or macvtap that may be the only source. Ignores leases and ARP entries that are
+    /// older than the guest's start; of a lease that never ends the guest is asked by ARP. Exits
+    /// with 1 if there is no address.
     #[command(after_long_help = life::IP)]
     Ip(IpArgs),
     /// Attach to the serial console of a running guest
     ///
-    /// Ctrl-] detaches. If standard input is not a terminal, it is copied to the guest, and the guest's output to standard
-    /// output, until the input or the guest ends.
+    /// Ctrl-] detaches. If standard input is not a terminal, it is copied to the guest, and the
+    /// guest's output to standard output, until the input or the guest ends.
     #[command(after_long_help = life::CONSOLE)]
     Console(ConsoleArgs),
     /// Print a guest's serial log or QEMU's log
@@ -333,51 +348,59 @@ pub enum Verb {
     Logs(LogsArgs),
     /// Log in to a running guest by ssh
     ///
-    /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's host key is remembered by the
-    /// guest's UUID, and taken without a question at the first login, so that a new guest at an old address is no alarm;
-    /// StrictHostKeyChecking yes in the settings of ssh is kept. A guest of another machine (--connect) is reached
-    /// through that machine. Under sudo, `ssh` runs as the user who called, with their keys. Exits as `ssh` does.
+    /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's
+    /// host key is remembered by the guest's UUID, and taken without a question at the first login,
+    /// so that a new guest at an old address is no alarm; StrictHostKeyChecking yes in the settings
+    /// of ssh is kept. A guest of another machine (--connect) is reached through that machine.
+    /// Under sudo, `ssh` runs as the user who called, with their keys. Exits as `ssh` does.
     #[command(after_long_help = login::SSH)]
     Ssh(SshArgs),
     /// Copy files to and from a running guest
     ///
-    /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the last are copied to the last.
+    /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the
+    /// last are copied to the last.
     #[command(after_long_help = login::CP)]
     Cp(CpArgs),
     /// Change the vCPUs, memory, pages and GPUs of a domain
     ///
-    /// The domain is planned anew with what it keeps: devices, disks, NICs, UUID and name; everything else in its definition stays
-    /// byte for byte. Pins, NUMA cells, queues and threads follow as far as the domain has them; those that were chosen by hand
-    /// stay. Takes any domain of libvirt, also one that gpuvm did not create.
+    /// The domain is planned anew with what it keeps: devices, disks, NICs, UUID and name;
+    /// everything else in its definition stays byte for byte. Pins, NUMA cells, queues and threads
+    /// follow as far as the domain has them; those that were chosen by hand stay. Takes any domain
+    /// of libvirt, also one that gpuvm did not create.
     ///
-    /// A running guest gets its new size at its next start. If there is no place, the nearest sizes that have one are named.
+    /// A running guest gets its new size at its next start. If there is no place, the nearest sizes
+    /// that have one are named.
     #[command(after_long_help = set::EXAMPLES)]
     Set(SetArgs),
     /// Give a domain that is off another name
     ///
-    /// Takes any domain of libvirt. Its UUID, disks, addresses, autostart, record and history stay its own; the files of its
-    /// firmware's settings and of its serial console get the new name, disks keep theirs, and the guest its host name.
-    /// Refused while it runs, and with a saved state or snapshots. `gpuvm rename NEW NAME` takes it back.
+    /// Takes any domain of libvirt. Its UUID, disks, addresses, autostart, record and history stay
+    /// its own; the files of its firmware's settings and of its serial console get the new name,
+    /// disks keep theirs, and the guest its host name. Refused while it runs, and with a saved
+    /// state or snapshots. `gpuvm rename NEW NAME` takes it back.
     #[command(after_long_help = life::RENAME)]
     Rename(RenameArgs),
     /// Make another guest as one that is off
     ///
-    /// The clone has a name, a UUID, MAC addresses, settings of firmware and whole copies of the disks of its own; its cores, memory
-    /// and GPUs are planned anew. A new cloud-init seed gives it its host name and SSH host keys. It is not started; deleting either
-    /// leaves the other whole, and `gpuvm undo NEW` deletes the clone.
+    /// The clone has a name, a UUID, MAC addresses, settings of firmware and whole copies of the
+    /// disks of its own; its cores, memory and GPUs are planned anew. A new cloud-init seed gives
+    /// it its host name and SSH host keys. It is not started; deleting either leaves the other
+    /// whole, and `gpuvm undo NEW` deletes the clone.
     ///
-    /// Only guests that gpuvm created. Refused while NAME runs, with a saved state or snapshots, and with drives, partitions or
-    /// devices that are no GPUs; with too few free GPUs the number that fits is named.
+    /// Only guests that gpuvm created. Refused while NAME runs, with a saved state or snapshots,
+    /// and with drives, partitions or devices that are no GPUs; with too few free GPUs the number
+    /// that fits is named.
     #[command(after_long_help = clone::EXAMPLES)]
     Clone(CloneArgs),
     /// Delete a domain and what was created for it
     ///
-    /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes. Deletes a disk only if
-    /// `create` made it for this very domain, the domain still has it, and no other domain, running or defined, uses it or
-    /// an image on top of it under any name. Everything else stays and is listed with the command that removes it, such as
-    /// the disks of a copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that another guest
-    /// runs with by now, or that a process has open, is left alone as well: it is not reset, not rebound to another driver
-    /// and not reconfigured. Also as `gpuvm rm`.
+    /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes.
+    /// Deletes a disk only if `create` made it for this very domain, the domain still has it, and
+    /// no other domain, running or defined, uses it or an image on top of it under any name.
+    /// Everything else stays and is listed with the command that removes it, such as the disks of a
+    /// copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that
+    /// another guest runs with by now, or that a process has open, is left alone as well: it is not
+    /// reset, not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
     Delete(DeleteArgs),
@@ -392,17 +415,18 @@ pub enum Verb {
     Seed(SeedVerb),
     /// Show where a guest would be placed
     ///
-    /// Changes nothing. Takes into account what every domain of libvirt holds, also those that gpuvm did not create; on a
-    /// recorded host (--host) nothing is taken.
+    /// Changes nothing. Takes into account what every domain of libvirt holds, also those that
+    /// gpuvm did not create; on a recorded host (--host) nothing is taken.
     #[command(after_long_help = make::PLAN)]
     #[command(group = about_records())]
     Plan(PlanArgs),
     /// Show which guests still fit, and what blocks larger ones
     ///
-    /// Changes nothing. Counts, for each number of GPUs, how many guests of that size still fit one after the other: now, and
-    /// on the empty host. For the first size that does not fit, says what blocks it and how to free it with the fewest GPUs
-    /// restarted: a stopped domain costs nothing, a running one is moved if it fits elsewhere, and ended only if it does not.
-    /// Options that describe a guest count guests like that.
+    /// Changes nothing. Counts, for each number of GPUs, how many guests of that size still fit one
+    /// after the other: now, and on the empty host. For the first size that does not fit, says what
+    /// blocks it and how to free it with the fewest GPUs restarted: a stopped domain costs nothing,
+    /// a running one is moved if it fits elsewhere, and ended only if it does not. Options that
+    /// describe a guest count guests like that.
     #[command(after_long_help = examples::CAPACITY)]
     #[command(group = about_records())]
     Capacity(CapacityArgs),
@@ -414,10 +438,11 @@ pub enum Verb {
     Export(ExportArgs),
     /// Tune a domain for performance, after showing the changes
     ///
-    /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML, and prints the tuned XML of a
-    /// file. Tunes every setting by default, to what `create` would plan for a guest with these devices, vCPUs and this memory;
-    /// the guest stays on its cores if these are as good. Naming settings tunes only those; with --all, named settings
-    /// override the defaults.
+    /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML,
+    /// and prints the tuned XML of a file. Tunes every setting by default, to what `create` would
+    /// plan for a guest with these devices, vCPUs and this memory; the guest stays on its cores if
+    /// these are as good. Naming settings tunes only those; with --all, named settings override the
+    /// defaults.
     ///
     /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's
     /// default (balloon: none), keep for no change. Everything else stays byte for byte. Running
@@ -427,28 +452,32 @@ pub enum Verb {
     Tune(Box<TuneArgs>),
     /// Find mistakes in a domain that libvirt accepts
     ///
-    /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices that are missing or belong
-    /// to another domain, disks that another domain has (`disk-held`) or the host uses (`disk-of-host`), guest PCIe trees that
-    /// cannot work, and more; each with its place in the XML. Exits with 3 if it finds something.
+    /// Pins to absent pcpus, two vCPUs on one pcpu, memory on another node than the vCPUs, devices
+    /// that are missing or belong to another domain, disks that another domain has (`disk-held`) or
+    /// the host uses (`disk-of-host`), guest PCIe trees that cannot work, and more; each with its
+    /// place in the XML. Exits with 3 if it finds something.
     #[command(after_long_help = verify::CHECK)]
     #[command(group = about_records())]
     Check(CheckArgs),
     /// Compare a guest with its plan, definition and host
     ///
-    /// Works on any libvirt domain, also without a plan. Compares a running guest (threads, memory, open devices and disks, the
-    /// host's settings and, if its agent answers, its own view) with its live XML, the live XML with the definition that the
-    /// next start uses, the definition with the request if gpuvm created it, and all of it with the rules of `check`. Each
-    /// difference names what was expected, what was found, where, and what to do.
+    /// Works on any libvirt domain, also without a plan. Compares a running guest (threads, memory,
+    /// open devices and disks, the host's settings and, if its agent answers, its own view) with
+    /// its live XML, the live XML with the definition that the next start uses, the definition with
+    /// the request if gpuvm created it, and all of it with the rules of `check`. Each difference
+    /// names what was expected, what was found, where, and what to do.
     ///
-    /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed, with --all for any domain.
+    /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed,
+    /// with --all for any domain.
     #[command(after_long_help = verify::VERIFY)]
     Verify(VerifyArgs),
     /// Print the topology file that NCCL of a guest needs
     ///
-    /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its own, so that NCCL takes GPUs and
-    /// NICs of one PCIe switch for distant and keeps GPUDirect RDMA off. The file (NCCL_TOPO_FILE) puts the switches of the host
-    /// back, with their link speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL TOPOLOGY,
-    /// explains it and says where the guest needs it; --install puts it there.
+    /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its
+    /// own, so that NCCL takes GPUs and NICs of one PCIe switch for distant and keeps GPUDirect
+    /// RDMA off. The file (NCCL_TOPO_FILE) puts the switches of the host back, with their link
+    /// speeds, and names each GPU and NIC by its address in the guest. gpuvm-hardware(7), NCCL
+    /// TOPOLOGY, explains it and says where the guest needs it; --install puts it there.
     ///
     /// Changes nothing unless --install or --uninstall is given. Works on any libvirt domain, also
     /// one that gpuvm did not create, or on a file of domain XML. Refuses what NCCL would read as
@@ -465,16 +494,17 @@ pub enum Verb {
     History(HistoryArgs),
     /// Revert the last change of a domain
     ///
-    /// Restores the definition to the byte, and what was changed on the host for it. A running guest gets its pins and
-    /// bandwidths back if the change was made live; everything else takes effect at its next start. Run again, it reverts the
-    /// change before. What `create` made is removed by `delete`.
+    /// Restores the definition to the byte, and what was changed on the host for it. A running
+    /// guest gets its pins and bandwidths back if the change was made live; everything else takes
+    /// effect at its next start. Run again, it reverts the change before. What `create` made is
+    /// removed by `delete`.
     #[command(after_long_help = undo::UNDO)]
     Undo(UndoArgs),
     /// Finish or revert an interrupted change
     ///
-    /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the next change on the same
-    /// libvirt is refused until this command has run: it removes a partly created guest and completes an interrupted deletion.
-    /// It can be repeated if it fails.
+    /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the
+    /// next change on the same libvirt is refused until this command has run: it removes a partly
+    /// created guest and completes an interrupted deletion. It can be repeated if it fails.
     #[command(after_long_help = examples::RECOVER)]
     Recover(RecoverArgs),
     /// Show, compare, record and configure hosts
@@ -509,8 +539,9 @@ pub enum Verb {
     Man(ManArgs),
     /// Print the JSON Schema of a document that --json prints
     ///
-    /// Draft 2020-12, made from the program's own types. Lists, which are arrays without `format`, have schemas named after
-    /// their command: `gpuvm-device-list`. `make install` puts all of them below share/gpuvm/schemas.
+    /// Draft 2020-12, made from the program's own types. Lists, which are arrays without `format`,
+    /// have schemas named after their command: `gpuvm-device-list`. `make install` puts all of them
+    /// below share/gpuvm/schemas.
     #[command(after_long_help = examples::SCHEMA)]
     Schema(SchemaArgs),
 }
@@ -533,8 +564,8 @@ pub struct ListArgs {
     pub long: bool,
     /// Domain XML of the recorded host; repeatable
     ///
-    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains that were running when
-    /// they were printed count as running.
+    /// Requires --host. A file as `virsh dumpxml` prints it, or a directory of such files. Domains
+    /// that were running when they were printed count as running.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,
@@ -573,13 +604,15 @@ pub struct RecoverArgs {
     pub discard: bool,
     /// Power this guest off if its change requires it
     ///
-    /// A running guest is powered off only by this option, or after its name is typed: when the change that created or
-    /// started it is reverted, or the one that was to stop it is finished. Repeatable.
+    /// A running guest is powered off only by this option, or after its name is typed: when the
+    /// change that created or started it is reverted, or the one that was to stop it is finished.
+    /// Repeatable.
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
     /// Release what is reserved for undefined guests
     ///
-    /// Huge pages, settings of virtual functions, and the history of guests that were undefined by other means.
+    /// Huge pages, settings of virtual functions, and the history of guests that were undefined by
+    /// other means.
     #[arg(long, conflicts_with = "discard")]
     pub gone: bool,
     /// Do not ask for confirmation

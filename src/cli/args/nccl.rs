@@ -29,13 +29,14 @@ pub struct NcclArgs {
     pub install: bool,
     /// Remove what --install and the seed wrote
     ///
-    /// Removes what gpuvm wrote and nobody has changed since, and its line in /etc/nccl.conf, and brings back what is kept as
-    /// NAME.before-gpuvm. Everything else stays and is named.
+    /// Removes what gpuvm wrote and nobody has changed since, and its line in /etc/nccl.conf, and
+    /// brings back what is kept as NAME.before-gpuvm. Everything else stays and is named.
     #[arg(long, group = "nccl_change", conflicts_with = "install")]
     pub uninstall: bool,
     /// Exit with 3 if anything would change
     ///
-    /// Compares the file in the running guest; also 3 where NCCL takes another file, which is named with what names it.
+    /// Compares the file in the running guest; also 3 where NCCL takes another file, which is named
+    /// with what names it.
     #[arg(long, conflicts_with = "nccl_change", help_heading = BEHAVIOUR)]
     pub check: bool,
     /// Print the steps and change nothing

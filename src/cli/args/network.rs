@@ -49,27 +49,29 @@ pub enum NetworkVerb {
     Show(NetworkShowArgs),
     /// Define and start a libvirt network
     ///
-    /// Refused, with every reason: a range that overlaps another network, an address or a route of the host; a static address
-    /// outside the range or inside the DHCP range; an MTU above the NIC's; a NIC that is part of a bridge or bond; passthrough of
-    /// the NIC with the default route. Without --range takes the first free one of 192.168.123.0/24 to 192.168.254.0/24 (`default`
-    /// begins with 192.168.122.0/24).
+    /// Refused, with every reason: a range that overlaps another network, an address or a route of
+    /// the host; a static address outside the range or inside the DHCP range; an MTU above the
+    /// NIC's; a NIC that is part of a bridge or bond; passthrough of the NIC with the default
+    /// route. Without --range takes the first free one of 192.168.123.0/24 to 192.168.254.0/24
+    /// (`default` begins with 192.168.122.0/24).
     ///
-    /// The names of nvidia-vm need no --kind: `default` is nat, `private-net` private, `macvtap-net` macvtap in mode bridge (on the
-    /// NIC with the default route unless --nic is given), `iovnet0` sriov. If a step fails, the previous ones are undone. IPv4
-    /// only.
+    /// The names of nvidia-vm need no --kind: `default` is nat, `private-net` private,
+    /// `macvtap-net` macvtap in mode bridge (on the NIC with the default route unless --nic is
+    /// given), `iovnet0` sriov. If a step fails, the previous ones are undone. IPv4 only.
     #[command(after_long_help = CREATE)]
     Create(Box<NetworkCreateArgs>),
     /// Delete a network
     ///
-    /// Lists what will be deleted and the guests on it, then asks for the network's name, or takes --yes. Virtual functions stay;
-    /// `gpuvm nic vfs` removes them.
+    /// Lists what will be deleted and the guests on it, then asks for the network's name, or takes
+    /// --yes. Virtual functions stay; `gpuvm nic vfs` removes them.
     #[command(after_long_help = DELETE)]
     Delete(NetworkDeleteArgs),
     /// Revert the last change or the deletion of a network
     ///
-    /// `create --replace` and `delete` save the network in /var/lib/gpuvm/networks. Restores its definition, including the UUID,
-    /// its state and its autostart. Refused if somebody has edited it since, unless --force is given. Lists guests that lose their
-    /// links, then asks, or takes --yes. Virtual functions stay as they are.
+    /// `create --replace` and `delete` save the network in /var/lib/gpuvm/networks. Restores its
+    /// definition, including the UUID, its state and its autostart. Refused if somebody has edited
+    /// it since, unless --force is given. Lists guests that lose their links, then asks, or takes
+    /// --yes. Virtual functions stay as they are.
     #[command(after_long_help = UNDO)]
     Undo(NetworkUndoArgs),
     /// Manage bridges over the host's own NICs
@@ -77,13 +79,15 @@ pub enum NetworkVerb {
     HostBridge(HostBridgeVerb),
     /// Find what breaks a guest's network path
     ///
-    /// Follows the path from each of the guest's NICs to the host's NIC. Each hop is ok, broken or not checked: the guest's own NIC
-    /// (through its agent), the link, the libvirt network, tap, macvtap or virtual function, the bridge and its spanning tree
-    /// state, bonds, VLANs and NICs below it, the MTU of each, DHCP server, forwarding, firewall (nftables and iptables; traces
-    /// DNS, DHCP and outbound packets through the rules), and the address. Each finding names what was expected, what was found,
-    /// where, and what to do.
+    /// Follows the path from each of the guest's NICs to the host's NIC. Each hop is ok, broken or
+    /// not checked: the guest's own NIC (through its agent), the link, the libvirt network, tap,
+    /// macvtap or virtual function, the bridge and its spanning tree state, bonds, VLANs and NICs
+    /// below it, the MTU of each, DHCP server, forwarding, firewall (nftables and iptables; traces
+    /// DNS, DHCP and outbound packets through the rules), and the address. Each finding names what
+    /// was expected, what was found, where, and what to do.
     ///
-    /// Changes nothing and sends no packet. Exits with 3 if the path is broken, not for a mere warning. Only root sees the firewall.
+    /// Changes nothing and sends no packet. Exits with 3 if the path is broken, not for a mere
+    /// warning. Only root sees the firewall.
     #[command(after_long_help = DOCTOR)]
     Doctor(NetworkDoctorArgs),
 }
@@ -158,9 +162,10 @@ pub struct NetworkCreateArgs {
     pub name: String,
     /// Kind: nat, private, macvtap, bridge, sriov
     ///
-    /// nat: behind the host's address, with DHCP. private: host and guests only, with DHCP. macvtap: on a host NIC, with
-    /// addresses of its network; --mode decides who reaches whom. bridge: on a bridge of the host. sriov: virtual functions of a
-    /// NIC, one per guest NIC. Default: the kind of the nvidia-vm network with this name.
+    /// nat: behind the host's address, with DHCP. private: host and guests only, with DHCP.
+    /// macvtap: on a host NIC, with addresses of its network; --mode decides who reaches whom.
+    /// bridge: on a bridge of the host. sriov: virtual functions of a NIC, one per guest NIC.
+    /// Default: the kind of the nvidia-vm network with this name.
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub kind: Option<NetworkKindArg>,
     /// Host NIC, by name or PCI address
@@ -180,7 +185,8 @@ pub struct NetworkCreateArgs {
     pub bridge: Option<String>,
     /// IPv4 range, such as 192.168.123.0/24
     ///
-    /// Of nat and private. The host gets the first address, or the one given, as in 192.168.123.9/24.
+    /// Of nat and private. The host gets the first address, or the one given, as in
+    /// 192.168.123.9/24.
     #[arg(long, value_name = "IPV4/BITS")]
     pub range: Option<Range>,
     /// DHCP address range, or `off`
@@ -190,7 +196,8 @@ pub struct NetworkCreateArgs {
     pub dhcp: Option<Dhcp>,
     /// Fixed address of a guest; repeatable
     ///
-    /// WHO is a MAC address, or the name of a guest with a NIC on the network. Key: name=HOST, the host name to hand out.
+    /// WHO is a MAC address, or the name of a guest with a NIC on the network. Key: name=HOST, the
+    /// host name to hand out.
     #[arg(long = "static", value_name = "WHO=IP[,KEY=VALUE]")]
     pub statics: Vec<FixedAddress>,
     /// MTU of the network

@@ -23,20 +23,23 @@ const VFS: &str = "Examples:
 pub enum NicVerb {
     /// List NICs, their links, nearby GPUs and virtual functions
     ///
-    /// One line for each physical function (PF), with its driver, the GPUs below the same PCIe switch, and the holders of its
-    /// virtual functions. UP: its network device is up and has a link.
+    /// One line for each physical function (PF), with its driver, the GPUs below the same PCIe
+    /// switch, and the holders of its virtual functions. UP: its network device is up and has a
+    /// link.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
     List(NicListArgs),
     /// Set the number of virtual functions (VFs) of a NIC
     ///
-    /// The kernel accepts a new number only if there are no VFs, so all of them are removed first: refused while a running guest or
-    /// the host uses one, also if that changed while gpuvm asked or waited. Does nothing if the number is already set. Brings the
-    /// NIC's network device up, without which no VF has a link.
+    /// The kernel accepts a new number only if there are no VFs, so all of them are removed first:
+    /// refused while a running guest or the host uses one, also if that changed while gpuvm asked
+    /// or waited. Does nothing if the number is already set. Brings the NIC's network device up,
+    /// without which no VF has a link.
     ///
-    /// Keeps the host's drivers off the new VFs (sriov_drivers_autoprobe): else each would become a network device of the host,
-    /// which its network service configures and which every start of a guest has to take away. Needs kernel 5.3; before, such VFs
-    /// would get no driver at all. --count 0 restores the kernel's own setting.
+    /// Keeps the host's drivers off the new VFs (sriov_drivers_autoprobe): else each would become a
+    /// network device of the host, which its network service configures and which every start of a
+    /// guest has to take away. Needs kernel 5.3; before, such VFs would get no driver at all.
+    /// --count 0 restores the kernel's own setting.
     #[command(after_long_help = VFS)]
     Vfs(VfsArgs),
 }
@@ -76,8 +79,8 @@ pub struct VfsArgs {
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Address, ids and number, as the unit of --at-boot gives them: sets without asking, without libvirt and without
-    /// journal
+    /// Address, ids and number, as the unit of --at-boot gives them: sets without asking, without
+    /// libvirt and without journal
     #[arg(long, hide = true, value_name = "BDF=ID=N", value_parser = early, conflicts_with_all = ["pf", "count", "at_boot", "host_drivers", "dry_run"])]
     pub early: Vec<(Bdf, AtBoot)>,
     /// The lock.

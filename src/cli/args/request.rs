@@ -1,4 +1,5 @@
-//! From the arguments of a guest to what is asked of the operations. Knows the clock and the user, which make a name.
+//! From the arguments of a guest to what is asked of the operations. Knows the clock and the user,
+//! which make a name.
 
 use super::program::called_as_vendor;
 use super::wish::ProfileArg;
@@ -18,8 +19,8 @@ use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
 use gpuvm_ops::taken::Taken;
 
 impl GuestArgs {
-    /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made once in a run: a name that
-    /// was asked about is the same a minute later.
+    /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made
+    /// once in a run: a name that was asked about is the same a minute later.
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         let place = self.plan.as_deref().map(PlannedPlace::read).transpose()?;
         let name = match (&self.name, &self.domain) {
@@ -200,8 +201,8 @@ fn usual_profile() -> ProfileArg {
     if called_as_vendor() { ProfileArg::NvidiaVm } else { ProfileArg::Share }
 }
 
-/// The default base of `nvidia-vm`: `dgx2vm-` with user, weekday and time of day, as `dgx2vm-labThu1726`. The time is
-/// UTC: no library here knows the local one.
+/// The default base of `nvidia-vm`: `dgx2vm-` with user, weekday and time of day, as
+/// `dgx2vm-labThu1726`. The time is UTC: no library here knows the local one.
 fn vendor_base() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
     stamped_base(&user, now_s())
@@ -278,8 +279,10 @@ mod tests {
         let usual = Request { pins: PinPolicy::Auto, ..Request::for_gpus(0) };
         assert_eq!(wish("--cells per-node").unwrap(), usual);
         let all = wish(
-            "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near switch \
-             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer package --allow \
+            "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near \
+             switch \
+             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer package \
+             --allow \
              split,remote",
         );
         let nvme = |bus| format!("{bus}:00.0").parse().unwrap();

@@ -48,8 +48,8 @@ pub struct SeedArgs {
     pub meta_data: Option<PathBuf>,
     /// cloud-init network configuration
     ///
-    /// Passed on unchanged. Default: DHCP on every NIC, found by its MAC address. The first NIC has the default route, and the boot
-    /// does not wait for the others.
+    /// Passed on unchanged. Default: DHCP on every NIC, found by its MAC address. The first NIC has
+    /// the default route, and the boot does not wait for the others.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true)]
     pub network_config: Option<PathBuf>,
@@ -58,14 +58,15 @@ pub struct SeedArgs {
     pub no_agent: bool,
     /// Write no NCCL topology file into the guest
     ///
-    /// Default for guests with one GPU and no NIC, which need none. `gpuvm nccl NAME --install` writes it later.
+    /// Default for guests with one GPU and no NIC, which need none. `gpuvm nccl NAME --install`
+    /// writes it later.
     #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
     pub no_nccl: bool,
     /// How the guest finds its NCCL topology file
     ///
     /// link: at the path that NCCL 2.10.3 and newer read by default. conf: named in the guest's
-    /// /etc/nccl.conf as well, unless that names a file already; for older NCCL, and for guests with
-    /// NVIDIA's nvidia-topologyd.
+    /// /etc/nccl.conf as well, unless that names a file already; for older NCCL, and for guests
+    /// with NVIDIA's nvidia-topologyd.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
     pub nccl: NcclArg,
@@ -122,7 +123,8 @@ fn home_of(caller: Option<&str>, own: Option<PathBuf>) -> Option<PathBuf> {
     user.map(|user| user.dir).or(own)
 }
 
-/// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no command line.
+/// Reads a password's hash from a file, or from standard input for `-`, so that it stands on no
+/// command line.
 fn password_hash(path: &Path) -> anyhow::Result<Hidden> {
     let text = input::text_or_stdin(path, MAX_BYTES as u64)?;
     seed::password_hash(&text).map_err(|error| {
@@ -141,9 +143,10 @@ const DROP: &str = "Examples:
 pub enum SeedVerb {
     /// Remove a guest's cloud-init seed once cloud-init has finished
     ///
-    /// The seed holds what `create` told the guest: SSH keys, a password hash, user-data. gpuvm asks the agent of a running
-    /// guest whether cloud-init has finished, has the guest release the disk, removes it from the definition and deletes its
-    /// volume. If the guest does not release the disk, the volume stays until the guest is deleted.
+    /// The seed holds what `create` told the guest: SSH keys, a password hash, user-data. gpuvm
+    /// asks the agent of a running guest whether cloud-init has finished, has the guest release the
+    /// disk, removes it from the definition and deletes its volume. If the guest does not release
+    /// the disk, the volume stays until the guest is deleted.
     #[command(after_long_help = DROP)]
     Drop(SeedDropArgs),
 }

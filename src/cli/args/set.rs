@@ -56,14 +56,15 @@ pub struct SetArgs {
     pub memory: Option<MemSize>,
     /// Number of GPUs
     ///
-    /// The guest keeps those that it has, or some of them, in their places; it must be off. What comes is bound
-    /// to vfio-pci; what goes is reset and returned to its driver. Sizes that `create` derived from the GPUs are derived again.
+    /// The guest keeps those that it has, or some of them, in their places; it must be off. What
+    /// comes is bound to vfio-pci; what goes is reset and returned to its driver. Sizes that
+    /// `create` derived from the GPUs are derived again.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     pub gpus: Option<u32>,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests that are not isolated
-    /// from each other.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests
+    /// that are not isolated from each other.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Use huge pages
@@ -76,7 +77,8 @@ pub struct SetArgs {
     pub reserve_pages: bool,
     /// Rules to relax
     ///
-    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas.
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by
+    /// commas.
     #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<AllowArg>,
     /// Explain each choice

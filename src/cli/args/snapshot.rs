@@ -27,22 +27,25 @@ const DELETE: &str = "Examples:
 pub enum SnapshotVerb {
     /// Keep what the disks of a guest hold now
     ///
-    /// Takes any domain of libvirt that is off and whose disks are qcow2 images; read-only ones, such as the seed, are left out.
-    /// Refused with raw images (`gpuvm tune NAME --convert DISK=qcow2`), passed-through drives and partitions, and disks that others use.
-    /// The images keep the content themselves: what the guest writes from then on takes more space. The settings
-    /// of its firmware are not kept.
+    /// Takes any domain of libvirt that is off and whose disks are qcow2 images; read-only ones,
+    /// such as the seed, are left out. Refused with raw images
+    /// (`gpuvm tune NAME --convert DISK=qcow2`), passed-through drives and partitions, and disks
+    /// that others use. The images keep the content themselves: what the guest writes from then on
+    /// takes more space. The settings of its firmware are not kept.
     #[command(after_long_help = CREATE)]
     Create(SnapshotCreateArgs),
     /// List the snapshots of a guest
     ///
-    /// Also those that gpuvm did not make. KIND: internal ones are in the disks' own images, and gpuvm can revert to them; those in
-    /// files of their own, and those of a running guest, are left to virsh.
+    /// Also those that gpuvm did not make. KIND: internal ones are in the disks' own images, and
+    /// gpuvm can revert to them; those in files of their own, and those of a running guest, are
+    /// left to virsh.
     #[command(after_long_help = LIST)]
     List(NameArgs),
     /// Give the disks of a guest what a snapshot has
     ///
-    /// What was written since is lost: gpuvm names the disks, and asks, or takes --yes. The snapshot stays, and so do later ones.
-    /// The definition stays as it is now, with the devices and the tuning that the guest has; refused if its disks are other ones by now.
+    /// What was written since is lost: gpuvm names the disks, and asks, or takes --yes. The
+    /// snapshot stays, and so do later ones. The definition stays as it is now, with the devices
+    /// and the tuning that the guest has; refused if its disks are other ones by now.
     #[command(after_long_help = REVERT)]
     Revert(SnapshotChangeArgs),
     /// Delete a snapshot; the disks stay as they are

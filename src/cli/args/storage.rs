@@ -42,9 +42,10 @@ pub struct StorageArgs {
     pub pool: String,
     /// Boot from this image file or device; repeatable
     ///
-    /// Used as it is, in place of an image; further ones are additional disks. Refused: a disk of another domain or below
-    /// one, unless both share it or only read it; a disk that the host uses; a file of the host's system (/etc, /usr, /boot,
-    /// ..) or one that is open for writing; a raw file whose size is not a whole number of sectors.
+    /// Used as it is, in place of an image; further ones are additional disks. Refused: a disk of
+    /// another domain or below one, unless both share it or only read it; a disk that the host
+    /// uses; a file of the host's system (/etc, /usr, /boot, ..) or one that is open for writing; a
+    /// raw file whose size is not a whole number of sectors.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = DISKS)]
     pub disk: Vec<PathBuf>,
     /// Directory for a blank boot disk
@@ -66,14 +67,15 @@ pub struct StorageArgs {
     pub vol_gb: Option<u64>,
     /// Directory for the data disk
     ///
-    /// The file system that holds it is the data file system. Default: /raid/dgx-kvm if something is mounted on /raid.
+    /// The file system that holds it is the data file system. Default: /raid/dgx-kvm if something
+    /// is mounted on /raid.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub data_dir: Option<PathBuf>,
     /// Attach a whole drive by ID; repeatable
     ///
-    /// ID is its name in /dev/disk/by-id; `gpuvm drive list` prints it. The guest sees the drive's content. A drive that the
-    /// host or another guest uses is refused.
+    /// ID is its name in /dev/disk/by-id; `gpuvm drive list` prints it. The guest sees the drive's
+    /// content. A drive that the host or another guest uses is refused.
     #[arg(long, value_name = "ID", value_hint = ValueHint::FilePath, help_heading = DISKS)]
     pub drive: Vec<String>,
     /// Attach a partition by PARTUUID; repeatable

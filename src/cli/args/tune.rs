@@ -49,8 +49,8 @@ pub struct TuneArgs {
     pub items: ItemArgs,
     /// Rules to relax
     ///
-    /// They are broken only if nothing else fits; the plan states the cost. Separate several by commas. The guest's own
-    /// GPUs are accepted even if they form no NVLink partition.
+    /// They are broken only if nothing else fits; the plan states the cost. Separate several by
+    /// commas. The guest's own GPUs are accepted even if they form no NVLink partition.
     #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<AllowArg>,
     /// What is taken.
@@ -58,8 +58,8 @@ pub struct TuneArgs {
     pub taken: TakenArgs,
     /// Change running guests as well
     ///
-    /// Applies pins of vCPUs, emulator and I/O threads, and bandwidths. Settings that cannot change while the guest runs
-    /// are named and take effect at its next start.
+    /// Applies pins of vCPUs, emulator and I/O threads, and bandwidths. Settings that cannot change
+    /// while the guest runs are named and take effect at its next start.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Reserve missing huge pages
@@ -105,7 +105,8 @@ pub struct ItemArgs {
     pub pins: Option<Item<PinOrder>>,
     /// Guest CPU topology, such as 2x23x2
     ///
-    /// Sockets, cores per socket and threads per core; with dies 2x4x4x2: sockets, dies per socket, cores per die, threads.
+    /// Sockets, cores per socket and threads per core; with dies 2x4x4x2: sockets, dies per socket,
+    /// cores per die, threads.
     #[arg(long, value_name = "on|off|SxCxT", value_parser = item::topology, help_heading = CPU)]
     pub topology: Option<Item<GuestTopology>>,
     /// Emulator pinning
@@ -121,7 +122,8 @@ pub struct ItemArgs {
     pub iothread_pins: Option<Item<CpuSet>>,
     /// Use huge pages
     ///
-    /// on keeps the page size that the guest has, else takes 2M. Huge pages stay as they are unless this option is given.
+    /// on keeps the page size that the guest has, else takes 2M. Huge pages stay as they are unless
+    /// this option is given.
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages, help_heading = CPU)]
     pub huge_pages: Option<Item<PageSize>>,
     /// Preallocate guest memory at start
@@ -140,16 +142,18 @@ pub struct ItemArgs {
     pub memory_nodes: Option<Item<NodeSet>>,
     /// Round guest memory to whole pages
     ///
-    /// Up if the host nodes have the memory, else down. A size rounds to pages of that size. The whole amount is rounded once
-    /// and divided among the cells in whole pages; an amount of whole pages stays. The change is shown before it is made.
+    /// Up if the host nodes have the memory, else down. A size rounds to pages of that size. The
+    /// whole amount is rounded once and divided among the cells in whole pages; an amount of whole
+    /// pages stays. The change is shown before it is made.
     #[arg(long, value_name = "on|off|2M|1G", value_parser = item::pages)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub memory_rounding: Option<Item<PageSize>>,
     /// Convert disks to another format
     ///
-    /// Copies the content into a new volume beside the old one, compares both, and switches the domain, which must be off,
-    /// to the new one. The old image stays, so that `undo` can bring it back. Without DISK all disks that the guest writes;
-    /// separate several by commas. Not part of --all.
+    /// Copies the content into a new volume beside the old one, compares both, and switches the
+    /// domain, which must be off, to the new one. The old image stays, so that `undo` can bring it
+    /// back. Without DISK all disks that the guest writes; separate several by commas. Not part of
+    /// --all.
     #[arg(long, value_name = "[DISK=]FORMAT", value_parser = item::convert, value_delimiter = ',')]
     #[arg(help_heading = DISKS)]
     pub convert: Vec<Convert>,
@@ -170,7 +174,8 @@ pub struct ItemArgs {
     pub disk_queues: Option<Item<u32>>,
     /// Queues per NIC
     ///
-    /// At most one per vCPU, and at most 256. `on` raises NICs to one per vCPU, at most 8, and leaves those that have more.
+    /// At most one per vCPU, and at most 256. `on` raises NICs to one per vCPU, at most 8, and
+    /// leaves those that have more.
     #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = NETWORK)]
     pub net_queues: Option<Item<u32>>,
     /// Inbound limit: AVERAGE[,PEAK[,BURST]]
@@ -197,8 +202,8 @@ pub struct ItemArgs {
     pub agent: Option<Item<Never>>,
     /// One PCIe root port per passed-through device
     ///
-    /// The root ports are below one PCIe expander bus for each host bridge. Unnamed, it leaves functions that are below
-    /// one expander bus for each guest NUMA cell where they are.
+    /// The root ports are below one PCIe expander bus for each host bridge. Unnamed, it leaves
+    /// functions that are below one expander bus for each guest NUMA cell where they are.
     #[arg(long, value_name = "on|off", value_parser = item::switch, help_heading = DEVICES)]
     pub pcie: Option<Item<Never>>,
     /// 64-bit PCI MMIO window
@@ -206,19 +211,22 @@ pub struct ItemArgs {
     pub window: Option<Item<MemSize>>,
     /// Guest physical address bits
     ///
-    /// For guests with passed-through functions; on gives them the host's CPU model and address bits.
+    /// For guests with passed-through functions; on gives them the host's CPU model and address
+    /// bits.
     #[arg(long, value_name = "on|off|BITS", value_parser = item::bits)]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub maxphysaddr: Option<Item<u8>>,
     /// KVM hints for vCPUs with pcpus of their own
     ///
-    /// hint-dedicated and poll-control. on sets them if each vCPU is pinned to a pcpu of its own, and else removes them.
+    /// hint-dedicated and poll-control. on sets them if each vCPU is pinned to a pcpu of its own,
+    /// and else removes them.
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub kvm_hints: Option<Item<Never>>,
     /// CPU caches that the guest sees
     ///
-    /// passthrough: the host's. emulate: one L3 of 16 MiB per die. on takes the one that shows the host's L3 caches.
+    /// passthrough: the host's. emulate: one L3 of 16 MiB per die. on takes the one that shows the
+    /// host's L3 caches.
     #[arg(long, value_name = "on|off|MODE", value_parser = item::cpu_cache)]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub cpu_cache: Option<Item<GuestCache>>,

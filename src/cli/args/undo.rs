@@ -36,8 +36,9 @@ pub struct UndoArgs {
     pub name: String,
     /// Undo despite later changes, which are lost
     ///
-    /// Edits of the definition by other means since then are lost; --diff shows them. What the guest has written to a disk
-    /// since its conversion stays in the new image, which is not deleted.
+    /// Edits of the definition by other means since then are lost; --diff shows them. What the
+    /// guest has written to a disk since its conversion stays in the new image, which is not
+    /// deleted.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Do not ask for confirmation

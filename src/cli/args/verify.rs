@@ -35,8 +35,8 @@ pub struct VerifyArgs {
     pub watch: Option<u64>,
     /// Write Prometheus metrics to FILE
     ///
-    /// Findings by domain and rule, and the time of the last run, for the node exporter's textfile collector, which reads
-    /// names that end in .prom. The file is replaced atomically.
+    /// Findings by domain and rule, and the time of the last run, for the node exporter's textfile
+    /// collector, which reads names that end in .prom. The file is replaced atomically.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub metrics: Option<PathBuf>,
     /// Time limit for the guest agent

@@ -22,7 +22,8 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
     let applied = cause.downcast_ref::<ApplyError>();
     if let Some(StepError::NotConfirmed { name }) = cause.downcast_ref::<StepError>() {
         return Some(format!(
-            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and forgets the change",
+            "`gpuvm recover --end {name}` ends it; `gpuvm recover --discard` lets it run and \
+             forgets the change",
             name = word(name)
         ));
     }
@@ -147,7 +148,8 @@ fn pages_hint(error: &PagesError) -> Option<String> {
             page.typed()
         ),
         PagesError::InUse { .. } => {
-            "`gpuvm list` shows what each domain holds; `gpuvm recover` gives them back once they are free"
+            "`gpuvm list` shows what each domain holds; `gpuvm recover` gives them back once they \
+             are free"
                 .into()
         }
         PagesError::Changed { .. } | PagesError::Taken { .. } => {
@@ -170,7 +172,8 @@ fn disk_hint(error: &DiskError) -> Option<String> {
             return Some(format!("`lsattr -d {path}` and `findmnt -T {path}` show what keeps it"));
         }
         DiskError::NoDirectory { .. } | DiskError::Denied { .. } | DiskError::Full { .. } => {
-            "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data disk"
+            "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data \
+             disk"
         }
         DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
         DiskError::Journal(JournalError::File { path, source }) => {
@@ -186,8 +189,8 @@ fn disk_hint(error: &DiskError) -> Option<String> {
     Some(hint.into())
 }
 
-/// Returns the hint for an error of libvirt about a file whose directory of logs is missing: `Unable to open file
-/// '/var/log/libvirt/qemu/a-serial.log': No such file or directory`.
+/// Returns the hint for an error of libvirt about a file whose directory of logs is missing:
+/// `Unable to open file '/var/log/libvirt/qemu/a-serial.log': No such file or directory`.
 fn no_log_dir(message: &str) -> Option<String> {
     let (before, _) = message.split_once(": No such file or directory")?;
     let path = before.rsplit([' ', '\'']).find(|part| part.starts_with('/'))?;
@@ -200,25 +203,30 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
         HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
         HypervisorErrorKind::NoConnection if error.is_silent() => {
-            "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and `journalctl -u libvirtd -n 30` \
+            "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and \
+             `journalctl -u libvirtd -n 30` \
              there; guests run on without it"
         }
         HypervisorErrorKind::NoConnection => {
-            "is libvirtd running there? `systemctl start libvirtd`, or name another connection with --connect URI"
+            "is libvirtd running there? `systemctl start libvirtd`, or name another connection \
+             with --connect URI"
         }
         HypervisorErrorKind::Denied => {
-            "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in again"
+            "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in \
+             again"
         }
         HypervisorErrorKind::NoVolume => {
             "`virsh pool-list --all` shows the pools, `virsh vol-list POOL` the volumes of one"
         }
         HypervisorErrorKind::NoDomain => "`gpuvm list` shows the domains that are there",
         HypervisorErrorKind::Exists => {
-            "somebody else made it meanwhile: choose another name, or run it again once that one is gone"
+            "somebody else made it meanwhile: choose another name, or run it again once that one \
+             is gone"
         }
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
         HypervisorErrorKind::NoNetwork => {
-            "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, `virsh net-start NAME` starts \
+            "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, \
+             `virsh net-start NAME` starts \
              one that is down"
         }
         HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml => return None,

@@ -1,5 +1,6 @@
-//! A file of YAML, JSON or TOML as a tree in which every key and value knows its line and column. All scalars are text: what
-//! they mean is decided by the option that they are for, so that `no`, `1_000` and MAC addresses are what they look like.
+//! A file of YAML, JSON or TOML as a tree in which every key and value knows its line and column.
+//! All scalars are text: what they mean is decided by the option that they are for, so that `no`,
+//! `1_000` and MAC addresses are what they look like.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::ops::Range;
@@ -112,9 +113,10 @@ impl<'t, I: Iterator<Item = Result<(Event<'t>, Span), ScanError>>> Events<I> {
         let value = match event {
             Event::Scalar(text, style, ..) => {
                 let is_null = matches!(&*text, "" | "~" | "null");
-                match is_null && style == ScalarStyle::Plain {
-                    true => Value::Null,
-                    false => Value::Text(text.into_owned()),
+                if is_null && style == ScalarStyle::Plain {
+                    Value::Null
+                } else {
+                    Value::Text(text.into_owned())
                 }
             }
             Event::SequenceStart(..) => {

@@ -18,9 +18,10 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json_rows("gpuvm-host-modules", rows)?;
     } else {
-        match rows.is_empty() {
-            true => cx.output.text("no GPU on this host")?,
-            false => cx.output.table(&table(rows))?,
+        if rows.is_empty() {
+            cx.output.text("no GPU on this host")?
+        } else {
+            cx.output.table(&table(rows))?
         }
     }
     for note in &known.notes {

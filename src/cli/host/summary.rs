@@ -110,9 +110,10 @@ fn memory(topology: &Topology) -> String {
         .filter(|(_, (_, all))| *all > 0)
         .map(|(page, (free, all))| format!("{free} of {all} huge pages of {page} free"))
         .collect();
-    match reserved.is_empty() {
-        true => text.push_str(", no huge pages reserved"),
-        false => write!(text, ", {}", reserved.join(", ")).expect("text"),
+    if reserved.is_empty() {
+        text.push_str(", no huge pages reserved")
+    } else {
+        write!(text, ", {}", reserved.join(", ")).expect("text")
     }
     text
 }

@@ -21,9 +21,10 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let Left { is_kept, card } = take_away(&mut session, name)?;
-    let again = match is_kept {
-        true => format!("; `gpuvm network undo {name}` makes it again", name = word(name)),
-        false => String::new(),
+    let again = if is_kept {
+        format!("; `gpuvm network undo {name}` makes it again", name = word(name))
+    } else {
+        String::new()
     };
     cx.output.progress(&format!("network `{name}` is deleted{again}"));
     if let Some(card) = card {

@@ -1,5 +1,5 @@
-//! `network list`, `show`, `create`, `delete`, `undo`: libvirt's networks; `network host-bridge`: the host's own bridges;
-//! `network doctor`: the paths of a guest's NICs.
+//! `network list`, `show`, `create`, `delete`, `undo`: libvirt's networks; `network host-bridge`:
+//! the host's own bridges; `network doctor`: the paths of a guest's NICs.
 
 pub mod bridge;
 pub(super) mod create;

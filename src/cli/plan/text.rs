@@ -67,9 +67,10 @@ pub fn describe(planned: &Planned) -> String {
             .map(|t| t.replace("on not", "not")),
     );
     let cells = placement.cells.iter().enumerate().map(|(at, cell)| {
-        let nodes = match cell.host_nodes.is_empty() {
-            true => "bound to no node".to_owned(),
-            false => format!("on node {}", cell.host_nodes),
+        let nodes = if cell.host_nodes.is_empty() {
+            "bound to no node".to_owned()
+        } else {
+            format!("on node {}", cell.host_nodes)
         };
         format!("cell {at}: {} ({} KiB) {nodes}", cell.memory_kib, cell.memory_kib.kib())
     });
@@ -120,9 +121,10 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let others = others.filter(|b| !kind(b).is_some_and(|kind| shown.contains(&kind)));
     lines.add("with them", others.map(line));
     let activated = need(topology, &placement.devices).ok().flatten();
-    let when = match placement.has_no_partition() {
-        true => "which cannot be activated now",
-        false => "activated by gpuvm before the start",
+    let when = if placement.has_no_partition() {
+        "which cannot be activated now"
+    } else {
+        "activated by gpuvm before the start"
     };
     lines.add(
         "partition",

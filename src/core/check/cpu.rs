@@ -58,7 +58,8 @@ const CACHES: Rule =
 /// where KVM offers no wider interrupt destinations (`try_to_enable_x2apic` in Linux).
 const REMAPPING: Rule = Rule::warning(
     "vcpus-without-remapping",
-    "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts, or without what that needs",
+    "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts, or without what that \
+     needs",
 );
 /// QEMU exits at start (`vtd_machine_done_notify_one` in its `intel_iommu.c`).
 const CACHING: Rule = Rule::error(
@@ -183,7 +184,8 @@ fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some((better, mode)) = with_caches(topology, &pins, all) else { return };
     let message = "the guest sees other L3 caches than those that its vCPUs are below".to_owned();
     let hint = format!(
-        "write dies='{}' cores='{}' and <cache{} mode='{}'/>, as `gpuvm tune {} --topology on --cpu-cache on` does",
+        "write dies='{}' cores='{}' and <cache{} mode='{}'/>, as `gpuvm tune {} --topology on \
+         --cpu-cache on` does",
         better.dies,
         better.cores,
         if mode == GuestCache::Emulate { " level='3'" } else { "" },

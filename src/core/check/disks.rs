@@ -14,7 +14,8 @@ const HELD: Rule = Rule::error(
 /// libvirt passes any path to a guest.
 const OF_HOST: Rule = Rule::error(
     "disk-of-host",
-    "a disk that the host uses: mounted, part of an array or volume group, swap, behind a loop device, a file of its system",
+    "a disk that the host uses: mounted, part of an array or volume group, swap, behind a loop \
+     device, a file of its system",
 );
 
 /// Rules of this module.
@@ -39,11 +40,10 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
     for DiskFact { nth, of_host, why } in facts {
         let Some(disk) = all.get(*nth) else { continue };
         let spot = Spot::of(disk.child("source").unwrap_or(*disk));
-        let (rule, hint) = match of_host {
-            true => (&OF_HOST, "give it another disk; what the host uses is not given away"),
-            false => {
-                (&HELD, "give it another disk, or a copy of this one made while nobody writes")
-            }
+        let (rule, hint) = if *of_host {
+            (&OF_HOST, "give it another disk; what the host uses is not given away")
+        } else {
+            (&HELD, "give it another disk, or a copy of this one made while nobody writes")
         };
         report.add(rule, spot, why.clone(), hint);
     }

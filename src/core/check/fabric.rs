@@ -34,7 +34,8 @@ const NOT_BLOCKED: Rule = Rule::warning(
 /// Fabric Manager, on the host or in the guest of all GPUs, loses the NVSwitches.
 const BRIDGE: Rule = Rule::error(
     "nvswitch-bridge",
-    "a passed NIC that Fabric Manager reaches the NVSwitches by, in a guest without all GPUs of the board",
+    "a passed NIC that Fabric Manager reaches the NVSwitches by, in a guest without all GPUs of \
+     the board",
 );
 /// The guest's own Fabric Manager reaches no NVSwitch.
 const NO_BRIDGE: Rule = Rule::warning(
@@ -104,7 +105,8 @@ fn no_partition(gpus: usize, unknown: usize) -> String {
         }
         (number, 0) => format!("the {number} passed GPUs are no NVLink partition of this host"),
         (number, unknown) => format!(
-            "the {number} passed GPUs are no known NVLink partition of this host: the module ids of {unknown} are unknown"
+            "the {number} passed GPUs are no known NVLink partition of this host: the module ids \
+             of {unknown} are unknown"
         ),
     }
 }
@@ -123,7 +125,8 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let Some(first) = gpus.first() else { return };
     if topology.keeps_links_on(&list_of) {
         let message = format!(
-            "nothing blocks the NVLinks of {}: other guests may reach them, and CUDA ends with error 802",
+            "nothing blocks the NVLinks of {}: other guests may reach them, and CUDA ends with \
+             error 802",
             words::count(set.len(), "passed GPU")
         );
         report.add(&NOT_BLOCKED, first.device, message, SHARE.to_owned());
@@ -179,10 +182,12 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 }
 
 /// The hint for guests with some GPUs of an H100 or later board.
-const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in /usr/share/nvidia/nvswitch/fabricmanager.cfg, then \
+const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in \
+                     /usr/share/nvidia/nvswitch/fabricmanager.cfg, then \
                      `systemctl enable nvidia-fabricmanager` and `systemctl restart nvidia-fabricmanager`";
 
-/// Checks that only a guest with all GPUs has the NICs in front of NVSwitches that are not PCI functions.
+/// Checks that only a guest with all GPUs has the NICs in front of NVSwitches that are not PCI
+/// functions.
 fn bridge<'t>(
     guest: &Guest<'t>,
     topology: &Topology,
@@ -205,9 +210,10 @@ fn bridge<'t>(
     else {
         return;
     };
-    let (which, hint) = match functions.is_empty() {
-        true => ("which are not known".to_owned(), SHARE.to_owned()),
-        false => (list(functions), format!("pass them along, or {SHARE}")),
+    let (which, hint) = if functions.is_empty() {
+        ("which are not known".to_owned(), SHARE.to_owned())
+    } else {
+        (list(functions), format!("pass them along, or {SHARE}"))
     };
     let message = format!(
         "the {} passed GPUs have no NVLink without the NICs in front of their NVSwitches, {which}",

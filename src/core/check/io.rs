@@ -58,9 +58,10 @@ fn macs<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
 /// Checks that I/O threads are defined where they are named, and named where they are defined.
 fn threads<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let defined: Vec<String> = guest.iothreads.keys().take(8).map(u32::to_string).collect();
-    let hint = match defined.is_empty() {
-        true => "define it: <iothreads>1</iothreads>".to_owned(),
-        false => format!("the guest's I/O threads are {}", defined.join(", ")),
+    let hint = if defined.is_empty() {
+        "define it: <iothreads>1</iothreads>".to_owned()
+    } else {
+        format!("the guest's I/O threads are {}", defined.join(", "))
     };
     let missing = |id: u32| !guest.iothreads.contains_key(&id);
     for pin in guest.iothread_pins.iter().filter(|pin| missing(pin.of.value)) {

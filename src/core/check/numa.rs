@@ -65,9 +65,10 @@ fn cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
         if !guest.cells.iter().any(|other| other.id == cell.value) {
             let ids: Vec<String> = guest.cells.iter().map(|cell| cell.id.to_string()).collect();
             let message = format!("memnode names cell {}, which does not exist", cell.value);
-            let hint = match ids.is_empty() {
-                true => "define cells in <cpu><numa>, or use <numatune><memory>".to_owned(),
-                false => format!("the guest's cells are {}", ids.join(", ")),
+            let hint = if ids.is_empty() {
+                "define cells in <cpu><numa>, or use <numatune><memory>".to_owned()
+            } else {
+                format!("the guest's cells are {}", ids.join(", "))
             };
             report.add(&NO_CELL, cell.spot, message, hint);
         }

@@ -38,7 +38,8 @@ pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
 /// What helps where cores are held.
 pub fn free_cores(name: &str) -> String {
     format!(
-        "`gpuvm tune {} --all --pins auto` finds cores that nobody holds, or lets its vCPUs float where none are free",
+        "`gpuvm tune {} --all --pins auto` finds cores that nobody holds, or lets its vCPUs float \
+         where none are free",
         word(name)
     )
 }
@@ -62,10 +63,11 @@ pub fn check<'t>(
         for mac in guest.macs.iter().filter(|mac| held.macs.contains(&mac.value)) {
             let message = format!("an interface of {} has {}, too", name(held), mac.value);
             let hint = "give each interface its own <mac address='...'/>";
-            match held.active {
-                true => report.add(&SAME_MAC, mac.spot, message, hint),
+            if held.active {
+                report.add(&SAME_MAC, mac.spot, message, hint);
+            } else {
                 // Only one of them runs.
-                false => report.note(&SAME_MAC, mac.spot, message),
+                report.note(&SAME_MAC, mac.spot, message);
             }
         }
         threads(guest, topology, held, report);
@@ -89,14 +91,16 @@ fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report
         }
         let names: Vec<String> = holders.iter().take(4).map(|held| name(held)).collect();
         let message = format!(
-            "{wanted} are bound to node {nodes}, which has {there}, and {taken} of it are bound by {}",
+            "{wanted} are bound to node {nodes}, which has {there}, and {taken} of it are bound by \
+             {}",
             names.join(", ")
         );
         let yields = |held: &&&Held| held.yields() && held.huge_page_kib.is_none();
         let yielded: MemSize = holders.iter().filter(yields).map(|held| bound(held)).sum();
-        match wanted + taken <= there + yielded {
-            true => report.note(&MEMORY, spot, message),
-            false => report.add(&MEMORY, spot, message, "ask for less, or never run them together"),
+        if wanted + taken <= there + yielded {
+            report.note(&MEMORY, spot, message)
+        } else {
+            report.add(&MEMORY, spot, message, "ask for less, or never run them together")
         }
     }
 }
@@ -179,9 +183,10 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
     for (rule, sets, theirs, what) in rows {
         if let Some((first, shared)) = shared(sets.iter().copied(), theirs) {
             let message = format!("pcpus {shared} {what} {}", name(held));
-            match held.yields() {
-                true => report.note(rule, first.spot, message),
-                false => report.add(rule, first.spot, message, free_cores(&guest.name)),
+            if held.yields() {
+                report.note(rule, first.spot, message)
+            } else {
+                report.add(rule, first.spot, message, free_cores(&guest.name))
             }
         }
     }
@@ -189,9 +194,10 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
     // Guests that float over the same pcpus could be given cores of their own.
     if let Some((first, shared)) = shared(pins.iter().filter(wide).copied(), &theirs.floating) {
         let message = format!("pcpus {shared} may carry vcpus of {}", name(held));
-        match held.yields() {
-            true => report.note(&PCPU, first.spot, message),
-            false => report.add(&PCPU, first.spot, message, free_cores(&guest.name)),
+        if held.yields() {
+            report.note(&PCPU, first.spot, message)
+        } else {
+            report.add(&PCPU, first.spot, message, free_cores(&guest.name))
         }
     }
     let single: Vec<_> = pins.iter().filter(|set| !wide(set)).copied().collect();

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 /// libvirt refuses it at define.
 const TWICE: Rule = Rule::error("guest-address-twice", "two devices at one address of the guest");
-/// The guest's firmware numbers the root's buses into the expander's range; QEMU then hides one of them.
+/// The guest's firmware numbers the root's buses into the expander's range; QEMU then hides one of
+/// them.
 const LOW: Rule =
     Rule::error("pxb-bus-low", "an expander bus whose number the root's own buses reach");
 /// As above, for two expanders.
@@ -181,7 +182,8 @@ fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
         let Some((other, other_bus, _)) = other else { continue };
         let (seen, there) = if bus == other_bus { ("PHB", "NODE") } else { ("NODE", "PHB") };
         let message = format!(
-            "the guest sees GPUs {} and {} as {seen}, on the host they are {there}: `gpuvm tune {} --pcie on` puts one \
+            "the guest sees GPUs {} and {} as {seen}, on the host they are {there}: `gpuvm tune {} \
+             --pcie on` puts one \
              expander bus for each host bridge",
             other.bdf.value,
             passed.bdf.value,

@@ -228,7 +228,8 @@ proptest! {
     }
 }
 
-/// What is found in the correct domain beside another with these pins, and what is only noted, by rule.
+/// What is found in the correct domain beside another with these pins, and what is only noted, by
+/// rule.
 fn beside(other: &Held) -> (Vec<&'static str>, Vec<&'static str>) {
     let domain = DomainXml::parse(GOOD).unwrap();
     let others = Occupancy { domains: vec![other.clone()], ..Occupancy::default() };

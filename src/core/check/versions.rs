@@ -7,9 +7,9 @@ use crate::finding::Rule;
 use crate::topology::{DeviceKind, Topology};
 use crate::versions::{Version, Versions};
 
-/// Without huge mappings each access to a BAR's decode bit maps it again in 4 KiB pieces, about 2 s for 128 GiB and 20
-/// to 40 times a boot: with 8 GPUs up to half an hour. Kernel 6.12 maps them in one piece, QEMU 9.2 aligns them for it
-/// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
+/// Without huge mappings each access to a BAR's decode bit maps it again in 4 KiB pieces, about 2 s
+/// for 128 GiB and 20 to 40 times a boot: with 8 GPUs up to half an hour. Kernel 6.12 maps them in
+/// one piece, QEMU 9.2 aligns them for it (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
 const SLOW_BARS: Rule =
     Rule::warning("slow-large-bars", "a kernel or QEMU that maps large BARs in small pieces");
 /// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and no such time with 10.1
@@ -30,7 +30,8 @@ const CLIQUE: Rule =
 const FILL: Rule =
     Rule::warning("cells-filled-in-turn", "huge pages of several cells that QEMU fills in turn");
 
-/// `cpu-max` of QEMU 10.0's `query-machines`: 255 of pc-i440fx; of q35 255 up to pc-q35-2.7, 288 up to 8.0, 1024 up to 8.2, 4096 from 9.0 on.
+/// `cpu-max` of QEMU 10.0's `query-machines`: 255 of pc-i440fx; of q35 255 up to pc-q35-2.7, 288 up
+/// to 8.0, 1024 up to 8.2, 4096 from 9.0 on.
 const MACHINE: Rule =
     Rule::error("vcpus-beyond-machine", "more vCPUs than the machine type of this QEMU takes");
 

@@ -143,7 +143,8 @@ pub struct Claims<'t> {
     pub bindings: Vec<Binding<'t>>,
     /// Memory modules.
     pub modules: Vec<Module>,
-    /// Huge pages: none where normal pages are used, empty where the host's default size is asked for.
+    /// Huge pages: none where normal pages are used, empty where the host's default size is asked
+    /// for.
     pub huge_pages: Option<At<'t, Vec<Page<'t>>>>,
     /// Passed-through functions, in document order.
     pub passed: Vec<Passed<'t>>,
@@ -289,7 +290,8 @@ fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
     cells
 }
 
-/// Reads `<numatune>`: what binds the whole guest, then what binds cells. `placement='auto'` binds nothing yet.
+/// Reads `<numatune>`: what binds the whole guest, then what binds cells. `placement='auto'` binds
+/// nothing yet.
 fn bindings<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Binding<'t>> {
     let Some(tune) = root.child("numatune") else { return Vec::new() };
     let mode = |element: Element<'t>| element.attr("mode").map_or("strict".into(), String::from);

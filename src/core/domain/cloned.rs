@@ -1,6 +1,7 @@
-//! A copy of a domain's definition that is another domain: with a name, a UUID, MAC addresses, disks and files of its own. What
-//! tells the first one from all others goes: the settings of its firmware, the serial number of its machine, the world-wide names
-//! of its disks, what our metadata says was made or bound for it. Chooses no place: its pins and functions are still the first's.
+//! A copy of a domain's definition that is another domain: with a name, a UUID, MAC addresses,
+//! disks and files of its own. What tells the first one from all others goes: the settings of its
+//! firmware, the serial number of its machine, the world-wide names of its disks, what our metadata
+//! says was made or bound for it. Chooses no place: its pins and functions are still the first's.
 
 use super::edit::DomainEdit;
 use super::element::Element;
@@ -194,7 +195,8 @@ mod tests {
         // Metadata without a request is no record; that of a guest is tested with its clone.
         assert!(xml.cloned(&own).is_err());
         let xml = DomainXml::parse(&text.replace(
-            "<gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' uuid='11111111-2222-4333-8444-555555555555'/>",
+            "<gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' \
+             uuid='11111111-2222-4333-8444-555555555555'/>",
             "<other xmlns='urn:other'>kept</other>",
         ))
         .unwrap();

@@ -1,5 +1,6 @@
-//! Adds a disk to an existing domain, or removes one: its name, its port, the I/O threads that serve
-//! it. Everything else is unchanged. Knows no plan: what a tuned domain would have is `tune`'s.
+//! Adds a disk to an existing domain, or removes one: its name, its port, the I/O threads that
+//! serve it. Everything else is unchanged. Knows no plan: what a tuned domain would have is
+//! `tune`'s.
 
 use super::claims::Claims;
 use super::device::{disk_path, remembered_path};
@@ -56,28 +57,24 @@ impl DomainXml {
         port: Port,
     ) -> Result<Option<DomainXml>, DomainXmlError> {
         let mut edits = Vec::new();
-        let address = match self.is_pcie() {
-            false => None,
-            true => {
-                let devices = self.root().child("devices");
-                let mut buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
-                match (self.free_port(&buses), port) {
-                    (Some(index), _) => Some(PciAddress::behind(index)),
-                    (None, Port::Free) => return Ok(None),
-                    (None, Port::FreeOrNew) => {
-                        let port = buses.add_port()?;
-                        let address = PciAddress::behind(port.index);
-                        let (controllers, dropped) = (vec![port], Vec::new());
-                        edits.push(DomainEdit::SetControllers { controllers, dropped });
-                        Some(address)
-                    }
+        let address = if self.is_pcie() {
+            let devices = self.root().child("devices");
+            let mut buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
+            match (self.free_port(&buses), port) {
+                (Some(index), _) => Some(PciAddress::behind(index)),
+                (None, Port::Free) => return Ok(None),
+                (None, Port::FreeOrNew) => {
+                    let port = buses.add_port()?;
+                    let address = PciAddress::behind(port.index);
+                    let (controllers, dropped) = (vec![port], Vec::new());
+                    edits.push(DomainEdit::SetControllers { controllers, dropped });
+                    Some(address)
                 }
             }
+        } else {
+            None
         };
-        let queues = match disk.read_only {
-            true => 1,
-            false => disk_queues(Claims::read(self).vcpus.value),
-        };
+        let queues = if disk.read_only { 1 } else { disk_queues(Claims::read(self).vcpus.value) };
         let iothreads = self.threads_for(disk, queues, mapping);
         let target = target.to_owned();
         let seat = DiskSeat { disk: disk.clone(), target, queues, iothreads, address };
@@ -102,7 +99,8 @@ impl DomainXml {
         buses.free_root_ports().find(|index| !is_fixed(index))
     }
 
-    /// Returns the I/O threads for another disk: all of them, or the one that serves the fewest disks.
+    /// Returns the I/O threads for another disk: all of them, or the one that serves the fewest
+    /// disks.
     fn threads_for(&self, disk: &Disk, queues: u32, mapping: bool) -> Vec<IoThread> {
         let mut threads: Vec<u32> = Claims::read(self).iothreads.keys().copied().collect();
         if disk.read_only || threads.is_empty() {
@@ -149,9 +147,10 @@ impl DomainXml {
     /// Returns it with a fragment applied.
     pub(super) fn spliced(&self, wanted: &Fragment) -> Result<DomainXml, DomainXmlError> {
         let splicer = Splicer::new(&self.tree, wanted);
-        match splicer.is_empty() {
-            true => Ok(self.clone()),
-            false => Ok(DomainXml { tree: tree::Tree::parse(splicer.finish())? }),
+        if splicer.is_empty() {
+            Ok(self.clone())
+        } else {
+            Ok(DomainXml { tree: tree::Tree::parse(splicer.finish())? })
         }
     }
 }
@@ -232,9 +231,12 @@ mod tests {
 
     #[test]
     fn a_port_of_an_expander_bus_is_of_its_cell_alone() {
-        let expander = "<controller type='pci' index='3' model='pcie-expander-bus'><target busNr='250'/>\
-             <address type='pci' domain='0x0000' bus='0x00' slot='0x10' function='0x0'/></controller>\
-             <controller type='pci' index='4' model='pcie-root-port'><address type='pci' domain='0x0000' \
+        let expander = "<controller type='pci' index='3' model='pcie-expander-bus'><target \
+             busNr='250'/>\
+             <address type='pci' domain='0x0000' bus='0x00' slot='0x10' \
+             function='0x0'/></controller>\
+             <controller type='pci' index='4' model='pcie-root-port'><address type='pci' \
+             domain='0x0000' \
              bus='0x03' slot='0x00' function='0x0'/></controller>";
         let disk = Disk::new("/b.raw", DiskFormat::Raw, DiskKind::File);
         let live = guest(expander).with_disk(&disk, "vdb", true, Port::Free).unwrap();

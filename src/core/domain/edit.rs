@@ -38,7 +38,8 @@ pub enum DomainEdit {
         /// The kind.
         virt: VirtType,
     },
-    /// Renames the domain and takes out what belongs to the one that the document came from: UUID and NVRAM file.
+    /// Renames the domain and takes out what belongs to the one that the document came from: UUID
+    /// and NVRAM file.
     SetName {
         /// The name.
         name: String,
@@ -52,8 +53,9 @@ pub enum DomainEdit {
         /// The file that its serial console was written to, and the new one; none: where it was.
         serial_log: Option<(String, String)>,
     },
-    /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there is any: a copy of the
-    /// definition gets another UUID, and what was made for this one is not the copy's.
+    /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there
+    /// is any: a copy of the definition gets another UUID, and what was made for this one is not
+    /// the copy's.
     SetUuid {
         /// The UUID.
         uuid: String,
@@ -76,7 +78,8 @@ pub enum DomainEdit {
     SetMemoryBacking {
         /// Page size; none: normal pages.
         pages: Option<PageSize>,
-        /// Threads that fill the memory before the guest starts; none: it is filled when it is used.
+        /// Threads that fill the memory before the guest starts; none: it is filled when it is
+        /// used.
         threads: Option<u32>,
     },
     /// Sets the number of vCPUs.
@@ -286,9 +289,10 @@ fn rename(
     let mut domain = domain.child(Fragment::new("name").text(name));
     if let Some(NvramPath { path, is_source }) = nvram {
         let file = Fragment::new("nvram").if_there();
-        let file = match is_source {
-            true => file.child(Fragment::new("source").attr("file", path)),
-            false => file.text(path),
+        let file = if *is_source {
+            file.child(Fragment::new("source").attr("file", path))
+        } else {
+            file.text(path)
         };
         domain = domain.child(Fragment::new("os").if_there().child(file));
     }

@@ -76,7 +76,8 @@ fn check(
     check_architecture(current, guest.virt, topology)?;
     if vcpus > u128::from(MOST_VCPUS) && current.is_x86() && !current.can_remap_interrupts() {
         let message = format!(
-            "{vcpus} vCPUs, and more than {MOST_VCPUS} need machine q35 and no <iommu> in the template but Intel's"
+            "{vcpus} vCPUs, and more than {MOST_VCPUS} need machine q35 and no <iommu> in the \
+             template but Intel's"
         );
         return error("domain/devices/iommu", message);
     }

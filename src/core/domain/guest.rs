@@ -37,7 +37,8 @@ impl VirtType {
 pub enum CpuModel {
     /// The host's, with the host's physical address bits where the architecture has that setting.
     HostPassthrough {
-        /// Whether to write `<maxphysaddr mode='passthrough'/>`, which OVMF's 64-bit window depends on.
+        /// Whether to write `<maxphysaddr mode='passthrough'/>`, which OVMF's 64-bit window depends
+        /// on.
         maxphysaddr: bool,
     },
     /// All that an emulator can do.
@@ -121,10 +122,12 @@ pub struct Disk {
     /// Whether the guest may only read it; it gets no I/O thread and one queue then.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether its blocks stay its own when the guest discards them, as making a file system in it does.
+    /// Whether its blocks stay its own when the guest discards them, as making a file system in it
+    /// does.
     #[serde(default)]
     pub keeps_blocks: bool,
-    /// What the guest knows it by, at most 20 characters; none: libvirt's document says, or nothing.
+    /// What the guest knows it by, at most 20 characters; none: libvirt's document says, or
+    /// nothing.
     #[serde(default)]
     pub serial: Option<String>,
 }
@@ -151,12 +154,14 @@ impl Disk {
 pub struct Abilities {
     /// Whether its QEMU knows io_uring.
     pub io_uring: bool,
-    /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with QEMU 9.0).
+    /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with
+    /// QEMU 9.0).
     pub queue_mapping: bool,
-    /// Whether libvirt is older than the oldest of which it is measured that it takes `dma_translation` of an IOMMU
-    /// (11.3); where its version is not known, it does.
+    /// Whether libvirt is older than the oldest of which it is measured that it takes
+    /// `dma_translation` of an IOMMU (11.3); where its version is not known, it does.
     pub translates_dma: bool,
-    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot be told.
+    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot
+    /// be told.
     pub port_speed_dgts: Option<u32>,
 }
 
@@ -229,7 +234,8 @@ pub struct Reserved {
     pub page_kib: MemSize,
     /// How many.
     pub count: u64,
-    /// The boot of the machine that they were reserved in, as the kernel numbers it: no pool outlives it.
+    /// The boot of the machine that they were reserved in, as the kernel numbers it: no pool
+    /// outlives it.
     pub boot: String,
 }
 
@@ -286,13 +292,15 @@ pub struct Guest {
     pub name: DomainName,
     /// Its kind.
     pub virt: VirtType,
-    /// Disks that it gets besides the template's, in order. One that the document has already, by path, is set as here.
+    /// Disks that it gets besides the template's, in order. One that the document has already, by
+    /// path, is set as here.
     pub disks: Vec<Disk>,
     /// libvirt networks of its NICs, which replace the template's; empty: the template's stay.
     pub networks: Vec<NicWish>,
     /// Networks that get a NIC unless one is there already.
     pub added_networks: Vec<String>,
-    /// Those of its networks that hand out virtual functions, so that an interface of theirs is no virtio device.
+    /// Those of its networks that hand out virtual functions, so that an interface of theirs is no
+    /// virtio device.
     #[serde(default)]
     pub vf_pools: Vec<String>,
     /// MAC addresses of other domains, of which none is made for it.

@@ -161,7 +161,8 @@ mod tests {
     fn domain(vcpu: &str, tune: &str, bandwidth: &str, memory: &str) -> DomainXml {
         DomainXml::parse(&format!(
             "<domain type='qemu'><name>a</name><memory>{memory}</memory>{vcpu}<iothreads>1</iothreads>\
-             <cputune>{tune}</cputune><devices><interface type='network'><mac address='52:54:00:AA:00:01'/>\
+             <cputune>{tune}</cputune><devices><interface type='network'><mac \
+             address='52:54:00:AA:00:01'/>\
              {bandwidth}</interface></devices></domain>"
         ))
         .unwrap()

@@ -138,8 +138,9 @@ impl DomainXml {
         })
     }
 
-    /// Whether the guest has an IOMMU that gives its interrupts the addresses of more than 255 vCPUs: it can have one, and
-    /// that remaps, with the I/O APIC in QEMU, without which libvirt refuses it.
+    /// Whether the guest has an IOMMU that gives its interrupts the addresses of more than 255
+    /// vCPUs: it can have one, and that remaps, with the I/O APIC in QEMU, without which libvirt
+    /// refuses it.
     pub fn remaps_interrupts(&self) -> bool {
         let is = |path: &str, name: &str, value: &str| {
             let named = self.root().find(path).and_then(|element| element.attr(name));

@@ -141,8 +141,8 @@ pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
     VfNic { mac: settings.mac.unwrap_or_else(own), vlan: settings.vlan }
 }
 
-/// The MAC address of a guest's NIC number `nic`: that of its name, unless another domain has it, such as one that had this
-/// name before.
+/// The MAC address of a guest's NIC number `nic`: that of its name, unless another domain has it,
+/// such as one that had this name before.
 fn own_mac(guest: &Guest, nic: u32) -> String {
     free_mac(guest.name.as_str(), nic, &guest.taken_macs)
 }

@@ -357,12 +357,14 @@ mod tests {
     fn bus_numbers_must_not_overlap() {
         let port = |index: u8, bus: u8| {
             format!(
-                "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='{bus}' slot='{index}'/></controller>"
+                "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+                 bus='{bus}' slot='{index}'/></controller>"
             )
         };
         let expander = |index: u8, number: &str| {
             format!(
-                "<controller type='pci' index='{index}' model='pcie-expander-bus'><target {number}/><address type='pci' bus='0' slot='{index}'/></controller>"
+                "<controller type='pci' index='{index}' model='pcie-expander-bus'><target \
+                 {number}/><address type='pci' bus='0' slot='{index}'/></controller>"
             )
         };
         for (devices, fits) in [

@@ -43,7 +43,8 @@ pub struct NicSeat {
     pub network: Option<String>,
     /// MAC address; none: what the document says.
     pub mac: Option<String>,
-    /// Whether it is virtio and its packets are moved by the kernel or by QEMU, so that queues can be set.
+    /// Whether it is virtio and its packets are moved by the kernel or by QEMU, so that queues can
+    /// be set.
     pub queues: Option<u32>,
     /// Whether the host's kernel moves its packets (vhost).
     pub vhost: bool,
@@ -66,7 +67,8 @@ pub struct HostdevSeat {
     pub alias: String,
     /// Whether libvirt rebinds it to vfio-pci and back.
     pub managed: bool,
-    /// The name of its element, where the document has it and only its name and its place are set; none: it is all set.
+    /// The name of its element, where the document has it and only its name and its place are set;
+    /// none: it is all set.
     pub kept: Option<&'static str>,
     /// What it is as a NIC, where its card sets that up; none: it is passed as any function.
     pub nic: Option<VfNic>,

@@ -236,8 +236,9 @@ pub fn set<I: Id>(text: &str) -> Result<IdSet<I>, String> {
     Ok(set)
 }
 
-/// Reads an amount of memory with libvirt's units: `b` and `bytes` are bytes, `KB` is 1000 and `K` or `KiB` 1024 of
-/// them, and so on to `E`; no unit is KiB (libvirt's formatdomain, "Memory Allocation"). Rounded up to KiB.
+/// Reads an amount of memory with libvirt's units: `b` and `bytes` are bytes, `KB` is 1000 and `K`
+/// or `KiB` 1024 of them, and so on to `E`; no unit is KiB (libvirt's formatdomain, "Memory
+/// Allocation"). Rounded up to KiB.
 pub fn memory(text: &str, unit: Option<&str>) -> Result<MemSize, String> {
     let digits = text.trim();
     let good = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());

@@ -70,9 +70,10 @@ impl DomainXml {
             pages = pages + MemSize::from_kib(size.saturating_sub(page_kib.kib()));
         }
         let memory = Claims::read(self).memory.value;
-        match pages > memory {
-            true => wrong(format!("{pages} of huge pages are more than its memory, {memory}")),
-            false => Ok(true),
+        if pages > memory {
+            wrong(format!("{pages} of huge pages are more than its memory, {memory}"))
+        } else {
+            Ok(true)
         }
     }
 
@@ -113,9 +114,10 @@ impl DomainXml {
 
     /// Reads a part of our metadata whose resources are released with the guest.
     fn given<T>(&self, part: impl Fn(Element<'_>) -> Vec<T>) -> Result<Vec<T>, DomainXmlError> {
-        Ok(match self.may_give_back()? {
-            true => self.ours().map(part).unwrap_or_default(),
-            false => Vec::new(),
+        Ok(if self.may_give_back()? {
+            self.ours().map(part).unwrap_or_default()
+        } else {
+            Vec::new()
         })
     }
 

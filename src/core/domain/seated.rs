@@ -209,7 +209,8 @@ fn keep_names(seats: &Seats<'_>, hostdevs: &mut [HostdevSeat]) {
         let base = seat.alias.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let names = (0..).map(|number| format!("{base}{number}"));
         let mut names = std::iter::once(seat.alias.clone()).chain(names);
-        // The port has a name, too; one that is free may still have that of a function that is gone.
+        // The port has a name, too; one that is free may still have that of a function that is
+        // gone.
         let is_free =
             |name: &String| !taken.contains(name) && !taken.contains(&format!("{name}-port"));
         seat.alias = names.find(is_free).expect("numbers do not end");

@@ -102,7 +102,8 @@ pub enum Setting {
     },
     /// The I/O threads that schedulers are for.
     IothreadSchedulers {
-        /// Each `<iothreadsched>` of which something is said, by its place among them, from 0; with no thread it goes.
+        /// Each `<iothreadsched>` of which something is said, by its place among them, from 0; with
+        /// no thread it goes.
         threads: Vec<(usize, IothreadSet)>,
     },
     /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
@@ -151,8 +152,9 @@ pub enum Setting {
     },
     /// The CPU is the host's.
     HostCpu,
-    /// Whether the guest is told that its vCPUs have their pcpus to themselves (`hint-dedicated`: no paravirtual spin
-    /// locks and TLB flushes), and that it may poll instead of the host when idle (`poll-control`).
+    /// Whether the guest is told that its vCPUs have their pcpus to themselves (`hint-dedicated`:
+    /// no paravirtual spin locks and TLB flushes), and that it may poll instead of the host when
+    /// idle (`poll-control`).
     KvmHints {
         /// Whether.
         on: bool,
@@ -162,7 +164,8 @@ pub enum Setting {
         /// The source.
         cache: Option<GuestCache>,
     },
-    /// Whether the guest has CPU features that no migration keeps, of which the invariant TSC is one.
+    /// Whether the guest has CPU features that no migration keeps, of which the invariant TSC is
+    /// one.
     Migratable {
         /// Whether; else libvirt's default holds, without them.
         is_off: bool,
@@ -172,9 +175,10 @@ pub enum Setting {
         /// The bits.
         bits: Option<AddressBits>,
     },
-    /// An IOMMU that remaps interrupts, so that they reach vCPUs whose APIC id has more than 8 bits. `caching_mode`, since
-    /// QEMU ends at the start of a guest with passed-through functions and an Intel IOMMU without (its `intel_iommu.c`,
-    /// `vtd_machine_done_notify_one`). Without DMA translation, else a guest that uses it maps all memory of its GPUs.
+    /// An IOMMU that remaps interrupts, so that they reach vCPUs whose APIC id has more than 8
+    /// bits. `caching_mode`, since QEMU ends at the start of a guest with passed-through functions
+    /// and an Intel IOMMU without (its `intel_iommu.c`, `vtd_machine_done_notify_one`). Without DMA
+    /// translation, else a guest that uses it maps all memory of its GPUs.
     RemapInterrupts {
         /// Whether nothing is said of DMA translation, which libvirt does not know then.
         translates_dma: bool,
@@ -193,7 +197,8 @@ pub enum Setting {
         /// The functions.
         devices: Vec<Bdf>,
     },
-    /// The file that the first serial port is written to as well, emptied at each start; none: it goes.
+    /// The file that the first serial port is written to as well, emptied at each start; none: it
+    /// goes.
     SerialLog {
         /// The file.
         path: Option<String>,
@@ -215,7 +220,8 @@ pub enum Setting {
     },
 }
 
-/// The file that the serial console of a domain is written to, in the directory of the hypervisor's logs.
+/// The file that the serial console of a domain is written to, in the directory of the hypervisor's
+/// logs.
 pub fn serial_log_path(dir: &str, name: &str) -> String {
     format!("{dir}/{name}-serial.log")
 }
@@ -240,9 +246,10 @@ impl Setting {
                 .child(Fragment::new("iothreads").text(number))
                 .child(Fragment::gone("iothreadids")),
             Setting::IothreadSchedulers { threads } => {
-                let schedulers = threads.iter().map(|(nth, threads)| match threads.is_empty() {
-                    true => Fragment::gone("iothreadsched").nth(*nth),
-                    false => {
+                let schedulers = threads.iter().map(|(nth, threads)| {
+                    if threads.is_empty() {
+                        Fragment::gone("iothreadsched").nth(*nth)
+                    } else {
                         let scheduler = Fragment::new("iothreadsched").nth(*nth).if_there();
                         scheduler.attr("iothreads", threads)
                     }

@@ -86,9 +86,10 @@ impl NicSeat {
             nic = nic.child(Fragment::new("source").attr("network", network));
         }
         let model = self.settings.model.or(self.network.is_some().then_some(NicModel::Virtio));
-        nic = nic.children(match self.is_vf {
-            false => model.map(|model| Fragment::new("model").attr("type", model.word())),
-            true => Some(Fragment::gone("model")),
+        nic = nic.children(if self.is_vf {
+            Some(Fragment::gone("model"))
+        } else {
+            model.map(|model| Fragment::new("model").attr("type", model.word()))
         });
         nic = self.settings.onto(nic);
         nic = nic.children(self.mac.as_ref().map(|mac| Fragment::new("mac").attr("address", mac)));

@@ -152,7 +152,8 @@ impl<'t> Splicer<'t> {
         Some(line.strip_suffix('\r').unwrap_or(line).len())
     }
 
-    /// Inserts new elements into an element, each behind the neighbour that libvirt would write before it.
+    /// Inserts new elements into an element, each behind the neighbour that libvirt would write
+    /// before it.
     fn insert(&mut self, element: Element<'t>, mut made: Vec<&Fragment>) {
         if made.is_empty() {
             return;

@@ -74,7 +74,8 @@ mod tests {
             xml
         };
         let mut xml = write("<domain>\n  <name>a</name>\n</domain>\n", 4096);
-        let told = "    <qemu:arg value='-fw_cfg'/>\n    <qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>\n";
+        let told = "    <qemu:arg value='-fw_cfg'/>\n    <qemu:arg \
+                    value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>\n";
         assert!(xml.text().contains(told), "{}", xml.text());
         assert!(xml.tells_window(4096) && !xml.tells_window(4097));
         xml = write(xml.text(), 8192);

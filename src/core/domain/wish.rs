@@ -81,7 +81,8 @@ pub struct NicSettings {
     pub vlan: Option<u16>,
 }
 
-/// Returns a MAC address that two of a guest's NICs are given, virtual functions included; none: there is no such.
+/// Returns a MAC address that two of a guest's NICs are given, virtual functions included; none:
+/// there is no such.
 pub fn mac_twice<'w>(nics: &'w [NicWish], extras: &'w Extras) -> Option<&'w str> {
     let own = nics.iter().filter_map(|nic| nic.settings.mac.as_deref());
     let functions = extras.vf_settings.iter().filter_map(|settings| settings.mac.as_deref());

@@ -146,7 +146,8 @@ impl PartitionRefusal {
                 format!("`gpuvm stop {}` ends it", word(&domain.name))
             }
             PartitionRefusal::Untold { domain, partition, .. } => format!(
-                "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has ended it, `gpuvm fabric \
+                "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has \
+                 ended it, `gpuvm fabric \
                  release {partition}` deactivates the partition",
                 word(&domain.name)
             ),

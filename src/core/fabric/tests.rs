@@ -448,7 +448,8 @@ fn a_set_of_gpus_needs_the_partition_of_exactly_these() {
     assert_eq!(of(&[1]).unwrap().unwrap().partition, 7, "one GPU needs its own");
     assert_eq!(of(&[]).unwrap(), None);
     let error = of(&[1, 2]).unwrap_err();
-    let text = "no NVLink partition has exactly 2 GPUs of this guest (modules 1, 2): partitions have 1, 2, 8 GPUs";
+    let text = "no NVLink partition has exactly 2 GPUs of this guest (modules 1, 2): partitions \
+                have 1, 2, 8 GPUs";
     assert_eq!(
         (error.to_string(), error.hint()),
         (text.into(), "partitions of 2 GPUs: modules 1, 3".into())

@@ -111,7 +111,8 @@ impl BondMode {
 impl FromStr for BondMode {
     type Err = String;
     fn from_str(text: &str) -> Result<BondMode, String> {
-        let twice = "the switch, which knows nothing of the bond, sees a guest's MAC address at two of its ports and sends \
+        let twice = "the switch, which knows nothing of the bond, sees a guest's MAC address at \
+                     two of its ports and sends \
                      packets back in by the other";
         match text {
             "802.3ad" | "lacp" => Ok(BondMode::Lacp),
@@ -120,7 +121,8 @@ impl FromStr for BondMode {
             "balance-rr" => Ok(BondMode::RoundRobin),
             "balance-tlb" => Err(format!("it does not work under a bridge: {twice}")),
             "balance-alb" => Err(format!(
-                "it does not work under a bridge: it answers for guests with the MAC address of a NIC, and {twice}"
+                "it does not work under a bridge: it answers for guests with the MAC address of a \
+                 NIC, and {twice}"
             )),
             "broadcast" => {
                 Err("it does not work under a bridge: guests get every packet twice".into())
@@ -199,8 +201,8 @@ pub struct HostBridge {
     pub bond: Option<Bond>,
     /// The VLAN over the bond or NIC.
     pub vlan: Option<Vlan>,
-    /// Its MAC address, that of the first NIC, by which a DHCP server and the LAN know the host; none: the kernel's choice,
-    /// since the NIC keeps its own address, or has none.
+    /// Its MAC address, that of the first NIC, by which a DHCP server and the LAN know the host;
+    /// none: the kernel's choice, since the NIC keeps its own address, or has none.
     pub mac: Option<String>,
     /// MTU in bytes; none: that of the NICs is unchanged.
     pub mtu: Option<u32>,

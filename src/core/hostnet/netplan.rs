@@ -16,7 +16,8 @@ pub const KEPT: &str = "etc/netplan";
 /// name.
 pub const TRIED: &str = "run/netplan";
 /// Content of a file that hides another one and configures nothing.
-pub const NOTHING: &str = "# Hides the file of this name in /etc/netplan until it is removed, or until the next boot.\n\
+pub const NOTHING: &str = "# Hides the file of this name in /etc/netplan until it is removed, or \
+                           until the next boot.\n\
                            network:\n  version: 2\n";
 /// Start of the first line of our files.
 const HEAD: &str = "# Made by `gpuvm network host-bridge create ";
@@ -70,7 +71,8 @@ fn unit(id: &str) -> String {
 pub fn text(bridge: &HostBridge, id: &str) -> String {
     let name = &bridge.name;
     let mut text = format!(
-        "{HEAD}{name}`; `gpuvm network host-bridge delete {name}` takes it back.\n{LINKS}{}\n{NICS}{}\n\
+        "{HEAD}{name}`; `gpuvm network host-bridge delete {name}` takes it \
+         back.\n{LINKS}{}\n{NICS}{}\n\
          network:\n  version: 2\n  ethernets:\n",
         bridge.links().join(" "),
         bridge.nics.join(" "),
@@ -84,9 +86,10 @@ pub fn text(bridge: &HostBridge, id: &str) -> String {
         line(2, &format!("\"{id}\":{end}"));
         mtu.iter().for_each(|mtu| line(3, mtu));
     }
-    let ids: Vec<String> = match bridge.keeps_nic() {
-        true => vec![id.to_owned()],
-        false => bridge.nics.iter().map(|nic| own_id(nic)).collect(),
+    let ids: Vec<String> = if bridge.keeps_nic() {
+        vec![id.to_owned()]
+    } else {
+        bridge.nics.iter().map(|nic| own_id(nic)).collect()
     };
     for (nic, id) in bridge.nics.iter().zip(&ids).filter(|_| !bridge.keeps_nic()) {
         line(2, &format!("\"{id}\":"));

@@ -293,7 +293,8 @@ fn notes(bridge: &HostBridge, nics: &[Link], host: &HostNetwork) -> Vec<String> 
     let had = host.addresses.iter().find(|held| bridge.nics.contains(&held.link));
     if let Some(had) = had.filter(|_| dhcp && !bridge.keeps_nic()) {
         notes.push(format!(
-            "the DHCP server sees the MAC address of {} as before, and may give {} another address than {}",
+            "the DHCP server sees the MAC address of {} as before, and may give {} another address \
+             than {}",
             had.link, bridge.name, had.ip
         ));
     }

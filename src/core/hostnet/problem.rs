@@ -44,7 +44,8 @@ pub enum Problem {
     },
     /// A NIC with devices of guests or others on it that do not work on a port of a bridge.
     #[error(
-        "{upper}, a {kind}, is on top of {name}, which therefore cannot become a port of a bridge or bond"
+        "{upper}, a {kind}, is on top of {name}, which therefore cannot become a port of a bridge \
+         or bond"
     )]
     #[strum(to_string = "upper-device")]
     Under {
@@ -70,7 +71,8 @@ pub enum Problem {
     },
     /// Several NICs side by side in a bridge.
     #[error(
-        "{count} NICs in one bridge without a bond send packets round in a circle where they are on one LAN"
+        "{count} NICs in one bridge without a bond send packets round in a circle where they are \
+         on one LAN"
     )]
     Unbonded {
         /// How many are named.
@@ -209,7 +211,8 @@ impl Problem {
             }
             Problem::Port { .. } => "`gpuvm network host-bridge show` says what bridges there are",
             Problem::Under { .. } => {
-                "macvtap guests and a bridge do not go together on one NIC: take another one, or move these guests first"
+                "macvtap guests and a bridge do not go together on one NIC: take another one, or \
+                 move these guests first"
             }
             Problem::LoneBond { .. } => {
                 "name each with its own --nic, or leave --bond out for a bridge over one"

@@ -5,7 +5,8 @@ use super::units::Unit;
 use super::*;
 use crate::network::host::{HostAddress, HostNetwork, Link, Route};
 
-/// A host: nic0 with 10.77.0.2/24 and the default route, nic1 alone, nic2 in br7, nic3 under a macvtap, virbr0.
+/// A host: nic0 with 10.77.0.2/24 and the default route, nic1 alone, nic2 in br7, nic3 under a
+/// macvtap, virbr0.
 fn host() -> HostNetwork {
     let link = |index: u32, name: &str, kind: Option<&str>| Link {
         index,
@@ -290,7 +291,8 @@ fn the_units_that_netplan_makes_are_judged() {
     let mut others = good.to_vec();
     others.push(before);
     let problem = judge(&simple, "", &others).unwrap_err().to_string();
-    let ours = "nic0 would be configured by 05-all.network, which comes before 10-netplan-00-gpuvm-nic0.network";
+    let ours = "nic0 would be configured by 05-all.network, which comes before \
+                10-netplan-00-gpuvm-nic0.network";
     assert_eq!(problem, ours);
     let problem = judge(&simple, "", &good[..2]).unwrap_err().to_string();
     assert!(

@@ -16,7 +16,8 @@ const DATA_FILE: u32 = 0x4441_5441;
 /// A file that an image refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Below {
-    /// Its name as the image has it: a path, relative to the image, or `json:` and QEMU's own words.
+    /// Its name as the image has it: a path, relative to the image, or `json:` and QEMU's own
+    /// words.
     pub name: String,
     /// Whether the image is declared raw, so that it has no backing file.
     pub raw: bool,
@@ -45,9 +46,10 @@ pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
         let little = |at: usize| word(&head, at).swap_bytes();
         let named = little(16) & 1 != 0;
         let raw = little(16) & 4 != 0;
-        return match named {
-            false => Ok(Vec::new()),
-            true => Ok(vec![Below { name: name(image, little(56).into(), little(60))?, raw }]),
+        return if named {
+            Ok(vec![Below { name: name(image, little(56).into(), little(60))?, raw }])
+        } else {
+            Ok(Vec::new())
         };
     }
     if [&b"KDMV"[..], b"COWD", b"# Disk DescriptorFile"].iter().any(|magic| head.starts_with(magic))

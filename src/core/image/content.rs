@@ -34,7 +34,8 @@ pub struct Content {
     pub format: Format,
     /// Size seen by a guest, in bytes.
     pub virtual_bytes: u64,
-    /// Whether it begins with a boot record, as a disk with a system does; always true of qcow2, which is not looked into.
+    /// Whether it begins with a boot record, as a disk with a system does; always true of qcow2,
+    /// which is not looked into.
     pub boots: bool,
 }
 

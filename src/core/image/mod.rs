@@ -26,7 +26,8 @@ pub struct ImageName(String);
 /// The error of an invalid image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "image name {name:?}: 1 to {MAX_NAME} letters, digits, `-`, `_`, `.` and `+`, a letter or digit first"
+    "image name {name:?}: 1 to {MAX_NAME} letters, digits, `-`, `_`, `.` and `+`, a letter or \
+     digit first"
 )]
 pub struct ImageNameError {
     /// The name, shortened.
@@ -40,9 +41,10 @@ impl ImageName {
             c.is_ascii_alphanumeric() || (at > 0 && matches!(c, '-' | '_' | '.' | '+'))
         };
         let fits = (1..=MAX_NAME).contains(&name.len());
-        match fits && name.chars().enumerate().all(|(at, c)| good(at, c)) {
-            true => Ok(ImageName(name.to_owned())),
-            false => Err(ImageNameError { name: name.chars().take(40).collect() }),
+        if fits && name.chars().enumerate().all(|(at, c)| good(at, c)) {
+            Ok(ImageName(name.to_owned()))
+        } else {
+            Err(ImageNameError { name: name.chars().take(40).collect() })
         }
     }
 

@@ -200,8 +200,5 @@ fn entry(line: &str) -> Option<(&str, Option<Sha256>)> {
     }
     let (sum, rest) = line.split_once(' ')?;
     let name = rest.strip_prefix([' ', '*'])?;
-    match hex(sum) && !name.is_empty() {
-        true => Some((name, sum.parse().ok())),
-        false => None,
-    }
+    if hex(sum) && !name.is_empty() { Some((name, sum.parse().ok())) } else { None }
 }

@@ -81,7 +81,8 @@ fn lists_of_sums_are_read_in_both_forms() {
     let none = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let text = format!(
-        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{none}  ./a.img\n{abc} *b c.qcow2\n# x\n\
+        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{none}  ./a.img\n{abc} *b c.qcow2\n# \
+         x\n\
          SHA256 (d.img) = {abc}\nSHA512 (d.img) = {abc}{abc}\n{abc}{abc}  d.img\n\
          -----BEGIN PGP SIGNATURE-----\nnonsense\n"
     );

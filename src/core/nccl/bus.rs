@@ -50,7 +50,8 @@ impl<'g, 't> Buses<'g, 't> {
     ///
     /// # Errors
     ///
-    /// Where a PCI controller has no address yet or is below itself, or numbers of two root buses overlap.
+    /// Where a PCI controller has no address yet or is below itself, or numbers of two root buses
+    /// overlap.
     pub fn new(domain: &DomainXml, guest: &'g Guest<'t>) -> Result<Buses<'g, 't>, NcclError> {
         refuse_misplaced(guest)?;
         let mut below: BTreeMap<u32, Vec<&Controller<'_>>> = BTreeMap::new();
@@ -108,7 +109,8 @@ impl<'g, 't> Buses<'g, 't> {
         self.expander(controller)?.cell.as_ref().map(|cell| cell.value)
     }
 
-    /// The expander bus that a controller is or is below; it has a number, so that this ends at a root.
+    /// The expander bus that a controller is or is below; it has a number, so that this ends at a
+    /// root.
     fn expander(&self, controller: u32) -> Option<&'g Controller<'t>> {
         let mut next = self.guest.controller(controller)?;
         while !is_root(next) {
@@ -178,7 +180,8 @@ mod tests {
     fn controller(index: u32, model: &str, at: (u32, u32, u32)) -> String {
         let (bus, slot, function) = at;
         format!(
-            "<controller type='pci' index='{index}' model='{model}'><address type='pci' bus='{bus}' slot='{slot}' \
+            "<controller type='pci' index='{index}' model='{model}'><address type='pci' \
+             bus='{bus}' slot='{slot}' \
              function='{function}'/></controller>"
         )
     }

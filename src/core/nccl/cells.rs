@@ -41,7 +41,8 @@ impl<'h> Cells<'h> {
         }
         let near = seen.or_else(|| self.nearest(node)).unwrap_or(*lowest);
         let says = format!(
-            "{} is on host node {node}, which no cell of the guest stands for: it is written below cell {near}",
+            "{} is on host node {node}, which no cell of the guest stands for: it is written below \
+             cell {near}",
             function.host.bdf
         );
         notes.push(Note { about: About::Cell, says, compromise: true });
@@ -69,7 +70,8 @@ impl<'h> Cells<'h> {
         }
         let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         let says = format!(
-            "the guest has no NUMA cells, and its functions are on host nodes {}: all are written below cell 0",
+            "the guest has no NUMA cells, and its functions are on host nodes {}: all are written \
+             below cell 0",
             nodes.join(", ")
         );
         notes.push(Note { about: About::Cell, says, compromise: true });

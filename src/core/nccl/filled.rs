@@ -18,7 +18,8 @@ fn attr(element: Option<Element<'_>>, name: &str) -> Option<String> {
     element.and_then(|element| element.attr(name)).map(|value| value.into_owned())
 }
 
-/// Refuses PCI controllers without an index or with another's, places in other segments than 0, and devices in one place.
+/// Refuses PCI controllers without an index or with another's, places in other segments than 0, and
+/// devices in one place.
 pub fn refuse_unfilled(domain: &DomainXml, guest: &Guest<'_>) -> Result<(), NcclError> {
     let of_pci = |device: &Element<'_>| {
         device.name() == "controller" && device.attr("type").as_deref() == Some("pci")
@@ -69,7 +70,8 @@ pub fn note_networks(domain: &DomainXml, notes: &mut Vec<Note>) {
     let networks = words::nouns(names.len(), "network");
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
     let says = format!(
-        "left out: NICs of {networks} {names}; whether one hands out a function of the host is not known before the start"
+        "left out: NICs of {networks} {names}; whether one hands out a function of the host is not \
+         known before the start"
     );
     notes.push(Note { about: About::Networks, says, compromise: false });
 }

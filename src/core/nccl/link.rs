@@ -4,7 +4,8 @@
 use crate::topology::Link;
 use serde::Serialize;
 
-/// The link of an element to the next one above it. What the host's record lacks is none, and is not written.
+/// The link of an element to the next one above it. What the host's record lacks is none, and is
+/// not written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieLink {

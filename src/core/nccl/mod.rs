@@ -70,7 +70,8 @@ pub struct Pci {
     /// Model of a switch; none for a function, which NCCL queries itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<SwitchIds>,
-    /// What is below a switch: switches in host order, then functions in the order of their guest addresses.
+    /// What is below a switch: switches in host order, then functions in the order of their guest
+    /// addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Pci>,
 }
@@ -298,7 +299,8 @@ pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> 
         notes.push(Note { about: About::Need, says, compromise: false });
     }
     if nics > 0 {
-        let says = "GPUDirect RDMA also needs nvidia-peermem in the guest, or dma-buf: Linux 5.12 and NVIDIA's \
+        let says = "GPUDirect RDMA also needs nvidia-peermem in the guest, or dma-buf: Linux 5.12 \
+                    and NVIDIA's \
                     open kernel modules";
         notes.push(Note { about: About::GpuDirect, says: says.into(), compromise: false });
     }
@@ -387,9 +389,8 @@ fn one_nic_a_bus(functions: Vec<Function<'_>>) -> Result<Vec<Function<'_>>, Nccl
 
 /// Refuses topologies beyond NCCL's limits.
 fn refuse_large(system: &System) -> Result<(), NcclError> {
-    let fits = |count, what, most| match count > most {
-        true => Err(NcclError::TooLarge { count, what, most }),
-        false => Ok(()),
+    let fits = |count, what, most| {
+        if count > most { Err(NcclError::TooLarge { count, what, most }) } else { Ok(()) }
     };
     let widest = system.cpus.iter().map(|cpu| widest(&cpu.below)).max().unwrap_or_default();
     fits(widest, "elements in one", MOST_BELOW)?;
@@ -422,13 +423,15 @@ impl System {
     }
 }
 
-/// The host's switch ports that functions of a guest reach each other by: those above each that shares a switch.
+/// The host's switch ports that functions of a guest reach each other by: those above each that
+/// shares a switch.
 pub fn shared_ports(system: &System, host: &Topology) -> Vec<Bdf> {
     let mut ports = BTreeSet::new();
     let mut left: Vec<&Pci> = system.cpus.iter().flat_map(|cpu| &cpu.below).collect();
     while let Some(pci) = left.pop() {
         left.extend(&pci.below);
-        // What is left of switches has two of the guest's functions or more below it; bridges between are ports of theirs.
+        // What is left of switches has two of the guest's functions or more below it; bridges
+        // between are ports of theirs.
         for below in pci.below.iter().filter(|_| pci.ids.is_some()) {
             let above = host.path_to_root(below.host).into_iter().skip(1);
             ports.extend(above.take_while(|bdf| *bdf != pci.host));
@@ -441,7 +444,8 @@ pub fn shared_ports(system: &System, host: &Topology) -> Vec<Bdf> {
 pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
     let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
     let says = format!(
-        "ACS redirects requests at {}: traffic between GPUs and NICs below one PCIe switch goes through the host's root \
+        "ACS redirects requests at {}: traffic between GPUs and NICs below one PCIe switch goes \
+         through the host's root \
          complex, slower than through the switch",
         named.join(", ")
     );

@@ -27,7 +27,8 @@ fn hostdev(bdf: &str, at: (u32, u32, u32)) -> String {
     let bdf: Bdf = bdf.parse().unwrap();
     let (controller, slot, function) = at;
     format!(
-        "<hostdev mode='subsystem' type='pci'><source><address domain='{}' bus='{}' slot='{}' function='{}'/></source>\
+        "<hostdev mode='subsystem' type='pci'><source><address domain='{}' bus='{}' slot='{}' \
+         function='{}'/></source>\
          <address type='pci' bus='{controller}' slot='{slot}' function='{function}'/></hostdev>",
         bdf.segment(),
         bdf.bus(),
@@ -57,7 +58,8 @@ fn domain(cells: &[u32], devices: &str) -> DomainXml {
 fn expander(index: u32, number: u32, cell: Option<usize>) -> String {
     let cell = cell.map_or(String::new(), |cell| format!("<node>{cell}</node>"));
     format!(
-        "<controller type='pci' index='{index}' model='pcie-expander-bus'><target busNr='{number}'>{cell}</target>\
+        "<controller type='pci' index='{index}' model='pcie-expander-bus'><target \
+         busNr='{number}'>{cell}</target>\
          <address type='pci' bus='0' slot='{index}'/></controller>"
     )
 }
@@ -65,12 +67,14 @@ fn expander(index: u32, number: u32, cell: Option<usize>) -> String {
 /// A root port on a bus.
 fn port(index: u32, bus: u32, slot: u32) -> String {
     format!(
-        "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='{bus}' slot='{slot}'/>\
+        "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+         bus='{bus}' slot='{slot}'/>\
          </controller>"
     )
 }
 
-/// A guest as `create` makes it: an expander bus for each cell, at 100, 132 and so on, a root port for each function.
+/// A guest as `create` makes it: an expander bus for each cell, at 100, 132 and so on, a root port
+/// for each function.
 fn guest(cells: &[(u32, &[&str])]) -> DomainXml {
     let mut devices = String::new();
     let mut index = 30;
@@ -222,9 +226,8 @@ fn one_gpu_needs_no_file_and_an_unknown_link_is_left_out() {
     assert!(!told.system.to_string().contains("link_"));
     assert_eq!(
         notes(&told, About::Link),
-        [
-            "the host's record lacks the link speed or width above 0000:86:00.0: NCCL takes what the guest shows"
-        ]
+        ["the host's record lacks the link speed or width above 0000:86:00.0: NCCL takes what \
+             the guest shows"]
     );
 }
 
@@ -352,7 +355,8 @@ fn definitions_that_cannot_start_as_they_are_are_refused() {
 
 #[test]
 fn the_strict_reader_refuses_what_nccl_refuses() {
-    let good = "<system version=\"1\">\n  <cpu numaid=\"0\">\n    <pci busid=\"0000:01:00.0\"/>\n  </cpu>\n</system>\n";
+    let good = "<system version=\"1\">\n  <cpu numaid=\"0\">\n    <pci busid=\"0000:01:00.0\"/>\n  \
+                </cpu>\n</system>\n";
     let read = |text: &str| reader::read(text.as_bytes());
     assert_eq!(read(good).unwrap().count(), 3);
     for accepted in [

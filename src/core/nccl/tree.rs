@@ -162,9 +162,10 @@ impl Builder<'_> {
         let link = PcieLink::new(&slowest(links));
         if !link.is_known() {
             // For an existing function, NCCL reads missing attributes from the guest.
-            let then = match of == branch.path[0] {
-                true => "NCCL takes what the guest shows",
-                false => "NCCL takes it for 16 lanes of 8 GT/s",
+            let then = if of == branch.path[0] {
+                "NCCL takes what the guest shows"
+            } else {
+                "NCCL takes it for 16 lanes of 8 GT/s"
             };
             let says =
                 format!("the host's record lacks the link speed or width above {of}: {then}");

@@ -27,7 +27,8 @@ pub struct Link {
     pub name: String,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Its kind as the kernel calls it (`bridge`, `bond`, `veth`); none of one that is made of hardware.
+    /// Its kind as the kernel calls it (`bridge`, `bond`, `veth`); none of one that is made of
+    /// hardware.
     pub kind: Option<String>,
     /// The bridge, bond or team that it is a port of.
     pub master: Option<String>,
@@ -88,13 +89,15 @@ impl HostNetwork {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// The network device that most of the host's packets leave by; none where it has no default route.
+    /// The network device that most of the host's packets leave by; none where it has no default
+    /// route.
     pub fn default_link(&self) -> Option<&Link> {
         let mut defaults = self.routes.iter().filter(|route| route.is_default());
         defaults.find_map(|route| self.link(route.link.as_deref()?))
     }
 
-    /// Whether a default route goes by a network device, or by the bridge or bond that it is a port of.
+    /// Whether a default route goes by a network device, or by the bridge or bond that it is a port
+    /// of.
     pub fn carries_default_route(&self, link: &Link) -> bool {
         self.routes.iter().filter(|route| route.is_default()).any(|route| {
             let by = route.link.as_deref();

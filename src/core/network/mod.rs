@@ -211,9 +211,10 @@ impl Network {
             delay: Some("0".into()),
             ..name.map(named).unwrap_or_default()
         };
-        let bridge = match self.kind.has_own_bridge() {
-            true => Some(own(self.bridge.as_ref())),
-            false => self.bridge.as_ref().map(named),
+        let bridge = if self.kind.has_own_bridge() {
+            Some(own(self.bridge.as_ref()))
+        } else {
+            self.bridge.as_ref().map(named)
         };
         document::write(&Document {
             name: self.name.clone(),

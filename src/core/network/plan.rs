@@ -59,9 +59,10 @@ pub fn plan(
     planner.bridge(&mut network);
     planner.addresses(&mut network);
     planner.mtu(&mut network);
-    match planner.problems.is_empty() {
-        true => Ok(Planned { network, notes: planner.notes }),
-        false => Err(Refused { name: request.name.clone(), problems: planner.problems }),
+    if planner.problems.is_empty() {
+        Ok(Planned { network, notes: planner.notes })
+    } else {
+        Err(Refused { name: request.name.clone(), problems: planner.problems })
     }
 }
 
@@ -168,9 +169,10 @@ impl Planner<'_> {
             return;
         };
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let why = match (1..=MOST_NAME).contains(&name.len()) && name.chars().all(good) {
-            false => Some(format!("it needs 1 to {MOST_NAME} letters, digits, `-`, `_` and `.`")),
-            true => self.bridge_holder(&name),
+        let why = if (1..=MOST_NAME).contains(&name.len()) && name.chars().all(good) {
+            self.bridge_holder(&name)
+        } else {
+            Some(format!("it needs 1 to {MOST_NAME} letters, digits, `-`, `_` and `.`"))
         };
         self.problems.extend(why.map(|why| Problem::BridgeName { name, why }));
     }
@@ -350,7 +352,8 @@ impl Planner<'_> {
             self.problems.push(Problem::MtuAbove { mtu, link: name, link_mtu });
         } else {
             self.notes.push(format!(
-                "{name}, which has the host's default route, has an MTU of {link_mtu}: packets of up to {mtu} bytes \
+                "{name}, which has the host's default route, has an MTU of {link_mtu}: packets of \
+                 up to {mtu} bytes \
                  pass between the guests and the host, not beyond"
             ));
         }

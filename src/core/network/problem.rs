@@ -250,7 +250,8 @@ impl Problem {
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::Exists => {
-                "`gpuvm network show NAME` shows it; --replace makes it anew as it is asked for here"
+                "`gpuvm network show NAME` shows it; --replace makes it anew as it is asked for \
+                 here"
             }
             Problem::NoLink { .. } | Problem::NoBridge { .. } => {
                 "`gpuvm nic list` shows network cards, /sys/class/net every network device"

@@ -3,8 +3,8 @@
 use super::host::{HostAddress, HostNetwork, Link, Route};
 use super::*;
 
-/// A host: eth0 with the default route and 10.0.0.5/24, eth1 alone, eth2 in br0, a route by a tunnel, and the bridge of
-/// libvirt's `default`.
+/// A host: eth0 with the default route and 10.0.0.5/24, eth1 alone, eth2 in br0, a route by a
+/// tunnel, and the bridge of libvirt's `default`.
 fn host() -> HostNetwork {
     let link = |index, name: &str, mtu, kind: Option<&str>, master: Option<&str>| Link {
         index,
@@ -109,7 +109,8 @@ fn libvirts_own_document_is_read() {
         ),
         ("<forward mode='vepa' dev='eth0'/>", Kind::Macvtap(Mode::Vepa)),
         (
-            "<forward mode='hostdev' managed='yes'><pf dev='eth0'/><address type='pci' domain='0x0000' bus='0x86' \
+            "<forward mode='hostdev' managed='yes'><pf dev='eth0'/><address type='pci' \
+             domain='0x0000' bus='0x86' \
              slot='0x10' function='0x0'/></forward>",
             Kind::Sriov,
         ),
@@ -236,7 +237,9 @@ fn static_addresses_shrink_what_is_handed_out() {
         (
             span("10.9.0.2-10.9.0.254"),
             &[(1, "10.9.0.45")][..],
-            "static address 10.9.0.45 is inside 10.9.0.2-10.9.0.254, which DHCP hands out to everybody".to_owned(),
+            "static address 10.9.0.45 is inside 10.9.0.2-10.9.0.254, which DHCP hands out to \
+             everybody"
+                .to_owned(),
         ),
         (
             None,
@@ -290,7 +293,8 @@ fn devices_that_cannot_have_guests_are_refused() {
         (macvtap(Mode::Vepa, "eth2"), "eth2 is a port of br0, which has its packets"),
         (
             macvtap(Mode::Passthrough, "eth0"),
-            "eth0 carries the host's default route, and in mode passthrough a guest has it for itself",
+            "eth0 carries the host's default route, and in mode passthrough a guest has it for \
+             itself",
         ),
         (request("a", Kind::Macvtap(Mode::Bridge)), "a macvtap bridge network needs --nic NIC"),
         (request("a", Kind::Bridge), "a bridge network needs --bridge BRIDGE"),
@@ -307,7 +311,8 @@ fn devices_that_cannot_have_guests_are_refused() {
         ),
         (
             Request { bridge: Some("a-bridge-too-long".into()), ..request("a", Kind::Nat) },
-            "a-bridge-too-long cannot be the name of its bridge: it needs 1 to 15 letters, digits, `-`, `_` and `.`",
+            "a-bridge-too-long cannot be the name of its bridge: it needs 1 to 15 letters, digits, \
+             `-`, `_` and `.`",
         ),
     ] {
         assert_eq!(refused(&request), [said]);

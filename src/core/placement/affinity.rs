@@ -130,7 +130,8 @@ impl<'a> Homes<'a> {
         }
     }
 
-    /// The node with cores for any device; none where its own node is unknown and there are several.
+    /// The node with cores for any device; none where its own node is unknown and there are
+    /// several.
     pub(super) fn of_device(&self, bdf: Bdf) -> Option<NodeId> {
         match self.find(self.topology.device(bdf)?.node) {
             (_, Some(Moved::Unknown)) => None,

@@ -122,10 +122,11 @@ impl Search<'_> {
         place(self.topology, self.held, &request, counting)
     }
 
-    /// The place on pages of a size that are free now, where it is no worse than one that leaves them alone. Of pools that
-    /// hold most of the nodes' memory each GPU has its part, so that all guests fit: an admin who makes such pools wants
-    /// guests that fill them. Of smaller pools guests take what they would have of the node, until they are used up. Where
-    /// too few pages are free for either, guests share those that are.
+    /// The place on pages of a size that are free now, where it is no worse than one that leaves
+    /// them alone. Of pools that hold most of the nodes' memory each GPU has its part, so that all
+    /// guests fit: an admin who makes such pools wants guests that fill them. Of smaller pools
+    /// guests take what they would have of the node, until they are used up. Where too few pages
+    /// are free for either, guests share those that are.
     fn on_free(&self, page: PageSize) -> Option<Placement> {
         let found = |per_gpu| {
             let found = self.on(page, Counting { per_gpu, only_free: true }).ok()?;
@@ -144,8 +145,9 @@ impl Search<'_> {
         self.normal_with_pages().map_or(MemSize::default(), |normal| normal.memory())
     }
 
-    /// Whether a place has fewer vCPUs, more cells or more memory far from its cell than one on a host without pools, or
-    /// by default less memory than one that leaves pools alone: pages are not worth that.
+    /// Whether a place has fewer vCPUs, more cells or more memory far from its cell than one on a
+    /// host without pools, or by default less memory than one that leaves pools alone: pages are
+    /// not worth that.
     fn is_worse(&self, found: &Placement) -> bool {
         let far = |placement: &Placement| {
             let is_far = |why: &Because| matches!(why, Because::Memory(MemoryReason::Away { .. }));
@@ -188,8 +190,8 @@ impl Search<'_> {
         mounted.unwrap_or(page == PageSize::TwoMib)
     }
 
-    /// Says that too few pages are free and what has to be done for more. `nodes`: what the guest would take of the advised
-    /// size where it is on normal pages.
+    /// Says that too few pages are free and what has to be done for more. `nodes`: what the guest
+    /// would take of the advised size where it is on normal pages.
     fn explain_few(&self, normal: &mut Placement, nodes: Vec<NodePages>) {
         let mut pools = self.topology.nodes().iter().flat_map(|node| &node.huge_pages);
         let Some(page) = advised(self.topology) else {
@@ -207,14 +209,16 @@ impl Search<'_> {
         self.explain(normal, NoPages::Few, page, nodes);
     }
 
-    /// Whether a guest can come to a node that leaves it so little memory that it gets no huge pages there.
+    /// Whether a guest can come to a node that leaves it so little memory that it gets no huge
+    /// pages there.
     fn has_small_nodes(&self) -> bool {
         let kept = self.request.reserve.memory_kib.unwrap_or_default();
         let mut nodes = self.topology.nodes().iter().filter(|node| !node.memory_kib.is_zero());
         nodes.any(|node| node.memory_kib.saturating_sub(kept) < LEAST)
     }
 
-    /// Whether the guest gets pages of a size once those are reserved that it is missing on these nodes.
+    /// Whether the guest gets pages of a size once those are reserved that it is missing on these
+    /// nodes.
     fn would_help(&self, page: PageSize, nodes: &[NodePages]) -> bool {
         let mut parts = self.topology.parts().clone();
         for pages in nodes {

@@ -23,7 +23,8 @@ pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 /// The memory that the GPUs of a node share if no amount is requested.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum PerGpu {
-    /// The node's memory, less what stays with the host and what lies in huge pages of other sizes that nobody uses.
+    /// The node's memory, less what stays with the host and what lies in huge pages of other sizes
+    /// that nobody uses.
     #[default]
     OfNode,
     /// The node's pool of the requested page size, if that is less.
@@ -41,7 +42,8 @@ pub(super) enum PerGpu {
 pub(super) struct Counting {
     /// What GPUs share.
     pub(super) per_gpu: PerGpu,
-    /// Whether only pages that are free now can be had of the size that is asked for; else what is missing can be reserved.
+    /// Whether only pages that are free now can be had of the size that is asked for; else what is
+    /// missing can be reserved.
     pub(super) only_free: bool,
 }
 
@@ -115,7 +117,8 @@ pub(super) struct Room {
     base: MemSize,
     /// Whether that is their pool of huge pages, which is less than their part of the node.
     pub(super) by_pool: bool,
-    /// Memory of that pool that is free, and all of it, if what is free is less than the part of the GPUs that are.
+    /// Memory of that pool that is free, and all of it, if what is free is less than the part of
+    /// the GPUs that are.
     pub(super) scarce: Option<(MemSize, MemSize)>,
     /// Number of these GPUs.
     gpus: u32,

@@ -1,11 +1,12 @@
 //! How a guest sees the L3 caches that its vCPUs share on the host: by dies and by the source of
 //! its cache leaves. Knows pins and the host's caches, not how cores were chosen.
 //!
-//! A guest's kernel finds the vCPUs below one L3 by their APIC ids. QEMU gives sockets, dies, cores and threads each a
-//! field of whole bits in it (QEMU, `include/hw/i386/topology.h`). With the host's leaves (`host-cache-info`) AMD's leaf
-//! 0x8000001D says how many ids share a cache, which the kernel rounds up to a power of two (Linux,
-//! `cacheinfo_amd_init_llc_id`); QEMU cuts Intel's leaf 4 to the guest's package. With QEMU's own leaves (`l3-cache`)
-//! each die has one L3 (QEMU, `target/i386/cpu.c`: `legacy_l3_cache`).
+//! A guest's kernel finds the vCPUs below one L3 by their APIC ids. QEMU gives sockets, dies, cores
+//! and threads each a field of whole bits in it (QEMU, `include/hw/i386/topology.h`). With the
+//! host's leaves (`host-cache-info`) AMD's leaf 0x8000001D says how many ids share a cache, which
+//! the kernel rounds up to a power of two (Linux, `cacheinfo_amd_init_llc_id`); QEMU cuts Intel's
+//! leaf 4 to the guest's package. With QEMU's own leaves (`l3-cache`) each die has one L3 (QEMU,
+//! `target/i386/cpu.c`: `legacy_l3_cache`).
 
 use super::GuestTopology;
 use crate::cpuset::CpuSet;

@@ -234,7 +234,8 @@ impl Devices<'_> {
         let full: Vec<&PciDevice> = full.collect();
         if let Some(device) = full.first().filter(|_| free + full.len() >= number) {
             return format!(
-                "`gpuvm drive list` shows what is on each; `gpuvm drive wipe ID` erases one; {} {} takes one as it is",
+                "`gpuvm drive list` shows what is on each; `gpuvm drive wipe ID` erases one; {} {} \
+                 takes one as it is",
                 kind.flag(),
                 device.bdf
             );
@@ -255,9 +256,10 @@ impl Devices<'_> {
         if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
             let what = format!("cannot use {noun} {bdf}");
             let free = supply.candidates.iter().map(|candidate| candidate.bdf);
-            let hint = match supply.candidates.is_empty() {
-                true => format!("leave {flag} out; `gpuvm host show` shows the devices"),
-                false => format!("can be had: {}", list(free)),
+            let hint = if supply.candidates.is_empty() {
+                format!("leave {flag} out; `gpuvm host show` shows the devices")
+            } else {
+                format!("can be had: {}", list(free))
             };
             return Err(short(what, std::slice::from_ref(refused), hint));
         }

@@ -15,7 +15,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// What is said of guests that are not isolated where guests are of strangers.
-const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm host trust`: none of these is counted, and `create` makes none";
+const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm host trust`: none \
+                            of these is counted, and `create` makes none";
 
 /// What still fits on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

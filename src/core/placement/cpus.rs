@@ -23,7 +23,8 @@ pub(super) struct GuestCpus {
     pub(super) iothread_pins: Vec<CpuSet>,
     /// The CPU topology that the guest sees.
     pub(super) topology: GuestTopology,
-    /// vCPUs of each cell, and the host node that they are pinned to; none: not pinned, or to several.
+    /// vCPUs of each cell, and the host node that they are pinned to; none: not pinned, or to
+    /// several.
     pub(super) cells: Vec<(Option<NodeId>, u32)>,
 }
 
@@ -32,8 +33,8 @@ fn small(number: usize) -> u32 {
     u32::try_from(number).expect("no more than the host's pcpus or MAX_VCPUS")
 }
 
-/// Pins each vCPU to a pcpu, node by node: successive ones to the threads of one core, or in thread order. `first` is
-/// the node of the first GPU, whose cell has the first I/O thread.
+/// Pins each vCPU to a pcpu, node by node: successive ones to the threads of one core, or in thread
+/// order. `first` is the node of the first GPU, whose cell has the first I/O thread.
 pub(super) fn pinned(
     cores: &GuestCores<'_>,
     request: &Request,

@@ -66,7 +66,8 @@ pub(super) fn choose(
     Ok(devices)
 }
 
-/// Returns the feasible sets of GPUs of a request, the best first, at most this many; empty also for a request without GPUs.
+/// Returns the feasible sets of GPUs of a request, the best first, at most this many; empty also
+/// for a request without GPUs.
 pub(super) fn ranked(
     topology: &Topology,
     homes: &Homes<'_>,
@@ -113,9 +114,8 @@ pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>,
         return Ok(bdfs);
     }
     let models = topology.gpu_models();
-    let model = |(ids, name, number): &(String, String, u32)| match ids == name {
-        true => format!("{number} x {ids}"),
-        false => format!("{number} x {name} ({ids})"),
+    let model = |(ids, name, number): &(String, String, u32)| {
+        if ids == name { format!("{number} x {ids}") } else { format!("{number} x {name} ({ids})") }
     };
     let hint = match models.first() {
         None => "`gpuvm host show` shows the devices".into(),

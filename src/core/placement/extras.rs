@@ -183,9 +183,10 @@ impl Search {
         let node = self.node();
         let mut extras = Extras::default();
         for wish in &self.wishes {
-            let choice = match places.is_empty() {
-                true => wish.without_gpus(node, &outside),
-                false => wish.choose(&places, &outside)?,
+            let choice = if places.is_empty() {
+                wish.without_gpus(node, &outside)
+            } else {
+                wish.choose(&places, &outside)?
             };
             explain(wish, &places, &choice, reasons);
             let chosen = match wish.kind {
@@ -274,7 +275,8 @@ impl Wish {
         display.map_or(GpuName::Index(gpu), |&bdf| GpuName::Address(bdf))
     }
 
-    /// How many candidates are below a switch with one of these GPUs, and how many on the node of one or nearer.
+    /// How many candidates are below a switch with one of these GPUs, and how many on the node of
+    /// one or nearer.
     fn reach(&self, gpus: &[usize]) -> [usize; 2] {
         let words = self.candidates.len().div_ceil(64);
         [&self.on_switch, &self.on_node].map(|bits| {
@@ -376,27 +378,21 @@ impl Wish {
         let label = label(&names);
         let (what, flag) =
             (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
-        let what = match self.is_exact {
-            true => {
-                let far = (0..self.candidates.len()).find(|at| !near.contains(at));
-                let bdf = far.map(|at| self.candidates[at].bdf.to_string()).unwrap_or_default();
-                format!("{noun} {bdf} is not {place} {label}")
-            }
-            false => {
-                let are = are(number);
-                let unknown = self.candidates.iter().filter(|candidate| candidate.node.is_none());
-                let unknown = match unknown.count() {
-                    0 => String::new(),
-                    some => format!(
-                        ", and the kernel names no node of {some} that {} free",
-                        crate::words::are(some)
-                    ),
-                };
-                format!(
-                    "{what} {place} {label} {are} asked for, {} can be had{unknown}",
-                    near.len()
-                )
-            }
+        let what = if self.is_exact {
+            let far = (0..self.candidates.len()).find(|at| !near.contains(at));
+            let bdf = far.map(|at| self.candidates[at].bdf.to_string()).unwrap_or_default();
+            format!("{noun} {bdf} is not {place} {label}")
+        } else {
+            let are = are(number);
+            let unknown = self.candidates.iter().filter(|candidate| candidate.node.is_none());
+            let unknown = match unknown.count() {
+                0 => String::new(),
+                some => format!(
+                    ", and the kernel names no node of {some} that {} free",
+                    crate::words::are(some)
+                ),
+            };
+            format!("{what} {place} {label} {are} asked for, {} can be had{unknown}", near.len())
         };
         let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
             !self.is_exact && beside.iter().any(|gpu| gpus.contains(gpu))

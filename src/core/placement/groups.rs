@@ -240,7 +240,8 @@ pub(super) fn companions<'a>(
     along
 }
 
-/// A GPU or NVSwitch that shares a group with one of these and is not among them: function, group, stranger.
+/// A GPU or NVSwitch that shares a group with one of these and is not among them: function, group,
+/// stranger.
 pub(super) fn stranger(topology: &Topology, chosen: &[Bdf]) -> Option<(Bdf, u32, Bdf)> {
     chosen.iter().find_map(|&bdf| {
         let mut others = members(topology, bdf);

@@ -64,9 +64,10 @@ pub(super) fn explain(
     let open = own.0.iter().any(is_open);
     let said = topology.machine().trust;
     for reason in own.0 {
-        match reason.choice == Topic::Isolation && said == Some(Trust::OneTenant) {
-            true => reasons.say(reason.choice, reason.because),
-            false => reasons.0.push(reason),
+        if reason.choice == Topic::Isolation && said == Some(Trust::OneTenant) {
+            reasons.say(reason.choice, reason.because)
+        } else {
+            reasons.0.push(reason)
         }
     }
     match said {

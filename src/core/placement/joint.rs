@@ -1,13 +1,15 @@
-//! Places for several guests at once. One after the other, each in its best place, is not the best of all: a small guest may
-//! take the GPU, the NIC or the cores that a later one needs. Here they are placed together, so that all of them fit and
-//! their costs, summed, are the least.
+//! Places for several guests at once. One after the other, each in its best place, is not the best
+//! of all: a small guest may take the GPU, the NIC or the cores that a later one needs. Here they
+//! are placed together, so that all of them fit and their costs, summed, are the least.
 //!
-//! The cost is that of the planner ([`score`](super::score)), field by field, without what a choice costs guests that may
-//! come later: those that do come are known. First of all count guests that share cores or memory because none are left.
-//! Guests whose GPUs are named come first, then those with the most GPUs, then those without, the largest first; in this
-//! order every feasible set of GPUs of each is tried, the best first, and a branch ends where the sum, with the least cost
-//! that the others could have, is not below the best one found. What a guest gets besides its GPUs is the planner's choice at
-//! its turn. So the answer is the least over all sets of GPUs in this order, unless the search was cut short, which it says.
+//! The cost is that of the planner ([`score`](super::score)), field by field, without what a choice
+//! costs guests that may come later: those that do come are known. First of all count guests that
+//! share cores or memory because none are left. Guests whose GPUs are named come first, then those
+//! with the most GPUs, then those without, the largest first; in this order every feasible set of
+//! GPUs of each is tried, the best first, and a branch ends where the sum, with the least cost that
+//! the others could have, is not below the best one found. What a guest gets besides its GPUs is
+//! the planner's choice at its turn. So the answer is the least over all sets of GPUs in this
+//! order, unless the search was cut short, which it says.
 
 use super::affinity::Homes;
 use super::budget::{Budget, Counting};
@@ -317,7 +319,8 @@ impl<'a> Search<'a> {
         self.found.as_ref().is_some_and(|found| found.cost <= least)
     }
 
-    /// Puts a guest without GPUs that had no place before all others of its kind; returns whether that is another order.
+    /// Puts a guest without GPUs that had no place before all others of its kind; returns whether
+    /// that is another order.
     fn put_first(&mut self) -> bool {
         let last = self.refused.as_ref().and_then(|(come_to, _)| come_to.last());
         let at = self.order.iter().position(|guest| Some(guest) == last);
@@ -350,7 +353,8 @@ impl<'a> Search<'a> {
         all
     }
 
-    /// Whether a set is the mirror of another: guests with one request get their sets in the order of their first GPUs.
+    /// Whether a set is the mirror of another: guests with one request get their sets in the order
+    /// of their first GPUs.
     fn is_mirrored(&self, turn: usize, choice: &Choice) -> bool {
         let Some(before) = turn.checked_sub(1).filter(|_| self.found.is_some()) else {
             return false;
@@ -389,9 +393,10 @@ impl<'a> Search<'a> {
                     continue;
                 }
             };
-            let own = match choice.gpus.is_empty() {
-                true => cost_of(self.topology, &held, &choice.request, &placement),
-                false => choice.cost.shared(&placement),
+            let own = if choice.gpus.is_empty() {
+                cost_of(self.topology, &held, &choice.request, &placement)
+            } else {
+                choice.cost.shared(&placement)
             };
             let mut with = held.clone();
             with.domains.push(placement.held(self.wanted[guest].name));

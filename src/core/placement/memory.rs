@@ -122,9 +122,8 @@ impl Memory<'_> {
     /// Returns the nodes with memory of the guest whose GPUs share their pool of huge pages.
     fn pooled(&self) -> impl Iterator<Item = &Room> {
         let parts = &self.solution.parts;
-        let is_mine = |at: usize, room: &Room| match parts.is_empty() {
-            true => room.usual,
-            false => parts.iter().any(|part| part.room == at),
+        let is_mine = |at: usize, room: &Room| {
+            if parts.is_empty() { room.usual } else { parts.iter().any(|part| part.room == at) }
         };
         let rooms = self.budget.rooms.iter().enumerate();
         rooms.filter(move |(at, room)| room.by_pool && is_mine(*at, room)).map(|(_, room)| room)
@@ -161,9 +160,8 @@ impl Memory<'_> {
     /// Adds which memory is in pools that the guest does not use.
     fn explain_idle(&self, reasons: &mut Reasons) {
         let own: BTreeSet<usize> = self.solution.parts.iter().map(|part| part.room).collect();
-        let mine = |at: usize, room: &Room| match self.budget.is_bound() {
-            true => own.contains(&at),
-            false => room.usual,
+        let mine = |at: usize, room: &Room| {
+            if self.budget.is_bound() { own.contains(&at) } else { room.usual }
         };
         for (at, room) in self.budget.rooms.iter().enumerate() {
             if mine(at, room) && !room.idle.is_zero() {

@@ -224,8 +224,8 @@ impl NodePages {
 pub struct Placement {
     /// NVLink partition; none: the host has none.
     pub partition: Option<PartitionId>,
-    /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions, NVMe drives, then
-    /// functions that the IOMMU cannot keep apart from these; each by address.
+    /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions,
+    /// NVMe drives, then functions that the IOMMU cannot keep apart from these; each by address.
     pub devices: Vec<Bdf>,
     /// Pin of each vCPU, by vCPU; all empty: not pinned.
     pub vcpu_pins: Vec<CpuSet>,
@@ -353,7 +353,8 @@ pub fn plan(
     short::plan(topology, held, request)
 }
 
-/// Finds a place beside all that is held, pinned or not, on the pages that are asked for or the best.
+/// Finds a place beside all that is held, pinned or not, on the pages that are asked for or the
+/// best.
 fn on_pages(
     topology: &Topology,
     held: &Occupancy,

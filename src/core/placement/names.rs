@@ -7,8 +7,8 @@ use super::reason::{GpuList, Unit};
 use super::slots::{Mask, Slots, bits, first, touched};
 
 impl Slots<'_> {
-    /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays have none and are named
-    /// by address.
+    /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays
+    /// have none and are named by address.
     pub(super) fn label(&self, set: Mask) -> GpuList {
         let displays = bits(set & !first(self.gpus.counted)).map(|at| self.gpus.bdfs[at]).collect();
         let indexes: Vec<usize> = bits(set & first(self.gpus.counted)).collect();

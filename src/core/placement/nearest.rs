@@ -121,7 +121,8 @@ impl Search<'_> {
         plan(self.topology, self.held, request).is_ok()
     }
 
-    /// Whether a request has more vCPUs than the host has pcpus, so that no place for pins is ever found.
+    /// Whether a request has more vCPUs than the host has pcpus, so that no place for pins is ever
+    /// found.
     fn has_more_vcpus(&self, request: &Request) -> bool {
         let there = self.topology.pcpus().len();
         request.vcpus.is_some_and(|vcpus| vcpus as usize > there)
@@ -149,9 +150,8 @@ impl Search<'_> {
             let step = |count| with(request, |r| set(r, DeviceWish::Count(count)));
             Steps::Few((0..number.min(64)).rev().map(step).collect())
         };
-        let change = |worth: bool, turn: fn(&mut Request)| match worth {
-            true => Steps::Few(vec![with(request, turn)]),
-            false => Steps::Few(Vec::new()),
+        let change = |worth: bool, turn: fn(&mut Request)| {
+            if worth { Steps::Few(vec![with(request, turn)]) } else { Steps::Few(Vec::new()) }
         };
         match knob {
             Knob::Place => match request.gpus {

@@ -19,7 +19,8 @@ pub(super) fn advised(topology: &Topology) -> Option<PageSize> {
     [PageSize::TwoMib, PageSize::OneGib].into_iter().find(has)
 }
 
-/// The size of pages that are reserved for a guest which asks for none: as it is advised, of those that libvirt can use.
+/// The size of pages that are reserved for a guest which asks for none: as it is advised, of those
+/// that libvirt can use.
 pub fn page_to_reserve(topology: &Topology) -> Option<PageSize> {
     let has = |page: PageSize| {
         let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);

@@ -93,9 +93,10 @@ impl Candidate {
         let blocked = &slots.switches.blocked;
         let holders: Vec<&str> =
             bits(self.pool).filter_map(|switch| blocked[switch]?.domain).collect();
-        let mut held = match holders.is_empty() {
-            true => String::new(),
-            false => format!("; {} holds others", domains(holders)),
+        let mut held = if holders.is_empty() {
+            String::new()
+        } else {
+            format!("; {} holds others", domains(holders))
         };
         for switch in bits(self.pool) {
             if let Some(block) = blocked[switch].as_ref().filter(|block| block.domain.is_none()) {
@@ -167,7 +168,8 @@ impl<'a> Choice<'a> {
         Future::new(self.slots, &offered)
     }
 
-    /// Offers the free partitions of this many GPUs; other sets if these are allowed and no partition is feasible.
+    /// Offers the free partitions of this many GPUs; other sets if these are allowed and no
+    /// partition is feasible.
     fn rank(&self, number: usize, scorer: &Scorer<'_>, ranking: &mut Ranking) {
         let slots = self.slots;
         let free = self.of_size(number).filter(|candidate| candidate.is_free(slots));
@@ -264,9 +266,10 @@ impl<'a> Choice<'a> {
         let what = format!("cannot use {}", slots.label(gpus));
         let names: Vec<String> =
             of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus).to_string()).collect();
-        let hint = match names.is_empty() {
-            true => NOTHING_LEFT.into(),
-            false => format!("free now: {}", list(names)),
+        let hint = if names.is_empty() {
+            NOTHING_LEFT.into()
+        } else {
+            format!("free now: {}", list(names))
         };
         let lines = match slots.lines(gpus) {
             lines if lines.is_empty() => vec![candidate.line(slots)],
@@ -315,11 +318,10 @@ impl<'a> Choice<'a> {
 
     /// Makes the error that these GPUs form no partition.
     fn no_partition(&self, gpus: Mask) -> PlanError {
-        let why = match self.request.allow.split {
-            true => {
-                ": Fabric Manager opens exact sets only, and transfers in any other set are corrupt"
-            }
-            false => "",
+        let why = if self.request.allow.split {
+            ": Fabric Manager opens exact sets only, and transfers in any other set are corrupt"
+        } else {
+            ""
         };
         let label = self.slots.label(gpus);
         let what = format!("{label} are no NVLink partition of this board{why}");

@@ -13,8 +13,9 @@ use crate::bdf::Bdf;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};
 use std::borrow::Cow;
 
-/// The most expander buses of a guest with one for each host bridge: each takes one of the 29 slots of the root bus that
-/// q35 leaves, and the root ports of disks and NICs take the others, eight a slot. A guest with more gets one for each cell.
+/// The most expander buses of a guest with one for each host bridge: each takes one of the 29 slots
+/// of the root bus that q35 leaves, and the root ports of disks and NICs take the others, eight a
+/// slot. A guest with more gets one for each cell.
 const MOST_BUSES: usize = 16;
 
 /// Groups devices by the cell of their host node; those without a cell come last.

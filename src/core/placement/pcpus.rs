@@ -19,8 +19,8 @@ pub(super) struct NodeCores<'a> {
     pub(super) vcpus: Vec<Seat<'a>>,
     /// Threads of them that vCPUs use, counted core by core; the last core may have some left.
     pub(super) number: usize,
-    /// The core for emulator and I/O threads; none: they float over the guest's own, or over the host in the vendor's
-    /// profile.
+    /// The core for emulator and I/O threads; none: they float over the guest's own, or over the
+    /// host in the vendor's profile.
     pub(super) own: Option<Seat<'a>>,
 }
 
@@ -121,8 +121,8 @@ impl<'a> Cores<'a> {
         GuestCores { nodes, threads, loans: solution.loans.iter().map(loan).collect() }
     }
 
-    /// Takes cores on one node: those with the wanted number of threads first, then with more, then with fewer; of each
-    /// the best set.
+    /// Takes cores on one node: those with the wanted number of threads first, then with more, then
+    /// with fewer; of each the best set.
     fn take(&self, demand: &Demand, threads: usize, solution: &Solution) -> NodeCores<'a> {
         let home = &self.homes.all()[demand.node];
         let (choices, caches) = self.choices(demand.node);

@@ -130,10 +130,7 @@ impl Search<'_> {
         if cores == 0 {
             return 0;
         }
-        let broken = match self.spread {
-            true => others,
-            false => usize::from(free == all && cores < all),
-        };
+        let broken = if self.spread { others } else { usize::from(free == all && cores < all) };
         (1 << CACHES) + (Cost::from(others > 0) << SHARED) + ((broken as Cost) << BROKEN)
     }
 
@@ -208,7 +205,8 @@ mod tests {
     /// Small nodes: up to 12 cores below up to 5 caches, some of them taken by others.
     fn node() -> impl Strategy<Value = (Vec<Choice>, Vec<Cache>)> {
         let owner = prop_oneof![Just(Owner::Mine), Just(Owner::Nobody), Just(Owner::Other)];
-        // A core: whether it is another guest's, its owner, whether it is chosen, whether it begins a cache.
+        // A core: whether it is another guest's, its owner, whether it is chosen, whether it begins
+        // a cache.
         let core = (0..4u8, owner, 0..8u8, 0..3u8);
         proptest::collection::vec(core, 1..12).prop_map(|cores| {
             let (mut choices, mut caches) = (Vec::new(), vec![Cache::default()]);

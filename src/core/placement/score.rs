@@ -45,8 +45,8 @@ use std::cmp::Reverse;
 /// The cost of a set of GPUs; smaller is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// NVLinks lost: 0 for a partition and 1 for another set of such a board; where GPUs are linked directly, minus
-    /// the NVLinks inside the set.
+    /// NVLinks lost: 0 for a partition and 1 for another set of such a board; where GPUs are linked
+    /// directly, minus the NVLinks inside the set.
     pub(super) nvlink: i64,
     /// Cores that are not on the node of the GPUs that they serve.
     pub(super) remote: u32,
@@ -54,7 +54,8 @@ pub(super) struct Key {
     pub(super) nodes: u32,
     /// Packages of the GPUs if they count before NICs; otherwise 0.
     pub(super) packages_first: u32,
-    /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2 elsewhere.
+    /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2
+    /// elsewhere.
     pub(super) far: u32,
     /// Packages of the GPUs.
     pub(super) packages: u32,

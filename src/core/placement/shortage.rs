@@ -100,10 +100,7 @@ impl Shortage<'_> {
         let own = u32::from(demand.own);
         let wanted = demand.vcpus + own;
         let (there, free) = (stock.there(threads), stock.free(threads));
-        let own = match demand.own {
-            true => " and 1 for emulator and I/O threads",
-            false => "",
-        };
+        let own = if demand.own { " and 1 for emulator and I/O threads" } else { "" };
         let what = format!(
             "{} for vCPUs{own} are needed on node {}",
             count(demand.vcpus as usize, "core"),
@@ -139,9 +136,10 @@ impl Shortage<'_> {
                 self.taken.core_holders(home.id, &seats)
             })
             .collect();
-        match holders.is_empty() {
-            true => PlanError::Impossible { what, hint: NOTHING_LEFT.into() },
-            false => PlanError::Taken { what, holders, hint: NOTHING_LEFT.into() },
+        if holders.is_empty() {
+            PlanError::Impossible { what, hint: NOTHING_LEFT.into() }
+        } else {
+            PlanError::Taken { what, holders, hint: NOTHING_LEFT.into() }
         }
     }
 
@@ -149,9 +147,10 @@ impl Shortage<'_> {
     fn remote(&self) -> String {
         let mut solution = Solution::default();
         let asked = self.budget.request.allow.remote;
-        match !asked && self.budget.solve(self.gpus, true, &mut solution).is_ok() {
-            true => "`--allow remote` takes the rest from other nodes".into(),
-            false => NOTHING_LEFT.into(),
+        if !asked && self.budget.solve(self.gpus, true, &mut solution).is_ok() {
+            "`--allow remote` takes the rest from other nodes".into()
+        } else {
+            NOTHING_LEFT.into()
         }
     }
 
@@ -164,7 +163,8 @@ impl Shortage<'_> {
         let what = match self.budget.request.memory_kib {
             None if kept.is_some() => {
                 let what = format!(
-                    "{} of each node stay with the host, which leaves a guest of default size {asked}, less than a page of \
+                    "{} of each node stay with the host, which leaves a guest of default size \
+                     {asked}, less than a page of \
                      {unit} for each of {}",
                     kept.unwrap_or_default(),
                     count(cells, "cell")
@@ -175,7 +175,8 @@ impl Shortage<'_> {
                 return PlanError::Impossible { what, hint };
             }
             None if is_idle => format!(
-                "a guest of default size gets {asked} of the memory beside the huge pages, less than a page of {unit} \
+                "a guest of default size gets {asked} of the memory beside the huge pages, less \
+                 than a page of {unit} \
                  for each of {}",
                 count(cells, "cell")
             ),
@@ -192,9 +193,10 @@ impl Shortage<'_> {
         let nodes = self.topology.nodes();
         let pools = rooms.iter().flat_map(|&at| &nodes[at].huge_pages);
         let sizes: BTreeSet<MemSize> = pools.map(|pool| pool.page_kib).collect();
-        let hint = match sizes.is_empty() {
-            true => "leave --huge-pages out".to_owned(),
-            false => format!("sizes it has: {}", list(sizes)),
+        let hint = if sizes.is_empty() {
+            "leave --huge-pages out".to_owned()
+        } else {
+            format!("sizes it has: {}", list(sizes))
         };
         let page = self.budget.unit();
         PlanError::Impossible { what: format!("this host has no huge pages of {page}"), hint }
@@ -230,16 +232,18 @@ impl Shortage<'_> {
             let all: MemSize = all.map(|room| room.there).sum();
             let asked = budget.request.memory_kib.unwrap_or(size);
             let is_part = rooms.len() < budget.rooms.len();
-            let beyond = match is_part && asked > all && all > there {
-                true => format!("; all nodes together have {all}"),
-                false => String::new(),
+            let beyond = if is_part && asked > all && all > there {
+                format!("; all nodes together have {all}")
+            } else {
+                String::new()
             };
             let kept = match budget.request.reserve.memory_kib {
                 Some(kept) => format!(" besides the {kept} of each node that stay with the host"),
                 None => String::new(),
             };
             let what = format!(
-                "{size} of memory are more than the {there} {place} that a guest can have{kept}{beyond}"
+                "{size} of memory are more than the {there} {place} that a guest can \
+                 have{kept}{beyond}"
             );
             return PlanError::Impossible { what, hint: self.remote() };
         }

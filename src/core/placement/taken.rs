@@ -270,7 +270,8 @@ impl<'a> Taken<'a> {
         sum(&self.memory[node])
     }
 
-    /// Returns the memory that a guest that is planned anew has on the node at this place of [`Topology::nodes`].
+    /// Returns the memory that a guest that is planned anew has on the node at this place of
+    /// [`Topology::nodes`].
     pub(super) fn own_memory(&self, node: usize) -> MemSize {
         self.own_memory[node]
     }

@@ -94,11 +94,12 @@ impl Cores<'_> {
         let vcpus = cores.vcpus();
         if cores.threads < common && self.request.vcpus.is_none_or(|n| n as usize >= common) {
             let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
-            let why = match seats.all(|seat| seat.threads >= common) {
+            let why = if seats.all(|seat| seat.threads >= common) {
                 // With more threads per core, some nodes that it needs for memory would have no
                 // vCPU.
-                true => FewerThreads::Spread { nodes: cores.nodes.len() },
-                false => FewerThreads::Uneven,
+                FewerThreads::Spread { nodes: cores.nodes.len() }
+            } else {
+                FewerThreads::Uneven
             };
             let why = CoreReason::Threads { threads: cores.threads, common, why };
             reasons.compromise(Topic::Vcpus, why);

@@ -63,7 +63,8 @@ const KINDS: [&str; 7] = [
 ];
 
 impl SshKey {
-    /// Reads a file of public keys: one a line, empty lines and comments between. A private key is refused.
+    /// Reads a file of public keys: one a line, empty lines and comments between. A private key is
+    /// refused.
     pub fn read_all(text: &str) -> Result<Vec<SshKey>, SeedError> {
         let mut keys = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -73,9 +74,10 @@ impl SshKey {
             }
             keys.push(SshKey::new(line).map_err(|reason| SeedError::Key { line: at + 1, reason })?);
         }
-        match keys.is_empty() {
-            true => Err(SeedError::Key { line: 1, reason: "no key is in it".into() }),
-            false => Ok(keys),
+        if keys.is_empty() {
+            Err(SeedError::Key { line: 1, reason: "no key is in it".into() })
+        } else {
+            Ok(keys)
         }
     }
 
@@ -123,13 +125,15 @@ pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
         }
         ["", kind, _, .., last] if known.contains(&kind) && last.len() >= 22 => {
             let printable = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '!' | '*');
-            match text.chars().all(printable) {
-                true => Ok(text.to_owned().into()),
-                false => Err(wrong("holds a character that no hash has")),
+            if text.chars().all(printable) {
+                Ok(text.to_owned().into())
+            } else {
+                Err(wrong("holds a character that no hash has"))
             }
         }
         _ => Err(wrong(
-            "is none: it has to look like $6$salt$hash; `openssl passwd -6` or `mkpasswd` makes one",
+            "is none: it has to look like $6$salt$hash; `openssl passwd -6` or `mkpasswd` makes \
+             one",
         )),
     }
 }
@@ -148,7 +152,8 @@ pub fn user_data(text: &str) -> Result<(), SeedError> {
         return Ok(());
     }
     let reason = format!(
-        "its first line is {:?}; cloud-init takes what begins with #cloud-config, #!, #include, or a MIME header",
+        "its first line is {:?}; cloud-init takes what begins with #cloud-config, #!, #include, or \
+         a MIME header",
         first.chars().take(40).collect::<String>()
     );
     Err(SeedError::Document { what: "user-data", reason })

@@ -22,7 +22,8 @@ struct Row {
 /// NVSwitches are class 0x0680, NICs and DPUs 0x02.
 const TABLE: &[Row] = &[
     Row { vendor: VENDOR_NVIDIA, classes: &[VGA, THREE_D, DISPLAY], ids: &[], but: &[] },
-    // Rage XL (0x4752), ES1000 (0x515e, 0x5969): VGA adapters of old management controllers, by the PCI ID list.
+    // Rage XL (0x4752), ES1000 (0x515e, 0x5969): VGA adapters of old management controllers, by the
+    // PCI ID list.
     Row {
         vendor: VENDOR_ATI,
         classes: &[VGA, THREE_D, DISPLAY],
@@ -42,7 +43,8 @@ const TABLE: &[Row] = &[
     Row { vendor: VENDOR_QUALCOMM, classes: &[PROCESSING], ids: &[0xa080, 0xa100], but: &[] },
 ];
 
-/// Whether a function with these ids and this class (without programming interface) is a GPU or an accelerator.
+/// Whether a function with these ids and this class (without programming interface) is a GPU or an
+/// accelerator.
 pub(super) fn is_gpu(vendor: u16, device: u16, class: u32) -> bool {
     TABLE.iter().any(|row| {
         row.vendor == vendor

@@ -30,7 +30,8 @@ impl Binding {
     }
 }
 
-/// Whether a driver hands functions to guests: vfio-pci, or a variant of it (`nvgrace_gpu_vfio_pci`, `mlx5_vfio_pci`).
+/// Whether a driver hands functions to guests: vfio-pci, or a variant of it
+/// (`nvgrace_gpu_vfio_pci`, `mlx5_vfio_pci`).
 pub fn is_vfio(driver: &str) -> bool {
     driver == VFIO || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci")
 }

@@ -112,7 +112,8 @@ impl Signature {
         tables.contains(&self.kind.as_str())
     }
 
-    /// Whether it makes the device a part of something larger: an array, a volume group, a pool, a cluster.
+    /// Whether it makes the device a part of something larger: an array, a volume group, a pool, a
+    /// cluster.
     pub fn is_member(&self) -> bool {
         let parts = ["bcache", "drbd", "ceph_bluestore", "stratis", "vdo", "VMFS"];
         self.kind.ends_with("_member") || parts.contains(&self.kind.as_str())

@@ -48,7 +48,8 @@ pub struct Partition {
     /// NVSwitches to take them from: those of the GPUs' boards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvswitch_pool: Vec<Bdf>,
-    /// Whether Fabric Manager had it active when the host was read; says nothing in full passthrough.
+    /// Whether Fabric Manager had it active when the host was read; says nothing in full
+    /// passthrough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub active: bool,
 }
@@ -77,7 +78,8 @@ pub struct Fabric {
     /// How NVSwitches serve guests.
     #[serde(default)]
     pub model: FabricModel,
-    /// Where partitions and links come from, in words: a table for a known board, or read from the host.
+    /// Where partitions and links come from, in words: a table for a known board, or read from the
+    /// host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Sets of GPUs that may form a guest, by number; empty: any set.
@@ -92,7 +94,8 @@ pub struct Fabric {
     /// Missing parts of the board: a GPU or a switch that does not respond. Not empty: degraded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
-    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the shared model, before H100.
+    /// Whether a GPU's reset after its partition was activated leaves its NVLinks off: in the
+    /// shared model, before H100.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset_cuts_links: bool,
     /// Whether the NVLinks of a guest with some of the GPUs stay on unless blocked: in full
@@ -113,7 +116,8 @@ pub struct NoPartition {
 }
 
 /// How to learn module ids, as words to follow a semicolon.
-pub const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm host modules --write` \
+pub const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm \
+                               host modules --write` \
                                on the host keeps them, and `gpuvm host capture -` there records them";
 
 impl Topology {

@@ -66,7 +66,8 @@ pub enum FileError {
     },
     /// A string too long for any host: tables and searches would take forever.
     #[error(
-        "line {line}, column {column}: a string of {bytes} bytes, more than the limit of {MOST_STRING}"
+        "line {line}, column {column}: a string of {bytes} bytes, more than the limit of \
+         {MOST_STRING}"
     )]
     #[strum(to_string = "string-length")]
     Long {

@@ -40,7 +40,8 @@ impl Weakness {
     pub fn says(&self) -> String {
         match self {
             Weakness::AcsOverride(value) => format!(
-                "not isolated: `{ACS_OVERRIDE}={value}` splits IOMMU groups that the hardware does not isolate, so \
+                "not isolated: `{ACS_OVERRIDE}={value}` splits IOMMU groups that the hardware does \
+                 not isolate, so \
                  devices of one guest may reach those of another guest or of the host past the IOMMU"
             ),
             Weakness::UnsafeInterrupts => {
@@ -51,7 +52,8 @@ impl Weakness {
             Weakness::NoIommu(functions) => {
                 let names: Vec<String> = functions.iter().map(ToString::to_string).collect();
                 format!(
-                    "not isolated: no IOMMU group for {}; without an IOMMU a device reads and writes all memory of the \
+                    "not isolated: no IOMMU group for {}; without an IOMMU a device reads and \
+                     writes all memory of the \
                      host and of other guests",
                     names.join(", ")
                 )
@@ -63,7 +65,8 @@ impl Weakness {
     pub fn hint(&self) -> &'static str {
         match self {
             Weakness::AcsOverride(_) => {
-                "remove pcie_acs_override= from the kernel's arguments, reboot, and look at the groups again: `gpuvm \
+                "remove pcie_acs_override= from the kernel's arguments, reboot, and look at the \
+                 groups again: `gpuvm \
                  device list`"
             }
             Weakness::UnsafeInterrupts => {
@@ -71,7 +74,8 @@ impl Weakness {
                  allow_unsafe_interrupts /etc/modprobe.d /proc/cmdline`"
             }
             Weakness::NoIommu(_) => {
-                "turn the IOMMU on in the firmware and by `intel_iommu=on` or `amd_iommu=on`, then reboot"
+                "turn the IOMMU on in the firmware and by `intel_iommu=on` or `amd_iommu=on`, then \
+                 reboot"
             }
         }
     }

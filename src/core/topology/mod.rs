@@ -66,7 +66,8 @@ pub struct Machine {
     /// Physical address bits, from `address sizes` of /proc/cpuinfo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_address_bits: Option<u8>,
-    /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in order.
+    /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in
+    /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_arguments: Vec<String>,
     /// Kernel release as `uname -r` prints it, if known.
@@ -87,7 +88,8 @@ pub struct Machine {
     /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Why what its admin has said is not read, so that its guests are taken for strangers; none: it is.
+    /// Why what its admin has said is not read, so that its guests are taken for strangers; none:
+    /// it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
     /// Host name; only if identifying data was requested.
@@ -320,7 +322,8 @@ impl Topology {
         let shown: MemSize = self.parts.nodes.iter().map(|node| node.memory_kib).sum();
         let all = shown + missing;
         Some(format!(
-            "the nodes show {shown} of the machine's {all} of memory; the other {missing} are not planned with"
+            "the nodes show {shown} of the machine's {all} of memory; the other {missing} are not \
+             planned with"
         ))
     }
 
@@ -355,7 +358,8 @@ impl Topology {
         self.parts.devices.iter().filter(move |d| d.kind() == kind)
     }
 
-    /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown function.
+    /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown
+    /// function.
     pub fn path_to_root(&self, bdf: Bdf) -> Vec<Bdf> {
         self.way_up(bdf).map(|device| device.bdf).collect()
     }

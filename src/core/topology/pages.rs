@@ -15,7 +15,8 @@ pub struct HugePagePool {
     pub total: u64,
     /// Free pages.
     pub free: u64,
-    /// Pages of the pool beyond the number that was set: the kernel drops each when it is no longer used.
+    /// Pages of the pool beyond the number that was set: the kernel drops each when it is no longer
+    /// used.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub surplus: u64,
 }

@@ -146,7 +146,8 @@ mod tests {
     use super::*;
     use crate::topology::file::from_json;
 
-    /// A host with a switch below each of two root ports of one root complex, and one more root complex on its node.
+    /// A host with a switch below each of two root ports of one root complex, and one more root
+    /// complex on its node.
     fn host() -> Topology {
         let device = |bdf: &str, parent: Option<&str>, root: &str, class: &str| {
             let parent = parent.map_or(String::new(), |p| format!("\"parent\":\"{p}\","));

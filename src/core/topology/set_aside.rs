@@ -29,7 +29,8 @@ impl SetAside {
         match self {
             SetAside::BootDisplay => "is the host's boot display: the host loses its console",
             SetAside::Integrated => {
-                "is integrated in the processor: the host loses its display, and few of these work in a guest"
+                "is integrated in the processor: the host loses its display, and few of these work \
+                 in a guest"
             }
         }
     }
@@ -102,8 +103,9 @@ pub enum Unsupported {
     Domain,
 }
 
-/// GPUs with memory that is coherent with Grace's: the table of the kernel's drivers/vfio/pci/nvgrace-gpu/main.c (GH200
-/// 0x2342, 0x2345, 0x2348, GB200 0x2941, GB300 0x31c2), and the ids in KubeVirt's enhancement 199 (0x3041, 0x307f).
+/// GPUs with memory that is coherent with Grace's: the table of the kernel's
+/// drivers/vfio/pci/nvgrace-gpu/main.c (GH200 0x2342, 0x2345, 0x2348, GB200 0x2941, GB300 0x31c2),
+/// and the ids in KubeVirt's enhancement 199 (0x3041, 0x307f).
 const HOPPER_GRACE: &[u16] = &[0x2342, 0x2345, 0x2348];
 /// As [`HOPPER_GRACE`], for racks.
 const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
@@ -111,8 +113,10 @@ const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
 const GB10: u16 = 0x2e12;
 
 /// What is missing for GPUs whose memory is coherent with Grace's, a sentence each.
-const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci in place of vfio-pci; it needs \
-    ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a nested SMMUv3 over iommufd \
+const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci \
+    in place of vfio-pci; it needs \
+    ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a \
+    nested SMMUv3 over iommufd \
     that the guest sees";
 
 /// Writes what is missing, a sentence each, to follow the names of GPUs.
@@ -125,12 +129,15 @@ impl fmt::Display for Unsupported {
                     "; the NVLinks run over the rack's switches, which no host partitions";
                 if *rack { rack_only } else { "" }
             }
-            // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization support".
+            // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization
+            // support".
             Unsupported::Gb10 => {
-                "not supported: NVIDIA supports no passthrough of a GB10's GPU, which shares its memory with the CPU"
+                "not supported: NVIDIA supports no passthrough of a GB10's GPU, which shares its \
+                 memory with the CPU"
             }
             Unsupported::Domain => {
-                "not supported: QEMU takes no PCI domain above ffff, and what is behind Intel VMD has one; with VMD off \
+                "not supported: QEMU takes no PCI domain above ffff, and what is behind Intel VMD \
+                 has one; with VMD off \
                  in the firmware's setup it has another"
             }
         };
@@ -170,8 +177,8 @@ impl Topology {
     /// Returns why gpuvm cannot pass a function through. Boards of other processors than Arm have
     /// no NVLink-C2C, whatever the id.
     pub fn unsupported(&self, device: &PciDevice) -> Option<Unsupported> {
-        // libvirt defines such a domain, and QEMU 10.0 refuses it at start: "Property 'vfio-pci.host' doesn't take
-        // value '10000:01:00.0'".
+        // libvirt defines such a domain, and QEMU 10.0 refuses it at start: "Property
+        // 'vfio-pci.host' doesn't take value '10000:01:00.0'".
         if device.bdf.segment() > 0xffff {
             return Some(Unsupported::Domain);
         }

@@ -31,7 +31,8 @@ impl Trust {
         match unread {
             None => Trust::advice(said).into(),
             Some(why) => format!(
-                "{why}; so guests are taken for strangers: `gpuvm host trust one-tenant` tells how that file is replaced"
+                "{why}; so guests are taken for strangers: `gpuvm host trust one-tenant` tells how \
+                 that file is replaced"
             )
             .into(),
         }
@@ -42,14 +43,16 @@ impl Trust {
     pub fn advice(said: Option<Trust>) -> &'static str {
         match said {
             None => {
-                "`gpuvm host trust one-tenant` says once that all guests of this host trust each other; \
+                "`gpuvm host trust one-tenant` says once that all guests of this host trust each \
+                 other; \
                  `--accept-shared-fabric` takes it for one guest"
             }
             Some(Trust::OneTenant) => {
                 "all guests of this host trust each other, by `gpuvm host trust`"
             }
             Some(Trust::Strangers) => {
-                "guests of this host belong to strangers, by `gpuvm host trust`: `gpuvm capacity` counts the sizes that \
+                "guests of this host belong to strangers, by `gpuvm host trust`: `gpuvm capacity` \
+                 counts the sizes that \
                  are isolated"
             }
         }

@@ -88,10 +88,7 @@ fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Tunes the amount of memory if rounding or passed-through functions change it.
 fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
-    let item = match work.given.items.resizes() {
-        false => ItemName::MemoryRounding,
-        true => ItemName::Memory,
-    };
+    let item = if work.given.items.resizes() { ItemName::Memory } else { ItemName::MemoryRounding };
     if matches!(work.given.items.memory_rounding, Item::Keep | Item::Off) {
         return Ok(());
     }
@@ -177,7 +174,8 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
             work.note(
                 Topic::Vcpus,
                 format!(
-                    "the guest keeps one die a socket, as it was made, and so sees other L3 caches than the host\'s: \
+                    "the guest keeps one die a socket, as it was made, and so sees other L3 caches \
+                     than the host\'s: \
                      `gpuvm tune {name} --topology on --cpu-cache on` shows it these"
                 ),
             );

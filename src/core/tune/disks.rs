@@ -91,9 +91,10 @@ pub(super) fn driver_words(work: &mut Work<'_>) -> Result<(), TuneError> {
         if will(&io, &disk.io).as_deref() == Some("native") && !direct {
             let message =
                 format!("disk `{}` cannot be read natively through the host's cache", disk.target);
-            let (item, hint) = match items.disk_io.is_kept() {
-                true => (ItemName::DiskCache, "add --disk-io on"),
-                false => (ItemName::DiskIo, "add --disk-cache on"),
+            let (item, hint) = if items.disk_io.is_kept() {
+                (ItemName::DiskCache, "add --disk-io on")
+            } else {
+                (ItemName::DiskIo, "add --disk-cache on")
             };
             return Err(TuneError::item(item, message, hint));
         }

@@ -35,9 +35,12 @@ pub fn candidates(
 
 /// The NVLink partitions of this number with all of its GPUs, or only its own.
 fn partitions(topology: &Topology, own: &[Bdf], count: usize) -> Vec<Vec<Bdf>> {
-    let fits = |gpus: &[Bdf]| match count < own.len() {
-        true => gpus.iter().all(|gpu| own.contains(gpu)),
-        false => own.iter().all(|gpu| gpus.contains(gpu)),
+    let fits = |gpus: &[Bdf]| {
+        if count < own.len() {
+            gpus.iter().all(|gpu| own.contains(gpu))
+        } else {
+            own.iter().all(|gpu| gpus.contains(gpu))
+        }
     };
     let all = topology.partitions().iter().filter(|one| one.gpus.len() == count);
     all.filter(|one| fits(&one.gpus)).map(|one| one.gpus.clone()).collect()

@@ -96,9 +96,10 @@ fn schedulers(work: &mut Work<'_>, item: ItemName, number: u32) -> Result<(), Tu
         (left != named).then_some((nth, left))
     };
     let threads: Vec<_> = all.filter_map(fewer).collect();
-    match threads.is_empty() {
-        true => Ok(()),
-        false => work.set(item, Setting::IothreadSchedulers { threads }),
+    if threads.is_empty() {
+        Ok(())
+    } else {
+        work.set(item, Setting::IothreadSchedulers { threads })
     }
 }
 

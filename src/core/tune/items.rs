@@ -137,7 +137,8 @@ pub struct Items {
     pub invtsc: Item<Never>,
     /// Memory balloon.
     pub balloon: Item<Virtio>,
-    /// The file that the serial console is written to: its directory; on: the one that the hypervisor keeps logs in.
+    /// The file that the serial console is written to: its directory; on: the one that the
+    /// hypervisor keeps logs in.
     pub serial_log: Item<String>,
     /// Settings that were not named, so that in guests of ours they follow the request of their
     /// creation.

@@ -138,9 +138,10 @@ impl TuneError {
 /// Applies settings to a domain; changes nothing that is already so.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
-    let mut items = match given.items.anew {
-        true => resize::items(current, &claims, given)?,
-        false => given.items.clone(),
+    let mut items = if given.items.anew {
+        resize::items(current, &claims, given)?
+    } else {
+        given.items.clone()
     };
     // A guest whose memory is not a whole number of the new pages would not start.
     let repaged = matches!(items.huge_pages, Item::On | Item::To(_));
@@ -148,9 +149,10 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.memory_rounding = Item::On;
     }
     let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
-    let placement = match items.need_a_place() {
-        true => Some(place::place(current, &guest, &Given { items: &items, ..*given })?),
-        false => None,
+    let placement = if items.need_a_place() {
+        Some(place::place(current, &guest, &Given { items: &items, ..*given })?)
+    } else {
+        None
     };
     if let (Some(placement), false) = (&placement, items.gpus.is_kept()) {
         guest.take(placement);

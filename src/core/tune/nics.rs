@@ -69,9 +69,10 @@ fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
         nth: nic.nth,
         // More than usual may be wanted: `check` notes it, and only an explicit number reduces
         // them.
-        queues: match is_on && (usual..=most).contains(&nic.queues) {
-            true => Put::Is(nic.queues),
-            false => put.clone(),
+        queues: if is_on && (usual..=most).contains(&nic.queues) {
+            Put::Is(nic.queues)
+        } else {
+            put.clone()
         },
         vhost: nic.vhost && put != Put::Gone,
         ..NicTuning::default()

@@ -167,8 +167,8 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     Ok(free)
 }
 
-/// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. None: no
-/// core does that without moving a vCPU to another core.
+/// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. None:
+/// no core does that without moving a vCPU to another core.
 fn with_one_more(
     guest: &Guest<'_>,
     request: &Request,

@@ -127,7 +127,10 @@ fn pins(
                 TuneError::item(
                     ItemName::Pins,
                     "not each vCPU is pinned to one pcpu, so that no plan has pins for others",
-                    format!("`gpuvm tune {name} --pins on` pins them, `gpuvm tune {name} --pins off` unpins them"),
+                    format!(
+                        "`gpuvm tune {name} --pins on` pins them, `gpuvm tune {name} --pins \
+                             off` unpins them"
+                    ),
                 )
             })?;
             match order {
@@ -235,9 +238,11 @@ mod tests {
             "<domain type='kvm'>\n<name>a</name>\n<uuid>11111111-2222-4333-8444-555555555555</uuid>\n{ours}\n\
              <memory unit='GiB'>4</memory>\n<vcpu>4</vcpu>\n\
              <os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n\
-             <!-- mine -->\n<disk type='file' device='disk'><driver name='qemu' type='raw' queues='3'/>\
+             <!-- mine -->\n<disk type='file' device='disk'><driver name='qemu' type='raw' \
+             queues='3'/>\
              <source file='/a.raw'/><target dev='vda' bus='virtio'/></disk>\n\
-             <interface type='network'><mac address='52:54:00:00:00:01'/><source network='default'/>\
+             <interface type='network'><mac address='52:54:00:00:00:01'/><source \
+             network='default'/>\
              <model type='virtio'/></interface>\n</devices>\n</domain>"
         );
         DomainXml::parse(&text).unwrap()

@@ -33,8 +33,8 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
     others
 }
 
-/// Returns the occupancy without a domain, for which NVLink partitions may be ready that are not for
-/// others. While it runs, its partition is active. `ends`: what is still active for it is
+/// Returns the occupancy without a domain, for which NVLink partitions may be ready that are not
+/// for others. While it runs, its partition is active. `ends`: what is still active for it is
 /// deactivated, since it gets other GPUs.
 pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> Occupancy {
     let name = member.name();

@@ -28,7 +28,8 @@ pub(super) struct Guest<'t> {
     resized: Option<MemSize>,
     /// Its pins, vCPU 0 first; an empty set means no pin of its own.
     pub pins: Vec<CpuSet>,
-    /// Passed-through functions that have a place of their own in the guest: all but NVMe drives that are disks.
+    /// Passed-through functions that have a place of their own in the guest: all but NVMe drives
+    /// that are disks.
     pub hostdevs: Vec<Bdf>,
     /// The derived request.
     pub request: Request,

@@ -66,7 +66,8 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
             expected: "1".into(),
             found: "0".into(),
             at: "/proc/sys/kernel/numa_balancing".into(),
-            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune NAME --cells on --memory-nodes on`",
+            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune NAME \
+                   --cells on --memory-nodes on`",
         };
         report.differs(&BALANCING, Between::Host, wrong);
     }
@@ -76,7 +77,8 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
             expected: "madvise or always".into(),
             found: "never".into(),
             at: "/sys/kernel/mm/transparent_hugepage/enabled".into(),
-            hint: "`gpuvm host tuning --transparent-huge-pages madvise`, or give the guest huge pages",
+            hint: "`gpuvm host tuning --transparent-huge-pages madvise`, or give the guest huge \
+                   pages",
         };
         report.differs(&THP, Between::Host, wrong);
     }
@@ -94,7 +96,8 @@ fn isolated(defined: &Guest<'_>, topology: &Topology, report: &mut Report) {
                 expected: "one pcpu, or pcpus that are not isolated".into(),
                 found: pin.value.to_string(),
                 at: pin.spot.path(),
-                hint: "leave pcpus of emulator and I/O threads out of isolcpus=, or pin to one of them",
+                hint: "leave pcpus of emulator and I/O threads out of isolcpus=, or pin to one of \
+                       them",
             };
             report.differs(&ISOLATED, Between::Host, wrong);
         }

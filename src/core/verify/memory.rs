@@ -94,7 +94,8 @@ fn stray<'m>(
             expected: nodes.to_string(),
             found: found.join(", "),
             at: at.to_owned(),
-            hint: "a restart allocates it anew where it is bound; `migratepages` moves pages that are not huge",
+            hint: "a restart allocates it anew where it is bound; `migratepages` moves pages that \
+                   are not huge",
         };
         report.differs(&OFF_NODE, Between::Reality, wrong);
     }

@@ -62,9 +62,10 @@ fn has_channel(domain: &DomainXml) -> bool {
 fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);
-    let hint = &match told.is_needed {
-        true => format!("`gpuvm nccl {name} --install` writes it anew"),
-        false => format!("`gpuvm nccl {name} --uninstall` removes it: the guest needs none"),
+    let hint = &if told.is_needed {
+        format!("`gpuvm nccl {name} --install` writes it anew")
+    } else {
+        format!("`gpuvm nccl {name} --uninstall` removes it: the guest needs none")
     };
     let mut tell = |what: String, expected: String, found: String| {
         let at = at.to_owned();
@@ -137,7 +138,8 @@ mod tests {
                 functions.map(|(bdf, guest)| format!("<g:device bdf='{bdf}' guest='{guest}'/>"));
             let sum = place::sum_of(&told.to_string()).unwrap().to_owned();
             let metadata = format!(
-                "<metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:nccl sum='{sum}'>{}</g:nccl></g:guest></metadata>",
+                "<metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:nccl \
+                 sum='{sum}'>{}</g:nccl></g:guest></metadata>",
                 functions.collect::<String>()
             );
             let text = domain(bus).text().replace("<os>", &format!("{metadata}<os>"));

@@ -174,7 +174,8 @@ mod tests {
     use super::*;
     use crate::fabric::{ListedGpu, RestoreEntry};
 
-    /// Partitions of two pairs, of all four and of one, of which these are active; module 4 has lost two links.
+    /// Partitions of two pairs, of all four and of one, of which these are active; module 4 has
+    /// lost two links.
     fn listed(active: &[u32]) -> Vec<Listed> {
         let sets: [(u32, &[u32]); 4] = [(0, &[1, 2, 3, 4]), (1, &[1, 2]), (2, &[3, 4]), (3, &[1])];
         let gpu = |&module: &u32| {
@@ -219,7 +220,8 @@ mod tests {
     fn a_guest_that_runs_needs_its_partition_alone_and_whole() {
         let (one, two) = (runs("a", &[1, 2], 0), runs("a", &[3, 4], 0));
         let missing = "NVLink partition 1 (modules 1, 2): expected active, found inactive";
-        let overlap = "NVLink partition 0 (modules 1, 2, 3, 4): expected inactive, since domain `a` \
+        let overlap = "NVLink partition 0 (modules 1, 2, 3, 4): expected inactive, since domain \
+                       `a` \
                        has modules 1, 2, found active";
         let part = "NVLink partition 3 (module 1): expected inactive, since domain `a` has modules \
                     1, 2, found active";
@@ -247,7 +249,8 @@ mod tests {
 
     #[test]
     fn what_a_guest_left_is_found_of_it_or_of_nobody() {
-        let stale = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is off, \
+        let stale = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
+                     off, \
                      found active";
         let pending = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
                        off, found still to be deactivated";

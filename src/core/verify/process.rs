@@ -22,7 +22,8 @@ pub struct Thread {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {
-    /// Guest cell that QEMU's name of a memory file tells (`ram-node1`); none: no file, or another name.
+    /// Guest cell that QEMU's name of a memory file tells (`ram-node1`); none: no file, or another
+    /// name.
     pub cell: Option<u32>,
     /// Whether the process binds it to nodes.
     pub bound: bool,
@@ -40,9 +41,11 @@ pub struct Opened {
     pub taps: usize,
     /// Queues that the kernel serves (vhost-net).
     pub vhosts: usize,
-    /// Names below /dev/vfio: IOMMU groups, and `devices/vfioN` where a function is opened by itself.
+    /// Names below /dev/vfio: IOMMU groups, and `devices/vfioN` where a function is opened by
+    /// itself.
     pub vfio: BTreeSet<String>,
-    /// Files and block devices by path, and whether the host's page cache is passed over (O_DIRECT) by any opening.
+    /// Files and block devices by path, and whether the host's page cache is passed over (O_DIRECT)
+    /// by any opening.
     pub files: BTreeMap<String, bool>,
 }
 
@@ -54,7 +57,8 @@ pub struct Process {
     pub pid: u32,
     /// Its threads by id; the first is the main one.
     pub threads: Vec<Thread>,
-    /// The kernel's threads that serve its network queues, where they are no threads of its own (before Linux 6.4).
+    /// The kernel's threads that serve its network queues, where they are no threads of its own
+    /// (before Linux 6.4).
     pub vhosts: Vec<Thread>,
     /// Its memory; none: this user may not see it, or the kernel does not tell nodes.
     pub memory: Option<Vec<Mapped>>,

@@ -8,7 +8,8 @@ use crate::request::{HugePages, PageSize};
 use crate::topology::FabricModel;
 use crate::verify::process::{Mapped, Opened, Thread};
 
-/// The running XML of a guest on a DGX-2: two cells on 1 GiB pages, a GPU on each node, an interface, a disk.
+/// The running XML of a guest on a DGX-2: two cells on 1 GiB pages, a GPU on each node, an
+/// interface, a disk.
 const LIVE: &str = "<domain type='kvm' id='3'><name>a</name><memory unit='GiB'>4</memory><memoryBacking><hugepages>
 <page size='1' unit='GiB'/></hugepages></memoryBacking><vcpu>4</vcpu><iothreads>1</iothreads><cputune>
 <vcpupin vcpu='0' cpuset='0'/><vcpupin vcpu='1' cpuset='48'/><vcpupin vcpu='2' cpuset='24'/>

@@ -214,9 +214,10 @@ impl Comparison<'_, '_> {
         let mut strays: BTreeMap<(&str, bool, String), Vec<&Thread>> = BTreeMap::new();
         let threads = self.process.threads.iter().chain(&self.process.vhosts);
         for thread in threads {
-            let work = match self.process.vhosts.contains(thread) {
-                true => Work::Vhost,
-                false => work(self.process, thread),
+            let work = if self.process.vhosts.contains(thread) {
+                Work::Vhost
+            } else {
+                work(self.process, thread)
             };
             if work == Work::Main {
                 self.exact(&EMULATOR, thread, &emulator, "the main thread", &hint);
@@ -243,7 +244,8 @@ impl Comparison<'_, '_> {
                 expected: format!("within {}", if vhost { &emulator } else { &allowed }),
                 found,
                 at: format!("process {}, threads {}", self.process.pid, ids.join(", ")),
-                hint: "pins that are made while it runs reach only the main thread where libvirt has no cgroups; a \
+                hint: "pins that are made while it runs reach only the main thread where libvirt \
+                       has no cgroups; a \
                        restart puts every thread there, `taskset -p` one",
             };
             let rule = if vhost { &VHOST } else { &HELPER };

@@ -15,7 +15,8 @@ pub const MAX_FILES: &str = "max_files";
 pub struct Tuning {
     /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
     pub governors: BTreeMap<String, CpuSet>,
-    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel cannot.
+    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel
+    /// cannot.
     pub transparent_huge_pages: Option<String>,
     /// How many files a guest that starts now may have open; none: not known.
     pub file_limit: Option<u64>,

@@ -33,7 +33,8 @@ pub fn compare(live: &Guest<'_>, view: &View, host: Host<'_>, report: &mut Repor
         expected: format!("{expected} as Fabric Manager of the host"),
         found: found.to_owned(),
         at: "/sys/module/nvidia/version of the guest".into(),
-        hint: "install the driver of Fabric Manager's version in the guest: `gpuvm fabric show` tells it",
+        hint: "install the driver of Fabric Manager's version in the guest: `gpuvm fabric show` \
+               tells it",
     };
     report.differs(&DRIVER, Between::Guest, wrong);
 }

@@ -77,9 +77,10 @@ impl Binder<'_> {
 
     /// Refuses a function that is in use if its driver would change.
     pub fn expect_free(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
-        match self.now(bdf)?.driver.as_deref() == driver {
-            true => Ok(()),
-            false => self.owner.free(&[bdf]).map(drop),
+        if self.now(bdf)?.driver.as_deref() == driver {
+            Ok(())
+        } else {
+            self.owner.free(&[bdf]).map(drop)
         }
     }
 

@@ -31,9 +31,9 @@ pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, Bin
     Ok(steps)
 }
 
-/// A program's path as a unit of systemd has it: in double quotes where it has other characters than
-/// plain ones, these escaped as in C, and `%` doubled, which begins a specifier (systemd.service(5),
-/// COMMAND LINES).
+/// A program's path as a unit of systemd has it: in double quotes where it has other characters
+/// than plain ones, these escaped as in C, and `%` doubled, which begins a specifier
+/// (systemd.service(5), COMMAND LINES).
 pub fn unit_word(path: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@".contains(c);
     if path.chars().all(is_plain) {
@@ -86,7 +86,8 @@ pub fn lines<T>(
     .collect()
 }
 
-/// The text of a unit of systemd that runs a command once. `unit`: the lines of its first section, each with its end.
+/// The text of a unit of systemd that runs a command once. `unit`: the lines of its first section,
+/// each with its end.
 pub fn unit(listing: &str, unit: &str, command: &str) -> String {
     format!(
         "{listing}[Unit]\n{unit}\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={command}\n"

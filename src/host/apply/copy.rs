@@ -44,11 +44,13 @@ pub(super) fn check(
         return Err(StepError::Signal { signal });
     }
     read?;
-    match (sum, through) == (*sha256, *bytes) {
-        true => Ok(()),
-        false => Err(other(format!(
-            "{through} bytes of it with SHA-256 {sum} came back, and {bytes} with {sha256} were sent"
-        ))),
+    if (sum, through) == (*sha256, *bytes) {
+        Ok(())
+    } else {
+        Err(other(format!(
+            "{through} bytes of it with SHA-256 {sum} came back, and {bytes} with {sha256} were \
+             sent"
+        )))
     }
 }
 

@@ -220,9 +220,10 @@ impl Source<'_> {
         }
         let now = self.file.metadata().map_err(failed)?;
         let seen = |meta: &std::fs::Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
-        match seen(&now) == seen(&self.was) {
-            true => Ok(()),
-            false => Err(failed(io::Error::other("it was written while it was copied"))),
+        if seen(&now) == seen(&self.was) {
+            Ok(())
+        } else {
+            Err(failed(io::Error::other("it was written while it was copied")))
         }
     }
 
@@ -244,8 +245,8 @@ impl Source<'_> {
     }
 }
 
-/// Makes a raw image larger, unless it is as large already; `reserve`: its new blocks are taken from the file system at
-/// once.
+/// Makes a raw image larger, unless it is as large already; `reserve`: its new blocks are taken
+/// from the file system at once.
 pub fn grow(path: &Path, bytes: u64, reserve: bool) -> Result<(), DiskError> {
     let failed = |e| error(path, e);
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -258,15 +259,14 @@ pub fn grow(path: &Path, bytes: u64, reserve: bool) -> Result<(), DiskError> {
     if before >= bytes {
         return Ok(());
     }
-    let grown = match reserve {
-        false => file.set_len(bytes),
-        true => {
-            let signed = |number: u64| i64::try_from(number).map_err(|_| ErrorKind::FileTooLarge);
-            let range = signed(before).and_then(|from| Ok((from, signed(bytes - before)?)));
-            range.map_err(io::Error::from).and_then(|(from, length)| {
-                fallocate(&file, FallocateFlags::empty(), from, length).map_err(io::Error::from)
-            })
-        }
+    let grown = if reserve {
+        let signed = |number: u64| i64::try_from(number).map_err(|_| ErrorKind::FileTooLarge);
+        let range = signed(before).and_then(|from| Ok((from, signed(bytes - before)?)));
+        range.map_err(io::Error::from).and_then(|(from, length)| {
+            fallocate(&file, FallocateFlags::empty(), from, length).map_err(io::Error::from)
+        })
+    } else {
+        file.set_len(bytes)
     };
     let synced = grown.and_then(|()| file.sync_all());
     synced.map(|()| trace::wrote(path)).map_err(|e| match e.kind() {

@@ -9,8 +9,8 @@ use crate::hypervisor::storage::VolumeId;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 
-/// Grows a disk unless it is large enough. `later`: planned by an interrupted run, so that the guest
-/// may have been stopped or started since.
+/// Grows a disk unless it is large enough. `later`: planned by an interrupted run, so that the
+/// guest may have been stopped or started since.
 pub(super) fn disk(
     step: &Step,
     later: bool,
@@ -33,9 +33,10 @@ pub(super) fn disk(
         GrowBy::Guest if !runs => Err(wrong("the guest is off by now").into()),
         GrowBy::Guest => {
             let size = hypervisor.disk_size(name, target)?;
-            match size.is_some_and(|size| size.capacity_bytes >= *bytes) {
-                true => Ok(()),
-                false => Ok(hypervisor.grow_disk(name, target, *bytes)?),
+            if size.is_some_and(|size| size.capacity_bytes >= *bytes) {
+                Ok(())
+            } else {
+                Ok(hypervisor.grow_disk(name, target, *bytes)?)
             }
         }
         // Only QEMU may grow what it has open.
@@ -50,9 +51,10 @@ pub(super) fn disk(
             if let Some(now) = &known {
                 refuse_another(now, (key.as_deref(), file.as_ref()), hypervisor)?;
             }
-            match known.is_some_and(|known| known.capacity_bytes >= *bytes) {
-                true => Ok(()),
-                false => Ok(storage.grow_volume(pool, name, *bytes)?),
+            if known.is_some_and(|known| known.capacity_bytes >= *bytes) {
+                Ok(())
+            } else {
+                Ok(storage.grow_volume(pool, name, *bytes)?)
             }
         }
         GrowBy::File { path, file, reserve } => {
@@ -79,11 +81,10 @@ fn refuse_another(
             .map_err(unseen(&now.path))?
             .is_some_and(|now| now.may_be(file)),
     };
-    match is_same_file && key.is_none_or(|key| key == now.key) {
-        true => Ok(()),
-        false => {
-            let what = "it is another volume by now".to_owned();
-            Err(StepError::Changed { path: now.path.clone(), what })
-        }
+    if is_same_file && key.is_none_or(|key| key == now.key) {
+        Ok(())
+    } else {
+        let what = "it is another volume by now".to_owned();
+        Err(StepError::Changed { path: now.path.clone(), what })
     }
 }

@@ -34,7 +34,8 @@ const OTHERS_WRITE: u32 = 0o022;
 /// The host's lock; held while it lives, and released when the process is killed.
 #[derive(Debug)]
 pub struct HostLock {
-    /// The open file that carries the lock. The file stays: removing it would let two processes lock two files.
+    /// The open file that carries the lock. The file stays: removing it would let two processes
+    /// lock two files.
     _file: Flock<File>,
 }
 
@@ -80,8 +81,8 @@ fn holder_text(holder: Option<i32>) -> String {
 }
 
 impl HostLock {
-    /// Takes the lock of this host, waiting up to `wait`; `waiting` is called about ten times a second meanwhile, with
-    /// the process that holds it.
+    /// Takes the lock of this host, waiting up to `wait`; `waiting` is called about ten times a
+    /// second meanwhile, with the process that holds it.
     pub fn take(
         wait: Duration,
         waiting: impl FnMut(Option<i32>) -> ControlFlow<()>,
@@ -180,8 +181,8 @@ fn directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// Opens the lock file of an open directory. A link is not followed, and nothing is waited for. Reading is enough for a
-/// lock.
+/// Opens the lock file of an open directory. A link is not followed, and nothing is waited for.
+/// Reading is enough for a lock.
 fn open_in(dir: &File, flags: OFlag) -> Result<File, Errno> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     openat(dir, FILE, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
@@ -196,7 +197,8 @@ fn foreign_or(errno: Errno, path: &Path) -> LockError {
     }
 }
 
-/// Refuses an open file that is of another kind or of somebody else, or that somebody else may write.
+/// Refuses an open file that is of another kind or of somebody else, or that somebody else may
+/// write.
 fn is_owned(file: &File, path: &Path, uid: Uid, is_dir: bool) -> Result<(), LockError> {
     let stat = fstat(file)
         .map_err(|errno| LockError::File { path: path.to_owned(), source: errno.into() })?;

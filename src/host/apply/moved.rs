@@ -1,5 +1,5 @@
-//! Moves a file to another path of its file system, and back. Nothing is replaced, and only the very file that was planned
-//! moves.
+//! Moves a file to another path of its file system, and back. Nothing is replaced, and only the
+//! very file that was planned moves.
 
 use super::StepError;
 use super::disk::{self, DiskError};

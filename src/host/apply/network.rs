@@ -185,10 +185,7 @@ impl NetworkStep {
         if active && !now.active {
             seen.push("it is down".into());
         }
-        match seen.is_empty() {
-            true => Ok(()),
-            false => Err(other(seen.join("; "))),
-        }
+        if seen.is_empty() { Ok(()) } else { Err(other(seen.join("; "))) }
     }
 
     /// Undoes the step if it was done or may have been.

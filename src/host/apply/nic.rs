@@ -192,7 +192,8 @@ impl NicStep {
         matches!(self, NicStep::SetGuard { back: true, .. })
     }
 
-    /// Refuses a step whose card is not as it was when the change was planned, or whose functions somebody has.
+    /// Refuses a step whose card is not as it was when the change was planned, or whose functions
+    /// somebody has.
     pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => on_this_machine(hypervisor, |all| {
@@ -221,8 +222,8 @@ impl NicStep {
         }
     }
 
-    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what somebody has by now is
-    /// left.
+    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what
+    /// somebody has by now is left.
     pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         let undone = match self {
             NicStep::SetCount { pf, was, .. } => {

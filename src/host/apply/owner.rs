@@ -170,9 +170,10 @@ impl Look<'_> {
         let Said::Has(bdf, name) = said else { return Ok(said) };
         let unit = units.iter().find(|unit| unit.members.contains(&bdf));
         let asked = unit.map_or(bdf, |unit| unit.bdf);
-        let by = match asked == bdf {
-            true => format!("domain `{name}`, which runs"),
-            false => format!("domain `{name}`, which runs with {bdf} of its IOMMU group"),
+        let by = if asked == bdf {
+            format!("domain `{name}`, which runs")
+        } else {
+            format!("domain `{name}`, which runs with {bdf} of its IOMMU group")
         };
         Err(BindError::InUse { bdf: asked, by })
     }
@@ -307,7 +308,8 @@ impl Look<'_> {
                         Said::Has(..) | Said::Nobody => String::new(),
                     };
                     let why = format!(
-                        "{why}the open files of {hidden} processes are not seen, and /dev/vfio/{group} \
+                        "{why}the open files of {hidden} processes are not seen, and \
+                         /dev/vfio/{group} \
                          cannot be opened: {}",
                         errno.desc()
                     );

@@ -162,9 +162,10 @@ impl PagesError {
 /// Returns the number to write for a change from `from` to `to` if `now` is current: by difference,
 /// so that changes by others stay, and ending at `to` from anywhere in between.
 fn aim(now: u64, from: u64, to: u64) -> u64 {
-    match to >= from {
-        true => now.saturating_add(to - from).min(now.max(to)),
-        false => now.saturating_sub(from - to).max(now.min(to)),
+    if to >= from {
+        now.saturating_add(to - from).min(now.max(to))
+    } else {
+        now.saturating_sub(from - to).max(now.min(to))
     }
 }
 

@@ -57,8 +57,8 @@ pub struct PartitionStep {
     /// deactivated.
     #[serde(default, skip_serializing_if = "Modules::is_empty")]
     pub lost: Modules,
-    /// GPUs with unknown module id, if some modules are lost: each may be a lost one, so no guest may
-    /// have it.
+    /// GPUs with unknown module id, if some modules are lost: each may be a lost one, so no guest
+    /// may have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Bdf>,
     /// UUID of the domain that it is for, with dashes.
@@ -400,9 +400,10 @@ impl Switch<'_> {
         }
         // An entry with other GPUs belongs to a newer owner of the number.
         let is_own = |entry: &RestoreEntry| entry.modules == step.modules();
-        let without = match file.list().get(partition).is_some_and(is_own) {
-            true => file.list().without(partition),
-            false => file.list().clone(),
+        let without = if file.list().get(partition).is_some_and(is_own) {
+            file.list().without(partition)
+        } else {
+            file.list().clone()
         };
         let listed = self.list(watched)?;
         if !step.is_active(&listed) {
@@ -436,8 +437,8 @@ impl Switch<'_> {
     }
 }
 
-/// Judges a change by its answer and by the list after it, which takes precedence. `wanted`: whether
-/// the partition should be active.
+/// Judges a change by its answer and by the list after it, which takes precedence. `wanted`:
+/// whether the partition should be active.
 fn proven(
     partition: u32,
     wanted: bool,

@@ -1,5 +1,6 @@
-//! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its name and the time of its
-//! making; one that is to be deleted again by the mark of the step that made it, too.
+//! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its
+//! name and the time of its making; one that is to be deleted again by the mark of the step that
+//! made it, too.
 
 use super::domain::{is_active, row, started_again};
 use super::step::MadeSnapshot;
@@ -33,8 +34,8 @@ fn other(domain: &str, snapshot: &str, is_there: bool) -> StepError {
     StepError::NotOurs { what, why: why.to_owned() }
 }
 
-/// Refuses a name that a snapshot has, a snapshot or a definition that is another one since the plan, and a domain that was
-/// started since: libvirt would end it to revert its disks.
+/// Refuses a name that a snapshot has, a snapshot or a definition that is another one since the
+/// plan, and a domain that was started since: libvirt would end it to revert its disks.
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     if let Step::MakeSnapshot { name, .. }
     | Step::RevertSnapshot { of: MadeSnapshot { name, .. }, .. }
@@ -72,7 +73,8 @@ fn is_it(hypervisor: &dyn Hypervisor, of: &MadeSnapshot) -> Result<(), StepError
     }
 }
 
-/// Does one of these steps; `later`: an interrupted run planned it, so it may be done, and its snapshot gone.
+/// Does one of these steps; `later`: an interrupted run planned it, so it may be done, and its
+/// snapshot gone.
 pub(super) fn perform(
     step: &Step,
     hypervisor: &dyn Hypervisor,
@@ -94,7 +96,8 @@ pub(super) fn perform(
             }
             let name = &of.name;
             hypervisor.revert_snapshot(name, &of.snapshot)?;
-            // libvirt goes back to the definition of that time, with devices that others may have by now.
+            // libvirt goes back to the definition of that time, with devices that others may have
+            // by now.
             if hypervisor.xml(name, XmlOf::Inactive)? != *xml {
                 hypervisor.define(xml)?;
             }
@@ -122,8 +125,9 @@ pub(super) fn undo(
     }
     let Some(known) = named(hypervisor, name, snapshot)? else { return Ok(()) };
     let is_marked = proof.mark.token().is_some();
-    match known.description == Some(description(&proof.mark)) && is_marked {
-        true => Ok(hypervisor.delete_snapshot(name, snapshot)?),
-        false => Err(other(name, snapshot, true)),
+    if known.description == Some(description(&proof.mark)) && is_marked {
+        Ok(hypervisor.delete_snapshot(name, snapshot)?)
+    } else {
+        Err(other(name, snapshot, true))
     }
 }

@@ -1,6 +1,6 @@
-//! What starts with the machine for guests that do: a unit that finishes interrupted changes, and the order of libvirt's
-//! daemons after what their guests need. The files that bind functions, make virtual functions and reserve pages say
-//! themselves that they come before these daemons.
+//! What starts with the machine for guests that do: a unit that finishes interrupted changes, and
+//! the order of libvirt's daemons after what their guests need. The files that bind functions, make
+//! virtual functions and reserve pages say themselves that they come before these daemons.
 
 use crate::apply::boot::{BootFile, unit, unit_word, wants};
 
@@ -8,28 +8,32 @@ use crate::apply::boot::{BootFile, unit, unit_word, wants};
 pub const RECOVER: &str = "etc/systemd/system/gpuvm-recover.service";
 /// The drop-in that makes the boot start it, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-recover.conf";
-/// The drop-ins of libvirt's daemons: of the one that does everything, and of the one for QEMU alone.
+/// The drop-ins of libvirt's daemons: of the one that does everything, and of the one for QEMU
+/// alone.
 pub const DAEMONS: [&str; 2] = [
     "etc/systemd/system/libvirtd.service.d/gpuvm.conf",
     "etc/systemd/system/virtqemud.service.d/gpuvm.conf",
 ];
 /// The first line of each file.
-const HEAD: &str = "# Made by `gpuvm autostart NAME on`; `gpuvm autostart NAME off` of the last guest takes it back.\n";
+const HEAD: &str = "# Made by `gpuvm autostart NAME on`; `gpuvm autostart NAME off` of the last \
+                    guest takes it back.\n";
 
-/// Returns the files, each with its text, or none if it must not exist. `program`: the program that the unit runs; none: no
-/// guest starts with the machine.
+/// Returns the files, each with its text, or none if it must not exist. `program`: the program that
+/// the unit runs; none: no guest starts with the machine.
 pub fn files(program: Option<&str>) -> [BootFile; 4] {
     let recover = |program: &str| {
         // Guests that are half made are known to libvirt only.
         let order = "Description=Finish or undo interrupted changes of guests\n\
                      ConditionDirectoryNotEmpty=/var/lib/gpuvm/journal\n\
-                     After=libvirtd.service virtqemud.service virtnetworkd.service virtstoraged.service\n\
+                     After=libvirtd.service virtqemud.service virtnetworkd.service \
+                     virtstoraged.service\n\
                      After=nvidia-fabricmanager.service gpuvm-vfio.service gpuvm-vfs.service\n";
         unit(HEAD, order, &format!("{} --quiet recover", unit_word(program)))
     };
     let daemon = || {
         format!(
-            "{HEAD}# Guests need their NVLink partition, their functions and their network when they start.\n[Unit]\n\
+            "{HEAD}# Guests need their NVLink partition, their functions and their network when \
+             they start.\n[Unit]\n\
              After=nvidia-fabricmanager.service gpuvm-vfio.service gpuvm-vfs.service\n"
         )
     };

@@ -63,7 +63,8 @@ pub enum GrowBy {
     },
 }
 
-/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be empty.
+/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be
+/// empty.
 pub const LET_GO_S: u64 = 30;
 
 /// A snapshot that a domain has.

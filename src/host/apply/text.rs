@@ -26,10 +26,7 @@ impl<'a> Edit<'a> {
 
     /// Refuses a file that has changed since the plan.
     pub(super) fn expects(&self) -> Result<(), ArrayError> {
-        match content(self.path)?.as_deref() == self.before {
-            true => Ok(()),
-            false => Err(self.changed()),
-        }
+        if content(self.path)?.as_deref() == self.before { Ok(()) } else { Err(self.changed()) }
     }
 
     /// Writes the text after.

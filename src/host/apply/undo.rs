@@ -156,30 +156,37 @@ pub(super) fn undo(
         Step::SetFile { path, text, was, program, kept } => {
             let set = if *program { file::set_program } else { file::set_file };
             written(path, text.as_deref(), was.as_deref(), set)?;
-            match kept {
-                true => ours::keep(path, was.as_deref()).map_err(StepError::from),
-                false => Ok(()),
-            }
+            if *kept { ours::keep(path, was.as_deref()).map_err(StepError::from) } else { Ok(()) }
         }
         Step::Remember { path, text, was } => {
             written(path, text.as_deref(), was.as_deref(), file::set_private_file)
         }
-        Step::PinThread { name, thread, was, .. } => match running(hypervisor, name, proof)? {
-            true => hypervisor.pin(name, *thread, was).map_err(StepError::from),
-            false => Ok(()),
-        },
-        Step::UpdateDevice { name, was, .. } => match running(hypervisor, name, proof)? {
-            true => hypervisor.update(name, was).map_err(StepError::from),
-            false => Ok(()),
-        },
-        Step::AttachDisk { name, path, .. } => match running(hypervisor, name, proof)? {
-            true => detach::disk(hypervisor, None, name, path, LET_GO_S),
-            false => Ok(()),
-        },
+        Step::PinThread { name, thread, was, .. } => {
+            if running(hypervisor, name, proof)? {
+                hypervisor.pin(name, *thread, was).map_err(StepError::from)
+            } else {
+                Ok(())
+            }
+        }
+        Step::UpdateDevice { name, was, .. } => {
+            if running(hypervisor, name, proof)? {
+                hypervisor.update(name, was).map_err(StepError::from)
+            } else {
+                Ok(())
+            }
+        }
+        Step::AttachDisk { name, path, .. } => {
+            if running(hypervisor, name, proof)? {
+                detach::disk(hypervisor, None, name, path, LET_GO_S)
+            } else {
+                Ok(())
+            }
+        }
         Step::DetachDisk { name, path, xml: Some(xml), .. } => {
-            match running(hypervisor, name, proof)? {
-                true => attach::disk(hypervisor, name, path, xml),
-                false => Ok(()),
+            if running(hypervisor, name, proof)? {
+                attach::disk(hypervisor, name, path, xml)
+            } else {
+                Ok(())
             }
         }
         Step::Array(step) => step.undo().map_err(StepError::from),
@@ -432,9 +439,10 @@ fn define_as_before(
             _ => xml == now,
         },
     };
-    match ours {
-        true => Ok(hypervisor.define(before)?),
-        false => Err(StepError::Edited { name: name.to_owned() }),
+    if ours {
+        Ok(hypervisor.define(before)?)
+    } else {
+        Err(StepError::Edited { name: name.to_owned() })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Access Control Services of a PCIe port, from its config space: whether peer-to-peer requests below
-//! a switch are redirected to the root complex (PCI Express Base Specification 7.7.11).
+//! Access Control Services of a PCIe port, from its config space: whether peer-to-peer requests
+//! below a switch are redirected to the root complex (PCI Express Base Specification 7.7.11).
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
@@ -53,7 +53,8 @@ mod tests {
         };
         let mut config = vec![0; CONFIG];
         assert_eq!(says(&config), None);
-        // AER, then ACS with source validation, request and completion redirect, and upstream forwarding.
+        // AER, then ACS with source validation, request and completion redirect, and upstream
+        // forwarding.
         config[0x100..0x104].copy_from_slice(&[0x01, 0x00, 0x02, 0x15]);
         config[0x150..0x158].copy_from_slice(&[0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, 0x1d, 0x00]);
         assert_eq!(says(&config), Some(true));

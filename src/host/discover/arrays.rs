@@ -83,7 +83,8 @@ pub fn layout(level: &str, number: u32) -> Result<Option<String>, u32> {
             let word = usize::try_from(number).ok().and_then(|number| words.get(number));
             word.map(|word| Some((*word).to_owned())).ok_or(number)
         }
-        // Near copies in the lowest byte, far ones in the next, and whether far means offset (md(4), raid10.c).
+        // Near copies in the lowest byte, far ones in the next, and whether far means offset
+        // (md(4), raid10.c).
         "raid10" => match (number & 0xff, number >> 8 & 0xff, number >> 16) {
             (near, 1, 0) if near > 0 => Ok(Some(format!("n{near}"))),
             (1, far, 0) if far > 0 => Ok(Some(format!("f{far}"))),

@@ -133,7 +133,8 @@ impl Identity {
 pub fn l3(root: &FsRoot, online: &CpuSet) -> Result<Vec<L3>, FsError> {
     let mut caches = Vec::new();
     let mut seen = CpuSet::new();
-    // Level 3 is index 3 nearly everywhere (two level-1 caches), and the same for all pcpus of a kind.
+    // Level 3 is index 3 nearly everywhere (two level-1 caches), and the same for all pcpus of a
+    // kind.
     let mut index = 3;
     for pcpu in online.iter() {
         if seen.contains(pcpu) {

@@ -8,8 +8,8 @@ use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 use std::collections::BTreeMap;
 
-/// Compares packages, nodes, cores with their SMT threads, and level-3 caches of this machine with hwloc's; each
-/// difference is a sentence.
+/// Compares packages, nodes, cores with their SMT threads, and level-3 caches of this machine with
+/// hwloc's; each difference is a sentence.
 pub fn crosscheck(topology: &Topology) -> Vec<String> {
     match read_hwloc() {
         Ok(hwloc) => compare(topology, &hwloc),

@@ -43,15 +43,12 @@ pub fn direct(path: &Path) -> Direct {
         return Direct::Refused("it lies in the host's memory (tmpfs)".to_owned());
     }
     let mut options = OpenOptions::new();
-    let opened = match there {
-        true => {
-            let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-            options.read(true).custom_flags(flags.bits()).open(at)
-        }
-        false => {
-            let flags = OFlag::O_DIRECT | OFlag::O_TMPFILE;
-            options.write(true).mode(0o600).custom_flags(flags.bits()).open(at)
-        }
+    let opened = if there {
+        let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        options.read(true).custom_flags(flags.bits()).open(at)
+    } else {
+        let flags = OFlag::O_DIRECT | OFlag::O_TMPFILE;
+        options.write(true).mode(0o600).custom_flags(flags.bits()).open(at)
     };
     judge(opened.map(drop), magic)
 }

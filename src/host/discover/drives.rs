@@ -9,7 +9,8 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Drive, PartitionTableEntry, Parts};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the kernel lists block devices, whole ones and partitions, as links into its tree of devices.
+/// Where the kernel lists block devices, whole ones and partitions, as links into its tree of
+/// devices.
 const BLOCK: &str = "sys/class/block";
 /// Bytes of the sectors that the kernel counts sizes in, whatever the drive's own are.
 const SECTOR: u64 = 512;
@@ -45,8 +46,8 @@ pub fn drives(root: &FsRoot, identify: bool, parts: &mut Parts) -> Result<(), Fs
     signatures::fill(root, &uses, identify, &mut parts.drives)
 }
 
-/// Whether a block device is a whole drive: not md, device mapper, loop, RAM or a removable disc, and not the hidden
-/// path of a controller to an NVMe namespace (`nvme0c0n1`).
+/// Whether a block device is a whole drive: not md, device mapper, loop, RAM or a removable disc,
+/// and not the hidden path of a controller to an NVMe namespace (`nvme0c0n1`).
 fn is_drive(name: &str, path: &str) -> bool {
     let hidden_path = name
         .strip_prefix("nvme")

@@ -48,7 +48,8 @@ impl Ear {
 /// Returns the sender's MAC and IP address of an ARP packet (RFC 826); none: not ARP, or no
 /// address.
 fn said(frame: &[u8]) -> Option<(String, Ipv4Addr)> {
-    /// Ethernet type ARP, then hardware Ethernet, protocol IPv4, and the lengths of their addresses.
+    /// Ethernet type ARP, then hardware Ethernet, protocol IPv4, and the lengths of their
+    /// addresses.
     const HEAD: [u8; 8] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4];
     let (sender, said) = (frame.get(6..12)?, frame.get(22..28)?);
     if frame.get(12..20)? != HEAD || sender != said {

@@ -71,8 +71,8 @@ pub fn place(entry: &Entry, cards: &BTreeMap<Bdf, Card>) -> Option<Bdf> {
     (!known).then_some(entry.bdf)
 }
 
-/// Functions of this host that are excluded, by address, with the reasons: by the admin, or by the NVIDIA driver's
-/// own list.
+/// Functions of this host that are excluded, by address, with the reasons: by the admin, or by the
+/// NVIDIA driver's own list.
 pub fn excluded(root: &FsRoot) -> Result<BTreeMap<Bdf, String>, FsError> {
     let cards = cards(root)?;
     let mut excluded = BTreeMap::new();

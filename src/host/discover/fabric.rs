@@ -224,8 +224,8 @@ fn links(layout: &Layout, board: &Board) -> Vec<NvLink> {
     links
 }
 
-/// Partitions of full passthrough: aligned runs whose GPUs all answer and whose boards have the switches. Numbers
-/// count every run of the board's plan, so that they stay when parts fail.
+/// Partitions of full passthrough: aligned runs whose GPUs all answer and whose boards have the
+/// switches. Numbers count every run of the board's plan, so that they stay when parts fail.
 fn aligned(layout: &Layout, board: &Board, runs: &[Run]) -> Vec<Partition> {
     let slots = &layout.slots;
     let mut partitions = Vec::new();

@@ -156,10 +156,8 @@ pub fn with_limit(text: &str, count: u64) -> Result<Option<String>, ConfError> {
     let at = lines.iter().rposition(is_default).map_or(lines.len(), |at| at + 1);
     let before = lines[..at].concat();
     let ends = before.is_empty() || before.ends_with('\n');
-    let line = match ends {
-        true => format!("{MAX_FILES} = {count}\n"),
-        false => format!("\n{MAX_FILES} = {count}"),
-    };
+    let line =
+        if ends { format!("{MAX_FILES} = {count}\n") } else { format!("\n{MAX_FILES} = {count}") };
     Ok(Some(before + &line + &lines[at..].concat()))
 }
 
@@ -207,7 +205,8 @@ mod tests {
         write("proc/7/comm", "libvirtd\n");
         write(
             "proc/7/limits",
-            "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files     \n",
+            "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 \
+             524288               files     \n",
         );
         write("proc/8/comm", "bash\n");
         let root = FsRoot::at(dir.path()).unwrap();

@@ -346,7 +346,8 @@ fn database(root: &FsRoot, name: &str) -> Result<String, FsError> {
     Ok(root.read(&format!("run/udev/data/b{number}"))?.unwrap_or_default())
 }
 
-/// The name of a device below /dev: the kernel's, or `mapper/NAME`; none for other sources of a mount.
+/// The name of a device below /dev: the kernel's, or `mapper/NAME`; none for other sources of a
+/// mount.
 fn device_name(source: &str) -> Option<&str> {
     let name = source.strip_prefix("/dev/")?;
     let plain = name.strip_prefix("mapper/").unwrap_or(name);

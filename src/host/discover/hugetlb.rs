@@ -94,7 +94,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert_eq!(mounts(&root).unwrap(), None, "nothing is known");
-        let line = "30 25 0:28 / /dev/hugepages rw,relatime shared:15 - hugetlbfs hugetlbfs rw,pagesize=2M";
+        let line = "30 25 0:28 / /dev/hugepages rw,relatime shared:15 - hugetlbfs hugetlbfs \
+                    rw,pagesize=2M";
         let text = format!("25 1 8:1 / / rw - ext4 /dev/a rw\nnonsense\n{line}\n");
         put(dir.path(), "proc/self/mountinfo", &text);
         let gib = line.replace("/dev/hugepages", "/huge").replace("=2M", "=1024M");

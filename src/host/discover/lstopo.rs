@@ -298,7 +298,8 @@ fn left_out(hwloc: &hwlocality::Topology) -> Option<String> {
     let there = count(root.nodeset().and_then(|set| set.weight()));
     (nodes > there).then(|| {
         format!(
-            "recorded in a cpuset that has {there} of the machine's {nodes} nodes: the others and their pcpus are \
+            "recorded in a cpuset that has {there} of the machine's {nodes} nodes: the others and \
+             their pcpus are \
              missing; `lstopo --disallowed --of xml` records all"
         )
     })

@@ -56,9 +56,10 @@ pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
     let balancing = root.read("proc/sys/kernel/numa_balancing")?;
     machine.numa_balancing = balancing.map(|text| text != "0");
     if identify {
-        machine.host_name = match root.is_live() {
-            true => sysinfo::System::host_name().ok(),
-            false => filled(root.read("proc/sys/kernel/hostname")?),
+        machine.host_name = if root.is_live() {
+            sysinfo::System::host_name().ok()
+        } else {
+            filled(root.read("proc/sys/kernel/hostname")?)
         };
     }
     Ok(machine)

@@ -1,4 +1,5 @@
-//! Network and RDMA devices of PCI functions, and why the host needs them. Knows nothing of addresses and links.
+//! Network and RDMA devices of PCI functions, and why the host needs them. Knows nothing of
+//! addresses and links.
 
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::topology::{NetFace, Parts};
@@ -13,7 +14,8 @@ const CLASS_NETWORK: u32 = 0x02;
 /// The most network devices on top of each other (bond, VLAN, bridge); those above are ignored.
 const DEEPEST: usize = 6;
 
-/// Adds network and RDMA devices to the functions in `parts.devices`; `identify`: with their MAC addresses.
+/// Adds network and RDMA devices to the functions in `parts.devices`; `identify`: with their MAC
+/// addresses.
 pub fn faces(root: &FsRoot, identify: bool, parts: &mut Parts) -> Result<(), FsError> {
     let mut defaults = None;
     for device in parts.devices.iter_mut().filter(|d| d.class >> 16 == CLASS_NETWORK) {

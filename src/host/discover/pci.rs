@@ -1,5 +1,5 @@
-//! PCI functions: ids, place in the tree, driver, IOMMU group, BARs, links, SR-IOV. Knows nothing of network
-//! interfaces and drives, and does not read config space.
+//! PCI functions: ids, place in the tree, driver, IOMMU group, BARs, links, SR-IOV. Knows nothing
+//! of network interfaces and drives, and does not read config space.
 
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::bdf::Bdf;
@@ -54,9 +54,10 @@ pub fn devices(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
 /// anyway.
 fn unlisted(parts: &Parts) -> String {
     let product = parts.machine.product.as_deref().unwrap_or_default();
-    let spark = match product.replace(['_', ' '], "").contains("DGXSpark") {
-        true => format!("; its one GPU, a GB10, is {}", Unsupported::Gb10),
-        false => String::new(),
+    let spark = if product.replace(['_', ' '], "").contains("DGXSpark") {
+        format!("; its one GPU, a GB10, is {}", Unsupported::Gb10)
+    } else {
+        String::new()
     };
     format!("{DEVICES} is missing: GPUs, NICs and drives are not known{spark}")
 }
@@ -217,7 +218,8 @@ fn iommu_group(dir: &Dir<'_>) -> Result<Option<u32>, FsError> {
     }
 }
 
-/// Reads the `resource` file: per line first address, last address and flags of a BAR, zeros for none.
+/// Reads the `resource` file: per line first address, last address and flags of a BAR, zeros for
+/// none.
 fn bars(dir: &Dir<'_>) -> Result<Vec<Bar>, FsError> {
     let text = dir.read_if_any("resource")?.unwrap_or_default();
     let mut bars = Vec::new();
@@ -270,7 +272,8 @@ fn link(dir: &Dir<'_>, speed: &str, width: &str) -> Result<Option<Link>, FsError
     Ok(Some(Link { speed_dgts, width }))
 }
 
-/// Reads `8.0 GT/s PCIe`, or `8 GT/s` of older kernels, in units of 0.1 GT/s; `Some(None)` for `Unknown`.
+/// Reads `8.0 GT/s PCIe`, or `8 GT/s` of older kernels, in units of 0.1 GT/s; `Some(None)` for
+/// `Unknown`.
 fn link_speed(text: &str) -> Option<Option<u32>> {
     if text.starts_with("Unknown") {
         return Some(None);

@@ -74,7 +74,8 @@ fn kernel_threads(root: &FsRoot, pid: u32) -> Result<Vec<Thread>, FsError> {
     Ok(found)
 }
 
-/// Sums up a numa_maps: `7f.. bind:0 file=/dev/hugepages/..ram-node0.x huge dirty=32 N0=32 kernelpagesize_kB=2048`.
+/// Sums up a numa_maps:
+/// `7f.. bind:0 file=/dev/hugepages/..ram-node0.x huge dirty=32 N0=32 kernelpagesize_kB=2048`.
 fn memory(text: &str) -> Vec<Mapped> {
     let mut sums: BTreeMap<(Option<u32>, bool, MemSize), BTreeMap<NodeId, MemSize>> =
         BTreeMap::new();

@@ -65,9 +65,10 @@ pub fn fill(
             part.efi_system = udev_efi(root, &part.name)?.unwrap_or(false);
         }
     }
-    match root.is_live() {
-        true => fill_live(root, uses, drives)?,
-        false => fill_recorded(root, drives)?,
+    if root.is_live() {
+        fill_live(root, uses, drives)?
+    } else {
+        fill_recorded(root, drives)?
     }
     for drive in drives {
         let parts = drive.partitions.iter_mut();

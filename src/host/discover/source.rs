@@ -99,8 +99,8 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     }
 }
 
-/// Why a directory is no host, with the path that is one where there is one: a directory above it, or
-/// a record in it.
+/// Why a directory is no host, with the path that is one where there is one: a directory above it,
+/// or a record in it.
 fn without_sysfs(path: &Path) -> String {
     let no = "the directory holds no `sys/devices`, also not up to two levels below";
     let is_host = |dir: &&Path| dir.parent().is_some() && dir.join("sys/devices").is_dir();
@@ -121,7 +121,8 @@ fn quoted(path: &Path) -> String {
     word(&path.to_string_lossy()).into_owned()
 }
 
-/// Finds the directory that holds `sys`: the one given, or one up to two levels below, the first by name.
+/// Finds the directory that holds `sys`: the one given, or one up to two levels below, the first by
+/// name.
 fn sysfs_root(path: &Path) -> Option<PathBuf> {
     let mut level = vec![path.to_owned()];
     for _ in 0..3 {

@@ -5,7 +5,8 @@ use gpuvm_core::topology::{DriveUse, NetFace};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Makes a host of files (`path`, `text`) and links (`path`, `-> target`); a path that ends with `/` is a directory.
+/// Makes a host of files (`path`, `text`) and links (`path`, `-> target`); a path that ends with
+/// `/` is a directory.
 fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     add(dir.path(), files);

@@ -195,12 +195,11 @@ impl Topo {
                 Cell::Same | Cell::Pcie(_) => None,
             };
             let linked: Vec<(Bdf, u32)> = row.iter().zip(&gpus).filter_map(to).collect();
-            match switched {
-                true => {
-                    let most = linked.iter().map(|(_, links)| *links).max().unwrap_or(0);
-                    GpuLinks { bdf, direct: Vec::new(), switched: most }
-                }
-                false => GpuLinks { bdf, direct: linked, switched: 0 },
+            if switched {
+                let most = linked.iter().map(|(_, links)| *links).max().unwrap_or(0);
+                GpuLinks { bdf, direct: Vec::new(), switched: most }
+            } else {
+                GpuLinks { bdf, direct: linked, switched: 0 }
             }
         });
         let read = Read { gpus: read.collect(), by: name.to_owned(), note: None };
@@ -243,9 +242,10 @@ fn row_of(name: &Word, index: usize, words: &[Word], gpus: usize) -> Result<Vec<
     for (at, word) in words.iter().enumerate() {
         let cell = cell(word)?;
         if (cell == Cell::Same) != (at == index) {
-            let reason = match at == index {
-                true => format!("`{}` where GPU{index} meets itself: X belongs there", word.text),
-                false => format!("X where GPU{index} meets GPU{at}"),
+            let reason = if at == index {
+                format!("`{}` where GPU{index} meets itself: X belongs there", word.text)
+            } else {
+                format!("X where GPU{index} meets GPU{at}")
             };
             return Err(word.wrong(reason));
         }

@@ -91,9 +91,9 @@ pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
     answer
 }
 
-/// Returns the version in the name of the library's file, as the kernel lists loaded files (proc(5),
-/// `maps`), with links resolved. NVIDIA's versions begin with the driver's branch; a lower number is
-/// an interface version.
+/// Returns the version in the name of the library's file, as the kernel lists loaded files
+/// (proc(5), `maps`), with links resolved. NVIDIA's versions begin with the driver's branch; a
+/// lower number is an interface version.
 fn version_in(maps: &str) -> Option<String> {
     let file = |line: &'_ str| line.rsplit_once('/').map(|(_, name)| name.to_owned());
     let name = maps.lines().filter_map(file).find(|name| name.starts_with("libnvfm.so"))?;
@@ -112,7 +112,8 @@ fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerR
     let mut open = |newer| -> Result<c_int, ManagerRefusal> {
         let params = abi::connect(route.address, route.connect_ms, newer);
         let mut params = params.ok_or_else(|| ManagerRefusal::Address(route.address.clone()))?;
-        // SAFETY: the parameters have the size that their version word says; the handle is written on success only.
+        // SAFETY: the parameters have the size that their version word says; the handle is written
+        // on success only.
         Ok(unsafe { connect(params.as_mut_ptr(), &raw mut handle) })
     };
     let wait = Duration::from_millis(route.connect_ms.into());

@@ -131,7 +131,8 @@ impl ManagerRefusal {
     pub fn note(&self, address: &Address) -> String {
         match self {
             ManagerRefusal::Library { .. } => format!(
-                "{self}; its development package (nvidia-fabricmanager-dev or -devel) has the library"
+                "{self}; its development package (nvidia-fabricmanager-dev or -devel) has the \
+                 library"
             ),
             ManagerRefusal::Address(_) | ManagerRefusal::Interrupted { .. } => self.to_string(),
             ManagerRefusal::Call { call, code } => {
@@ -305,8 +306,8 @@ impl Manager {
         Manager::end_list(self.begin_list())
     }
 
-    /// Activates a partition. `vfs`: in the mode for vGPU a virtual function of each of its GPUs, in the list's order.
-    /// `stop`: asked while waiting.
+    /// Activates a partition. `vfs`: in the mode for vGPU a virtual function of each of its GPUs,
+    /// in the list's order. `stop`: asked while waiting.
     pub fn activate(
         &self,
         partition: u32,
@@ -343,7 +344,8 @@ impl Manager {
         }
     }
 
-    /// Returns the version of its library. No function returns it; only the file's name may have it.
+    /// Returns the version of its library. No function returns it; only the file's name may have
+    /// it.
     pub fn library_version(&self) -> Option<String> {
         match Manager::end(self.begin(Ask::Version, self.limits.list)) {
             Ok(Answer::Version(version)) => version,

@@ -1,5 +1,5 @@
-//! Fabric Manager's program on a host: whether it runs, and its version, the driver's and the client
-//! library's, which must match. Runs the program only to get its version.
+//! Fabric Manager's program on a host: whether it runs, and its version, the driver's and the
+//! client library's, which must match. Runs the program only to get its version.
 
 use super::Manager;
 use crate::command::output;

@@ -75,7 +75,8 @@ impl RestoreFileError {
             RestoreFileError::Damaged { path, source } => (path, source),
             RestoreFileError::Foreign { path, .. } => {
                 return Some(format!(
-                    "`ls -l {0}` shows it; `mv {0} {0}.foreign` puts it away, and `gpuvm fabric show` lists the partitions \
+                    "`ls -l {0}` shows it; `mv {0} {0}.foreign` puts it away, and `gpuvm fabric \
+                     show` lists the partitions \
                      that are active",
                     word(&path.to_string_lossy())
                 ));
@@ -87,7 +88,8 @@ impl RestoreFileError {
                 "use the gpuvm that wrote it, or a later one: leave the file where it is".into()
             }
             RestoreListError::Damaged { .. } => format!(
-                "`mv {0} {0}.damaged` puts it away; with it which partitions are of guests that are off is lost: `gpuvm \
+                "`mv {0} {0}.damaged` puts it away; with it which partitions are of guests that \
+                 are off is lost: `gpuvm \
                  fabric show` lists those that are active",
                 word(&path.to_string_lossy())
             ),

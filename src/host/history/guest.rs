@@ -116,8 +116,8 @@ pub fn add_made(
     Ok(record.remember(state, was))
 }
 
-/// The step that takes a disk from the record of a domain, which keeps it no longer; none: it is not recorded. Errors: as
-/// [`add_made`].
+/// The step that takes a disk from the record of a domain, which keeps it no longer; none: it is
+/// not recorded. Errors: as [`add_made`].
 pub fn drop_made(
     state: Option<&Path>,
     uuid: &str,
@@ -128,17 +128,16 @@ pub fn drop_made(
     let Some(mut record) = read(&path, &was, uuid)? else { return Ok(None) };
     let before = record.made.len();
     record.made.retain(|known| known.path != disk);
-    Ok(match record.made.len() == before {
-        true => None,
-        false => {
-            let left = record.remember(state, Some(was.clone()));
-            Some(left.unwrap_or_else(|| store::remove(path, was)))
-        }
+    Ok(if record.made.len() == before {
+        None
+    } else {
+        let left = record.remember(state, Some(was.clone()));
+        Some(left.unwrap_or_else(|| store::remove(path, was)))
     })
 }
 
-/// The step that records which huge pages of a domain are still reserved; none: it has no record, or this one. Errors: as
-/// [`add_made`].
+/// The step that records which huge pages of a domain are still reserved; none: it has no record,
+/// or this one. Errors: as [`add_made`].
 pub fn set_reserved(
     state: Option<&Path>,
     uuid: &str,
@@ -155,7 +154,8 @@ pub fn set_reserved(
     Ok(Some(left.unwrap_or_else(|| store::remove(path, was))))
 }
 
-/// The step that writes the new name of a domain into its record; none: it has no record. Errors: as [`add_made`].
+/// The step that writes the new name of a domain into its record; none: it has no record. Errors:
+/// as [`add_made`].
 pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     let Some(was) = store::read(&path)? else { return Ok(None) };
@@ -166,8 +166,8 @@ pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>
     Ok(Some(store::write(path, &record, Some(was))))
 }
 
-/// The step that records that a domain is of another set of guests; none: no file made it, or it is of
-/// this set. Errors: as [`add_made`].
+/// The step that records that a domain is of another set of guests; none: no file made it, or it is
+/// of this set. Errors: as [`add_made`].
 pub fn set_set(state: Option<&Path>, uuid: &str, set: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     let Some(was) = store::read(&path)? else { return Ok(None) };
@@ -185,7 +185,8 @@ pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()
 }
 
-/// How a domain was described in a file when `apply` made it; none: no file did, or its record cannot be read.
+/// How a domain was described in a file when `apply` made it; none: no file did, or its record
+/// cannot be read.
 pub fn applied(state: Option<&Path>, uuid: &str) -> Option<AppliedFile> {
     of(state, uuid)?.applied
 }

@@ -125,12 +125,14 @@ impl Records {
     fn loss(self) -> &'static str {
         match self {
             Records::Domain => {
-                "that change of the domain can no longer be undone, and huge pages that it reserved stay reserved"
+                "that change of the domain can no longer be undone, and huge pages that it \
+                 reserved stay reserved"
             }
             Records::Host => "that change of the host can no longer be undone",
             Records::Networks => "that change of the network can no longer be undone",
             Records::Guests => {
-                "what only it tells of the guest stays behind: huge pages, virtual functions, images of a conversion"
+                "what only it tells of the guest stays behind: huge pages, virtual functions, \
+                 images of a conversion"
             }
         }
     }
@@ -195,8 +197,8 @@ impl History {
         store::write(self.file(entry.number), entry, was.map(store::text))
     }
 
-    /// Returns the steps that give its domain another name in all entries, so that they can be undone; `defined` does so in
-    /// a definition.
+    /// Returns the steps that give its domain another name in all entries, so that they can be
+    /// undone; `defined` does so in a definition.
     pub fn rename(&self, name: &str, to: &str, defined: impl Fn(&str) -> String) -> Vec<Step> {
         let its = self.entries.iter().filter(|entry| entry.domain == name);
         let renamed = |entry: &Entry| {

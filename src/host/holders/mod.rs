@@ -57,7 +57,8 @@ pub struct Use {
     pub bdf: Bdf,
     /// Its kind.
     pub kind: UseKind,
-    /// Who uses it and how, to be read after "by": `process 312 (python3), which has /dev/nvidia0 open`.
+    /// Who uses it and how, to be read after "by":
+    /// `process 312 (python3), which has /dev/nvidia0 open`.
     pub by: String,
 }
 

@@ -7,7 +7,8 @@ use gpuvm_core::topology::{DeviceKind, Topology};
 /// The deepest level of devices below a function's directory; an NVMe namespace's partition is at
 /// 4.
 const DEEPEST: usize = 5;
-/// Major number of `/dev/nvidia0` and its like, registered with the kernel (Documentation/admin-guide/devices.txt).
+/// Major number of `/dev/nvidia0` and its like, registered with the kernel
+/// (Documentation/admin-guide/devices.txt).
 const NVIDIA_MAJOR: u64 = 195;
 /// Minor number of the control node of all NVSwitches, which may stay open.
 const NVSWITCH_CONTROL: u64 = 255;
@@ -81,7 +82,8 @@ pub fn nodes(root: &FsRoot, topology: &Topology, bdf: Bdf) -> Result<Vec<Node>, 
     Ok(nodes)
 }
 
-/// Adds the nodes of all devices below a directory. Functions below a bridge have nodes of their own.
+/// Adds the nodes of all devices below a directory. Functions below a bridge have nodes of their
+/// own.
 fn below(dir: &Dir<'_>, depth: usize, nodes: &mut Vec<Node>) -> Result<(), FsError> {
     for name in dir.names()? {
         if name.parse::<Bdf>().is_ok() || dir.link(&name)?.is_some() {

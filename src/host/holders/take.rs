@@ -85,7 +85,8 @@ impl Take {
     }
 }
 
-/// Functions with all endpoints of their IOMMU groups, by address: those whose uses [`Take::new`] needs.
+/// Functions with all endpoints of their IOMMU groups, by address: those whose uses [`Take::new`]
+/// needs.
 pub fn with_groups(topology: &Topology, asked: &[Bdf]) -> Vec<Bdf> {
     let members = asked.iter().filter_map(|&bdf| topology.iommu_group(bdf));
     let mut all: Vec<Bdf> = members.flat_map(|group| group.members.iter().copied()).collect();

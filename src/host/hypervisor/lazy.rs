@@ -26,9 +26,9 @@ pub fn load() -> Result<(), String> {
     LOADED.get_or_init(stubs::fill).clone()
 }
 
-/// Keeps libvirt's own log off standard error, unless the caller's environment says where it goes. An embedded driver
-/// is a whole daemon in this process and would log its start there on every run. To be called before the library is
-/// first used, while the process has one thread.
+/// Keeps libvirt's own log off standard error, unless the caller's environment says where it goes.
+/// An embedded driver is a whole daemon in this process and would log its start there on every run.
+/// To be called before the library is first used, while the process has one thread.
 pub fn silence_log() {
     /// libvirt's variable for log outputs, which has the lowest priority.
     const OUTPUTS: &str = "LIBVIRT_LOG_OUTPUTS";
@@ -108,7 +108,8 @@ mod stubs {
             // SAFETY: only the address is taken; its type is that of the binding's declaration.
             let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
             let address = *symbol.map_err(|e| format!("{} is too old: {e}", super::LIBRARY))?;
-            // SAFETY: within the table; `OnceLock` lets one thread write, before any stub is called.
+            // SAFETY: within the table; `OnceLock` lets one thread write, before any stub is
+            // called.
             unsafe {
                 (&raw mut gpuvm_libvirt_slots).cast::<*const c_void>().add(slot).write(address)
             };

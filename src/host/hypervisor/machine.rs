@@ -150,9 +150,8 @@ impl<'u> Uri<'u> {
         };
         let full = |text: &&str| !text.is_empty();
         // libvirt reads both so.
-        let plain = |text: &'u str| match text.contains('%') {
-            true => Cow::Owned(decoded(text)),
-            false => Cow::Borrowed(text),
+        let plain = |text: &'u str| {
+            if text.contains('%') { Cow::Owned(decoded(text)) } else { Cow::Borrowed(text) }
         };
         Some(Uri {
             driver,
@@ -211,8 +210,8 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
 }
 
-/// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own may have another
-/// directory, which nobody tells.
+/// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own
+/// may have another directory, which nobody tells.
 pub const SYSTEM_LOGS: &str = "/var/log/libvirt/qemu";
 
 /// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
@@ -399,14 +398,12 @@ pub fn command_there(host: &str, arguments: &str) -> String {
 /// host is quoted as one word.
 pub fn run_there(host: &str, command: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || " -_./@%+=:,".contains(c);
-    let command = match command.chars().all(plain) {
-        true => Cow::Borrowed(command),
-        false => word(command),
-    };
+    let command = if command.chars().all(plain) { Cow::Borrowed(command) } else { word(command) };
     let safe = |c: char| c.is_ascii_alphanumeric() || ".-_:@%".contains(c);
-    let host = match host.chars().all(safe) && !host.starts_with('-') {
-        true => Cow::Borrowed(host),
-        false => Cow::Borrowed("HOST"),
+    let host = if host.chars().all(safe) && !host.starts_with('-') {
+        Cow::Borrowed(host)
+    } else {
+        Cow::Borrowed("HOST")
     };
     format!("ssh {host} {command}")
 }

@@ -29,8 +29,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// Whether a domain runs. All but [`DomainState::ShutOff`] are active by libvirt: there is a process, which holds the
-/// domain's devices, disks, memory and bridge ports.
+/// Whether a domain runs. All but [`DomainState::ShutOff`] are active by libvirt: there is a
+/// process, which holds the domain's devices, disks, memory and bridge ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -299,7 +299,8 @@ pub trait Hypervisor {
     }
     /// A domain's definition.
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError>;
-    /// Defines a domain after checking it against libvirt's schema; never replaces one of another UUID.
+    /// Defines a domain after checking it against libvirt's schema; never replaces one of another
+    /// UUID.
     fn define(&self, xml: &str) -> Result<(), HypervisorError>;
     /// Removes a definition together with NVRAM, managed save and snapshot metadata.
     fn undefine(&self, name: &str) -> Result<(), HypervisorError>;
@@ -307,7 +308,8 @@ pub trait Hypervisor {
     fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
         self.undefine(name)
     }
-    /// Gives a defined domain that is off another name; its UUID, its autostart and what is defined stay.
+    /// Gives a defined domain that is off another name; its UUID, its autostart and what is defined
+    /// stay.
     fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
         Err(HypervisorError {
             kind: HypervisorErrorKind::Other,
@@ -327,7 +329,8 @@ pub trait Hypervisor {
     fn make_snapshot(&self, name: &str, snapshot: &str, _: &str) -> Result<(), HypervisorError> {
         Err(no_snapshots(name, snapshot))
     }
-    /// Gives the disks of a domain that is off the content of a snapshot, and the domain its definition of that time.
+    /// Gives the disks of a domain that is off the content of a snapshot, and the domain its
+    /// definition of that time.
     fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         Err(no_snapshots(name, snapshot))
     }
@@ -353,7 +356,8 @@ pub trait Hypervisor {
             message: "this hypervisor cannot attach devices to running guests".to_owned(),
         })
     }
-    /// How large a disk of a domain is, by its name in the guest; none where that is not told, as of a drive without medium.
+    /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
+    /// of a drive without medium.
     fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         Ok(None)
     }
@@ -370,8 +374,8 @@ pub trait Hypervisor {
     /// Changes live settings of a running guest's device, such as bandwidth, given as in its
     /// running definition; the definition of its next start is unchanged.
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
-    /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest answers is as
-    /// trustworthy as the guest.
+    /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest
+    /// answers is as trustworthy as the guest.
     fn ask_agent(
         &self,
         name: &str,

@@ -166,10 +166,13 @@ mod tests {
         let of = |state: &str, disk: &str| {
             format!(
                 "<domainsnapshot><name>s</name><description>d</description><state>{state}</state>\
-                 <creationTime>17</creationTime><memory snapshot='no'/><disks><disk name='vda' {disk}/>\
+                 <creationTime>17</creationTime><memory snapshot='no'/><disks><disk name='vda' \
+                 {disk}/>\
                  <disk name='vdb' snapshot='no'/></disks><domain type='kvm'><name>a</name><devices>\
-                 <emulator>/q</emulator><disk type='file'><source file='/a.qcow2'/><target dev='vda'/></disk>\
-                 <disk type='file' device='cdrom'><target dev='vdb'/></disk><controller type='usb'/>\
+                 <emulator>/q</emulator><disk type='file'><source file='/a.qcow2'/><target \
+                 dev='vda'/></disk>\
+                 <disk type='file' device='cdrom'><target dev='vdb'/></disk><controller \
+                 type='usb'/>\
                  </devices></domain></domainsnapshot>"
             )
         };

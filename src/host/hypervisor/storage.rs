@@ -327,8 +327,10 @@ pub(super) mod xml {
         fn libvirts_own_document_is_read() {
             let text = "<volume type='file'><name>a.qcow2</name><key>/p/a.qcow2</key><source></source>\
                         <capacity unit='bytes'>53687091200</capacity>\
-                        <allocation unit='bytes'>200704</allocation><physical unit='bytes'>196624</physical>\
-                        <target><path>/p/a.qcow2</path><format type='qcow2'/><permissions><mode>0600</mode>\
+                        <allocation unit='bytes'>200704</allocation><physical \
+                        unit='bytes'>196624</physical>\
+                        <target><path>/p/a.qcow2</path><format \
+                        type='qcow2'/><permissions><mode>0600</mode>\
                         <owner>0</owner><group>0</group></permissions><timestamps><atime>1.2</atime>\
                         <mtime>1700000000.000000042</mtime></timestamps><compat>1.1</compat><features/></target>\
                         <backingStore><path>/p/base</path><format type='raw'/></backingStore></volume>";

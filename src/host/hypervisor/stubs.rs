@@ -35,7 +35,8 @@ mod tests {
     /// More than one, and the last one's slot on another page of the table than the first one's.
     const COUNT: usize = 600;
     /// A crate of nothing but assembly, for a target whose library is not installed.
-    const CRATE: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![allow(internal_features)]\n\
+    const CRATE: &str = "#![feature(no_core, \
+                         rustc_attrs)]\n#![no_core]\n#![allow(internal_features)]\n\
                          #[rustc_builtin_macro]\nmacro_rules! global_asm { () => {} }\n";
 
     /// An object file made by the compiler's own assembler.
@@ -63,7 +64,8 @@ mod tests {
             usize::try_from(u64::from_le_bytes(number)).unwrap()
         }
 
-        /// The contents of the section of this name (elf(5): `Elf64_Ehdr`, `Elf64_Shdr`): offset and size in the file.
+        /// The contents of the section of this name (elf(5): `Elf64_Ehdr`, `Elf64_Shdr`): offset
+        /// and size in the file.
         fn section(&self, name: &str) -> (usize, usize) {
             let (headers, count, names) =
                 (self.number(0x28, 8), self.number(0x3c, 2), self.number(0x3e, 2));
@@ -127,15 +129,18 @@ mod tests {
 
     #[test]
     fn stubs_of_aarch64_jump_where_their_slots_say_and_destroy_x16_only() {
-        // ADRP x16, page; LDR x16, [x16, #offset]; BR x16 (Arm ARM C6.2.10, C6.2.166, C6.2.37), all with x16.
+        // ADRP x16, page; LDR x16, [x16, #offset]; BR x16 (Arm ARM C6.2.10, C6.2.166, C6.2.37), all
+        // with x16.
         let words: [u32; 3] = [0x9000_0010, 0xf940_0210, 0xd61f_0200];
-        // R_AARCH64_ADR_PREL_PG_HI21 and R_AARCH64_LDST64_ABS_LO12_NC (ELF for the Arm 64-bit Architecture, 5.7.5).
+        // R_AARCH64_ADR_PREL_PG_HI21 and R_AARCH64_LDST64_ABS_LO12_NC (ELF for the Arm 64-bit
+        // Architecture, 5.7.5).
         check("aarch64", &words.map(u32::to_le_bytes).concat(), &[(0, 275, 0), (4, 286, 0)]);
     }
 
     #[test]
     fn stubs_of_x86_64_jump_where_their_slots_say() {
-        // JMP m64 relative to the next instruction (Intel SDM, JMP: FF /4); R_X86_64_PC32 is relative to itself.
+        // JMP m64 relative to the next instruction (Intel SDM, JMP: FF /4); R_X86_64_PC32 is
+        // relative to itself.
         check("x86_64", &[0xff, 0x25, 0, 0, 0, 0], &[(2, 2, 4)]);
     }
 

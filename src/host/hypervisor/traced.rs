@@ -73,9 +73,10 @@ fn told<T>(
     let done = run();
     let took = seconds(since);
     let failed = done.as_ref().err().map_or(String::new(), |error| format!(": {}", error.message));
-    match call == Changes || since.elapsed() >= LONG {
-        true => info!("libvirt: {what}, {took}{failed}"),
-        false => debug!("libvirt: {what}, {took}{failed}"),
+    if call == Changes || since.elapsed() >= LONG {
+        info!("libvirt: {what}, {took}{failed}")
+    } else {
+        debug!("libvirt: {what}, {took}{failed}")
     }
     done
 }

@@ -140,9 +140,10 @@ impl Identity {
         });
         if let Ok(meta) = named.metadata() {
             let kind = meta.file_type();
-            match kind.is_block_device() || kind.is_char_device() {
-                true => identity.device = Some(meta.rdev()),
-                false => identity.inode = Some((meta.dev(), meta.ino())),
+            if kind.is_block_device() || kind.is_char_device() {
+                identity.device = Some(meta.rdev())
+            } else {
+                identity.inode = Some((meta.dev(), meta.ino()))
             }
         }
         identity
@@ -355,9 +356,10 @@ impl Uses {
             let Some(top) = named.file.or_else(|| known.map(|known| known.path.clone())) else {
                 continue;
             };
-            let below = match named.raw {
-                true => BTreeSet::new(),
-                false => Walk::from(&top, &self.volumes, self.seen()).files,
+            let below = if named.raw {
+                BTreeSet::new()
+            } else {
+                Walk::from(&top, &self.volumes, self.seen()).files
             };
             let parts = std::iter::once((top, writes)).chain(below.into_iter().map(|f| (f, false)));
             for (path, writes) in parts {

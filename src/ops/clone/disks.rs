@@ -1,5 +1,6 @@
-//! Which disks of a guest a clone gets copies of: every one that the guest writes. libvirt copies volumes of pools of
-//! directories, gpuvm other files; both are whole, whatever the old image lies over. What is only read stays shared.
+//! Which disks of a guest a clone gets copies of: every one that the guest writes. libvirt copies
+//! volumes of pools of directories, gpuvm other files; both are whole, whatever the old image lies
+//! over. What is only read stays shared.
 
 use super::{CloneError, CloneRequest};
 use crate::apply::{Preallocate, Step, space};
@@ -104,8 +105,8 @@ fn refused<T>(old: &Old<'_>, wanted: &CloneRequest, why: String) -> Result<T> {
     Err(CloneError::Disk { name, target, why }.hint(hint))
 }
 
-/// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused if it is no file, or
-/// is not this guest's alone.
+/// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused
+/// if it is no file, or is not this guest's alone.
 fn file(disk: Element<'_>, target: &str, wanted: &CloneRequest) -> Result<Option<String>> {
     let device = disk.attr("device").unwrap_or_else(|| "disk".into());
     let Some(source) = disk.child("source") else { return Ok(None) };
@@ -247,7 +248,8 @@ impl Copies {
         if let Some(backing) = refuse_image(old, wanted)? {
             let dir = old.path.parent().unwrap_or(Path::new("/")).display().to_string();
             let hint = format!(
-                "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory, in which libvirt copies it whole",
+                "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory, in \
+                 which libvirt copies it whole",
                 word(&dir)
             );
             let why = format!("it lies over {backing}, and is in no pool");

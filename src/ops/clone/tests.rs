@@ -1,4 +1,5 @@
-//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned anew, refused, undone, and killed at every call.
+//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned anew, refused, undone, and
+//! killed at every call.
 
 use super::*;
 use crate::domain::guest::VirtType;

@@ -13,7 +13,8 @@ pub(super) fn refuse_without_kvm(virt: VirtType, root: &FsRoot) -> Result<()> {
         return Ok(());
     }
     Err(CreateError::NoKvm.hint(
-        "`--virt-type qemu` emulates the CPU, many times slower; `sudo modprobe kvm_intel` or `sudo modprobe kvm_amd` \
+        "`--virt-type qemu` emulates the CPU, many times slower; `sudo modprobe kvm_intel` or \
+         `sudo modprobe kvm_amd` \
          loads KVM where the firmware has virtualization on",
     ))
 }

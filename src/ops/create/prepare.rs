@@ -154,7 +154,8 @@ fn placed(
     Ok(planned)
 }
 
-/// The files of the machine that the guest is to run on; none: it is another one, or only a record of one.
+/// The files of the machine that the guest is to run on; none: it is another one, or only a record
+/// of one.
 fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Result<Option<FsRoot>> {
     let is_here = hypervisor.is_some_and(Hypervisor::has_guests_here);
     Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })
@@ -174,9 +175,10 @@ fn beside(
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
     // Those of the template matter where its NICs stay, and once it starts.
-    let of_template = match nics.is_empty() {
-        true => networks_of(&template_of(&wanted.guest, &planned.topology)?),
-        false => Vec::new(),
+    let of_template = if nics.is_empty() {
+        networks_of(&template_of(&wanted.guest, &planned.topology)?)
+    } else {
+        Vec::new()
     };
     let own = if wanted.starts { &of_template[..] } else { &[] };
     let named = nics.iter().map(|wish| wish.network.as_str()).chain(private);
@@ -264,7 +266,8 @@ fn defined(
     Ok(xml)
 }
 
-/// Has the serial console written to a file as well, where the hypervisor keeps logs and the template says nothing of it.
+/// Has the serial console written to a file as well, where the hypervisor keeps logs and the
+/// template says nothing of it.
 fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Result<()> {
     let dir = hypervisor.and_then(Hypervisor::log_dir);
     let Some(dir) = dir.as_ref().and_then(|dir| dir.to_str()) else { return Ok(()) };
@@ -299,13 +302,15 @@ fn tell_nccl(
     };
     if seed.has_own("write_files") {
         world.warning(&format!(
-            "`write_files` of the user-data takes the place of gpuvm's own: no file for NCCL; {later}"
+            "`write_files` of the user-data takes the place of gpuvm's own: no file for NCCL; \
+             {later}"
         ));
         return None;
     }
     if seed.has_own("runcmd") {
         world.warning(
-            "`runcmd` of the user-data takes the place of gpuvm's own: NCCL finds its topology file from the guest's second \
+            "`runcmd` of the user-data takes the place of gpuvm's own: NCCL finds its topology \
+             file from the guest's second \
              start on, or after `systemd-tmpfiles --create nccl-topo.conf` in the guest",
         );
         if seed.nccl_conf {

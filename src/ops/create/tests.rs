@@ -84,7 +84,8 @@ fn with_disk(name: &str, disk: &Path) -> String {
     let disk = disk.display();
     format!(
         "<domain type='test'><name>{name}</name><uuid>22222222-2222-4333-8444-555555555555</uuid>\
-         <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='file' device='disk'>\
+         <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='file' \
+         device='disk'>\
          <source file='{disk}'/><target dev='vda' bus='virtio'/></disk></devices></domain>"
     )
 }

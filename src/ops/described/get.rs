@@ -17,7 +17,8 @@ use crate::topology::Topology;
 use crate::world::World;
 use serde_json::Value;
 
-/// A field of a described guest: an option of `create` without its dashes, or `name` or `autostart`.
+/// A field of a described guest: an option of `create` without its dashes, or `name` or
+/// `autostart`.
 pub type Field = (&'static str, Value);
 
 /// Describes a guest that gpuvm made.

@@ -78,7 +78,8 @@ pub enum ArrayVerbError {
     },
     /// Members of the array have lost its superblocks.
     #[error(
-        "{count} of {all} drives of `{name}` carry its superblocks no more: a guest has written over them{lines}"
+        "{count} of {all} drives of `{name}` carry its superblocks no more: a guest has written \
+         over them{lines}"
     )]
     SuperblocksLost {
         /// How many.

@@ -205,7 +205,8 @@ fn row(state: &State, drive: &Drive) -> ListedDrive {
     }
 }
 
-/// The upstream port of the PCIe switch that a function is below: two bridges above it, and not itself a root port.
+/// The upstream port of the PCIe switch that a function is below: two bridges above it, and not
+/// itself a root port.
 fn switch(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
     let path = topology.path_to_root(bdf);
     match &path[..] {

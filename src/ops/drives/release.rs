@@ -188,12 +188,13 @@ fn texts(
             units: true,
         });
     }
-    let what = match marked.lines.is_empty() {
-        true => "add a line that keeps the array from being assembled".to_owned(),
-        false => format!(
+    let what = if marked.lines.is_empty() {
+        "add a line that keeps the array from being assembled".to_owned()
+    } else {
+        format!(
             "comment `{}`, and add a line that keeps the array from being assembled",
             marked.lines.join("`, `")
-        ),
+        )
     };
     steps.push(ArrayStep::ReplaceText {
         path: record.mdadm_conf.clone().into(),

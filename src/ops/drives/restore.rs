@@ -100,24 +100,15 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     };
     match running {
         None => steps.push(bring_up(wanted, &record, &device, &lost, &known)?),
-        Some(_) if wanted.create => {
-            return Err(usage(
-                format!("array `{name}` runs as {device}"),
-                "run it without --create, which makes the array anew; --mkfs alone makes a file system on the one that runs",
-            ));
-        }
-        Some(_) if !lost.is_empty() && !wanted.rebuild => {
-            return Err(ArrayVerbError::Incomplete { name: name.to_string(), device: device.clone(), lines: lost.join(", ") }.hint(format!(
-                    "`gpuvm drive restore-array {name} --rebuild` adds them, which destroys what is on them",
-                    name = word(name)
-                )));
-        }
-        Some(_) => {}
+        Some(_) => refuse_running(wanted, name, &device, &lost)?,
     }
     let file_system = record.file_system.clone().map(|file_system| (device.clone(), file_system));
-    steps.extend(file_system.map(|(device, file_system)| match wanted.mkfs {
-        true => ArrayStep::MakeFileSystem { device, file_system, uuid: record.uuid.clone() },
-        false => ArrayStep::CheckFileSystem { device, file_system },
+    steps.extend(file_system.map(|(device, file_system)| {
+        if wanted.mkfs {
+            ArrayStep::MakeFileSystem { device, file_system, uuid: record.uuid.clone() }
+        } else {
+            ArrayStep::CheckFileSystem { device, file_system }
+        }
     }));
     let config = Path::new(&record.mdadm_conf);
     let guard = wanted.is_guarded();
@@ -138,6 +129,26 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     }
     steps.extend(wanted.initramfs.then_some(ArrayStep::UpdateInitramfs));
     Ok((record, steps.into_iter().map(Step::Array).collect()))
+}
+
+/// Refuses to make an array anew that runs, and one that runs without all of its members.
+fn refuse_running(wanted: &RestoreArray, name: &str, device: &str, lost: &[String]) -> Result<()> {
+    if wanted.create {
+        return Err(usage(
+            format!("array `{name}` runs as {device}"),
+            "run it without --create, which makes the array anew; --mkfs alone makes a file system \
+             on the one that runs",
+        ));
+    }
+    if lost.is_empty() || wanted.rebuild {
+        return Ok(());
+    }
+    let (device, lines) = (device.to_owned(), lost.join(", "));
+    let hint = format!(
+        "`gpuvm drive restore-array {} --rebuild` adds them, which destroys what is on them",
+        word(name)
+    );
+    Err(ArrayVerbError::Incomplete { name: name.to_owned(), device, lines }.hint(hint))
 }
 
 /// The mounts of a restored array; `guard`: so that a boot without it does not wait.
@@ -178,17 +189,20 @@ fn bring_up(
         (false, false) => {
             let lines: String = lost.iter().map(|id| format!("\n  {id}")).collect();
             let anew = format!(
-                "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system anew and destroys what is \
+                "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system \
+                 anew and destroys what is \
                  on all {all} drives",
                 name = word(name)
             );
-            let hint = match keeps {
-                true => format!(
-                    "`gpuvm drive restore-array {name} --rebuild` keeps what is on it, which the other drives still have; \
+            let hint = if keeps {
+                format!(
+                    "`gpuvm drive restore-array {name} --rebuild` keeps what is on it, which the \
+                     other drives still have; \
                      {anew}",
                     name = word(name)
-                ),
-                false => anew,
+                )
+            } else {
+                anew
             };
             Err(ArrayVerbError::SuperblocksLost {
                 count: lost.len().to_string(),

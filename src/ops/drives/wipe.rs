@@ -48,7 +48,8 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
         let hint = match first {
             reason if reason.is_system() => "the host runs from it, so it is never erased",
             Reason::Disk { .. } | Reason::Function { .. } => {
-                "`gpuvm delete NAME` deletes the guest and keeps the drive's data until it is erased"
+                "`gpuvm delete NAME` deletes the guest and keeps the drive's data until it is \
+                 erased"
             }
             _ => "free it first; `gpuvm drive list` shows who uses what",
         };

@@ -73,7 +73,8 @@ pub fn hook(program: &str) -> Result<FabricFile> {
     let text = format!(
         "#!/bin/sh\n\
          {MARK}`gpuvm fabric hook --install`; `gpuvm fabric hook --remove` takes it away.\n\
-         # libvirt runs it as: hook GUEST OPERATION SUBOPERATION EXTRA <XML. Its output is never read as XML.\n\
+         # libvirt runs it as: hook GUEST OPERATION SUBOPERATION EXTRA <XML. Its output is never \
+         read as XML.\n\
          case \"$2/$3\" in\n\
          prepare/begin) verb=ensure ;;\n\
          release/end) verb=release ;;\n\

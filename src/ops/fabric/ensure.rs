@@ -62,11 +62,10 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     refuse_versions(None)?;
     // Only the partition of all GPUs is known without their module ids, and then Fabric Manager
     // provides them.
-    let listed = match need.modules().len() < need.gpus.len() {
-        true => {
-            Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?
-        }
-        false => Vec::new(),
+    let listed = if need.modules().len() < need.gpus.len() {
+        Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?
+    } else {
+        Vec::new()
     };
     let partition = need.partition;
     let Some(placed) = need.placed(&listed) else {
@@ -82,9 +81,11 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
 fn uuid_of(xml: &DomainXml) -> Result<String> {
     let uuid = xml.uuid().map(|uuid| uuid.trim().to_ascii_lowercase());
     uuid.filter(|uuid| !uuid.is_empty()).ok_or_else(|| {
-        let hint = "`virsh dumpxml NAME` prints the definition with the UUID that libvirt has given it";
+        let hint = "`virsh dumpxml NAME` prints the definition with the UUID that libvirt has \
+                    given it";
         let message = format!(
-            "the definition of domain `{}` has no UUID, by which its NVLink partition is found again",
+            "the definition of domain `{}` has no UUID, by which its NVLink partition is found \
+             again",
             xml.name()
         );
         classed(Class::Refused, message, hint)

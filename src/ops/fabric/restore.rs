@@ -100,12 +100,11 @@ impl Restored {
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     world.refuse_recorded("fabric restore")?;
     let root = FsRoot::live()?;
-    let topology = match wanted.boot {
-        true => discover(&root)?,
-        false => {
-            world.refuse_elsewhere("fabric restore")?;
-            world.topology()?
-        }
+    let topology = if wanted.boot {
+        discover(&root)?
+    } else {
+        world.refuse_elsewhere("fabric restore")?;
+        world.topology()?
     };
     let nothing = Restored {
         mode: None,
@@ -130,9 +129,10 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let mode = started(&manager, wanted.boot).map_err(told)?;
     let list = RestoreFile::read(RestoreFile::here());
     let list = list.map_err(|error| FabricError::from(error).told())?;
-    let running = match wanted.boot {
-        true => by_processes(&root, &topology, &list)?,
-        false => by_libvirt(world, &root, &topology, &list)?,
+    let running = if wanted.boot {
+        by_processes(&root, &topology, &list)?
+    } else {
+        by_libvirt(world, &root, &topology, &list)?
     };
     let running = match &mode {
         // What is missing in the list is lost: a connection may not show all guests of the machine.
@@ -155,9 +155,10 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
             Ok(Restored { mode, partitions: ids, unplaced, unrestored, made, ..nothing })
         }
         Restore::Activate { entries, unplaced } => {
-            let failed = match wanted.dry_run {
-                true => Vec::new(),
-                false => activate_all(&manager, &entries, &topology),
+            let failed = if wanted.dry_run {
+                Vec::new()
+            } else {
+                activate_all(&manager, &entries, &topology)
             };
             let restored = activated(&entries, unplaced, &running, failed);
             let made = !wanted.dry_run && !restored.partitions.is_empty();

@@ -183,8 +183,10 @@ fn attach(
 ) -> Result<Step> {
     let name = subject.name.clone();
     let Some(with) = more(live, disk, target, abilities, Port::Free)? else {
-        return Err(GuestDiskError::NoPort { name }
-            .hint("the same command without --live gives it the disk, with a root port, at its next start"));
+        return Err(GuestDiskError::NoPort { name }.hint(
+            "the same command without --live gives it the disk, with a root port, at its \
+                   next start",
+        ));
     };
     let xml = with.disk_named(target).map(|disk| disk.xml().to_owned()).unwrap_or_default();
     Ok(Step::AttachDisk { name, path: disk.path.clone(), xml })

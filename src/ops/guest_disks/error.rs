@@ -66,7 +66,8 @@ pub enum GuestDiskError {
     },
     /// A running guest's disk that is no file or block device.
     #[error(
-        "disk `{target}` is neither a file nor a block device, so it cannot be detached from a running guest"
+        "disk `{target}` is neither a file nor a block device, so it cannot be detached from a \
+         running guest"
     )]
     NoPath {
         /// The disk.

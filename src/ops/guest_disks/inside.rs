@@ -1,5 +1,5 @@
-//! Grows the file system on a disk that has grown, through the guest's agent, in the simple case: one
-//! file system on the disk or on its only partition. Otherwise a person gets the commands. The
+//! Grows the file system on a disk that has grown, through the guest's agent, in the simple case:
+//! one file system on the disk or on its only partition. Otherwise a person gets the commands. The
 //! guest's names of disks differ from libvirt's, so the disk is the one that has got the new size.
 
 use crate::agent::{Agent, Untold, has_agent};

@@ -121,7 +121,8 @@ fn refuse_half(
     }
     if wanted.delete_data && runs_with && !wanted.live {
         let hint = format!(
-            "`{line} --delete-data --live` takes it from the running guest first; `gpuvm stop {}` ends that",
+            "`{line} --delete-data --live` takes it from the running guest first; `gpuvm stop {}` \
+             ends that",
             word(&name)
         );
         return Err(GuestDiskError::Runs { name, target }.hint(hint));
@@ -138,7 +139,8 @@ fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
     };
     let (name, line) = (word(&subject.name), line(&subject.name, target));
     let hint = format!(
-        "`{first} {name}` lets it go on, then `{line} --live`; or `{line}` takes the disk from its next start"
+        "`{first} {name}` lets it go on, then `{line} --live`; or `{line}` takes the disk from its \
+         next start"
     );
     Err(GuestDiskError::NotRunning { name: subject.name.clone(), state }.hint(hint))
 }
@@ -158,7 +160,8 @@ pub fn explained(error: Error, wanted: &RemoveDisk) -> Error {
     let message = format!("disk `{target}` is not removed from running domain `{name}`");
     let line = line(name, target);
     let hint = format!(
-        "unmount it in the guest and run it again; `{line}` takes the disk from its next start instead"
+        "unmount it in the guest and run it again; `{line}` takes the disk from its next start \
+         instead"
     );
     error.around(Refusal::around(message, hint))
 }

@@ -1,5 +1,5 @@
-//! `disk resize`: grows a disk, through its guest while that runs, otherwise through its pool or as a
-//! file; then the file system on it. Never shrinks one: data beyond the new end would be lost.
+//! `disk resize`: grows a disk, through its guest while that runs, otherwise through its pool or as
+//! a file; then the file system on it. Never shrinks one: data beyond the new end would be lost.
 
 use super::error::GuestDiskError;
 use super::inside::{self, InGuest};
@@ -140,10 +140,7 @@ pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>>
         return Err(GuestDiskError::Smaller { target: target.clone(), is, wanted }.hint(hint));
     }
     grown.refuse_others()?;
-    let by = match running.is_some() {
-        true => grown.by_guest()?,
-        false => grown.by_host(now)?,
-    };
+    let by = if running.is_some() { grown.by_guest()? } else { grown.by_host(now)? };
     let live = by == GrowBy::Guest;
     let warnings = grown.room(now, &by)?;
     let (uuid, target) = (subject.uuid.clone(), target.clone());
@@ -202,9 +199,10 @@ impl Grown<'_> {
     /// Refuses a disk that others have, or lie over: each would see another size.
     fn refuse_others(&self) -> Result<()> {
         let others = self.uses.others_of_disk(Path::new(&self.path), None, &self.subject.uuid);
-        match others.is_empty() {
-            true => Ok(()),
-            false => Err(classed(
+        if others.is_empty() {
+            Ok(())
+        } else {
+            Err(classed(
                 Class::InUse,
                 format!(
                     "disk `{}` ({}) is not used by this domain alone: {}",
@@ -213,7 +211,7 @@ impl Grown<'_> {
                     said(&others)
                 ),
                 format!("`gpuvm disk list {}` shows who has its disks", word(&self.subject.name)),
-            )),
+            ))
         }
     }
 

@@ -1,5 +1,6 @@
-//! Sets I/O threads and queues of a definition after its disks have changed as `tune` would, if they
-//! were so before: then `tune --check` finds nothing to do afterwards either. Other choices are kept.
+//! Sets I/O threads and queues of a definition after its disks have changed as `tune` would, if
+//! they were so before: then `tune --check` finds nothing to do afterwards either. Other choices
+//! are kept.
 
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::Abilities;

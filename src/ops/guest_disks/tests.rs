@@ -367,8 +367,8 @@ fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
     assert_eq!((bytes, stage.journals()), (2 * BYTES, 0));
 }
 
-/// Kills a change at each telling and at each call, and recovers; what there was before or what is to be is all that may be
-/// found then.
+/// Kills a change at each telling and at each call, and recovers; what there was before or what is
+/// to be is all that may be found then.
 fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
     for telling in [true, false] {
         let mut seen = 0;

@@ -11,7 +11,8 @@ pub enum HostBridgeError {
     NoNetplan,
     /// The network of the host is configured by a program that gpuvm does not change.
     #[error(
-        "the network of this host is configured by {manager}, which gpuvm does not change: nothing is done"
+        "the network of this host is configured by {manager}, which gpuvm does not change: nothing \
+         is done"
     )]
     OtherManager {
         /// What configures it.

@@ -76,13 +76,12 @@ fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
         let probe: Vec<&str> = SCOPE.into_iter().chain([&*path, "--version"]).collect();
         output(&probe, SCOPE_S).is_ok()
     };
-    let mut command = match scoped {
-        true => {
-            let mut command = for_caller(SCOPE[0]);
-            command.args(&SCOPE[1..]).arg(program);
-            command
-        }
-        false => for_caller(program),
+    let mut command = if scoped {
+        let mut command = for_caller(SCOPE[0]);
+        command.args(&SCOPE[1..]).arg(program);
+        command
+    } else {
+        for_caller(program)
     };
     let running = Running::begins(command.args(words).stdin(Stdio::null()));
     Ok((command.spawn()?, running))

@@ -91,7 +91,8 @@ fn warn(source: &Source, world: &World) {
     }
     if !source.content.boots {
         world.warning(&format!(
-            "{shown} is taken for raw bytes of a disk, but has no boot record: a guest may not start from it"
+            "{shown} is taken for raw bytes of a disk, but has no boot record: a guest may not \
+             start from it"
         ));
     }
 }

@@ -156,7 +156,8 @@ impl<'a> Inside<'a> {
         let listens = has_agent(&live).then(|| Agent::greet(hypervisor, name, WAIT)).flatten();
         let Some(agent) = listens else {
             let hint = format!(
-                "install qemu-guest-agent in the guest (`gpuvm tune {name} --agent on` gives it the channel), or {}",
+                "install qemu-guest-agent in the guest (`gpuvm tune {name} --agent on` gives it \
+                 the channel), or {}",
                 by_hand(name),
                 name = word(name)
             );
@@ -253,9 +254,10 @@ impl<'a> Inside<'a> {
             let _ = self.agent.run("/bin/sh", &["-c", "rm -f \"$1\"", "sh", &new]);
         }
         moved?;
-        match self.read(path)?.as_deref() == Some(text) {
-            true => Ok(()),
-            false => Err(self.error(format!("keep what was written to {path}"))),
+        if self.read(path)?.as_deref() == Some(text) {
+            Ok(())
+        } else {
+            Err(self.error(format!("keep what was written to {path}")))
         }
     }
 

@@ -53,7 +53,8 @@ pub struct Placed {
 pub struct Installed {
     /// Name of the domain.
     pub domain: String,
-    /// Whether NCCL chooses otherwise with the file than without; a guest that needs none gets none.
+    /// Whether NCCL chooses otherwise with the file than without; a guest that needs none gets
+    /// none.
     pub needed: bool,
     /// The file, and what NCCL finds it by.
     pub files: Vec<Placed>,
@@ -96,10 +97,11 @@ pub(super) fn domain<'s>(world: &World, source: &'s Source) -> Result<&'s str> {
     let Source::Domain(name) = source else {
         let message =
             "--install, --uninstall and --check are of a guest that runs, and this is a file";
-        let hint = match world.is_recorded() {
-            false => "name its domain; `gpuvm list` shows them",
+        let hint = if world.is_recorded() {
             // On the recorded one none runs.
-            true => "name its domain, and leave --host out; `gpuvm list` without --host shows them",
+            "name its domain, and leave --host out; `gpuvm list` without --host shows them"
+        } else {
+            "name its domain; `gpuvm list` shows them"
         };
         return Err(usage(message, hint));
     };

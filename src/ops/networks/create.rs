@@ -80,7 +80,8 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     let host = host(world)?;
     if host.is_none() {
         world.warning(
-            "links, addresses and routes of that host are not known here, so nothing is checked against them",
+            "links, addresses and routes of that host are not known here, so nothing is checked \
+             against them",
         );
     }
     let guests = Guests::read(hypervisor)?;
@@ -159,7 +160,8 @@ pub(super) fn new_steps(name: &str, xml: &str) -> Vec<NetworkStep> {
 fn kind(wanted: &NewNetwork) -> Result<Kind> {
     let Some(kind) = wanted.kind.or_else(|| known(&wanted.name)) else {
         let message = format!("the kind of network `{}` is not given", wanted.name);
-        let hint = "--kind nat, private, macvtap, bridge or sriov; only `default`, `private-net`, `macvtap-net` and \
+        let hint = "--kind nat, private, macvtap, bridge or sriov; only `default`, `private-net`, \
+                    `macvtap-net` and \
                     `iovnet0` are known by their names";
         return Err(usage(message, hint));
     };

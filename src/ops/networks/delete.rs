@@ -32,9 +32,10 @@ pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let hypervisor = &*world.hypervisor()?;
     let (state, network) = find(hypervisor, name)?;
     let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
-    let mut steps = match state.persistent {
-        true => remember(&directory(world.state()), &state, hypervisor, None)?,
-        false => Vec::new(),
+    let mut steps = if state.persistent {
+        remember(&directory(world.state()), &state, hypervisor, None)?
+    } else {
+        Vec::new()
     };
     let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));
     let named = || name.to_owned();

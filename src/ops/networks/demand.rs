@@ -45,7 +45,8 @@ pub fn on_demand<'n>(
     Ok(steps)
 }
 
-/// The steps that take up those of these networks that are down, which libvirt would not do at a guest's start.
+/// The steps that take up those of these networks that are down, which libvirt would not do at a
+/// guest's start.
 pub fn taken_up<'n>(
     names: impl Iterator<Item = &'n str>,
     hypervisor: &dyn Hypervisor,

@@ -86,7 +86,8 @@ mod tests {
     use super::*;
     use crate::network::{Kind, Mode};
 
-    /// Three guests: one that runs on the network, one that runs on the network's bridge, one that is off.
+    /// Three guests: one that runs on the network, one that runs on the network's bridge, one that
+    /// is off.
     fn guests() -> Guests {
         let of = |domain: &str, running, network: Option<&str>, bridge: Option<&str>| {
             let nic = GuestNic { domain: domain.into(), running, mac: format!("mac-{domain}") };

@@ -50,7 +50,8 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     }
     let kept = network::directory(world.state());
     let Some(last) = network::last_of(&kept, hypervisor.uri(), name)? else {
-        let hint = "`network create --replace` and `network delete` keep what they change; what `create` made goes with \
+        let hint = "`network create --replace` and `network delete` keep what they change; what \
+                    `create` made goes with \
                     `network delete`";
         let message = format!("there is no change of network `{name}` to undo");
         return Err(classed(Class::NotFound, message, hint));
@@ -60,7 +61,8 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let network = state.as_ref().map(read).transpose()?;
     if !force && let Some(since) = since(entry, network.as_ref()) {
         let hint = format!(
-            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it \
+             nevertheless",
             name = word(name)
         );
         return Err(NetworkError::Edited { since, change: named(entry) }.hint(hint));

@@ -16,7 +16,8 @@ pub enum FabricError {
     NotShared,
     /// Virtual GPUs are in use, and the holder of a partition is then not known here.
     #[error(
-        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of partition {partition} is not known"
+        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of \
+         partition {partition} is not known"
     )]
     #[strum(to_string = "fabric-virtual")]
     Virtual {
@@ -25,7 +26,8 @@ pub enum FabricError {
     },
     /// Fabric Manager does not answer, so that the guest would have no working CUDA.
     #[error(
-        "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no working CUDA without it: {why}"
+        "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no \
+         working CUDA without it: {why}"
     )]
     #[strum(to_string = "partition-unreachable")]
     Unreachable {
@@ -38,7 +40,8 @@ pub enum FabricError {
     },
     /// The versions of Fabric Manager and of the host's driver differ.
     #[error(
-        "Fabric Manager has version {manager}, and the driver of this host has {driver}: guests get NVLink only if they \
+        "Fabric Manager has version {manager}, and the driver of this host has {driver}: guests \
+         get NVLink only if they \
          match"
     )]
     #[strum(to_string = "fabric-versions")]
@@ -50,7 +53,8 @@ pub enum FabricError {
     },
     /// The versions of Fabric Manager and its client library differ.
     #[error(
-        "Fabric Manager has version {manager}, and its client library libnvfm has {library}: they must match"
+        "Fabric Manager has version {manager}, and its client library libnvfm has {library}: they \
+         must match"
     )]
     #[strum(to_string = "fabric-library-version")]
     LibraryVersion {
@@ -61,7 +65,8 @@ pub enum FabricError {
     },
     /// A guest has, or may have, a GPU that may belong to it.
     #[error(
-        "NVLink partition {partition}: which GPUs {} are is not known, and not all that may be are free: {why}",
+        "NVLink partition {partition}: which GPUs {} are is not known, and not all that may be are \
+         free: {why}",
         ModulesText(modules)
     )]
     #[strum(to_string = "fabric-unknown-modules")]
@@ -96,7 +101,8 @@ pub enum FabricError {
     },
     /// Fabric Manager accepted a partition as active, and lists it as inactive.
     #[error(
-        "Fabric Manager has taken the list of active partitions, and lists partition {partition} as inactive"
+        "Fabric Manager has taken the list of active partitions, and lists partition {partition} \
+         as inactive"
     )]
     #[strum(to_string = "fabric-not-told")]
     NotTold {
@@ -117,7 +123,8 @@ pub enum FabricError {
     #[error("{0}")]
     #[strum(transparent, to_string = "-")]
     Need(#[from] NeedRefusal),
-    /// A partition is not activated or deactivated: Fabric Manager, its list, or the file of active partitions.
+    /// A partition is not activated or deactivated: Fabric Manager, its list, or the file of active
+    /// partitions.
     #[error("{0}")]
     #[strum(transparent, to_string = "-")]
     Partition(#[from] PartitionError),
@@ -163,14 +170,17 @@ impl FabricError {
                 why.advice().unwrap_or("`gpuvm fabric show` shows what Fabric Manager says").into()
             }
             FabricError::Versions { driver, .. } => format!(
-                "install Fabric Manager {driver} and `systemctl restart nvidia-fabricmanager`, or reboot where another \
+                "install Fabric Manager {driver} and `systemctl restart nvidia-fabricmanager`, or \
+                 reboot where another \
                  driver is installed than loaded"
             ),
             FabricError::LibraryVersion { manager, .. } => format!(
-                "install its development package (nvidia-fabricmanager-dev or -devel) of version {manager}"
+                "install its development package (nvidia-fabricmanager-dev or -devel) of version \
+                 {manager}"
             ),
             FabricError::UnknownModules { partition, .. } => format!(
-                "once that guest is off, `gpuvm fabric release {partition}` deactivates it; {MODULES}"
+                "once that guest is off, `gpuvm fabric release {partition}` deactivates it; \
+                 {MODULES}"
             ),
             FabricError::UnknownGpus { .. } => MODULES.into(),
             FabricError::NoPartition { why, .. } | FabricError::Need(why) => why.hint(),

@@ -54,7 +54,8 @@ pub(super) fn less(
         let Some(pool) = pools.iter().find(|pool| pool.page_kib == page_kib) else { continue };
         let left = pool.reserved().saturating_sub(pages);
         extra.stays.push(format!(
-            "{} on node {node} stay reserved until it is off: `gpuvm host pages --node {node} --size {} --count {left}` \
+            "{} on node {node} stay reserved until it is off: `gpuvm host pages --node {node} \
+             --size {} --count {left}` \
              gives them back then",
             count(pages, &format!("page of {page_kib}")),
             page_kib.typed(),

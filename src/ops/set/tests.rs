@@ -25,7 +25,8 @@ fn floating(pins: &str) -> String {
 }
 
 /// The pins of four vCPUs on two cores.
-const PINS: &str = "  <cputune>\n    <vcpupin vcpu='0' cpuset='0'/>\n    <vcpupin vcpu='1' cpuset='48'/>\n    \
+const PINS: &str = "  <cputune>\n    <vcpupin vcpu='0' cpuset='0'/>\n    <vcpupin vcpu='1' \
+                    cpuset='48'/>\n    \
                     <vcpupin vcpu='2' cpuset='1'/>\n    <vcpupin vcpu='3' cpuset='49'/>\n  </cputune>\n";
 
 /// Domain `a` on a DGX-2, with a caller who answers.

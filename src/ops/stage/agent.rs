@@ -183,9 +183,12 @@ impl FakeAgent {
             }
             return (0, String::new());
         }
-        let place = |word: &str| match word.starts_with('/') {
-            true => self.path(word).display().to_string(),
-            false => word.to_owned(),
+        let place = |word: &str| {
+            if word.starts_with('/') {
+                self.path(word).display().to_string()
+            } else {
+                word.to_owned()
+            }
         };
         let mut command = Command::new(Path::new(given["path"].as_str().unwrap()));
         let done = command.args(words.into_iter().map(place)).output().unwrap();

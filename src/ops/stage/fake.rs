@@ -82,10 +82,7 @@ impl Fake {
 
     /// Fails if the hypervisor does not answer.
     pub(super) fn answers(&self, doing: &str) -> Result<(), HypervisorError> {
-        match self.gone.get() {
-            true => Err(failed(doing, HypervisorErrorKind::NoConnection)),
-            false => Ok(()),
-        }
+        if self.gone.get() { Err(failed(doing, HypervisorErrorKind::NoConnection)) } else { Ok(()) }
     }
 
     /// Changes a domain.
@@ -285,9 +282,10 @@ impl Hypervisor for Fake {
     fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
         self.call("set autostart")?;
         let mut all = self.autostarts.borrow_mut();
-        match on {
-            true => drop(all.insert(name.to_owned())),
-            false => drop(all.remove(name)),
+        if on {
+            all.insert(name.to_owned());
+        } else {
+            all.remove(name);
         }
         Ok(())
     }

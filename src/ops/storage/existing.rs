@@ -95,7 +95,8 @@ fn refuse_unlike(
         // A previous user of the device may have written that header, with any file of the host as
         // its backing file.
         let hint = format!(
-            "`qemu-img convert -f qcow2 -O raw {at} /var/tmp/{name}.raw` writes its content to a file; `wipefs --all {at}` \
+            "`qemu-img convert -f qcow2 -O raw {at} /var/tmp/{name}.raw` writes its content to a \
+             file; `wipefs --all {at}` \
              takes the mark away",
             at = word(text),
             name = word(&path.file_name().unwrap_or_default().to_string_lossy())
@@ -118,7 +119,8 @@ fn refuse_unlike(
     {
         let is = format.as_str();
         let hint = format!(
-            "rename it if the content is right: `mv {at} {as_it_is}`; `qemu-img convert -O {name} {at} {copy}` makes what \
+            "rename it if the content is right: `mv {at} {as_it_is}`; `qemu-img convert -O {name} \
+             {at} {copy}` makes what \
              the name says",
             at = word(text),
             as_it_is = word(&path.with_extension(is).to_string_lossy()),
@@ -136,12 +138,13 @@ fn refuse_used(path: &Path) -> Result<()> {
     let uses = used_by(&FsRoot::live()?, path)?;
     let Some(first) = uses.first() else { return Ok(()) };
     let lines: String = uses.iter().map(|one| format!("\n  {one}")).collect();
-    let hint = match first.used.is_system() {
-        true => "the host runs from it, so it is never given away".to_owned(),
-        false => format!(
+    let hint = if first.used.is_system() {
+        "the host runs from it, so it is never given away".to_owned()
+    } else {
+        format!(
             "free it first; `lsblk {}` shows what is built on it",
             word(&path.to_string_lossy())
-        ),
+        )
     };
     Err(classed(
         Class::InUse,

@@ -48,8 +48,8 @@ const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
 /// A notice to the admin about a guest's disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The guest of a caller of `nvidia-vm` gets no data disk, since there is no data file system or
-    /// none is wanted. Reported in its words, which scripts look for.
+    /// The guest of a caller of `nvidia-vm` gets no data disk, since there is no data file system
+    /// or none is wanted. Reported in its words, which scripts look for.
     NoDataDisk,
     /// A warning of something that may be unexpected.
     Warning(String),
@@ -121,9 +121,10 @@ pub fn plan(
     world: &World,
 ) -> Result<Disks> {
     let recorded = world.is_recorded();
-    let hypervisor = match recorded || (seed.is_none() && wanted.pool == POOL) {
-        true => None,
-        false => Some(world.hypervisor()?),
+    let hypervisor = if recorded || (seed.is_none() && wanted.pool == POOL) {
+        None
+    } else {
+        Some(world.hypervisor()?)
     };
     let machine = if recorded { Machine::Here } else { world.machine()? };
     let elsewhere = machine.elsewhere();
@@ -142,7 +143,8 @@ pub fn plan(
     Ok(disks)
 }
 
-/// Plans the seed of a guest whose disks are planned: `made` are those, and `pool` is where it goes.
+/// Plans the seed of a guest whose disks are planned: `made` are those, and `pool` is where it
+/// goes.
 pub fn seed_alone(
     wanted: &SeedRequest,
     pool: &str,

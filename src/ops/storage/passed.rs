@@ -66,7 +66,8 @@ pub(super) fn choose<'s>(
         if State::is_system(drive) {
             let name = &drive.name;
             disks.warn(format!(
-                "partition {text} is on {name}, from which the host runs: they share its speed and its end"
+                "partition {text} is on {name}, from which the host runs: they share its speed and \
+                 its end"
             ));
         }
         let path = match &part.partuuid {

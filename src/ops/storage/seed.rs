@@ -143,7 +143,8 @@ fn keys(
             format!("and {} has no id_*.pub", home.join(".ssh").display())
         });
         disks.warn(format!(
-            "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and --user-data is given, \
+            "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and \
+             --user-data is given, \
              {looked}; `ssh-keygen` makes a key",
             place.planned.name
         ));

@@ -135,7 +135,8 @@ fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     findings.map(|finding| Finding { hint: subject.naming(&finding.hint), ..finding }).collect()
 }
 
-/// Warnings to the admin about a tuned domain, one line each; `reserves`: the pages that it misses are reserved with it.
+/// Warnings to the admin about a tuned domain, one line each; `reserves`: the pages that it misses
+/// are reserved with it.
 pub fn warnings(
     subject: &Subject,
     tuned: &Tuned,

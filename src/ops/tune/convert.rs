@@ -55,7 +55,8 @@ impl Conversion {
     pub fn stays(&self) -> String {
         let (path, VolumeRef { pool, name }) = (&self.path, &self.old);
         format!(
-            "image {path} stays for `undo`; `virsh vol-delete --pool {pool} {name}` destroys it, and the way back",
+            "image {path} stays for `undo`; `virsh vol-delete --pool {pool} {name}` destroys it, \
+             and the way back",
             pool = word(pool),
             name = word(name)
         )
@@ -237,7 +238,8 @@ impl<'h> Ground<'h> {
         if old.format != said {
             return refused(
                 format!("disk `{name}` is {said} by its definition, and {path} is {}", old.format),
-                "what is right cannot be told; a guest that was shown its container has written into it",
+                "what is right cannot be told; a guest that was shown its container has written \
+                 into it",
             );
         }
         let below = disk.child("backingStore").and_then(|below| below.child("source"));

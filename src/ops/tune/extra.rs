@@ -62,7 +62,8 @@ pub fn of(
             if wanted.reserve_pages && subject.running && has_pages(tuned) {
                 let name = &subject.name;
                 extra.undone = Some(format!(
-                    "no pages are reserved for it while it runs: `gpuvm verify {name}` says whether its next start \
+                    "no pages are reserved for it while it runs: `gpuvm verify {name}` says \
+                     whether its next start \
                      finds them, `gpuvm start {name} --reserve-pages` reserves them then",
                     name = word(name)
                 ));
@@ -84,10 +85,11 @@ fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
     let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);
-    let command = match subject.is_file {
+    let command = if subject.is_file {
         // What a file describes runs elsewhere, or not at all.
-        true => subject.naming(&format!("as `gpuvm nccl {name}` prints it then")),
-        false => format!("`gpuvm nccl {name} --install`"),
+        subject.naming(&format!("as `gpuvm nccl {name}` prints it then"))
+    } else {
+        format!("`gpuvm nccl {name} --install`")
     };
     (!is_same).then(|| {
         format!(

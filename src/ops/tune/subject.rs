@@ -23,9 +23,10 @@ pub struct Subject {
 impl Subject {
     /// A text whose commands name what was read.
     pub(super) fn naming(&self, text: &str) -> String {
-        match self.is_file {
-            true => Source::File(self.called.clone()).naming(text, &self.xml.name()),
-            false => text.to_owned(),
+        if self.is_file {
+            Source::File(self.called.clone()).naming(text, &self.xml.name())
+        } else {
+            text.to_owned()
         }
     }
 

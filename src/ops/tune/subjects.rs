@@ -81,9 +81,10 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     let files = wanted.are_files(world);
     convert::refuse_files(&wanted.convert, files)?;
     refuse_same_mac(&wanted.networks, &Extras::default())?;
-    let hypervisor = match files && (recorded || wanted.taken.assume_empty) {
-        true => None,
-        false => Some(world.hypervisor()?),
+    let hypervisor = if files && (recorded || wanted.taken.assume_empty) {
+        None
+    } else {
+        Some(world.hypervisor()?)
     };
     let all = match &hypervisor {
         Some(hypervisor) if !files => of_hypervisor(wanted, &**hypervisor, world)?,
@@ -191,9 +192,10 @@ fn of_hypervisor(
         let text = hypervisor.xml(&summary.name, XmlOf::Inactive)?;
         let running = summary.state.is_active();
         let xml = DomainXml::parse(&text).doing(|| format!("cannot read `{}`", summary.name))?;
-        let live = match wanted.live && running {
-            true => Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?),
-            false => None,
+        let live = if wanted.live && running {
+            Some(DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?)
+        } else {
+            None
         };
         let (name, called) = (summary.name.clone(), summary.name.clone());
         Ok(Subject { name, called, xml, running, is_file: false, live })
@@ -352,7 +354,8 @@ fn path_of(disk: Element<'_>) -> Option<String> {
     source.attr("file").or_else(|| source.attr("dev")).map(|path| path.into_owned())
 }
 
-/// The error that a domain cannot be tuned, with this headline; `goes`: whether it can be tuned with other pins.
+/// The error that a domain cannot be tuned, with this headline; `goes`: whether it can be tuned
+/// with other pins.
 pub(crate) fn refused(
     subject: &Subject,
     message: &str,

@@ -46,7 +46,8 @@ pub struct HostSpec {
     pub l3_cores: u32,
     /// Whether the kernel reports node -1 for the devices.
     pub node_unknown: bool,
-    /// NVLink partitions: the whole, halves, and so on, in index order; the switches stay with Fabric Manager.
+    /// NVLink partitions: the whole, halves, and so on, in index order; the switches stay with
+    /// Fabric Manager.
     pub partitions: bool,
     /// Direct links: indexes of two GPUs and the number of links.
     pub links: Vec<(usize, usize, u32)>,
@@ -76,7 +77,8 @@ impl HostSpec {
         Topology::new(parts).expect("what is generated names nothing that is not there")
     }
 
-    /// Adds a node's cores and caches; `first` is the number of its first core, `all` that of all cores.
+    /// Adds a node's cores and caches; `first` is the number of its first core, `all` that of all
+    /// cores.
     fn add_node(&self, parts: &mut Parts, at: u32, node: &NodeSpec, first: u32, all: u32) {
         let threads = |core: u32| (0..self.threads).map(move |t| PcpuId(core + t * all));
         let cores = || first..first + node.cores;

@@ -1,4 +1,5 @@
-//! Guest by guest on the same state: is a guest of ours worse in any metric than the same guest of a peer?
+//! Guest by guest on the same state: is a guest of ours worse in any metric than the same guest of
+//! a peer?
 
 use super::hosts::Host;
 use super::metrics::{EPSILON, Judge, METRICS, Quality};
@@ -84,7 +85,8 @@ pub enum Fill {
     Mixed,
 }
 
-/// Lets every planner place every guest of a stream on the same states, and compares ours with each peer by name.
+/// Lets every planner place every guest of a stream on the same states, and compares ours with each
+/// peer by name.
 pub fn compare(
     host: &Host,
     judge: &Judge<'_>,

@@ -1,5 +1,6 @@
-//! The limits: what the best online policy can do on a board whose partitions halve it, solved exactly as a Markov
-//! decision process, and what free repacking would do (gpuvm-placement(7), METRICS).
+//! The limits: what the best online policy can do on a board whose partitions halve it, solved
+//! exactly as a Markov decision process, and what free repacking would do (gpuvm-placement(7),
+//! METRICS).
 //!
 //! Guests of 1, 2, 4, 8 and 16 GPUs arrive at random (Poisson) in the shares of a mix, those above
 //! the board's size left out, and stay for exponential times of mean 1; a guest without a place
@@ -124,7 +125,8 @@ impl Board {
         self.level.ways[state][class].iter().map(|(_, after)| *after)
     }
 
-    /// The policy that takes the best way by a rank, the first of equal ones; the largest rank wins.
+    /// The policy that takes the best way by a rank, the first of equal ones; the largest rank
+    /// wins.
     fn by<R: PartialOrd>(&self, rank: impl Fn(Way) -> R) -> Policy {
         let best = |ways: &Vec<Way>| {
             let mut best: Option<(R, State)> = None;
@@ -155,8 +157,8 @@ impl Board {
         self.by(|(_, after)| values[after])
     }
 
-    /// Values of the states under the policy that carries the most GPUs of all that never refuse what fits, relative
-    /// to the empty board; in GPUs.
+    /// Values of the states under the policy that carries the most GPUs of all that never refuse
+    /// what fits, relative to the empty board; in GPUs.
     pub fn values(&self, load: f64) -> Vec<f64> {
         let arrivals = arrivals(self.level.gpus, self.mix, load);
         let seats = self.level.gpus as f64;
@@ -169,9 +171,10 @@ impl Board {
                     for (class, ways) in self.level.ways[state].iter().enumerate() {
                         let best = ways.iter().map(|(_, after)| values[*after]);
                         let best = best.fold(f64::NEG_INFINITY, f64::max);
-                        let gain = match ways.is_empty() {
-                            true => values[state],
-                            false => SIZES[class] as f64 + best,
+                        let gain = if ways.is_empty() {
+                            values[state]
+                        } else {
+                            SIZES[class] as f64 + best
                         };
                         sum += arrivals[class] * gain;
                     }
@@ -242,8 +245,8 @@ impl Board {
     }
 }
 
-/// The acceptance of each class if guests could be moved at will: only the number of free GPUs counts
-/// (Kaufman and Roberts).
+/// The acceptance of each class if guests could be moved at will: only the number of free GPUs
+/// counts (Kaufman and Roberts).
 pub fn repacked(gpus: usize, mix: [f64; 5], load: f64) -> [f64; 5] {
     let arrivals = arrivals(gpus, mix, load);
     let mut weights = vec![1.0];

@@ -1,5 +1,5 @@
-//! The hosts of the shoot-out: every recorded one that the project ships, and generated ones for the shapes that these
-//! lack.
+//! The hosts of the shoot-out: every recorded one that the project ships, and generated ones for
+//! the shapes that these lack.
 
 use super::build::{HostSpec, NodeSpec, SwitchSpec};
 use gpuvm_core::bdf::Bdf;

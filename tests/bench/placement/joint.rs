@@ -1,4 +1,5 @@
-//! Guests placed together against the same guests placed one after the other, on random sets of guests.
+//! Guests placed together against the same guests placed one after the other, on random sets of
+//! guests.
 
 use super::hosts::{self, Host};
 use super::stream::Random;

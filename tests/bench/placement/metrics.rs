@@ -9,7 +9,8 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::topology::{NumaNode, Proximity, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The metrics of a guest, in the order in which our planner ranks what they measure. Each is a share: 1 is best.
+/// The metrics of a guest, in the order in which our planner ranks what they measure. Each is a
+/// share: 1 is best.
 pub const METRICS: [&str; 7] =
     ["NVLink", "vCPUs local", "nodes", "NICs near", "drives near", "whole cores", "memory local"];
 /// Place of the NVLink share among [`METRICS`].
@@ -79,8 +80,9 @@ impl<'a> Judge<'a> {
         ]
     }
 
-    /// Partition hosts: 1 for an offered partition, else 0; linked hosts: links inside over the most that any set of so
-    /// many GPUs has. NVSwitches that the partition needs are taken as given: no peer asks for them.
+    /// Partition hosts: 1 for an offered partition, else 0; linked hosts: links inside over the
+    /// most that any set of so many GPUs has. NVSwitches that the partition needs are taken as
+    /// given: no peer asks for them.
     fn nvlink(&self, gpus: &[Bdf]) -> Option<f64> {
         if gpus.len() < 2 {
             return None;
@@ -171,7 +173,8 @@ impl<'a> Judge<'a> {
         (all > 0.0).then(|| there.iter().map(share).sum::<f64>().min(1.0))
     }
 
-    /// The fewest nodes that the ask needs on the empty host, over the nodes that its GPUs and vCPUs stand on.
+    /// The fewest nodes that the ask needs on the empty host, over the nodes that its GPUs and
+    /// vCPUs stand on.
     fn nodes(&self, ask: &Ask, place: &Place) -> Option<f64> {
         let mut spanned: BTreeSet<NodeId> = self.vcpus(place).into_keys().collect();
         spanned.extend(place.gpus.iter().filter_map(|gpu| self.homes.get(gpu)));
@@ -188,7 +191,8 @@ impl<'a> Judge<'a> {
         (!spanned.is_empty()).then(|| (float(fewest) / float(spanned.len())).min(1.0))
     }
 
-    /// Pairs of a GPU and a device with no host bridge between them, over the most pairs that there could be.
+    /// Pairs of a GPU and a device with no host bridge between them, over the most pairs that there
+    /// could be.
     fn near(&self, gpus: &[Bdf], devices: &[Bdf]) -> Option<f64> {
         let most = gpus.len().min(devices.len());
         let near = |gpu: Bdf, device: Bdf| self.topology.proximity(gpu, device) <= Proximity::Pxb;
@@ -218,8 +222,8 @@ impl<'a> Judge<'a> {
         self.topology.cores().iter().filter(|core| holders(&core.pcpus) > 1).count()
     }
 
-    /// GPUs of the largest class whose GPUs and whole cores are free: an offered partition, or a run of GPUs in index
-    /// order that starts at a multiple of its length.
+    /// GPUs of the largest class whose GPUs and whole cores are free: an offered partition, or a
+    /// run of GPUs in index order that starts at a multiple of its length.
     pub fn largest(&self, guests: &[Place]) -> u32 {
         let taken: BTreeSet<Bdf> = guests.iter().flat_map(|guest| &guest.gpus).copied().collect();
         let pcpus = guests.iter().fold(CpuSet::new(), |all, guest| all.or(&held(guest)));
@@ -293,7 +297,8 @@ fn links_inside(topology: &Topology, set: &[Bdf]) -> u64 {
     links.map(|link| u64::from(link.links)).sum()
 }
 
-/// The most pairs that can be made (Kuhn's algorithm): `edges` has the rights that each left one goes with.
+/// The most pairs that can be made (Kuhn's algorithm): `edges` has the rights that each left one
+/// goes with.
 fn pairs(edges: &[Vec<usize>], rights: usize) -> usize {
     fn augment(
         left: usize,

@@ -1,6 +1,6 @@
-//! The exact optimum of one decision: every set of free GPUs is judged by the whole key, and the smallest wins. It is
-//! written from the definition that the planner states (src/core/placement/score.rs) and shares no code with it: naive, for
-//! small hosts only.
+//! The exact optimum of one decision: every set of free GPUs is judged by the whole key, and the
+//! smallest wins. It is written from the definition that the planner states
+//! (src/core/placement/score.rs) and shares no code with it: naive, for small hosts only.
 
 use super::model::Place;
 use super::stream::{CLASSES, home};
@@ -16,7 +16,8 @@ pub struct Key {
     pub nvlink: i64,
     /// Number of nodes of its GPUs.
     pub nodes: usize,
-    /// How far the wanted NICs and drives are, summed: 0 with no host bridge between, 1 on a node of the set, else 2.
+    /// How far the wanted NICs and drives are, summed: 0 with no host bridge between, 1 on a node
+    /// of the set, else 2.
     pub far: usize,
     /// Packages, root complexes and PCIe switches above its GPUs.
     pub span: [usize; 3],
@@ -100,8 +101,9 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// The number of the state of a block of an aligned board, as the exact solver counts them: free and held for one
-    /// GPU; else the unordered pairs of the halves' states, then that one guest has all of it.
+    /// The number of the state of a block of an aligned board, as the exact solver counts them:
+    /// free and held for one GPU; else the unordered pairs of the halves' states, then that one
+    /// guest has all of it.
     fn state(&self, block: &[usize], set: &[usize]) -> (usize, usize) {
         let owns = |guest: &[usize]| block.iter().all(|gpu| guest.contains(gpu));
         let held = owns(set) || self.guests.iter().any(|guest| owns(guest));
@@ -149,7 +151,8 @@ impl<'a> Board<'a> {
         self.topology.cores_of(node).count() / gpus.max(1)
     }
 
-    /// Cores that a guest takes of a node for so many GPUs: their share, and at least one beside the emulator's.
+    /// Cores that a guest takes of a node for so many GPUs: their share, and at least one beside
+    /// the emulator's.
     fn demand(&self, node: NodeId, gpus: usize) -> usize {
         (self.share(node) * gpus).max(2)
     }
@@ -187,8 +190,9 @@ impl<'a> Board<'a> {
         set.iter().map(|gpu| of(*gpu)).collect::<BTreeSet<T>>().len()
     }
 
-    /// Free GPUs, once a set is taken, that no guest of a size can have: on hosts without partitions guests of a size
-    /// fit below the smallest switch, node or host around a GPU that has so many GPUs.
+    /// Free GPUs, once a set is taken, that no guest of a size can have: on hosts without
+    /// partitions guests of a size fit below the smallest switch, node or host around a GPU that
+    /// has so many GPUs.
     fn unusable(&self, left: &[usize], size: usize) -> usize {
         let offered = self.topology.partitions();
         if !offered.is_empty() {

@@ -12,7 +12,8 @@ use gpuvm_core::placement::{Occupancy, plan};
 use gpuvm_core::request::{DeviceWish, Request};
 use gpuvm_core::topology::{Core, DeviceKind, Topology};
 
-/// Random guests: some on whole partitions, some on any GPUs, with cores of their nodes or of others.
+/// Random guests: some on whole partitions, some on any GPUs, with cores of their nodes or of
+/// others.
 pub fn occupancy(topology: &Topology, random: &mut Random) -> Vec<Place> {
     let mut gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let mut cores: Vec<&Core> = topology.cores().iter().collect();
@@ -74,8 +75,9 @@ fn ours(host: &Topology, guests: &[Place], want: Want) -> Option<Vec<Bdf>> {
 /// Occupancies of each host.
 const CASES: u64 = 25;
 
-/// Compares our planner with the optimum on a host: every size of guest, on random occupancies, with NICs and drives
-/// if `devices` says so. Returns how many guests were compared, and how many of these had a place.
+/// Compares our planner with the optimum on a host: every size of guest, on random occupancies,
+/// with NICs and drives if `devices` says so. Returns how many guests were compared, and how many
+/// of these had a place.
 fn assert_optimal(host: &Host, devices: bool) -> (usize, usize) {
     let topology = &host.topology;
     let gpus = topology.gpus().count();
@@ -86,10 +88,8 @@ fn assert_optimal(host: &Host, devices: bool) -> (usize, usize) {
         let mut random = Random(seed);
         let guests = occupancy(topology, &mut random);
         for size in 1..=gpus {
-            let want = match devices {
-                false => [size, 0, 0],
-                true => [size, random.below(3), random.below(2)],
-            };
+            let want =
+                if devices { [size, random.below(3), random.below(2)] } else { [size, 0, 0] };
             let board = Board::new(topology, &guests, want, &values);
             let best = board.keys(size).into_iter().min();
             let index = |bdf: &Bdf| board.gpus.iter().position(|gpu| gpu == bdf).unwrap();

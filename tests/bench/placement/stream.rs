@@ -186,7 +186,8 @@ impl Sizes {
         }
     }
 
-    /// The sizes of guests that this host can have, with their shares of the arrivals, which sum to 1.
+    /// The sizes of guests that this host can have, with their shares of the arrivals, which sum to
+    /// 1.
     pub fn classes(&self) -> Vec<(u32, f64)> {
         let fit: Vec<(u32, f64)> =
             CLASSES.into_iter().filter(|(size, _)| *size <= self.gpus).collect();

@@ -16,8 +16,8 @@ ip link add br2 mtu 9000 type bridge stp_state 0 forward_delay 0
 ip address add 10.50.4.2/24 dev br2
 ip link set br2 up
 ";
-/// Makes the bond anew in `$MODE` with its `$OPTIONS`, and behind it `$SWITCH`: a plain one, or one that knows of the bond. The
-/// switch keeps its MAC address.
+/// Makes the bond anew in `$MODE` with its `$OPTIONS`, and behind it `$SWITCH`: a plain one, or one
+/// that knows of the bond. The switch keeps its MAC address.
 const BOND: &str = "
 far() { nsenter --net --target $LAN ip \"$@\"; }
 ip link del bond0 2>/dev/null || true

@@ -60,7 +60,8 @@ const BREAKS: &[Break] = &[
         "firewall",
     ),
     (
-        "ip link set br1 type bridge stp_state 1 forward_delay 1500; ip link set TAP down; ip link set TAP up",
+        "ip link set br1 type bridge stp_state 1 forward_delay 1500; ip link set TAP down; ip link \
+         set TAP up",
         "ip link set br1 type bridge stp_state 0; ip link set TAP down; ip link set TAP up",
         "05",
         "tap TAP",

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The guest's name.
 pub const GUEST: &str = "talker";
-/// The LAN's side of the veth pairs; `$LAN` is its namespace. All of it carries packets of 9000 bytes.
+/// The LAN's side of the veth pairs; `$LAN` is its namespace. All of it carries packets of 9000
+/// bytes.
 const LAN: &str = "
 for n in 0 1 2 3; do
   ip link add nic$n mtu 9000 type veth peer name far$n mtu 9000
@@ -178,7 +179,8 @@ impl Lan {
             let mtu = if matches!(net.name, "lan" | "bonded") { "<mtu size='9000'/>" } else { "" };
             write!(
                 nics,
-                "<interface type='network'><mac address='52:54:00:77:00:{nic}'/><source network='{}'/>\
+                "<interface type='network'><mac address='52:54:00:77:00:{nic}'/><source \
+                 network='{}'/>\
                  <model type='virtio'/><driver name='qemu'{queues}/>{mtu}\
                  <address type='pci' domain='0' bus='0' slot='0x{slot:x}' function='0'/></interface>",
                 net.name
@@ -186,11 +188,15 @@ impl Lan {
             .unwrap();
         }
         let xml = format!(
-            "<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><os>\
+            "<domain type='qemu'><name>{GUEST}</name><memory \
+             unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><os>\
              <type arch='x86_64' machine='q35'>hvm</type><kernel>{dir}/vmlinuz</kernel><initrd>{dir}/initramfs</initrd>\
-             <cmdline>rdinit=/net console=ttyS0 quiet loglevel=3 mitigations=off</cmdline></os><features><acpi/><apic/></features>\
-             <cpu mode='custom' match='exact'><model fallback='forbid'>Skylake-Client-v1</model></cpu><devices>\
-             <serial type='unix'><source mode='bind' path='{dir}/console.sock'/><target port='0'/></serial>\
+             <cmdline>rdinit=/net console=ttyS0 quiet loglevel=3 \
+             mitigations=off</cmdline></os><features><acpi/><apic/></features>\
+             <cpu mode='custom' match='exact'><model \
+             fallback='forbid'>Skylake-Client-v1</model></cpu><devices>\
+             <serial type='unix'><source mode='bind' path='{dir}/console.sock'/><target \
+             port='0'/></serial>\
              <memballoon model='none'/>{nics}</devices></domain>"
         );
         let file = self.dir.join("guest.xml");

@@ -6,8 +6,9 @@ use crate::support::run;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// Prints the time, in seconds, and the bytes that a network device (`$1`) has received or sent (`$2`: `rx`, `tx`): now, once
-/// they are so many more (`$3`), and again when they are more by `$4`. It ends after five minutes in any case.
+/// Prints the time, in seconds, and the bytes that a network device (`$1`) has received or sent
+/// (`$2`: `rx`, `tx`): now, once they are so many more (`$3`), and again when they are more by
+/// `$4`. It ends after five minutes in any case.
 const METER: &str = r#"
 look() {
   while read -r name rx _ _ _ _ _ _ _ tx _; do
@@ -90,9 +91,11 @@ impl Lan {
         bytes
     }
 
-    /// How fast data pass a limit of the guest's first NIC, to the guest (`inbound`) or from it, in kB/s of 1000 bytes.
+    /// How fast data pass a limit of the guest's first NIC, to the guest (`inbound`) or from it, in
+    /// kB/s of 1000 bytes.
     pub fn speed(&mut self, inbound: bool) -> f64 {
-        // What the host's side of the NIC receives is counted before it is limited, what the bridge gets from it after that.
+        // What the host's side of the NIC receives is counted before it is limited, what the bridge
+        // gets from it after that.
         let (device, way) = if inbound { (self.tap("01"), "tx") } else { ("labbr".into(), "rx") };
         // At first a limit lets more pass, until its burst is used up.
         let mut meter = self.on_side(Side::Host, "bash");

@@ -104,6 +104,8 @@ fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Re
 /// Makes the refusal of a host that netplan does not configure.
 fn elsewhere(prepared: &HostBridgePlan) -> anyhow::Error {
     let manager = prepared.manager.to_string();
-    HostBridgeError::OtherManager { manager }
-        .hint("`gpuvm man networks` has its configuration, under OTHER NETWORK MANAGERS; nothing is changed")
+    HostBridgeError::OtherManager { manager }.hint(
+        "`gpuvm man networks` has its configuration, under OTHER NETWORK MANAGERS; nothing \
+               is changed",
+    )
 }

@@ -41,9 +41,12 @@ fn table(rows: &[HostBridgeRow]) -> Table {
                 format!("{}{kept}", if up { "up" } else { "down" })
             }
         };
-        let port = |port: &BridgePort| match port.over.is_empty() {
-            true => port.name.clone(),
-            false => format!("{} ({})", port.name, port.over.join(",")),
+        let port = |port: &BridgePort| {
+            if port.over.is_empty() {
+                port.name.clone()
+            } else {
+                format!("{} ({})", port.name, port.over.join(","))
+            }
         };
         let ports: Vec<String> = row.ports.iter().map(port).collect();
         let mut addresses: Vec<String> = row.addresses.iter().map(ToString::to_string).collect();

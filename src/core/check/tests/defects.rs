@@ -115,7 +115,8 @@ pub const DEFECTS: &[Defect] = &[
             MANY[2],
             (
                 BALLOON,
-                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' caching_mode='on' \
+                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' \
+                 caching_mode='on' \
                  eim='on'/></iommu>",
             ),
         ],

@@ -46,7 +46,8 @@ pub const OLD: &[Defect] = &[
             ("<features>", "<features><ioapic driver='qemu'/>"),
             (
                 BALLOON,
-                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' caching_mode='on' \
+                "<memballoon model='none'/><iommu model='intel'><driver intremap='on' \
+                 caching_mode='on' \
                  eim='on'/></iommu>",
             ),
         ],
@@ -62,11 +63,13 @@ pub const OLD: &[Defect] = &[
             GIB_PAGES,
             (
                 "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
-                "<cell id='0' cpus='0-4' memory='94371840' unit='KiB'/><cell id='1' cpus='5-9' memory='94371840' unit='KiB'/>",
+                "<cell id='0' cpus='0-4' memory='94371840' unit='KiB'/><cell id='1' cpus='5-9' \
+                 memory='94371840' unit='KiB'/>",
             ),
             (
                 "<memnode cellid='0' mode='strict' nodeset='0'/>",
-                "<memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' nodeset='0'/>",
+                "<memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' \
+                 nodeset='0'/>",
             ),
         ],
     ),

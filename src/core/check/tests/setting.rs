@@ -34,7 +34,8 @@ pub const NIC_35: (&str, &str) = (
 /// A second interface with the MAC address of the first.
 pub const TWIN_NIC: (&str, &str) = (
     BALLOON,
-    "<interface type='network'><mac address='52:54:00:AA:bb:cc'/><source network='other'/></interface>\
+    "<interface type='network'><mac address='52:54:00:AA:bb:cc'/><source \
+     network='other'/></interface>\
      <memballoon model='none'/>",
 );
 
@@ -60,8 +61,10 @@ pub const SWITCH_62: (&str, &str) = (
 /// A clique for the first GPU.
 pub const CLIQUE: (&str, &str) = (
     "</devices>",
-    "</devices><q:override xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'><q:device alias='ua-gpu0'>\
-     <q:frontend><q:property name='x-nv-gpudirect-clique' type='unsigned' value='0'/></q:frontend></q:device>\
+    "</devices><q:override xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'><q:device \
+     alias='ua-gpu0'>\
+     <q:frontend><q:property name='x-nv-gpudirect-clique' type='unsigned' \
+     value='0'/></q:frontend></q:device>\
      </q:override>",
 );
 

@@ -1,4 +1,5 @@
-//! Documents of every shape: read and written back they are the same bytes, and no edit makes one malformed.
+//! Documents of every shape: read and written back they are the same bytes, and no edit makes one
+//! malformed.
 
 use super::guests::made;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
@@ -206,7 +207,8 @@ fn bombs_are_refused() {
         .map(|n| format!("<!ENTITY a{n} \"{}\">", format!("&a{};", n - 1).repeat(10)))
         .collect();
     let bomb = format!(
-        "<?xml version=\"1.0\"?>\n<!DOCTYPE domain [<!ENTITY a0 \"ha\">{entities}]>\n<domain>&a9;</domain>"
+        "<?xml version=\"1.0\"?>\n<!DOCTYPE domain [<!ENTITY a0 \
+         \"ha\">{entities}]>\n<domain>&a9;</domain>"
     );
     let error = DomainXml::parse(&bomb).unwrap_err().to_string();
     assert!(error.contains("line 2") && error.contains("DOCTYPE"), "{error}");

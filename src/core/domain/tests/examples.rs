@@ -32,8 +32,8 @@ pub fn disk(path: &str) -> Disk {
     Disk::new(path, DiskFormat::Qcow2, DiskKind::File)
 }
 
-/// A number for each variant. Without a catch-all arm, so that a new variant does not compile before it has a number
-/// here and an example below.
+/// A number for each variant. Without a catch-all arm, so that a new variant does not compile
+/// before it has a number here and an example below.
 pub fn variant(edit: &DomainEdit) -> usize {
     match edit {
         DomainEdit::SetType { .. } => 0,

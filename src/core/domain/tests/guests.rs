@@ -11,7 +11,8 @@ use gpuvm_core::request::{
 };
 use gpuvm_core::topology::{Topology, file};
 
-/// The built-in template, one for direct kernel boot, and one with every kind of PCI device that a template may have.
+/// The built-in template, one for direct kernel boot, and one with every kind of PCI device that a
+/// template may have.
 pub const TEMPLATES: [(&str, &str); 3] = [
     ("gpu-guest", include_str!("../../../../templates/gpu-guest.xml")),
     ("tiny", include_str!("../../../../tests/tiny/domain.xml")),

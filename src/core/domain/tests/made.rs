@@ -121,7 +121,8 @@ fn every_pci_device_has_an_address_of_its_own_on_a_bus_that_is_there() {
     each(|what, _, _, _, xml| check_pci(what, xml));
 }
 
-/// Checks the addresses of a document: none twice, each on a controller, bus numbers without overlap.
+/// Checks the addresses of a document: none twice, each on a controller, bus numbers without
+/// overlap.
 fn check_pci(what: &str, xml: &DomainXml) {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).unwrap(),
@@ -377,7 +378,8 @@ fn impossible_guests_are_refused_with_the_place() {
     assert!(many.unwrap().contains(&DomainEdit::Set { setting: remaps }));
     let arm = TEMPLATES[0].1.replace("x86_64", "aarch64");
     assert!(error(&arm, &place).contains("os/type/@arch"));
-    let numberless = "<domain><os><type machine='q35'>hvm</type></os><devices><controller type='pci' model='pcie-root-port'/></devices></domain>";
+    let numberless = "<domain><os><type machine='q35'>hvm</type></os><devices><controller \
+                      type='pci' model='pcie-root-port'/></devices></domain>";
     assert!(error(numberless, &place).contains("domain/devices/controller"));
     let mut broken = place.clone();
     broken.vcpu_pins.pop();

@@ -23,7 +23,8 @@ fn nic(text: &str) -> Result<NicWish, String> {
     for word in words {
         let unknown = || {
             format!(
-                "`{word}` is none of mac=, queues=, mtu=, bandwidth=, inbound=, outbound=, vlan=, model="
+                "`{word}` is none of mac=, queues=, mtu=, bandwidth=, inbound=, outbound=, vlan=, \
+                 model="
             )
         };
         let (name, value) = word.split_once('=').ok_or_else(unknown)?;

@@ -57,8 +57,10 @@ fn unknown(case: &Case<'_>, hop: &mut Hop) {
                 Some(sent) => format!("none known, and {sent} packets came from the guest"),
                 None => "none known".to_owned(),
             };
-            let hint = "one that was given by hand is known once the guest speaks with the host: ping the host from it; else \
-                        ask for one in the guest (`dhclient`, `networkctl renew`): `journalctl -t dnsmasq-dhcp` shows what \
+            let hint = "one that was given by hand is known once the guest speaks with the host: \
+                        ping the host from it; else \
+                        ask for one in the guest (`dhclient`, `networkctl renew`): `journalctl -t \
+                        dnsmasq-dhcp` shows what \
                         the server heard";
             hop.wrong(&rules::ADDRESS_UNKNOWN, "its address:", ("one", found), at, hint);
         }
@@ -107,7 +109,8 @@ fn elsewhere(
     let has_address = host.network.addresses.iter().any(|address| address.link == bridge);
     if let Some(way) = host.way_to(ip).filter(|way| *way != bridge && has_address) {
         let hint = format!(
-            "`ip route get {ip}`: an address or route of the host's is nearer than the network's range"
+            "`ip route get {ip}`: an address or route of the host's is nearer than the network's \
+             range"
         );
         hop.wrong(
             &rules::ROUTE,

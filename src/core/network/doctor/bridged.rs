@@ -16,7 +16,8 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
         let hint = match (&case.on.network(), own) {
             (Some(network), true) => format!("`virsh net-start {}` makes it", word(&network.name)),
             _ => format!(
-                "make it in the host's network configuration, or `ip link add {bridge} type bridge`",
+                "make it in the host's network configuration, or `ip link add {bridge} type \
+                 bridge`",
                 bridge = word(bridge)
             ),
         };
@@ -88,7 +89,8 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
         master => {
             let found = master.map_or("in none".to_owned(), |master| format!("in {master}"));
             let hint = format!(
-                "`ip link set {name} master {bridge}`; a network that was restarted under a running guest leaves it out",
+                "`ip link set {name} master {bridge}`; a network that was restarted under a \
+                 running guest leaves it out",
                 name = word(name),
                 bridge = word(bridge)
             );
@@ -114,7 +116,8 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
         }
         Some(PortState::Blocking) => {
             let hint = format!(
-                "`bridge link show dev {name}`: it is disabled, or the spanning tree protocol cut a loop"
+                "`bridge link show dev {name}`: it is disabled, or the spanning tree protocol cut \
+                 a loop"
             );
             ("no".to_owned(), hint)
         }

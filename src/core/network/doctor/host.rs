@@ -41,7 +41,8 @@ pub struct Device {
     pub packets_in: u64,
     /// As a port of a bridge: whether it gets packets.
     pub port: Option<PortState>,
-    /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two states.
+    /// As a bridge with the spanning tree protocol: for how long a new port waits, in each of two
+    /// states.
     pub forward_delay_s: Option<u32>,
     /// As a bridge: whether its own setting passes bridged packets to the IPv4 firewall.
     pub calls_iptables: bool,

@@ -10,7 +10,8 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode),
     let device = case.nic.device.as_deref().filter(|_| case.running);
     let again = format!("start the guest again: `gpuvm restart {}`", word(case.guest));
     let Some(found) = host.device(nic) else {
-        let hint = "name a NIC that is there: `ip -br link`; `gpuvm network create NAME --kind macvtap --nic NIC --replace`";
+        let hint = "name a NIC that is there: `ip -br link`; `gpuvm network create NAME --kind \
+                    macvtap --nic NIC --replace`";
         let hop = hops.hop(&format!("NIC {nic}"));
         return hop.wrong(&rules::NIC_MISSING, "it is", ("there", "not there"), nic, hint);
     };

@@ -143,7 +143,8 @@ fn network(case: &Case<'_>, hops: &mut Hops) {
         Some(true) => hop.says(says + ", up"),
         Some(false) => {
             let hint = format!(
-                "`virsh net-start {name}`; a guest that ran on it meanwhile has to be started again",
+                "`virsh net-start {name}`; a guest that ran on it meanwhile has to be started \
+                 again",
                 name = word(name)
             );
             hop.wrong(&rules::NETWORK_DOWN, "the network is", ("up", "down"), at, hint);

@@ -88,7 +88,8 @@ fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops:
             } else {
                 let at = format!("/var/lib/libvirt/dnsmasq/{name}.conf");
                 let hint = format!(
-                    "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests again; \
+                    "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests \
+                     again; \
                      a server of the host's own on port 53 or 67 keeps it from starting",
                     name = word(name)
                 );
@@ -180,12 +181,12 @@ fn fates(name: &str, host: &HostSide, packets: &[(&str, Packet<'_>)], hops: &mut
 /// Says that a packet is dropped.
 fn dropped(hop: &mut Hop, word: &str, fate: &Fate) {
     let Fate::Ends(by) = fate else { return };
-    let hint = match by.contains("FORWARD has policy drop") {
-        true => {
-            "Docker sets this policy: `iptables -I DOCKER-USER -i BRIDGE -j ACCEPT` and `-o BRIDGE`, or restart \
+    let hint = if by.contains("FORWARD has policy drop") {
+        "Docker sets this policy: `iptables -I DOCKER-USER -i BRIDGE -j ACCEPT` and `-o BRIDGE`, \
+             or restart \
              libvirt's network so that its rules come back (`virsh net-destroy`, `net-start`)"
-        }
-        false => "let the guests' bridge pass in the firewall, with firewalld: zone `libvirt`",
+    } else {
+        "let the guests' bridge pass in the firewall, with firewalld: zone `libvirt`"
     };
     let what = format!("packets ({word})");
     hop.wrong(&rules::FIREWALL, what, ("pass", "dropped"), by, hint);

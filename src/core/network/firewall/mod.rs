@@ -119,7 +119,8 @@ pub struct Chain {
 /// The host's packet filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Chains by table and name; the table is as people call it: `iptables filter`, `nft ip libvirt_network`.
+    /// Chains by table and name; the table is as people call it: `iptables filter`,
+    /// `nft ip libvirt_network`.
     pub chains: BTreeMap<(String, String), Chain>,
 }
 
@@ -242,9 +243,8 @@ impl Rule {
 impl Condition {
     /// Whether it holds for a packet.
     fn holds(&self, packet: &Packet<'_>) -> Holds {
-        let is = |name: &str, open: bool, device: &str| match open {
-            true => device.starts_with(name),
-            false => device == name,
+        let is = |name: &str, open: bool, device: &str| {
+            if open { device.starts_with(name) } else { device == name }
         };
         let within = |subnets: &[Subnet], ip| subnets.iter().any(|subnet| subnet.contains(ip));
         let is_one = |words: &[String], word: &str| words.iter().any(|one| one == word);

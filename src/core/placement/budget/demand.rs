@@ -171,9 +171,10 @@ impl Budget {
             for threads in self.levels.iter().map(|&t| t.min(vcpus)) {
                 let cores = vcpus.div_ceil(threads);
                 (out.vcpus, out.threads) = (vcpus, threads);
-                let tried = match out.homes.is_empty() {
-                    false => self.near_gpus(cores, remote, out),
-                    true => self.anywhere(cores, remote, out),
+                let tried = if out.homes.is_empty() {
+                    self.anywhere(cores, remote, out)
+                } else {
+                    self.near_gpus(cores, remote, out)
                 };
                 match tried {
                     Ok(()) => return Ok(()),

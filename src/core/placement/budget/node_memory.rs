@@ -83,8 +83,8 @@ struct PoolShare {
 }
 
 impl PoolShare {
-    /// All of a pool for all GPUs; of what is free, that for the GPUs that are, if each gets less then: others have more
-    /// than their share, or no GPU. None: GPUs share the node.
+    /// All of a pool for all GPUs; of what is free, that for the GPUs that are, if each gets less
+    /// then: others have more than their share, or no GPU. None: GPUs share the node.
     fn new(
         per_gpu: PerGpu,
         (free, free_gpus): (MemSize, u32),
@@ -137,7 +137,8 @@ pub(super) fn table(
         };
         let there = match taken.own_cells {
             [] => there,
-            // A guest that is there is not refused what it has because of what the host should keep.
+            // A guest that is there is not refused what it has because of what the host should
+            // keep.
             _ => there.max((taken.own_memory(at) + taken.memory(at) + idle).min(node.memory_kib)),
         };
         let left = there - taken.memory(at) - idle;
@@ -146,13 +147,13 @@ pub(super) fn table(
         let here = || nodes.iter().zip(homes.all()).filter(|(stock, _)| stock.room == Some(at));
         let gpus: usize = here().map(|(_, home)| home.owners().len()).sum();
         let free_gpus: u32 = here().map(|(stock, _)| stock.free_gpus).sum();
-        let of_node = match idle.is_zero() || free_gpus == 0 {
-            true => shared - idle,
-            // Those that have left the pool what was too little for one more have got more than the rest gets.
-            false => {
-                let rest = shared - taken.memory(at) - idle;
-                (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
-            }
+        let of_node = if idle.is_zero() || free_gpus == 0 {
+            shared - idle
+        } else {
+            // Those that have left the pool what was too little for one more have got more than the
+            // rest gets.
+            let rest = shared - taken.memory(at) - idle;
+            (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
         };
         let gpus = super::small(gpus);
         let pool = PoolShare::new(counting.per_gpu, (free_pages, free_gpus), (total(own()), gpus));
@@ -160,7 +161,8 @@ pub(super) fn table(
         Room {
             id: node.os_index,
             there,
-            // Pages that are free are there, unless the admin keeps so much of the node for the host.
+            // Pages that are free are there, unless the admin keeps so much of the node for the
+            // host.
             left: match (counting.only_free, asked) {
                 (false, _) => left,
                 (true, _) if !is_bound(request) => free_pages,
@@ -319,17 +321,18 @@ impl Budget {
             }
             None => self.size_by_share(out),
         }
-        match out.cells.iter().any(|cell| cell.size.is_zero()) {
-            true => Err(Short::Page {
+        if out.cells.iter().any(|cell| cell.size.is_zero()) {
+            Err(Short::Page {
                 asked: given.unwrap_or_else(|| out.cells.iter().map(|cell| cell.size).sum()),
                 cells: out.cells.len(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 
-    /// Leaves cells that a guest has already the memory that they have, where that is the whole in pages, and they get the
-    /// same part of its vCPUs.
+    /// Leaves cells that a guest has already the memory that they have, where that is the whole in
+    /// pages, and they get the same part of its vCPUs.
     fn stays_divided(&self, whole: MemSize, cells: &mut [CellSize]) -> bool {
         let (unit, own) = (self.unit(), &self.own_cells);
         let vcpus: u64 = own.iter().map(|(vcpus, _)| u64::from(*vcpus)).sum();
@@ -356,9 +359,10 @@ impl Budget {
         let all: u32 = out.cells.iter().map(|cell| cell.weight).sum();
         for cell in &mut out.cells {
             let (first, end) = cell.demands;
-            let whole = match at_home {
-                true => out.demands[first..end].iter().map(|d| self.part_of(d)).sum(),
-                false => sum.share(cell.weight.into(), all.max(1).into()),
+            let whole = if at_home {
+                out.demands[first..end].iter().map(|d| self.part_of(d)).sum()
+            } else {
+                sum.share(cell.weight.into(), all.max(1).into())
             };
             cell.size = whole.round_down(self.unit());
         }
@@ -374,19 +378,15 @@ impl Budget {
         let rooms = usual.map(|(at, _)| at);
         let left: MemSize = rooms.clone().map(|at| self.rooms[at].left).sum();
         let there: MemSize = rooms.clone().map(|at| self.rooms[at].there).sum();
-        match size > left || size > there {
-            true => Err(Short::Memory { rooms: None, size }),
-            false => Ok(()),
-        }
+        if size > left || size > there { Err(Short::Memory { rooms: None, size }) } else { Ok(()) }
     }
 
     /// Takes the memory of bound cells from their nodes; the rest comes from the nearest other
     /// nodes, if that is allowed.
     fn take(&self, remote: bool, out: &mut Solution) -> Result<(), Short> {
         out.left.clear();
-        out.left.extend(self.rooms.iter().map(|room| match room.pages {
-            true => room.left.round_down(self.unit()),
-            false => MemSize::default(),
+        out.left.extend(self.rooms.iter().map(|room| {
+            if room.pages { room.left.round_down(self.unit()) } else { MemSize::default() }
         }));
         for cell in 0..out.cells.len() {
             let (first, end) = out.cells[cell].demands;

@@ -130,7 +130,8 @@ fn again(topology: &Topology, found: &Joint, wanted: &[Wanted<'_>]) {
 
 #[test]
 fn a_guest_leaves_what_a_later_one_needs() {
-    // A GPU beside the only NIC, and a pair on the other node, which one after the other keeps whole for later guests.
+    // A GPU beside the only NIC, and a pair on the other node, which one after the other keeps
+    // whole for later guests.
     let gpus = vec![Some(0), Some(1), Some(1)];
     let mut parts = HostSpec { gpus, ..HostSpec::even(2, 8, 64, 3) }.parts();
     parts.devices.push(device(0x40, 0x02_0000, 0x1017, Some(NodeId(0))));
@@ -151,7 +152,8 @@ fn a_guest_leaves_what_a_later_one_needs() {
 
 #[test]
 fn memory_without_gpus_is_packed() {
-    // 64 GiB on each of two nodes: one after the other the small guests split the room of the large one.
+    // 64 GiB on each of two nodes: one after the other the small guests split the room of the large
+    // one.
     let topology = HostSpec::even(2, 16, 64, 0).build();
     let sized = |gib| Request {
         vcpus: Some(2),

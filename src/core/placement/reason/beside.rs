@@ -91,7 +91,8 @@ impl fmt::Display for BesideReason {
             ),
             BesideReason::Unknown { devices } => write!(
                 f,
-                "whether {} {} on the node of a GPU of the guest is unknown: the kernel names no node",
+                "whether {} {} on the node of a GPU of the guest is unknown: the kernel names no \
+                 node",
                 list(devices),
                 are(devices.len())
             ),

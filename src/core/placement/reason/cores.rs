@@ -245,7 +245,8 @@ impl fmt::Display for CoreReason {
             ),
             CoreReason::Yielded { cores } => yielded(f, cores),
             CoreReason::NoneLeft => f.write_str(
-                "no core is left for it alone, so it is not pinned and shares all pcpus with other guests",
+                "no core is left for it alone, so it is not pinned and shares all pcpus with other \
+                 guests",
             ),
             CoreReason::NodeUnknown { gpu, from } => {
                 write!(f, "the kernel names no node of {gpu}; its cores are taken from node {from}")
@@ -261,7 +262,8 @@ impl fmt::Display for CoreReason {
             }
             CoreReason::AnnexTaken { node, share } => write!(
                 f,
-                "node {node} has no GPU and {share} of its cores belong to this guest's share, but other guests have \
+                "node {node} has no GPU and {share} of its cores belong to this guest's share, but \
+                 other guests have \
                  its cores or its memory"
             ),
             CoreReason::Lent { lent, vcpus, to, distance, from } => {
@@ -286,7 +288,8 @@ impl fmt::Display for CoreReason {
             }
             CoreReason::SecondCore { node } => write!(
                 f,
-                "the share of a GPU on node {node} is 1 core; a second one was taken for the emulator"
+                "the share of a GPU on node {node} is 1 core; a second one was taken for the \
+                 emulator"
             ),
             _ => self.threads(f),
         }
@@ -322,12 +325,14 @@ impl CoreReason {
                 count(*threads, "thread")
             ),
             CoreReason::ThreadOrder => f.write_str(
-                "first threads of all cores first, as asked for: the guest does not see which vCPUs share a core",
+                "first threads of all cores first, as asked for: the guest does not see which \
+                 vCPUs share a core",
             ),
             CoreReason::EmulatorFree => f.write_str("not pinned, as in `nvidia-vm`"),
             CoreReason::EmulatorCore { pcpus, node } => write!(
                 f,
-                "pcpus {pcpus}, the last core of the guest's on node {node}, so that no vCPU waits for emulator or \
+                "pcpus {pcpus}, the last core of the guest's on node {node}, so that no vCPU waits \
+                 for emulator or \
                  I/O threads"
             ),
             CoreReason::EmulatorSpare { pcpus, node } => {
@@ -340,7 +345,8 @@ impl CoreReason {
                 let nodes = list(nodes);
                 write!(
                     f,
-                    "{who} float over the guest's own cores on {noun} {nodes}: a core of their own would cost others"
+                    "{who} float over the guest's own cores on {noun} {nodes}: a core of their own \
+                     would cost others"
                 )
             }
             CoreReason::FewDisks { disks, iothreads, most } => {
@@ -355,8 +361,8 @@ impl CoreReason {
     }
 }
 
-/// The words for cores that are also of domains that are off. Pinning these anew would only take the cores of others that
-/// are off: no other is free.
+/// The words for cores that are also of domains that are off. Pinning these anew would only take
+/// the cores of others that are off: no other is free.
 fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Result {
     let lent = |(name, pcpus): &(String, CpuSet)| {
         let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
@@ -371,7 +377,8 @@ fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Resul
     };
     write!(
         f,
-        "{}, which {are} off; no other core is free, and both slow down if they run beside {they}: {} {float}",
+        "{}, which {are} off; no other core is free, and both slow down if they run beside {they}: \
+         {} {float}",
         list(cores.iter().map(lent)),
         list(tunes)
     )
@@ -406,7 +413,8 @@ fn on_node(
         NodeRule::Annex { cores, gpus, share, own, taken } => {
             write!(
                 f,
-                "node {node} has {} and no GPU, and is shared by the {} nearest to it: {share} for each, {} for {} of \
+                "node {node} has {} and no GPU, and is shared by the {} nearest to it: {share} for \
+                 each, {} for {} of \
                  this guest; {vcpus} on {mine}",
                 count(cores, "core"),
                 count(gpus, "GPU"),
@@ -418,7 +426,8 @@ fn on_node(
         NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as asked for"),
         NodeRule::Default { cores, free } => write!(
             f,
-            "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {cores} cores were free"
+            "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {cores} \
+             cores were free"
         ),
     }
 }

@@ -28,7 +28,8 @@ pub(in crate::placement) fn label(gpus: &[GpuName]) -> String {
     format!("{} {}", if gpus.len() == 1 { "GPU" } else { "GPUs" }, list(gpus))
 }
 
-/// GPUs by their names: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays by address.
+/// GPUs by their names: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays by
+/// address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuList {
     /// Indexes, ascending.
@@ -416,9 +417,10 @@ impl GpuReason {
     fn beside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuReason::Along { functions, by_iommu } => {
-                let why = match by_iommu {
-                    true => "the IOMMU cannot keep them apart",
-                    false => "they are functions of the same card",
+                let why = if *by_iommu {
+                    "the IOMMU cannot keep them apart"
+                } else {
+                    "they are functions of the same card"
                 };
                 write!(f, "{} come along: {why}", list(functions))
             }
@@ -442,13 +444,15 @@ impl GpuReason {
             }
             GpuReason::Switches { switches, pool, nvlinks } => write!(
                 f,
-                "{}, the first free of the {pool} that serve these GPUs; {} of each GPU work in this partition",
+                "{}, the first free of the {pool} that serve these GPUs; {} of each GPU work in \
+                 this partition",
                 list(switches),
                 count(*nvlinks, "NVLink"),
             ),
             GpuReason::Clique { gpus } => write!(
                 f,
-                "{} hang below one PCIe switch and may send to each other; how fast depends on ACS and ATS there, \
+                "{} hang below one PCIe switch and may send to each other; how fast depends on ACS \
+                 and ATS there, \
                  which are not looked at",
                 list(gpus)
             ),

@@ -10,7 +10,8 @@ use std::fmt;
 
 /// The cost of normal pages, with sources in gpuvm-tuning(7), HUGE PAGES. The text gives the worst
 /// measured values: 4 KiB pages 2.4 to 2.9 GiB/s, 2 MiB pages 9.8 to 10.3 GiB/s.
-const SLOWER: &str = "memory is filled at 2.4 instead of 9.8 GiB/s at the start (measured, QEMU 10.0, one thread), and \
+const SLOWER: &str = "memory is filled at 2.4 instead of 9.8 GiB/s at the start (measured, QEMU \
+                      10.0, one thread), and \
                       work in it loses up to 20 % (RHEL 6 tuning guide, 4.5.2)";
 
 /// How an amount was rounded to whole pages.
@@ -102,7 +103,8 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// Nodes of whose pages too few are free for all GPUs that are: what is free, and the whole pool.
+        /// Nodes of whose pages too few are free for all GPUs that are: what is free, and the whole
+        /// pool.
         scarce: Vec<(NodeId, MemSize, MemSize)>,
     },
     /// A node without memory.
@@ -139,7 +141,8 @@ pub enum MemoryReason {
         /// The node.
         node: NodeId,
     },
-    /// The nodes do not show all of the machine's memory ([`crate::topology::Topology::memory_warning`]).
+    /// The nodes do not show all of the machine's memory
+    /// ([`crate::topology::Topology::memory_warning`]).
     OffNodes {
         /// The warning.
         warning: String,
@@ -209,7 +212,8 @@ impl fmt::Display for MemoryReason {
             MemoryReason::SharePool { memory, gpus, scarce } => pooled(f, *memory, *gpus, scarce),
             MemoryReason::Yielded { domains: names } => write!(
                 f,
-                "memory of {}, which {} off, counts as free: not all of them can run beside this guest",
+                "memory of {}, which {} off, counts as free: not all of them can run beside this \
+                 guest",
                 domains(names.iter().map(String::as_str)),
                 are(names.len())
             ),
@@ -218,7 +222,8 @@ impl fmt::Display for MemoryReason {
             }
             MemoryReason::OneCell { nodes } => write!(
                 f,
-                "one cell over nodes {}, as asked for: the guest does not see which memory is near which vCPU",
+                "one cell over nodes {}, as asked for: the guest does not see which memory is near \
+                 which vCPU",
                 list(nodes.iter())
             ),
             MemoryReason::Away { part, of, cell, from, distance, own } => {
@@ -230,7 +235,8 @@ impl fmt::Display for MemoryReason {
             }
             MemoryReason::Idle { memory, node } => write!(
                 f,
-                "{memory} of node {node} lie in huge pages that nobody uses and this guest does not ask for"
+                "{memory} of node {node} lie in huge pages that nobody uses and this guest does \
+                 not ask for"
             ),
             MemoryReason::OffNodes { warning } => f.write_str(warning),
             MemoryReason::NotMounted { page } => {
@@ -279,7 +285,8 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     }
     write!(
         f,
-        "{wanted} {} needed on node {node}, {free} {are_free} free; `gpuvm host pages --node {node} --size {} --count \
+        "{wanted} {} needed on node {node}, {free} {are_free} free; `gpuvm host pages --node \
+         {node} --size {} --count \
          {}` reserves the {missing} that {} missing, as --reserve-pages of create, start and tune does",
         are(*needed),
         page.typed(),

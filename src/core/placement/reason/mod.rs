@@ -78,7 +78,8 @@ pub enum Topic {
     Template,
 }
 
-/// Why a choice was made: its facts, of which [`Display`](fmt::Display) makes a sentence without full stop.
+/// Why a choice was made: its facts, of which [`Display`](fmt::Display) makes a sentence without
+/// full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
     /// Of GPUs and what comes with them.

@@ -7,7 +7,8 @@ use std::fmt;
 /// The MMIO window and the memory do not fit into the host's address bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a window of {window_gib} GiB for BARs and {memory_gib} GiB of memory do not fit into {bits} physical address bits"
+    "a window of {window_gib} GiB for BARs and {memory_gib} GiB of memory do not fit into {bits} \
+     physical address bits"
 )]
 pub struct WindowTooLarge {
     /// The window, in GiB.
@@ -89,31 +90,43 @@ impl fmt::Display for TreeReason {
                 write!(f, "{}: on another node than the guest's vCPUs", list(devices))
             }
             TreeReason::NearNone { devices, is_known } => {
-                let why = if *is_known { "no cell is on their node" } else { "their node is unknown" };
+                let why =
+                    if *is_known { "no cell is on their node" } else { "their node is unknown" };
                 write!(f, "{}: {why}, so the guest sees them near none", list(devices))
             }
             TreeReason::NoSwitches { has_speed: true } => f.write_str(
-                "the host's switches are left out: gpuvm gives each device a root port with its path's link",
+                "the host's switches are left out: gpuvm gives each device a root port with its \
+                 path's link",
             ),
             TreeReason::NoSwitches { has_speed: false } => f.write_str(
-                "the host's switches are left out: this QEMU's switch ports cannot be told a speed, and NVIDIA's \
+                "the host's switches are left out: this QEMU's switch ports cannot be told a \
+                 speed, and NVIDIA's \
                  driver refuses peer-to-peer over their 2.5 GT/s",
             ),
             TreeReason::NoPcie { machine } => {
-                write!(f, "machine type `{machine}` has no PCI Express; only q35 gives devices root ports")
+                write!(
+                    f,
+                    "machine type `{machine}` has no PCI Express; only q35 gives devices root ports"
+                )
             }
             TreeReason::TooLarge(error) => error.fmt(f),
             TreeReason::NoBars => f.write_str("not set: the record does not know the BARs"),
             TreeReason::Window { gib, automatic_gib, is_told, bits } => {
                 write!(f, "{gib} GiB for 64-bit BARs; UEFI ")?;
                 match (automatic_gib, is_told) {
-                    (None, _) => f.write_str("makes its own: the record does not know the address bits"),
+                    (None, _) => {
+                        f.write_str("makes its own: the record does not know the address bits")
+                    }
                     (Some(own), true) => {
-                        write!(f, "is told, since by itself it makes {own} GiB with {bits} address bits")
+                        write!(
+                            f,
+                            "is told, since by itself it makes {own} GiB with {bits} address bits"
+                        )
                     }
                     (Some(own), false) => write!(
                         f,
-                        "makes {own} GiB by itself with {bits} address bits (edk2-stable202211 and later)"
+                        "makes {own} GiB by itself with {bits} address bits (edk2-stable202211 and \
+                         later)"
                     ),
                 }
             }

@@ -177,15 +177,21 @@ impl Case {
             set.iter().map(|&gpu| of(gpu)).collect::<BTreeSet<String>>().len() as i64
         };
         let node = |gpu: usize| self.ports[ports[gpu]].0;
-        let switch = |gpu: usize| match self.ports[ports[gpu]].2 {
-            true => format!("switch {}", ports[gpu]),
-            false => format!("gpu {gpu}"),
+        let switch = |gpu: usize| {
+            if self.ports[ports[gpu]].2 {
+                format!("switch {}", ports[gpu])
+            } else {
+                format!("gpu {gpu}")
+            }
         };
         let links = |inside: bool| -> i64 {
             let free = self.free();
-            let counted = |(a, b): &(usize, usize)| match inside {
-                true => set.contains(a) && set.contains(b),
-                false => set.contains(a) != set.contains(b) && free.contains(a) && free.contains(b),
+            let counted = |(a, b): &(usize, usize)| {
+                if inside {
+                    set.contains(a) && set.contains(b)
+                } else {
+                    set.contains(a) != set.contains(b) && free.contains(a) && free.contains(b)
+                }
             };
             self.linked().iter().filter(|(pair, _)| counted(pair)).map(|(_, n)| i64::from(*n)).sum()
         };

@@ -1,4 +1,5 @@
-//! NICs, virtual functions and drives on real hosts, and on small random ones against every possible choice.
+//! NICs, virtual functions and drives on real hosts, and on small random ones against every
+//! possible choice.
 
 use super::testhost::{HostSpec, device, held};
 use crate::cpuset::NodeId;

@@ -10,7 +10,8 @@ fn a100() -> Topology {
     crate::topology::file::from_json(include_str!("../../../../topologies/dgx-a100.json")).unwrap()
 }
 
-/// The nearest requests on a host with these domains; each is planned, and none is the one that was refused.
+/// The nearest requests on a host with these domains; each is planned, and none is the one that was
+/// refused.
 fn near(host: &Topology, domains: &[Held], request: &Request) -> Vec<Request> {
     assert!(plan_on(host, domains, request).is_err(), "{request:?} is planned");
     let occupancy = Occupancy { domains: domains.to_vec(), ..Occupancy::default() };

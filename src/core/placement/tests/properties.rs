@@ -1,5 +1,5 @@
-//! The planner by property: whatever the host and the stream of requests, guests never share and plans never
-//! contradict themselves.
+//! The planner by property: whatever the host and the stream of requests, guests never share and
+//! plans never contradict themselves.
 
 use super::sound::{Case, check_together};
 use super::testhost::{HostSpec, NodeSpec, held};
@@ -17,7 +17,8 @@ enum Event {
     Depart(usize),
 }
 
-/// Hosts: 1 to 8 nodes, SMT 1 to 4, gaps, offline and isolated pcpus, L3 caches, nodes without memory or cores, 0 to 16 GPUs.
+/// Hosts: 1 to 8 nodes, SMT 1 to 4, gaps, offline and isolated pcpus, L3 caches, nodes without
+/// memory or cores, 0 to 16 GPUs.
 fn host() -> impl Strategy<Value = Topology> {
     let cores = prop_oneof![1 => Just(0u32), 10 => 1..33u32];
     let memory = prop_oneof![1 => Just(0u64), 10 => 2048..262_144u64];

@@ -105,7 +105,8 @@ fn by_rules(case: &Case, runs: bool, other: Option<Held>) -> Vec<(&'static str, 
 #[test]
 fn what_others_hold_that_are_off_is_in_nobodys_way_yet() {
     let held = |active, autostart| {
-        let other = "<domain type='kvm'><name>other</name><memory unit='GiB'>1</memory><vcpu>1</vcpu>\
+        let other = "<domain type='kvm'><name>other</name><memory \
+                     unit='GiB'>1</memory><vcpu>1</vcpu>\
                      <cputune><vcpupin vcpu='0' cpuset='24'/></cputune></domain>";
         let held = DomainXml::parse(other).unwrap().held(active).unwrap();
         Held { autostart, ..held }

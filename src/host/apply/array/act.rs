@@ -103,7 +103,8 @@ pub(super) fn stop(assembly: &Assembly) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Assembles an array, unless it runs. mdadm's configuration is left out: it may say that the array is to be ignored.
+/// Assembles an array, unless it runs. mdadm's configuration is left out: it may say that the array
+/// is to be ignored.
 pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
     let Assembly { device, uuid, members, degraded } = assembly;
     if !runs(device) {

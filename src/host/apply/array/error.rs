@@ -54,7 +54,8 @@ pub enum ArrayError {
     },
     /// A journal of an older version does not identify the array, and array names are reassigned.
     #[error(
-        "whether {device} is the array that was meant cannot be told: no UUID of it was written down"
+        "whether {device} is the array that was meant cannot be told: no UUID of it was written \
+         down"
     )]
     #[strum(to_string = "uuid-unknown")]
     Unproven {

@@ -158,7 +158,8 @@ fn words(entry: &[&str]) -> Vec<String> {
     all
 }
 
-/// Whether a word is a keyword of mdadm.conf, in either case and shortened to three letters or more.
+/// Whether a word is a keyword of mdadm.conf, in either case and shortened to three letters or
+/// more.
 fn is_keyword(word: &str, keyword: &str) -> bool {
     word.len() >= 3 && keyword.starts_with(&word.to_ascii_lowercase())
 }

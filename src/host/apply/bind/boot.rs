@@ -122,7 +122,8 @@ pub fn id(device: &PciDevice) -> String {
 fn binding(devices: &[&PciDevice], program: &str) -> String {
     let order = "Description=Bind PCI functions to vfio-pci for guests\nDefaultDependencies=no\n\
                  Before=systemd-modules-load.service systemd-udev-trigger.service\n\
-                 Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service\n\
+                 Before=nvidia-persistenced.service nvidia-fabricmanager.service \
+                 nvidia-dcgm.service\n\
                  Before=libvirtd.service virtqemud.service\n";
     let mut command = format!("{} device bind", unit_word(program));
     for device in devices {

@@ -33,7 +33,8 @@ struct Played {
 }
 
 impl Played {
-    /// A function with this driver and this override; `nvidia`, `vfio-pci` and `nouveau` are loaded.
+    /// A function with this driver and this override; `nvidia`, `vfio-pci` and `nouveau` are
+    /// loaded.
     fn new(driver: Option<&str>, reserved: Option<&str>) -> Played {
         let dir = tempfile::tempdir().unwrap();
         let function = dir.path().join("sys/bus/pci/devices").join(BDF);
@@ -351,9 +352,8 @@ fn whoever_comes_before_the_write_keeps_the_function_as_it_is() {
                     let played =
                         Played::new(from.driver.as_deref(), from.driver_override.as_deref());
                     let owner = Comes { after: Cell::new(after) };
-                    let error = played.owned(&owner, |b, bdf| match undo {
-                        true => b.set(bdf, &to),
-                        false => b.change(bdf, &from, &to),
+                    let error = played.owned(&owner, |b, bdf| {
+                        if undo { b.set(bdf, &to) } else { b.change(bdf, &from, &to) }
                     });
                     assert!(matches!(error, Err(BindError::InUse { .. })), "{error:?}");
                     assert_eq!(played.seen(), from, "to {to:?}, {:?}", played.log);

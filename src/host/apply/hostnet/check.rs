@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A port on which nothing answers (RFC 863): a packet there makes the kernel ask for the MAC address.
+/// A port on which nothing answers (RFC 863): a packet there makes the kernel ask for the MAC
+/// address.
 const DISCARD: u16 = 9;
 
 /// What the host's network is to be.

@@ -57,7 +57,8 @@ pub fn functions(root: &FsRoot) -> Result<BTreeMap<Bdf, AtBoot>, FsError> {
 /// the unit runs.
 pub fn files(functions: &BTreeMap<Bdf, AtBoot>, program: &str) -> [BootFile; 2] {
     let words: Vec<String> = functions.iter().map(|(pf, at_boot)| at_boot.word(*pf)).collect();
-    let order = "Description=Make virtual functions of network cards for guests\nAfter=network.target\n\
+    let order = "Description=Make virtual functions of network cards for \
+                 guests\nAfter=network.target\n\
                  Before=libvirtd.service virtqemud.service virtnetworkd.service\n";
     let command = format!("{} nic vfs --early {}", unit_word(program), words.join(" --early "));
     let text = || unit(&listing(HEAD, &words), order, &command);

@@ -112,9 +112,10 @@ impl Functions<'_> {
             there = self.there(pf)?;
         }
         let now = self.now(pf)?;
-        match now == count && there == count {
-            true => Ok(()),
-            false => Err(NicError::NotMade { pf, count, now: now.min(there) }),
+        if now == count && there == count {
+            Ok(())
+        } else {
+            Err(NicError::NotMade { pf, count, now: now.min(there) })
         }
     }
 

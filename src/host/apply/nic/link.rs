@@ -137,9 +137,10 @@ pub(super) fn set_guard(netdev: &str, vf: u32, wanted: Guard) -> Result<(), Link
         asked.ask(NLM_F_ACK, RouteNetlinkMessage::SetLink(message))?;
     }
     let now = guard(netdev, vf)?.within(wanted);
-    match now == wanted {
-        true => Ok(()),
-        false => Err(LinkError::NotSet { netdev: netdev.to_owned(), vf, wanted, now }),
+    if now == wanted {
+        Ok(())
+    } else {
+        Err(LinkError::NotSet { netdev: netdev.to_owned(), vf, wanted, now })
     }
 }
 

@@ -71,7 +71,8 @@ impl Hypervisor for Fake {
         let (_, _, has) = self.domains.iter().find(|(other, ..)| *other == name).unwrap();
         let hostdev = |bdf: &&str| match bdf.parse::<Bdf>() {
             Ok(bdf) => format!(
-                "<hostdev type='pci'><source><address domain='{}' bus='{}' slot='{}' function='{}'/>\
+                "<hostdev type='pci'><source><address domain='{}' bus='{}' slot='{}' \
+                 function='{}'/>\
                  </source></hostdev>",
                 bdf.segment(),
                 bdf.bus(),

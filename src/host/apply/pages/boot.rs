@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 /// The file.
 const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
 /// Its first lines.
-const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count 0: huge \
+const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count \
+                    0: huge \
                     pages of each node.\n";
 
 /// Numbers of pages by node and size.
@@ -47,7 +48,8 @@ pub fn file(numbers: &Numbers) -> BootFile {
     (FILE, (!lines.is_empty()).then(|| format!("{HEAD}{lines}")))
 }
 
-/// The kernel's arguments that reserve the same pages of a size; nodes are known to Linux 5.16 and later.
+/// The kernel's arguments that reserve the same pages of a size; nodes are known to Linux 5.16 and
+/// later.
 pub fn arguments(numbers: &Numbers, page: MemSize) -> String {
     let of_size = numbers.iter().filter(|((_, size), _)| *size == page);
     let nodes: Vec<String> = of_size.map(|((node, _), count)| format!("{node}:{count}")).collect();

@@ -385,9 +385,10 @@ fn a_guest_that_starts_while_fabric_manager_is_waited_for_keeps_its_partition() 
         let looks = Cell::new(0);
         let guests = |functions: &[Bdf]| {
             looks.set(looks.get() + 1);
-            match looks.get() > free {
-                true => Err(BindError::InUse { bdf: functions[0], by: "domain `x`".into() }),
-                false => Ok(()),
+            if looks.get() > free {
+                Err(BindError::InUse { bdf: functions[0], by: "domain `x`".into() })
+            } else {
+                Ok(())
             }
         };
         let path = place.path();

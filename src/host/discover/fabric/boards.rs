@@ -12,7 +12,8 @@ use gpuvm_core::topology::FabricModel;
 /// The rule for sets of GPUs on a board.
 #[derive(Debug, Clone, Copy)]
 pub enum Sets {
-    /// Any set may form a guest; GPUs are linked directly: pairs by GPU index, with the count of links.
+    /// Any set may form a guest; GPUs are linked directly: pairs by GPU index, with the count of
+    /// links.
     Mesh(&'static [(usize, usize, u32)]),
     /// Any set may form a guest; every GPU reaches every other over switches outside of the host.
     Rack,

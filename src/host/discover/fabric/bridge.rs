@@ -12,7 +12,8 @@ const MELLANOX: u16 = 0x15b3;
 /// The mark in the VPD of a function in front of NVSwitches.
 const MARK: &[u8] = b"SW_MNG";
 
-/// Returns all functions of each card with a marked function, by address; none if no VPD is readable.
+/// Returns all functions of each card with a marked function, by address; none if no VPD is
+/// readable.
 pub fn functions(root: &FsRoot, parts: &Parts) -> Vec<Bdf> {
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     let cards = parts.devices.iter().filter(|device| device.vendor == MELLANOX);
@@ -29,12 +30,14 @@ pub fn note(fabric: &Fabric) -> Option<String> {
         return None;
     }
     let functions: Vec<String> = fabric.bridge.iter().map(Bdf::to_string).collect();
-    let which = match functions.is_empty() {
-        true => "which are not known here: no product data with SW_MNG was read".to_owned(),
-        false => format!("{}, which `--nic` passes", functions.join(", ")),
+    let which = if functions.is_empty() {
+        "which are not known here: no product data with SW_MNG was read".to_owned()
+    } else {
+        format!("{}, which `--nic` passes", functions.join(", "))
     };
     Some(format!(
-        "in full passthrough a guest of all GPUs of this board also needs the functions of the ConnectX-7 bridge in \
+        "in full passthrough a guest of all GPUs of this board also needs the functions of the \
+         ConnectX-7 bridge in \
          front of its NVSwitches ({which}); untested"
     ))
 }

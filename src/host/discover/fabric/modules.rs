@@ -9,7 +9,8 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Vi
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The admin's file: a JSON object from address to module id. `gpuvm host modules --write` makes it.
+/// The admin's file: a JSON object from address to module id. `gpuvm host modules --write` makes
+/// it.
 pub const PATH: &str = "/etc/gpuvm/module-ids.json";
 
 /// The source of a module id, the most trusted first.
@@ -54,7 +55,8 @@ impl Modules {
             if let Some((known, by)) = self.ids.get(&bdf).copied() {
                 if known != id {
                     self.notes.push(format!(
-                        "GPU {bdf} is module {known} by {by}, but {id} by {source}; the first counts"
+                        "GPU {bdf} is module {known} by {by}, but {id} by {source}; the first \
+                         counts"
                     ));
                 }
             } else if let Some((gpu, (_, by))) = other {
@@ -121,7 +123,8 @@ pub fn from_file(
     let unnamed = gpus.iter().find(|gpu| !ids.contains_key(gpu));
     if let (Some(absent), Some(unnamed)) = (absent, unnamed) {
         let note = format!(
-            "{PATH} is not used: it names {absent}, which is no GPU of this host, and not {unnamed}, which is one; \
+            "{PATH} is not used: it names {absent}, which is no GPU of this host, and not \
+             {unnamed}, which is one; \
              `gpuvm host modules --write` writes it anew"
         );
         return Ok((BTreeMap::new(), Some(note)));

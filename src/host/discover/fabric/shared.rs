@@ -45,7 +45,8 @@ pub fn fill(
             let left_out = read(fabric, &places, listed);
             if left_out > 0 {
                 notes.push(format!(
-                    "{left_out} of {} partitions of Fabric Manager are left out: which GPUs they have is not known",
+                    "{left_out} of {} partitions of Fabric Manager are left out: which GPUs they \
+                     have is not known",
                     listed.len()
                 ));
             }
@@ -59,7 +60,8 @@ pub fn fill(
     };
     if shared.reset_cuts_links && fabric.partitions.iter().any(|p| p.gpus.len() > 1) {
         notes.push(
-            "on this board a GPU's reset after its partition is activated leaves its NVLinks off, and stock QEMU \
+            "on this board a GPU's reset after its partition is activated leaves its NVLinks off, \
+             and stock QEMU \
              resets at each start: partitions of several GPUs need a hypervisor that does not, or FABRIC_MODE=0"
                 .into(),
         );
@@ -77,7 +79,8 @@ fn source(modules: &Modules, found: &Found<'_>) -> String {
     );
     if modules.is_empty() {
         return format!(
-            "module ids of the GPUs are not known, so only the partition of all GPUs is offered; {how}"
+            "module ids of the GPUs are not known, so only the partition of all GPUs is offered; \
+             {how}"
         );
     }
     let sources: Vec<String> = modules

@@ -38,7 +38,8 @@ fn host(product: &str, devices: Vec<PciDevice>) -> Parts {
     }
 }
 
-/// GPUs in pairs below a leaf, two leaves below a root port, and the board's switches below one root port.
+/// GPUs in pairs below a leaf, two leaves below a root port, and the board's switches below one
+/// root port.
 fn boards(count: u32, gpu: u16, switch: u16, switches: u8) -> Vec<PciDevice> {
     let mut devices = Vec::new();
     for board in 0..count {

@@ -33,7 +33,8 @@ pub enum LstopoError {
     },
     /// Declares or uses entities.
     #[error(
-        "document type with declarations, or an entity (line {line}), neither of which lstopo writes"
+        "document type with declarations, or an entity (line {line}), neither of which lstopo \
+         writes"
     )]
     Doctype {
         /// Where.

@@ -14,8 +14,9 @@ use hwlocality::object::distance::Distances;
 use hwlocality::object::types::{OSDeviceType, ObjectType};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// NVLinks of GPUs, from hwloc's matrix `NVLinkBandwidth`: MB/s between GPUs, NVSwitches and POWER processors, all links
-/// of a pair summed. A link of P100 has 20,000, later ones 25,000 (hwloc, `topology-nvml.c`).
+/// NVLinks of GPUs, from hwloc's matrix `NVLinkBandwidth`: MB/s between GPUs, NVSwitches and POWER
+/// processors, all links of a pair summed. A link of P100 has 20,000, later ones 25,000 (hwloc,
+/// `topology-nvml.c`).
 pub fn nvlinks(hwloc: &hwlocality::Topology, domains: &Domains, parts: &Parts) -> Read {
     let by = "the matrix NVLinkBandwidth of the lstopo record".to_owned();
     let is_gpu = |bdf: &Bdf| {

@@ -19,7 +19,8 @@ const ACCOUNTS: [&str; 2] = ["libvirt-qemu", "qemu"];
 /// Why a process is accepted as that of the domain that its arguments name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Proof {
-    /// It is a QEMU of root, the caller or an account of libvirt: libvirt may have lost track of it.
+    /// It is a QEMU of root, the caller or an account of libvirt: libvirt may have lost track of
+    /// it.
     Account,
     /// It has a PID file of libvirt, or is in libvirt's control group.
     Libvirt,
@@ -71,9 +72,10 @@ pub fn claims(root: &FsRoot) -> Result<Vec<Claim>, FsError> {
     let (written, accounts) = (written(root), accounts(root));
     let claim = |(uuid, pid, dir): (String, u32, Dir<'_>)| {
         let is_account = || is_qemu(&dir) && is_of(&dir, &accounts);
-        let proof = match written.contains(&pid) || is_grouped(&dir) {
-            true => Some(Proof::Libvirt),
-            false => is_account().then_some(Proof::Account),
+        let proof = if written.contains(&pid) || is_grouped(&dir) {
+            Some(Proof::Libvirt)
+        } else {
+            is_account().then_some(Proof::Account)
         };
         Claim { uuid, pid, proof }
     };

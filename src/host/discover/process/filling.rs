@@ -54,9 +54,10 @@ struct Object {
 impl Object {
     /// Reads an object in JSON or in the syntax of older versions; none: not a memory object.
     fn read(text: &str) -> Option<Object> {
-        let object = match text.starts_with('{') {
-            true => serde_json::from_str(text).ok()?,
-            false => Object::of_words(text)?,
+        let object = if text.starts_with('{') {
+            serde_json::from_str(text).ok()?
+        } else {
+            Object::of_words(text)?
         };
         object.kind.starts_with("memory-backend-").then_some(object)
     }

@@ -31,11 +31,14 @@ fn recorded() -> tempfile::TempDir {
     std::fs::create_dir_all(proc.join("40/task/44")).unwrap();
     write(&proc, "41/comm", "vhost-40\n");
     write(&proc, "41/status", &status("0-95"));
-    let maps = "55d0 default file=/usr/bin/qemu-system-x86_64 mapped=90 N0=60 N1=30 kernelpagesize_kB=4\n\
+    let maps = "55d0 default file=/usr/bin/qemu-system-x86_64 mapped=90 N0=60 N1=30 \
+         kernelpagesize_kB=4\n\
          55d1 default heap anon=5 dirty=5 N1=5 kernelpagesize_kB=4\n55d2 default\n\
-         7f00 bind:0 file=/dev/hugepages/libvirt/qemu/1-a/qemu_back_mem.ram-node0.x\\040(deleted) huge N0=32 \
+         7f00 bind:0 file=/dev/hugepages/libvirt/qemu/1-a/qemu_back_mem.ram-node0.x\\040(deleted) \
+         huge N0=32 \
          kernelpagesize_kB=2048\n\
-         7f01 bind:1 file=/dev/hugepages/libvirt/qemu/1-a/qemu_back_mem.ram-node1.y huge dirty=2 N0=1 N1=1 \
+         7f01 bind:1 file=/dev/hugepages/libvirt/qemu/1-a/qemu_back_mem.ram-node1.y huge dirty=2 \
+         N0=1 N1=1 \
          kernelpagesize_kB=1048576\n";
     write(&proc, "40/numa_maps", maps);
     let fds = proc.join("40/fd");
@@ -150,7 +153,8 @@ fn a_domain_is_not_claimed_by_arguments_alone() {
     // libvirt's, which it may have lost; a program that is replaced meanwhile.
     claims_u(dir.path(), 50, 64055, "/usr/bin/qemu-system-x86_64 (deleted)");
     assert_eq!(all(&root).unwrap(), [("u".to_owned(), 50)].into());
-    // One that has libvirt's word counts more, whoever it runs as and whatever its program is called.
+    // One that has libvirt's word counts more, whoever it runs as and whatever its program is
+    // called.
     claims_u(dir.path(), 60, 1001, "/opt/emulator");
     write(
         dir.path(),

@@ -47,7 +47,8 @@ fn probe(virt: VirtType, (attribute, elements): Wish) -> String {
         "<domain type='{virt}'><name>gpuvm-probe</name><memory unit='MiB'>64</memory><vcpu>2</vcpu>\
          <iothreads>2</iothreads><os><type>hvm</type></os><devices><disk type='file' device='disk'>\
          <driver name='qemu' type='raw' cache='none' queues='2' {attribute}>{elements}</driver>\
-         <source file='/var/lib/libvirt/images/gpuvm-probe'/><target dev='vda' bus='virtio'/></disk>\
+         <source file='/var/lib/libvirt/images/gpuvm-probe'/><target dev='vda' \
+         bus='virtio'/></disk>\
          </devices></domain>"
     )
 }

@@ -88,17 +88,18 @@ impl Hypervisor for Libvirt {
         let doing = format!("list the domains of {}", self.uri);
         let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
         let all = list(0)?;
-        // Whether a domain is active comes with the list. What more is to be told of active ones is asked of all at once, and
-        // only those that neither run nor are off are asked one by one.
+        // Whether a domain is active comes with the list. What more is to be told of active ones is
+        // asked of all at once, and only those that neither run nor are off are asked one by one.
         let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
-        let known = match all.iter().any(|domain| domain.id().is_some()) {
-            false => Known::default(),
-            true => Known {
+        let known = if all.iter().any(|domain| domain.id().is_some()) {
+            Known {
                 running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
                 persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
-            },
+            }
+        } else {
+            Known::default()
         };
         let mut rows = Vec::with_capacity(all.len());
         for domain in &all {
@@ -283,7 +284,8 @@ impl Hypervisor for Libvirt {
 
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         let domain = self.find(&format!("read the disks of domain `{name}`"), name)?;
-        // A drive without medium, a file that is gone and a driver without disks are no errors: nothing is known of them.
+        // A drive without medium, a file that is gone and a driver without disks are no errors:
+        // nothing is known of them.
         let Ok(info) = domain.block_info(target, 0) else { return Ok(None) };
         let (capacity_bytes, allocation_bytes) = (info.capacity, info.allocation);
         Ok((capacity_bytes > 0).then_some(DiskSize { capacity_bytes, allocation_bytes }))
@@ -379,7 +381,8 @@ impl Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let saved =
             sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
-        // Drivers without firmware, such as the test driver, refuse the flag for it, and some refuse every flag.
+        // Drivers without firmware, such as the test driver, refuse the flag for it, and some
+        // refuse every flag.
         for flags in [saved | nvram, saved] {
             match domain.undefine_flags(flags) {
                 Err(e) if is_unsupported(&e) => {}

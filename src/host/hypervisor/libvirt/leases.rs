@@ -184,13 +184,17 @@ pub(super) fn of_network(
 ) -> Result<Vec<NetworkLease>, Error> {
     let mut rows: *mut sys::virNetworkDHCPLeasePtr = ptr::null_mut();
     let mac = mac.map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: the network lives, the text is NULL or ends with NUL, and libvirt puts an array of its own into `rows`.
+    // SAFETY: the network lives, the text is NULL or ends with NUL, and libvirt puts an array of
+    // its own into `rows`.
     let count = unsafe { sys::virNetworkGetDHCPLeases(network.as_ptr(), mac, &mut rows, 0) };
     let Ok(count) = usize::try_from(count) else { return Err(Error::last_error()) };
     // SAFETY: texts of a row are NULL or end with NUL, and live as long as the row.
-    let text = |text: *const std::ffi::c_char| match text.is_null() {
-        true => None,
-        false => Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()),
+    let text = |text: *const std::ffi::c_char| {
+        if text.is_null() {
+            None
+        } else {
+            Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        }
     };
     let mut found = Vec::new();
     for at in 0..count {
@@ -224,7 +228,8 @@ mod tests {
              <range start='10.0.0.10' end='10.0.0.19'><lease expiry='24' unit='hours'/></range>\
              <range start='10.0.0.20' end='10.0.0.29'><lease expiry='0'/></range>\
              <host mac='52:54:00:00:00:01' ip='10.0.0.15'><lease expiry='5'/></host></dhcp></ip>\
-             <ip family='ipv6' address='fd00::1' prefix='64'><dhcp><range start='fd00::2' end='fd00::9'/></dhcp></ip>\
+             <ip family='ipv6' address='fd00::1' prefix='64'><dhcp><range start='fd00::2' \
+             end='fd00::9'/></dhcp></ip>\
              <ip address='10.0.1.1'/></network>";
         let network: Document = xml::read(network).unwrap();
         for (ip, seconds) in [

@@ -78,7 +78,8 @@ impl Networks for Libvirt {
     fn network_leases(&self, name: &str) -> Result<Vec<NetworkLease>, HypervisorError> {
         let doing = format!("read the leases of network `{name}`");
         match leases::of_network(&self.find_network(&doing, name)?, None) {
-            // Neither drivers without networks of their own nor networks without a server have leases.
+            // Neither drivers without networks of their own nor networks without a server have
+            // leases.
             Err(e) if is_unsupported(&e) || e.code().is(ErrorNumber::OperationInvalid) => {
                 Ok(Vec::new())
             }

@@ -97,7 +97,8 @@ mod tests {
             ("iovnet0", vec!["0000:86:10.0".into(), "0000:86:10.2".into()])
         );
         for other in [
-            "<network><name>a</name><forward mode='nat'><nat><port start='1' end='2'/></nat></forward></network>",
+            "<network><name>a</name><forward mode='nat'><nat><port start='1' \
+             end='2'/></nat></forward></network>",
             "<network><name>a</name><bridge name='virbr0'/></network>",
             "<network>",
         ] {

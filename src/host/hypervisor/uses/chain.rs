@@ -125,10 +125,7 @@ fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String
         let value: Value = serde_json::from_str(text).map_err(|_| unclear())?;
         let before = into.len();
         let elsewhere = json(&value, into, depth)?;
-        return match into.len() > before || elsewhere {
-            true => Ok(()),
-            false => Err(unclear()),
-        };
+        return if into.len() > before || elsewhere { Ok(()) } else { Err(unclear()) };
     }
     // As QEMU distinguishes a protocol from a path: a colon before the first slash.
     let word = name.split('/').next().unwrap_or_default();

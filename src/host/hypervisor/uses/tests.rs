@@ -60,8 +60,10 @@ fn a_file_is_used_by_what_names_it_and_by_what_lies_over_it() {
         ],
         ..Uses::default()
     };
-    let devices = "<disk type='volume'><source pool='p' volume='os'/><backingStore type='file'><format type='raw'/>\
-        <source file='/none/x'/></backingStore><mirror type='block'><format type='raw'/><source dev='/dev/none'/></mirror></disk>\
+    let devices = "<disk type='volume'><source pool='p' volume='os'/><backingStore \
+        type='file'><format type='raw'/>\
+        <source file='/none/x'/></backingStore><mirror type='block'><format type='raw'/><source \
+        dev='/dev/none'/></mirror></disk>\
         <disk type='file'><driver type='qcow2'/><source file='/none/lost'/></disk>\
         <interface><source file='/none/nic'/></interface>";
     add(&mut uses, "a", devices);

@@ -134,8 +134,11 @@ impl Found<'_> {
             if self.mount_above(&real).is_some() {
                 let name = &pool.name;
                 reasons.push(format!(
-                    "pool `{name}` is active on {}: `virsh pool-destroy {name}` stops it and leaves its files",
-                    real.display(), name = word(name)));
+                    "pool `{name}` is active on {}: `virsh pool-destroy {name}` stops it and \
+                     leaves its files",
+                    real.display(),
+                    name = word(name)
+                ));
             }
         }
         Ok(reasons)

@@ -42,9 +42,10 @@ pub(super) fn unmarked(
         back.text = back.text.replacen(line.as_str(), &safe, 1);
         *line = safe;
     }
-    let what = match back.lines.is_empty() {
-        true => "take out the line that kept the array from being assembled".to_owned(),
-        false => format!("put back `{}`", back.lines.join("`, `")),
+    let what = if back.lines.is_empty() {
+        "take out the line that kept the array from being assembled".to_owned()
+    } else {
+        format!("put back `{}`", back.lines.join("`, `"))
     };
     // A file created only for the mark is removed with it.
     let after = Some(back.text).filter(|text| !text.is_empty());

@@ -67,7 +67,8 @@ pub(super) fn members_free(record: &Released, world: &World) -> Result<Option<St
     ))
 }
 
-/// The UUID of an array (`--detail`) or in the superblock of a member (`--examine`), without punctuation.
+/// The UUID of an array (`--detail`) or in the superblock of a member (`--examine`), without
+/// punctuation.
 pub(super) fn uuid_of(how: &str, device: &str) -> Option<String> {
     let text = output(&["mdadm", how, "--export", device], EXAMINE_S).ok()?;
     text.lines().find_map(|line| line.strip_prefix("MD_UUID=")).map(plain)

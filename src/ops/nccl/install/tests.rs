@@ -12,16 +12,21 @@ use gpuvm_core::topology::file::from_json;
 fn definition(bus: u32, state: &str) -> String {
     let device = |bdf: &str, index: u32, slot: u32| {
         format!(
-            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' bus='1' slot='{slot}'/>\
-             </controller><hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x{bdf}' slot='0' \
+            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+             bus='1' slot='{slot}'/>\
+             </controller><hostdev mode='subsystem' type='pci'><source><address domain='0' \
+             bus='0x{bdf}' slot='0' \
              function='0'/></source><address type='pci' bus='{index}' slot='0' function='0'/></hostdev>"
         )
     };
     format!(
         "<domain type='kvm'><name>a</name><uuid>{UUID}</uuid><memory>1048576</memory><vcpu>2</vcpu>\
-         <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><controller type='pci' index='1' \
-         model='pcie-expander-bus'><target busNr='{bus}'/><address type='pci' bus='0' slot='4'/></controller>{}{}\
-         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' state='{state}'/></channel>\
+         <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><controller type='pci' \
+         index='1' \
+         model='pcie-expander-bus'><target busNr='{bus}'/><address type='pci' bus='0' \
+         slot='4'/></controller>{}{}\
+         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' \
+         state='{state}'/></channel>\
          </devices></domain>",
         device("1b", 2, 0),
         device("43", 3, 1)

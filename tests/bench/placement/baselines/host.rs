@@ -91,8 +91,8 @@ pub struct Host<'a> {
     held: BTreeSet<Bdf>,
 }
 
-/// What a guest may have of a node's memory: all but one fiftieth, at least 512 MiB and at most half, which stay with
-/// the host: the same for every planner of the shoot-out.
+/// What a guest may have of a node's memory: all but one fiftieth, at least 512 MiB and at most
+/// half, which stay with the host: the same for every planner of the shoot-out.
 fn usable_memory(node: &NumaNode) -> MemSize {
     let least = MemSize::from_kib(512 << 10);
     let all = node.memory_kib;
@@ -208,9 +208,10 @@ impl<'a> Host<'a> {
         threads.iter().map(|&thread| CpuSet::of(self.threads[thread].pcpu)).collect()
     }
 
-    /// NVSwitches that a guest with exactly these GPUs needs: the lowest free ones of their partition. Planners that do
-    /// not know partitions get them when their set happens to be one: their operator would pass them through. None:
-    /// too few are free. A set that is no partition gets none.
+    /// NVSwitches that a guest with exactly these GPUs needs: the lowest free ones of their
+    /// partition. Planners that do not know partitions get them when their set happens to be one:
+    /// their operator would pass them through. None: too few are free. A set that is no partition
+    /// gets none.
     pub fn switches(&self, gpus: &[Bdf]) -> Option<Vec<Bdf>> {
         let wanted: BTreeSet<Bdf> = gpus.iter().copied().collect();
         let same = |p: &&gpuvm_core::topology::Partition| {
@@ -253,8 +254,9 @@ impl<'a> Host<'a> {
         Some(some.map(|(node, size)| (node.id, size)).collect())
     }
 
-    /// Guest cells that a fixed size of guest has to be cut into, so that it fits the empty host at all: the fewest
-    /// nodes that have its devices and, in equal parts, its vCPUs and memory. None: it never fits.
+    /// Guest cells that a fixed size of guest has to be cut into, so that it fits the empty host at
+    /// all: the fewest nodes that have its devices and, in equal parts, its vCPUs and memory. None:
+    /// it never fits.
     pub fn cells_for(&self, ask: &Ask) -> Option<usize> {
         let on = |list: &[Device], at: usize| {
             list.iter().filter(|device| device.usable && device.node == Some(at)).count()

@@ -1,8 +1,9 @@
 //! Kata Containers: a sandbox is right-sized to one node if everything fits there, otherwise spread
 //! over all (gpuvm-placement(7), OTHER PLANNERS).
 //!
-//! Kata pins one vCPU to one pcpu but books nothing between sandboxes, so two of them would run on the same pcpus
-//! (issue 13539, quoted there); here it takes free pcpus, as if it did. Devices are the caller's: the lowest free.
+//! Kata pins one vCPU to one pcpu but books nothing between sandboxes, so two of them would run on
+//! the same pcpus (issue 13539, quoted there); here it takes free pcpus, as if it did. Devices are
+//! the caller's: the lowest free.
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
@@ -47,7 +48,8 @@ impl Policy for Kata {
     }
 }
 
-/// The smallest node that has the pcpus, the memory and all these nodes' devices; equal ones by number.
+/// The smallest node that has the pcpus, the memory and all these nodes' devices; equal ones by
+/// number.
 fn fitting(host: &Host<'_>, ask: &Ask, devices: &[NodeId]) -> Option<usize> {
     let fits = |&node: &usize| {
         host.free_threads(node) >= ask.vcpus as usize

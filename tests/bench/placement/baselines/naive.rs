@@ -1,4 +1,5 @@
-//! Naive first fit: the lowest free GPUs and the lowest free pcpus, as a script with a list would do it.
+//! Naive first fit: the lowest free GPUs and the lowest free pcpus, as a script with a list would
+//! do it.
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
@@ -50,8 +51,8 @@ mod tests {
     use super::super::testhost::{ask, dgx2, join};
     use super::*;
 
-    /// Each guest gets the lowest GPUs and the lowest pcpus, so the third one has vCPUs on the siblings of the first
-    /// ones' cores and on the other socket's.
+    /// Each guest gets the lowest GPUs and the lowest pcpus, so the third one has vCPUs on the
+    /// siblings of the first ones' cores and on the other socket's.
     #[test]
     fn takes_the_lowest_numbers() {
         let host = dgx2();

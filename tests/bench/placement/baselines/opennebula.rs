@@ -1,10 +1,11 @@
-//! OpenNebula: guest nodes scheduled onto host nodes, the emptiest first (`HostShareNUMA::schedule_nodes`,
-//! gpuvm-placement(7), OTHER PLANNERS).
+//! OpenNebula: guest nodes scheduled onto host nodes, the emptiest first
+//! (`HostShareNUMA::schedule_nodes`, gpuvm-placement(7), OTHER PLANNERS).
 //!
-//! Devices are chosen before, by address; nodes that carry one of them go first (in the present code whatever the
-//! guest node's index is). Pin policy is `THREAD`; `CORE` gives each vCPU a core of its own and so fits half the
-//! guests. The fewest guest nodes that fit an empty host are asked for, as for Nova. Memory of an earlier guest node is
-//! counted where it was taken; the project's code counts it on the pcpus' node until the guest is stored.
+//! Devices are chosen before, by address; nodes that carry one of them go first (in the present
+//! code whatever the guest node's index is). Pin policy is `THREAD`; `CORE` gives each vCPU a core
+//! of its own and so fits half the guests. The fewest guest nodes that fit an empty host are asked
+//! for, as for Nova. Memory of an earlier guest node is counted where it was taken; the project's
+//! code counts it on the pcpus' node until the guest is stored.
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Device, Host, lowest, parts};
@@ -81,8 +82,8 @@ fn carriers(host: &Host<'_>, chosen: &[&[Bdf]]) -> Vec<bool> {
     near
 }
 
-/// Finds a seat for each guest node with the most threads to a core that all of them allow: powers of two that divide
-/// their vCPUs. None: with none of these they fit.
+/// Finds a seat for each guest node with the most threads to a core that all of them allow: powers
+/// of two that divide their vCPUs. None: with none of these they fit.
 fn schedule(host: &Host<'_>, wanted: &[Wish], near: &[bool]) -> Option<(Vec<Seat>, usize)> {
     let most = 1usize << host.smt().ilog2();
     let sizes = std::iter::successors(Some(most), |size| (*size > 1).then_some(size / 2));
@@ -110,7 +111,8 @@ fn groups(host: &Host<'_>, node: usize, smt: usize) -> usize {
     host.nodes[node].cores.iter().map(|&core| host.free_of(core).count() / smt).sum()
 }
 
-/// The seat of one guest node: hop by hop, the node that is left emptiest whose neighbour at that hop has the memory.
+/// The seat of one guest node: hop by hop, the node that is left emptiest whose neighbour at that
+/// hop has the memory.
 fn seat(
     host: &Host<'_>,
     state: &mut State,
@@ -165,8 +167,9 @@ mod tests {
     /// refused) and threads to a core.
     type Case = (&'static str, &'static [usize], &'static [usize], &'static [usize], usize);
 
-    /// Two nodes of four cores with two threads, siblings eight apart: node 0 has 0-3,8-11. By the rules of
-    /// `schedule_nodes`, which has no published vectors: the project tests it on hosts only.
+    /// Two nodes of four cores with two threads, siblings eight apart: node 0 has 0-3,8-11. By the
+    /// rules of `schedule_nodes`, which has no published vectors: the project tests it on hosts
+    /// only.
     const CASES: [Case; 11] = [
         // The emptiest node, not the fullest that fits.
         ("0-1,4-7,8-9,12-15", &[4], &[], &[1], 2),
@@ -203,8 +206,8 @@ mod tests {
         }
     }
 
-    /// Memory comes from the nearest node that has it, and a node with its memory at hand goes before an emptier one
-    /// without ("closer memory allocations are prioritized").
+    /// Memory comes from the nearest node that has it, and a node with its memory at hand goes
+    /// before an emptier one without ("closer memory allocations are prioritized").
     #[test]
     fn memory_is_taken_by_hops() {
         let topology = Topology::new(even(3, 1, 4)).unwrap();

@@ -1,9 +1,9 @@
 //! nvidia-vm: fixed slots of GPUs, each with fixed pcpus, taken by the lowest index
 //! (gpuvm-nvidia-vm(7), SLOTS).
 //!
-//! Generalised to any host: a GPU owns the cores of its package divided by the package's GPUs, in order. An operator
-//! who takes the lowest free index is the best that the tool's user can be (gpuvm-placement(7),
-//! METRICS).
+//! Generalised to any host: a GPU owns the cores of its package divided by the package's GPUs, in
+//! order. An operator who takes the lowest free index is the best that the tool's user can be
+//! (gpuvm-placement(7), METRICS).
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, lowest};
@@ -63,8 +63,8 @@ struct Owned {
 }
 
 impl Owned {
-    /// Deals the cores out. A GPU whose package is not known is taken to be on the package that its index suggests,
-    /// as the tool itself assumed.
+    /// Deals the cores out. A GPU whose package is not known is taken to be on the package that its
+    /// index suggests, as the tool itself assumed.
     fn new(host: &Host<'_>) -> Owned {
         let mut cores = vec![Vec::new(); host.packages];
         for (at, core) in host.cores.iter().enumerate() {
@@ -84,8 +84,8 @@ impl Owned {
         Owned { seats, cores, share }
     }
 
-    /// The pcpus of a slot: of each package all first threads, then all siblings; none where the slot has too few.
-    /// Each package gives in proportion to the slot's GPUs there.
+    /// The pcpus of a slot: of each package all first threads, then all siblings; none where the
+    /// slot has too few. Each package gives in proportion to the slot's GPUs there.
     fn threads(
         &self,
         host: &Host<'_>,
@@ -127,8 +127,9 @@ mod tests {
     use super::*;
     use gpuvm_core::topology::Topology;
 
-    /// The pcpus of all 31 slots: GPUs, index, first and last of the first threads, first and last of the siblings;
-    /// from the table of gpuvm-nvidia-vm(7), PINS with c0 = 24 x (index div 8) + 3 x (index mod 8).
+    /// The pcpus of all 31 slots: GPUs, index, first and last of the first threads, first and last
+    /// of the siblings; from the table of gpuvm-nvidia-vm(7), PINS with c0 = 24 x (index div 8) + 3
+    /// x (index mod 8).
     const SLOTS: [(u32, u32, &str); 31] = [
         (1, 0, "0-2,48-49"),
         (1, 1, "3-5,51-52"),

@@ -39,7 +39,8 @@ fn check(what: &str, host: &Topology, guests: &[Place], ask: &Ask, place: &Place
     }
 }
 
-/// Fills each recorded host with guests of all sizes, odd vCPU counts and NICs among them, until nothing fits.
+/// Fills each recorded host with guests of all sizes, odd vCPU counts and NICs among them, until
+/// nothing fits.
 #[test]
 fn places_are_sound_on_every_recorded_host() {
     for (name, json) in [

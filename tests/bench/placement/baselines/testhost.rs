@@ -1,4 +1,5 @@
-//! Hosts for the vectors, from a few numbers: those that the kubelet's, Nova's and OpenNebula's tests use.
+//! Hosts for the vectors, from a few numbers: those that the kubelet's, Nova's and OpenNebula's
+//! tests use.
 
 use super::super::model::Ask;
 use super::host::Host;
@@ -33,8 +34,9 @@ pub fn numbers(pins: &[CpuSet]) -> Vec<u32> {
     pins.iter().map(|pin| pin.last().unwrap().0).collect()
 }
 
-/// A host's plain data. Each row is package, node, level-3 cache and cores, each core a list of its pcpus with `/`
-/// between cores: `0,4/1,5`. Every node has 64 GiB, and distances grow with the difference of node numbers.
+/// A host's plain data. Each row is package, node, level-3 cache and cores, each core a list of its
+/// pcpus with `/` between cores: `0,4/1,5`. Every node has 64 GiB, and distances grow with the
+/// difference of node numbers.
 pub fn rows(rows: &[(u32, u32, u32, &str)]) -> Parts {
     let mut parts = Parts::default();
     for &(package, node, l3, cores) in rows {
@@ -73,8 +75,8 @@ fn numa(number: u32) -> NumaNode {
     }
 }
 
-/// Nodes of `cores` cores with two threads each, first threads first, as the kernel numbers an Intel host; so many
-/// nodes to a package; one level-3 cache for each node.
+/// Nodes of `cores` cores with two threads each, first threads first, as the kernel numbers an
+/// Intel host; so many nodes to a package; one level-3 cache for each node.
 pub fn even(nodes: u32, per_package: u32, cores: u32) -> Parts {
     let all = nodes * cores;
     let list = |node: u32| {

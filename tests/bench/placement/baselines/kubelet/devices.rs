@@ -10,7 +10,8 @@ use gpuvm_core::topology::Proximity;
 /// Sets of GPUs that are compared one by one; where there are more, a set grows from each GPU.
 const MOST_SETS: usize = 5_000;
 
-/// Hints of a resource: every mask whose free devices are enough; none where no device names a node.
+/// Hints of a resource: every mask whose free devices are enough; none where no device names a
+/// node.
 pub fn hints(nodes: usize, list: &[Device], number: u64) -> Hints {
     let usable = || list.iter().filter(|device| device.usable);
     if usable().count() > 0 && usable().all(|device| device.node.is_none()) {
@@ -25,8 +26,9 @@ pub fn hints(nodes: usize, list: &[Device], number: u64) -> Hints {
     Some(hints::generate(&all, &free, number))
 }
 
-/// The devices of a pod: those of the mask's nodes first, of the node with the fewest first, then the others, at last
-/// those that name no node; within each by address, since the kubelet has no order there. None: too few are free.
+/// The devices of a pod: those of the mask's nodes first, of the node with the fewest first, then
+/// the others, at last those that name no node; within each by address, since the kubelet has no
+/// order there. None: too few are free.
 pub fn choose(
     host: &Host<'_>,
     list: &[Device],
@@ -63,8 +65,9 @@ pub fn choose(
     Some(free[..number].iter().map(|device| device.bdf).collect())
 }
 
-/// The GPUs with the best links among each other: NVIDIA's device plugin, `aligned` policy. The plugin looks for the
-/// best way to cut all free GPUs into sets; this model takes the best single set, which is never worse for the guest.
+/// The GPUs with the best links among each other: NVIDIA's device plugin, `aligned` policy. The
+/// plugin looks for the best way to cut all free GPUs into sets; this model takes the best single
+/// set, which is never worse for the guest.
 fn linked(host: &Host<'_>, free: &[Bdf], number: usize) -> Vec<Bdf> {
     if number == free.len() || number < 2 {
         return free[..number].to_vec();

@@ -157,7 +157,8 @@ fn round_robin(set: &[usize], left: &[usize], wish: Wish) -> Option<Vec<usize>> 
     Some(after)
 }
 
-/// The standard deviation of what these nodes have left; mean and result have three decimals, as the kubelet's.
+/// The standard deviation of what these nodes have left; mean and result have three decimals, as
+/// the kubelet's.
 fn deviation(order: &[usize], left: &[usize]) -> f64 {
     let round = |value: f64| (value * 1000.0).round() / 1000.0;
     #[allow(clippy::cast_precision_loss)] // threads of a host are few

@@ -1,8 +1,9 @@
 //! The topology manager: hints of each provider, their merge, and which pods are admitted
 //! (gpuvm-placement(7), OTHER PLANNERS).
 //!
-//! Masks are sets of nodes, bit by place. The kubelet goes through the cross product of all providers' hints; here the
-//! same masks are found by counting supersets, which gives the same answer for eight nodes in microseconds.
+//! Masks are sets of nodes, bit by place. The kubelet goes through the cross product of all
+//! providers' hints; here the same masks are found by counting supersets, which gives the same
+//! answer for eight nodes in microseconds.
 
 /// The most nodes that the topology manager accepts by default (KEP 4622).
 pub const MOST_NODES: usize = 8;
@@ -32,8 +33,8 @@ pub enum Admission {
     SingleNode,
 }
 
-/// A provider's hints: every mask that has enough free; preferred are those of the size that would do on an empty
-/// host. `all` and `free` are by node.
+/// A provider's hints: every mask that has enough free; preferred are those of the size that would
+/// do on an empty host. `all` and `free` are by node.
 pub fn generate(all: &[u64], free: &[u64], request: u64) -> Vec<Hint> {
     let nodes = all.len();
     let sum = |list: &[u64], mask: u32| -> u64 {
@@ -46,7 +47,8 @@ pub fn generate(all: &[u64], free: &[u64], request: u64) -> Vec<Hint> {
     masks.filter(|&mask| sum(free, mask) >= request).map(hint).collect()
 }
 
-/// Merges the hints of all providers on a host of so many nodes: the mask, and whether it is preferred.
+/// Merges the hints of all providers on a host of so many nodes: the mask, and whether it is
+/// preferred.
 pub fn merge(nodes: usize, providers: &[Hints], admission: Admission) -> Hint {
     let every = u32::try_from((1u64 << nodes) - 1).unwrap_or(u32::MAX);
     let unsure = |preferred| vec![Hint { mask: None, preferred }];
@@ -105,7 +107,8 @@ fn best(nodes: usize, every: u32, lists: &[Vec<Hint>]) -> Hint {
     Hint { mask: masks().filter(|&mask| reach[mask as usize]).min_by_key(rank), preferred: false }
 }
 
-/// Nodes that the neediest provider wants at least: the size that masks which are not preferred are measured by.
+/// Nodes that the neediest provider wants at least: the size that masks which are not preferred are
+/// measured by.
 fn best_size(lists: &[Vec<Hint>]) -> u32 {
     let least = |hints: &Vec<Hint>| {
         hints.iter().filter_map(|hint| Some(hint.mask?.count_ones())).min().unwrap_or(0)
@@ -113,9 +116,9 @@ fn best_size(lists: &[Vec<Hint>]) -> u32 {
     lists.iter().map(least).max().unwrap_or(0)
 }
 
-/// Masks that are what some combination of one hint of each provider has in common, by mask. The number of
-/// combinations whose common mask is a superset of S is the product of each provider's such hints; differences of
-/// these numbers tell which masks occur.
+/// Masks that are what some combination of one hint of each provider has in common, by mask. The
+/// number of combinations whose common mask is a superset of S is the product of each provider's
+/// such hints; differences of these numbers tell which masks occur.
 fn reachable(nodes: usize, every: u32, lists: &[Vec<Hint>]) -> Vec<bool> {
     let mut product = vec![1i64; every as usize + 1];
     for hints in lists {

@@ -3,8 +3,9 @@
 
 use super::super::host::Host;
 
-/// Maps vCPUs to a pod's threads on guest cores of `smt` vCPUs; none: some guest core cannot be made of threads of one
-/// core or of one cell. With NUMA passthrough a guest core never has threads of two cells.
+/// Maps vCPUs to a pod's threads on guest cores of `smt` vCPUs; none: some guest core cannot be
+/// made of threads of one core or of one cell. With NUMA passthrough a guest core never has threads
+/// of two cells.
 pub fn map(
     host: &Host<'_>,
     owned: &[usize],

@@ -1,5 +1,5 @@
-//! The kubelet: CPU manager with the static policy, device manager, topology manager; with KubeVirt's mapping of vCPUs
-//! on top (gpuvm-placement(7), OTHER PLANNERS).
+//! The kubelet: CPU manager with the static policy, device manager, topology manager; with
+//! KubeVirt's mapping of vCPUs on top (gpuvm-placement(7), OTHER PLANNERS).
 //!
 //! Open choices are made in favour of the peer: no CPUs are reserved for the system, devices
 //! without an order are taken by address, odd vCPU counts fall back to guest cores of one thread,
@@ -43,7 +43,8 @@ struct Kubelet {
     whole_cores: bool,
     /// Topology manager policy.
     admission: Admission,
-    /// Whether the device plugin chooses GPUs by their links (NVIDIA's, for containers); else they go by address.
+    /// Whether the device plugin chooses GPUs by their links (NVIDIA's, for containers); else they
+    /// go by address.
     by_links: bool,
 }
 
@@ -145,7 +146,8 @@ impl Policy for Kubelet {
 }
 
 impl Kubelet {
-    /// The topology manager: the nodes to take from (none: wherever); no answer: the pod is refused.
+    /// The topology manager: the nodes to take from (none: wherever); no answer: the pod is
+    /// refused.
     fn admit(&self, host: &Host<'_>, ask: &Ask) -> Option<Option<u32>> {
         if self.admission == Admission::None {
             return Some(None);

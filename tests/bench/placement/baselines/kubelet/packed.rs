@@ -1,5 +1,6 @@
-//! The CPU manager's packed taker: whole nodes and packages, then level-3 caches where asked for, whole cores, and at
-//! last single threads; the fullest unit first at every step (gpuvm-placement(7), OTHER PLANNERS).
+//! The CPU manager's packed taker: whole nodes and packages, then level-3 caches where asked for,
+//! whole cores, and at last single threads; the fullest unit first at every step
+//! (gpuvm-placement(7), OTHER PLANNERS).
 
 use super::super::host::Host;
 
@@ -56,9 +57,10 @@ pub fn take(
     if available.iter().filter(|free| **free).count() < need {
         return None;
     }
-    let levels = match taker.nodes_first {
-        true => [Level::Node, Level::Package],
-        false => [Level::Package, Level::Node],
+    let levels = if taker.nodes_first {
+        [Level::Node, Level::Package]
+    } else {
+        [Level::Package, Level::Node]
     };
     for level in levels {
         taker.take_whole(level);
@@ -182,7 +184,8 @@ impl<'h> Taker<'h> {
         }
     }
 
-    /// Takes whole level-3 caches, and the rest out of the first cache that has it all in its lowest cores.
+    /// Takes whole level-3 caches, and the rest out of the first cache that has it all in its
+    /// lowest cores.
     fn take_by_l3(&mut self) {
         for unit in self.order(Level::L3) {
             if self.need >= self.all[Level::L3 as usize][unit] {

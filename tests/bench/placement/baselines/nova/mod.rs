@@ -1,8 +1,9 @@
 //! Nova: host cells sorted, the first permutation that fits, cores packed, devices from pools
 //! (gpuvm-placement(7), OTHER PLANNERS).
 //!
-//! A flavour is made for the size of guest: it has one guest cell where an empty node can hold the guest, else the
-//! fewest cells that can ([`Host::cells_for`]). The emulator shares the guest's pcpus, as by default.
+//! A flavour is made for the size of guest: it has one guest cell where an empty node can hold the
+//! guest, else the fewest cells that can ([`Host::cells_for`]). The emulator shares the guest's
+//! pcpus, as by default.
 
 mod pack;
 mod pci;
@@ -100,7 +101,8 @@ struct Search<'s> {
     ask: &'s Ask,
     /// Guest cells.
     wanted: &'s [Cell],
-    /// How each guest cell fits each host cell, by guest cell and place in the order; looked up once.
+    /// How each guest cell fits each host cell, by guest cell and place in the order; looked up
+    /// once.
     pairs: Vec<Vec<Option<Option<Packed>>>>,
     /// Host cells, sorted.
     order: Vec<usize>,
@@ -132,8 +134,9 @@ impl Nova {
         Some(Fitted { cells, devices })
     }
 
-    /// Host cells in the order of the search: by three stable sorts, the last one dominating, where there are more
-    /// than guest cells. Packing does not turn the last one round. Cells without pcpus can never fit.
+    /// Host cells in the order of the search: by three stable sorts, the last one dominating, where
+    /// there are more than guest cells. Packing does not turn the last one round. Cells without
+    /// pcpus can never fit.
     fn order(&self, host: &Host<'_>, guest_cells: usize, wants_devices: bool) -> Vec<usize> {
         let mut order: Vec<usize> = (0..host.nodes.len()).collect();
         if order.len() > guest_cells {
@@ -175,7 +178,8 @@ impl Search<'_> {
                 return found;
             }
             chosen.pop();
-            // With every host cell in use all permutations have the same set, and that has not the devices.
+            // With every host cell in use all permutations have the same set, and that has not the
+            // devices.
             if !self.bare.is_empty() && self.wanted.len() == self.order.len() {
                 return None;
             }

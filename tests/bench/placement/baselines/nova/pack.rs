@@ -8,7 +8,8 @@ pub enum ThreadPolicy {
     Prefer,
     /// Siblings or nothing.
     Require,
-    /// A core for each vCPU, its other threads kept idle; as on hosts with the old CPU options (`vcpu_pin_set`).
+    /// A core for each vCPU, its other threads kept idle; as on hosts with the old CPU options
+    /// (`vcpu_pin_set`).
     Isolate,
 }
 
@@ -21,8 +22,8 @@ pub struct Packed {
     pub shown: usize,
 }
 
-/// Packs vCPUs onto free threads, given core by core in the order in which libvirt lists them; `smt` is the number of
-/// threads of the host cell's largest core. None: they do not fit.
+/// Packs vCPUs onto free threads, given core by core in the order in which libvirt lists them;
+/// `smt` is the number of threads of the host cell's largest core. None: they do not fit.
 pub fn pack(free: &[Vec<usize>], smt: usize, vcpus: usize, policy: ThreadPolicy) -> Option<Packed> {
     let with = |least: usize| free.iter().filter(move |core| core.len() >= least);
     let first = |threads: usize| -> Vec<usize> {
@@ -108,7 +109,8 @@ mod tests {
             &[],
             5,
             Prefer,
-            // Published: some core has two of them. Which: the first k threads of each set in order (5.1, note a).
+            // Published: some core has two of them. Which: the first k threads of each set in order
+            // (5.1, note a).
             &[0, 8, 1, 9, 2],
             1,
         ),
@@ -117,7 +119,8 @@ mod tests {
         (SINGLES, &[], 2, Isolate, &[], 1),
         (TWO, &[], 2, Isolate, &[], 1),
         (HALVES, &[0, 1], 2, Isolate, &[], 1),
-        // Ours: the core of a broken pair is passed over as long as whole ones are left (5.1, note b).
+        // Ours: the core of a broken pair is passed over as long as whole ones are left (5.1, note
+        // b).
         (PAIRS, &[0], 2, Prefer, &[2, 3], 2),
     ];
 

@@ -106,8 +106,8 @@ mod tests {
     /// A case: chosen cells, policy, devices asked for, buses of those taken (none: refused).
     type Case = (&'static [usize], Affinity, usize, Option<&'static [u8]>);
 
-    /// One device on node 0, one on node 1, one without a node (`_test_consume_requests_numa_policy` in Nova's
-    /// `test_stats.py`: pr0, pr1 and pr_none).
+    /// One device on node 0, one on node 1, one without a node
+    /// (`_test_consume_requests_numa_policy` in Nova's `test_stats.py`: pr0, pr1 and pr_none).
     const POLICIES: [Case; 10] = [
         (&[0], Required, 1, Some(&[0])),
         (&[9], Required, 1, None),

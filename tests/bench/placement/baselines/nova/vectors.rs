@@ -12,8 +12,9 @@ const PACK: Nova = Nova { packing: true, affinity: Affinity::Legacy };
 /// chosen in any order (empty: refused).
 type Case = (&'static [&'static str], &'static str, &'static [u64], &'static [usize]);
 
-/// The cases of CPUPinningTestCase in Nova's `test_hardware.py`: single cell, with usage, fail; fit, barely fit, fail
-/// by capacity, fail by topology. Where Nova's test lets either cell be right, it is the first of equals.
+/// The cases of CPUPinningTestCase in Nova's `test_hardware.py`: single cell, with usage, fail;
+/// fit, barely fit, fail by capacity, fail by topology. Where Nova's test lets either cell be
+/// right, it is the first of equals.
 const FITS: [Case; 7] = [
     (&["0/1", "2/3"], "0-3", &[2], &[0]),
     (&["0/1", "2/3"], "1-3", &[2], &[1]),
@@ -57,7 +58,8 @@ fn host_cells_are_sorted() {
         ([8, 32, 16], [8, 8, 8], [0, 0, 0], false, [1, 2, 0], [0, 2, 1]),
         // pcpus go before memory.
         ([8, 32, 16], [8, 2, 4], [0, 0, 0], false, [0, 2, 1], [1, 2, 0]),
-        // Devices go before both: cells with few where none are wanted, with many where some are; also when packing.
+        // Devices go before both: cells with few where none are wanted, with many where some are;
+        // also when packing.
         ([8, 32, 16], [8, 2, 4], [1, 0, 2], false, [1, 0, 2], [1, 0, 2]),
         ([8, 32, 16], [8, 2, 4], [1, 0, 2], true, [2, 0, 1], [2, 0, 1]),
         // Equal devices leave the order to pcpus.
@@ -87,8 +89,9 @@ fn host_cells_are_sorted() {
     }
 }
 
-/// On a DGX-2: the GPUs of a cell come from the end, vCPUs from the front in pairs of siblings; spreading sends the
-/// second guest to the other node, packing leaves it on the first by pcpus, but devices dominate both.
+/// On a DGX-2: the GPUs of a cell come from the end, vCPUs from the front in pairs of siblings;
+/// spreading sends the second guest to the other node, packing leaves it on the first by pcpus, but
+/// devices dominate both.
 #[test]
 fn a_dgx2_fills_as_nova_would() {
     let host = dgx2();

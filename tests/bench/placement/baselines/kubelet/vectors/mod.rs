@@ -22,7 +22,8 @@ fn single_ht() -> Topology {
     built(&[(0, 0, 0, "0,4/1,5/2,6/3,7")])
 }
 
-/// Two packages with a node each, three cores each, even pcpus on the first; one level-3 cache, as the tests have it.
+/// Two packages with a node each, three cores each, even pcpus on the first; one level-3 cache, as
+/// the tests have it.
 fn dual_ht() -> Topology {
     built(&[(0, 0, 0, "0,6/2,8/4,10"), (1, 1, 0, "1,7/3,9/5,11")])
 }
@@ -37,7 +38,8 @@ fn triple_ht() -> Topology {
     built(&[(1, 1, 1, "0,1/2,3/4,5"), (0, 0, 0, "6,7/8,9/10,11"), (2, 2, 2, "12,13/14,15/16,17")])
 }
 
-/// Two packages with two nodes each, ten cores with two threads on each node; siblings are 40 apart.
+/// Two packages with two nodes each, ten cores with two threads on each node; siblings are 40
+/// apart.
 fn four_nodes() -> Topology {
     Topology::new(even(4, 2, 10)).unwrap()
 }

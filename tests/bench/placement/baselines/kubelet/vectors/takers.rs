@@ -18,7 +18,8 @@ fn with<R>(build: Build, free: &str, then: impl Fn(&Host<'_>, &[bool]) -> R) -> 
     then(&host, &available)
 }
 
-/// Host, free pcpus, pcpus asked for, pcpus taken (`-`: too few), for both takers (commonTakeByTopologyTestCases).
+/// Host, free pcpus, pcpus asked for, pcpus taken (`-`: too few), for both takers
+/// (commonTakeByTopologyTestCases).
 const BOTH: [(Build, &str, usize, &str); 13] = [
     (single_ht, "0,2,4,6", 5, "-"),
     (single_ht, "0-7", 0, ""),
@@ -101,8 +102,9 @@ fn across_cores_takes_one_thread_of_each() {
     }
 }
 
-/// The distributed taker: host, free, asked for, group size, taken (commonTakeByTopologyExtendedTestCases,
-/// TestTakeByTopologyNUMADistributed; the last one is ours).
+/// The distributed taker: host, free, asked for, group size, taken
+/// (commonTakeByTopologyExtendedTestCases, TestTakeByTopologyNUMADistributed; the last one is
+/// ours).
 const DISTRIBUTED: [(Build, &str, usize, usize, &str); 17] = [
     (dual_ht, "0-11", 8, 1, "0-3,6-9"),
     (four_nodes, "0-79", 64, 1, "0-7,10-17,20-27,30-37,40-47,50-57,60-67,70-77"),
@@ -167,7 +169,8 @@ fn distributed_gives_equal_shares() {
     }
 }
 
-/// Wholly free units: host, free, level, units in any order (TestCPUAccumulatorFreeSockets, ..FreeNUMANodes).
+/// Wholly free units: host, free, level, units in any order (TestCPUAccumulatorFreeSockets,
+/// ..FreeNUMANodes).
 const WHOLE: [(Build, &str, Level, &[usize]); 20] = [
     (single_ht, "0-7", Level::Package, &[0]),
     (single_ht, "1-7", Level::Package, &[]),

@@ -24,7 +24,8 @@ const fn any(preferred: bool) -> Hint {
 /// A case: providers (none: no opinion), and the merged hint.
 type Case<'a> = (&'a [Option<&'a [Hint]>], Hint);
 
-/// Merged alike by best-effort, restricted and single-numa-node, on two nodes (commonPolicyMergeTestCases).
+/// Merged alike by best-effort, restricted and single-numa-node, on two nodes
+/// (commonPolicyMergeTestCases).
 const COMMON: [Case<'_>; 7] = [
     (&[Some(&[yes(1)]), Some(&[yes(1)])], yes(1)),
     (&[Some(&[yes(2)]), Some(&[yes(2)])], yes(2)),
@@ -35,8 +36,8 @@ const COMMON: [Case<'_>; 7] = [
     (&[Some(&[yes(2), no(3)]), Some(&[yes(1), yes(2), no(3)])], yes(2)),
 ];
 
-/// Best-effort and restricted on four nodes: mask 15 is the whole host (bestEffortPolicy.mergeTestCases; the tests'
-/// nodes 0, 1, 2, 3 are bits 1, 2, 4, 8).
+/// Best-effort and restricted on four nodes: mask 15 is the whole host
+/// (bestEffortPolicy.mergeTestCases; the tests' nodes 0, 1, 2, 3 are bits 1, 2, 4, 8).
 const BEST_EFFORT: [Case<'_>; 19] = [
     (&[Some(&[yes(3), yes(5)]), Some(&[yes(3), yes(5)])], yes(3)),
     (&[], yes(15)),
@@ -100,8 +101,8 @@ fn hints_merge_as_published() {
     }
 }
 
-/// The count of supersets finds the masks that going through all combinations finds, best included; on all pairs of
-/// lists of up to two hints on three nodes.
+/// The count of supersets finds the masks that going through all combinations finds, best included;
+/// on all pairs of lists of up to two hints on three nodes.
 #[test]
 fn counting_supersets_is_the_cross_product() {
     let hints: Vec<Hint> = (1..8).flat_map(|mask| [yes(mask), no(mask)]).collect();
@@ -117,8 +118,8 @@ fn counting_supersets_is_the_cross_product() {
         let least =
             |list: &[Hint]| list.iter().map(|h| h.mask.unwrap().count_ones()).min().unwrap();
         let size = least(first).max(least(second));
-        // The rules of 5.2, one after another: preferred; then the size nearest to the best possible, from below
-        // first; then the lower mask.
+        // The rules of 5.2, one after another: preferred; then the size nearest to the best
+        // possible, from below first; then the lower mask.
         let rank = |&(mask, preferred): &(u32, bool)| {
             let count = mask.count_ones();
             let away = match preferred {
@@ -135,7 +136,8 @@ fn counting_supersets_is_the_cross_product() {
     }
 }
 
-/// Hints for pcpus on two nodes of six: free by node, asked for, hints (`TestGetTopologyHints` of the CPU manager).
+/// Hints for pcpus on two nodes of six: free by node, asked for, hints (`TestGetTopologyHints` of
+/// the CPU manager).
 #[test]
 fn preferred_is_judged_by_the_empty_host() {
     let cases: [([u64; 2], u64, &[Hint]); 6] = [
@@ -182,8 +184,9 @@ fn devices_hint_at_their_nodes() {
     }
 }
 
-/// Nodes of the devices, mask, devices asked for, and how many come from each node (`TestTopologyAlignedAllocation` of
-/// the device manager, the cases without a plugin's preference).
+/// Nodes of the devices, mask, devices asked for, and how many come from each node
+/// (`TestTopologyAlignedAllocation` of the device manager, the cases without a plugin's
+/// preference).
 #[test]
 fn devices_are_aligned_as_published() {
     const PAIRS: [Option<u32>; 6] = [Some(0), Some(1), Some(0), Some(1), Some(0), Some(1)];

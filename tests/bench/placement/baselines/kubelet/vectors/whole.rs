@@ -28,7 +28,8 @@ fn admission_follows_the_policy() {
     }
 }
 
-/// Packed takes whole cores of the first node, KubeVirt maps guest cores to them, the emulator floats.
+/// Packed takes whole cores of the first node, KubeVirt maps guest cores to them, the emulator
+/// floats.
 #[test]
 fn vcpus_sit_on_whole_cores() {
     let place = first(packed(Admission::Restricted), 4, 22).unwrap();
@@ -37,7 +38,8 @@ fn vcpus_sit_on_whole_cores() {
     assert!(place.emulator.is_empty());
 }
 
-/// With `full-pcpus-only` an odd request is refused, without it the odd thread splits a core that the next one fills.
+/// With `full-pcpus-only` an odd request is refused, without it the odd thread splits a core that
+/// the next one fills.
 #[test]
 fn odd_requests_split_a_core_or_are_refused() {
     let whole = Kubelet { whole_cores: true, ..packed(Admission::Restricted) };
@@ -68,7 +70,8 @@ fn too_many_nodes_are_refused() {
     assert!(packed(Admission::None).place(&host, &[], &ask).is_some());
 }
 
-/// By address a guest of two gets GPUs 0 and 1 of a cube mesh, by links a pair that has the most NVLinks there are.
+/// By address a guest of two gets GPUs 0 and 1 of a cube mesh, by links a pair that has the most
+/// NVLinks there are.
 #[test]
 fn aligned_gpus_are_chosen_by_links() {
     use gpuvm_core::topology::file::from_json;
