@@ -327,10 +327,18 @@ fn a_running_guest_is_restarted_where_said() {
     tiny.wait_for("seen: all");
     let id = || daemon.virsh(&["domid", "rs-a"]).1;
     let before = id();
+    tiny.forget();
     assert!(apply("320M").contains("rs-a: changed: memory 256M -> 320M"));
     assert!(id() != before && !id().contains('-'), "it was not restarted: {}", id());
     assert!(daemon.virsh(&["dumpxml", "rs-a"]).1.contains("<memory unit='KiB'>327680</memory>"));
     assert!(apply("320M").contains("rs-a: unchanged"));
+    // A change that waits for a restart, such as that of a killed run, gets it.
+    tiny.wait_for("seen: all");
+    let (code, out, err) = run(&mut daemon.gpuvm(&["set", "rs-a", "--memory", "256M", "--yes"]));
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(apply("256M").contains("rs-a: changed: memory 320M -> 256M"));
+    assert!(daemon.virsh(&["dumpxml", "rs-a"]).1.contains("<memory unit='KiB'>262144</memory>"));
+    assert!(apply("256M").contains("rs-a: unchanged"));
     let (code, out, err) = run(&mut daemon.gpuvm(&["delete", "rs-a", "--yes"]));
     assert_eq!(code, 0, "{out}{err}");
 }

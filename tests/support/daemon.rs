@@ -375,6 +375,11 @@ impl Tiny {
         String::from_utf8_lossy(&shown).contains(text)
     }
 
+    /// Removes what the console has shown: the next start writes it anew.
+    pub fn forget(&self) {
+        std::fs::remove_file(&self.console).unwrap();
+    }
+
     /// Waits until the console shows a text, and returns all of its output.
     pub fn wait_for(&self, text: &str) -> String {
         let until = Instant::now() + Duration::from_secs(1200);
