@@ -81,7 +81,7 @@ pub fn seat_edits(
 }
 
 /// Finds the edits that give a document the functions of a placement: those that it has stay where
-/// they are, those in `gone` go, the others come (see [`Seats::beside_kept`]).
+/// they are, those in `gone` go, the others come (see `Seats::beside_kept`).
 pub fn function_edits(
     current: &DomainXml,
     placement: &Placement,

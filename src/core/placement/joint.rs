@@ -2,7 +2,7 @@
 //! of all: a small guest may take the GPU, the NIC or the cores that a later one needs. Here they
 //! are placed together, so that all of them fit and their costs, summed, are the least.
 //!
-//! The cost is that of the planner ([`score`](super::score)), field by field, without what a choice
+//! The cost is that of the planner (`score`), field by field, without what a choice
 //! costs guests that may come later: those that do come are known. First of all count guests that
 //! share cores or memory because none are left. Guests whose GPUs are named come first, then those
 //! with the most GPUs, then those without, the largest first; in this order every feasible set of
