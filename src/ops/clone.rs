@@ -21,15 +21,12 @@ use crate::domain::guest::{Made, Role};
 use crate::domain::setting::Setting;
 use crate::domain::view::View;
 use crate::domain::{DomainEdit, DomainXml, Element};
-use crate::domain_history::{HistoryOfError, boot};
+use crate::domain_history::boot;
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, dump_and_define};
-use crate::guest::{Planned, find};
-use crate::history::{Owner, guest};
-use crate::hypervisor::machine::command_there;
+use crate::guest::{Planned, find, refuse_name_taken, refuse_of_another, stop_first};
+use crate::history::guest;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{
-    DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
-};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::request::{DomainName, GpuWish};
 use crate::shell::word;
 use crate::source::Source;
@@ -163,41 +160,19 @@ fn refuse(
 ) -> Result<()> {
     let (name, to) = (&row.name, wanted.to.as_str());
     let verb = format!("clone {} {}", word(name), word(to));
-    match world.owner(&row.uuid, hypervisor) {
-        Owner::This => {}
-        Owner::Machine { host } => {
-            let message = format!("domain `{name}` and its disks are on machine `{host}`");
-            let hint = format!("`{}`", command_there(&host, &verb));
-            return Err(classed(Class::OtherMachine, message, hint));
-        }
-        Owner::Hypervisor { uri } => {
-            let hint = format!("`gpuvm {verb} --connect {}`", word(&uri));
-            return Err(HistoryOfError::OfAnother { name: name.clone(), uri }.hint(hint));
-        }
-    }
+    refuse_of_another(world, row, hypervisor, &verb)?;
     if !row.persistent {
         let error = CloneError::NoDefinition { name: name.clone() };
         return Err(error.hint(dump_and_define(name)));
     }
     if row.state.is_active() {
-        let force = if row.state == DomainState::Crashed { "--force " } else { "" };
-        let hint = format!("`gpuvm stop {force}{}` first", word(name));
-        return Err(CloneError::Active { name: name.clone() }.hint(hint));
+        return Err(CloneError::Active { name: name.clone() }.hint(stop_first(row).1));
     }
     if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
         let error = CloneError::Kept { name: name.clone(), what: kept.what };
         return Err(error.hint(kept.hint));
     }
-    if hypervisor.domain(to)?.is_some() {
-        let error = HypervisorError {
-            kind: HypervisorErrorKind::Exists,
-            doing: format!("clone domain `{name}` to `{to}`"),
-            message: format!("{} has a domain of this name", hypervisor.uri()),
-        };
-        let hint = format!("choose another name; `gpuvm show {}` shows that domain", word(to));
-        return Err(error.hint(hint));
-    }
-    Ok(())
+    refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))
 }
 
 /// Refuses devices of the host that only one guest can have, but for GPUs, of which it gets others.

@@ -13,9 +13,9 @@ use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
-use crate::guest::{GuestRequest, log_hint};
+use crate::guest::{GuestRequest, log_hint, refuse_name_taken};
 use crate::history::guest::AppliedFile;
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
 use crate::reporter::Question;
@@ -164,16 +164,7 @@ pub fn run(
 
 /// Refuses a name that a domain has, before anything is made.
 fn refuse_existing(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
-    if hypervisor.domain(name)?.is_none() {
-        return Ok(());
-    }
-    let error = HypervisorError {
-        kind: HypervisorErrorKind::Exists,
-        doing: format!("create domain `{name}`"),
-        message: format!("{} has a domain of this name", hypervisor.uri()),
-    };
-    Err(error
-        .hint(format!("choose another --name; `gpuvm delete {}` deletes that domain", word(name))))
+    refuse_name_taken(hypervisor, name, (format!("create domain `{name}`"), "--name"))
 }
 
 /// The MAC addresses of a definition's NICs, in the guest's order.

@@ -7,13 +7,11 @@ use crate::apply::{Step, nvram};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::{DomainEdit, NvramPath};
-use crate::domain_history::HistoryOfError;
-use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
-use crate::guest::{find, stop_first};
-use crate::history::{Owner, guest};
-use crate::hypervisor::machine::command_there;
+use crate::error::{Coded, Error, Result, dump_and_define};
+use crate::guest::{find, refuse_name_taken, refuse_of_another, stop_first};
+use crate::history::guest;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::FileId;
 use crate::made::said;
 use crate::request::DomainName;
@@ -141,19 +139,7 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
 fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &str) -> Result<()> {
     let name = &row.name;
     let verb = format!("rename {} {}", word(name), word(to));
-    match world.owner(&row.uuid, hypervisor) {
-        Owner::This => {}
-        Owner::Machine { host } => {
-            let message =
-                format!("domain `{name}` and its record are on machine `{host}`, not on this one");
-            let hint = format!("`{}`", command_there(&host, &verb));
-            return Err(classed(Class::OtherMachine, message, hint));
-        }
-        Owner::Hypervisor { uri } => {
-            let hint = format!("`gpuvm {verb} --connect {}`", word(&uri));
-            return Err(HistoryOfError::OfAnother { name: name.clone(), uri }.hint(hint));
-        }
-    }
+    refuse_of_another(world, row, hypervisor, &verb)?;
     if !row.persistent {
         let error = RenameError::NoDefinition { name: name.clone() };
         return Err(error.hint(dump_and_define(name)));
@@ -166,18 +152,7 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
         let error = RenameError::Kept { name: name.clone(), what: kept.what };
         return Err(error.hint(kept.hint));
     }
-    if hypervisor.domain(to)?.is_some() {
-        let error = HypervisorError {
-            kind: HypervisorErrorKind::Exists,
-            doing: format!("rename domain `{name}` to `{to}`"),
-            message: format!("{} has a domain of this name", hypervisor.uri()),
-        };
-        let there = word(to);
-        return Err(
-            error.hint(format!("choose another name; `gpuvm delete {there}` deletes that domain"))
-        );
-    }
-    Ok(())
+    refuse_name_taken(hypervisor, to, (format!("rename domain `{name}` to `{to}`"), "name"))
 }
 
 /// A path with another name in its file's name; none: that is not made of the name.

@@ -5,6 +5,7 @@ use super::*;
 use crate::domain::guest::{VirtType, mac};
 use crate::domain::wish::NicWish;
 use crate::guest::NameRequest;
+use crate::hypervisor::HypervisorErrorKind;
 use crate::memsize::MemSize;
 use crate::network::AddressSource;
 use crate::placement::PlanError;
@@ -131,7 +132,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     let error = refused(&stage, &wanted("there", &disk));
     assert_eq!(refusal_code(&error), Some(HypervisorErrorKind::Exists.into()), "{error}");
     let hint = error.refusal().unwrap().hint.clone();
-    assert!(hint.contains("`gpuvm delete there`"), "{hint}");
+    assert!(hint.contains("`gpuvm show there`"), "{hint}");
 
     let error = refused(&stage, &wanted("a", &stage.dir.path().join("shared.raw")));
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("unsound"), "{error}");
