@@ -79,7 +79,8 @@ struct Reader<'f> {
 
 /// The options of `create`, alone.
 fn options() -> Command {
-    CreateArgs::augment_args(Command::new("create").disable_help_flag(true).no_binary_name(true))
+    let none = Command::default().name("create").disable_help_flag(true).no_binary_name(true);
+    CreateArgs::augment_args(none)
 }
 
 /// The options that are fields of a guest.

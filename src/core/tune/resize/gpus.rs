@@ -101,10 +101,8 @@ fn more_and_fewer_gpus_on_every_host() {
         let mut xml = ours(&topology, steps[0]);
         for &count in &steps[1..] {
             let what = format!("{name}: {} to {count}", gpus(&xml, &topology).len());
-            let Some(after) = changed(&xml, &topology, count, &what) else {
-                println!("{what}: no place");
-                continue;
-            };
+            // Some have no place.
+            let Some(after) = changed(&xml, &topology, count, &what) else { continue };
             seen += 1;
             xml = after;
         }
