@@ -58,8 +58,8 @@ fn table() -> String {
          //! `GPUVM_RENEW=1 cargo test -p gpuvm-bench table`.\n\n\
          /// So many are one GPU carried less, against the empty board.\n\
          pub(in super::super) const UNIT: u32 = 4096;\n\n\
-         /// Costs of the states of a board of so many GPUs, by the state's number; none: no table
-         /// is there.\n\
+         /// Costs of the states of a board of so many GPUs, by the state's number; none: \
+         no table is there.\n\
          pub(in super::super) fn costs(gpus: usize) -> Option<&'static [u16]> {\n    match gpus {\n",
     );
     let sizes = [2, 4, 8, 16];
