@@ -9,7 +9,7 @@ use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::{History, Owner};
 use crate::hypervisor::machine::command_there;
-use crate::hypervisor::{Hypervisor, XmlOf, none};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf, none};
 use crate::pages::BOOT;
 use crate::shell::word;
 use crate::world::World;
@@ -192,6 +192,30 @@ fn changed_back(
 ) -> Option<String> {
     tell_saved(hypervisor, &change.name, world);
     read_back(&change.name, &change.after, hypervisor, world)
+}
+
+/// Refuses a domain whose records are on another machine, or of another hypervisor. `verb`: the
+/// command that is to be run there.
+pub fn refuse_of_another(
+    world: &World,
+    row: &DomainSummary,
+    hypervisor: &dyn Hypervisor,
+    verb: &str,
+) -> Result<()> {
+    let name = &row.name;
+    match world.owner(&row.uuid, hypervisor) {
+        Owner::This => Ok(()),
+        Owner::Machine { host } => {
+            let message =
+                format!("domain `{name}` and its record are on machine `{host}`, not on this one");
+            let hint = format!("`{}`", command_there(&host, verb));
+            Err(classed(Class::OtherMachine, message, hint))
+        }
+        Owner::Hypervisor { uri } => {
+            let hint = format!("`gpuvm {verb} --connect {}`", word(&uri));
+            Err(HistoryOfError::OfAnother { name: name.clone(), uri }.hint(hint))
+        }
+    }
 }
 
 #[cfg(test)]

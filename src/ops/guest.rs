@@ -15,10 +15,8 @@ pub use render::{
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::{NicWish, mac_twice};
-use crate::domain_history::HistoryOfError;
 use crate::error::{Class, Coded as _, NoPlace, Result, classed, dump_hint, usage};
-use crate::history::Owner;
-use crate::hypervisor::machine::{command_there, log_of};
+use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
 };
@@ -166,30 +164,6 @@ pub fn refuse_name_taken(
     let message = format!("{} has a domain of this name", hypervisor.uri());
     let hint = format!("choose another {option}; `gpuvm show {}` shows that domain", word(name));
     Err(HypervisorError { kind, doing, message }.hint(hint))
-}
-
-/// Refuses a domain whose records are on another machine, or of another hypervisor. `verb`: the
-/// command that is to be run there.
-pub fn refuse_of_another(
-    world: &World,
-    row: &DomainSummary,
-    hypervisor: &dyn Hypervisor,
-    verb: &str,
-) -> Result<()> {
-    let name = &row.name;
-    match world.owner(&row.uuid, hypervisor) {
-        Owner::This => Ok(()),
-        Owner::Machine { host } => {
-            let message =
-                format!("domain `{name}` and its record are on machine `{host}`, not on this one");
-            let hint = format!("`{}`", command_there(&host, verb));
-            Err(classed(Class::OtherMachine, message, hint))
-        }
-        Owner::Hypervisor { uri } => {
-            let hint = format!("`gpuvm {verb} --connect {}`", word(&uri));
-            Err(HistoryOfError::OfAnother { name: name.clone(), uri }.hint(hint))
-        }
-    }
 }
 
 /// Says in which state a domain is that has to be off first, and what stops it.
