@@ -2,6 +2,11 @@
 //! place. What counts only while a guest is made (its image, its first settings, the choice between
 //! places) is not compared, unless a file made it.
 
+mod nics;
+mod now;
+
+pub(crate) use now::{request_now, size_now};
+
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest};
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -73,18 +78,19 @@ pub fn compare(
     };
     let request = &wanted.guest.request;
     let mut found = Vec::new();
-    sizes(request, &record, &view, &mut found);
-    devices(request, &record, (&view, topology), &mut found);
+    sizes(request, &record, (&view, size_now(&xml, &record)), &mut found);
+    let now = request_now(&xml, topology, &record);
+    devices(request, &now, (&view, topology), &mut found);
     if summary.state.is_active() {
         // It may run with another size than its next start takes, as after `set`.
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
         running(request, &record, (&View::of(&live, Some(topology))?, topology), &mut found);
     }
-    shape(request, &record, &mut found);
+    shape(request, (&record, &now), &mut found);
     let is = xml.root().attr("type").unwrap_or_default().into_owned();
     differ(&mut found, "virt-type", is, wanted.guest.virt.as_str().to_owned());
-    networks(wanted, (&xml, &view, topology), &mut found);
-    disks(wanted, &view, &mut found);
+    nics::networks(wanted, (&xml, topology), &mut found);
+    disks(wanted, (&xml, topology), &mut found);
     made_disks(&xml, &mut found);
     if let (Some(was), Some(now)) = (applied(world.state(), &summary.uuid), &wanted.applied) {
         told_at_first(&was, now, &mut found);
@@ -138,24 +144,28 @@ pub(crate) fn pages_word(pages: Option<MemSize>) -> &'static str {
 }
 
 /// Compares vCPUs, memory and pages.
-fn sizes(request: &Request, record: &Request, view: &View, found: &mut Vec<GuestDifference>) {
+fn sizes(
+    request: &Request,
+    record: &Request,
+    (view, (vcpus_now, memory_now)): (&View, (u32, MemSize)),
+    found: &mut Vec<GuestDifference>,
+) {
     let mut change = |option: &str, is: String, wanted: String| {
         found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable: true });
     };
-    if let Some(vcpus) = request.vcpus.filter(|vcpus| *vcpus != view.vcpus) {
-        change("vcpus", view.vcpus.to_string(), vcpus.to_string());
+    if let Some(vcpus) = request.vcpus.filter(|vcpus| *vcpus != vcpus_now) {
+        change("vcpus", vcpus_now.to_string(), vcpus.to_string());
     }
     // What was requested may have been rounded to whole pages, but not further.
     let unit = view.huge_page_kib.unwrap_or_default().max(PageSize::TwoMib.size());
     let is_rounded = |memory: MemSize| {
-        record.memory_kib == Some(memory)
-            && view.memory_kib.kib().abs_diff(memory.kib()) < unit.kib()
+        record.memory_kib == Some(memory) && memory_now.kib().abs_diff(memory.kib()) < unit.kib()
     };
     if let Some(memory) = request.memory_kib
-        && memory != view.memory_kib
+        && memory != memory_now
         && !is_rounded(memory)
     {
-        change("memory", size_word(view.memory_kib), size_word(memory));
+        change("memory", size_word(memory_now), size_word(memory));
     }
     let wanted = match request.huge_pages {
         HugePages::Auto => view.huge_page_kib,
@@ -175,19 +185,19 @@ fn running(
     found: &mut Vec<GuestDifference>,
 ) {
     let mut now = Vec::new();
-    sizes(request, record, live, &mut now);
+    sizes(request, record, (live, (live.vcpus, live.memory_kib)), &mut now);
     if let GpuWish::Count(_) = request.gpus {
-        devices(request, record, (live, topology), &mut now);
+        devices(request, request, (live, topology), &mut now);
         now.retain(|one| one.changeable);
     }
     now.retain(|one| found.iter().all(|known| known.option != one.option));
     found.extend(now);
 }
 
-/// Compares passed-through functions.
+/// Compares passed-through functions; `now`: the request that the guest has.
 fn devices(
     request: &Request,
-    record: &Request,
+    now: &Request,
     (view, topology): (&View, &Topology),
     found: &mut Vec<GuestDifference>,
 ) {
@@ -229,101 +239,75 @@ fn devices(
             differ(found, "gpu", listed(&is), listed(&wanted));
         }
     }
-    let (was, now) = (&record.extras, &request.extras);
-    for (option, was, now) in [
-        ("nic", &was.nics, &now.nics),
-        ("vf", &was.vfs, &now.vfs),
-        ("nvme", &was.nvmes, &now.nvmes),
+    let (is, wanted) = (&now.extras, &request.extras);
+    for (option, is, wanted) in [
+        ("nic", &is.nics, &wanted.nics),
+        ("vf", &is.vfs, &wanted.vfs),
+        ("nvme", &is.nvmes, &wanted.nvmes),
     ] {
-        match now {
-            DeviceWish::Count(number) => {
-                differ(found, option, was.number().to_string(), number.to_string());
-            }
+        let has: Vec<Bdf> = match wanted {
             DeviceWish::Exact(bdfs) => {
-                let is_there = |bdf: &Bdf| view.devices.contains(bdf);
-                let has: Vec<Bdf> = bdfs.iter().copied().filter(is_there).collect();
+                bdfs.iter().copied().filter(|bdf| view.devices.contains(bdf)).collect()
+            }
+            DeviceWish::Count(_) => Vec::new(),
+        };
+        match wanted {
+            DeviceWish::Exact(bdfs) if has.len() < bdfs.len() => {
                 differ(found, option, listed(&has), listed(bdfs));
             }
+            _ => differ(found, option, is.number().to_string(), wanted.number().to_string()),
         }
     }
 }
 
-/// Compares how its CPU is pinned and shown.
-fn shape(request: &Request, record: &Request, found: &mut Vec<GuestDifference>) {
+/// Compares how its CPU is pinned and shown with what is requested; where that leaves it open, with
+/// its record: `tune` changes that too, and others do not.
+fn shape(request: &Request, (record, now): (&Request, &Request), found: &mut Vec<GuestDifference>) {
     let text = |value: String| value.to_ascii_lowercase();
-    if request.pins != PinPolicy::Auto {
-        let (is, wanted) = (format!("{:?}", record.pins), format!("{:?}", request.pins));
-        differ(found, "pins", text(is), text(wanted));
-    }
-    if let CellWish::Count(cells) = request.cells
-        && record.cells != request.cells
-    {
-        differ(found, "cells", "auto".into(), cells.to_string());
-    }
-    if let Some(threads) = request.threads
-        && record.threads != request.threads
-    {
-        let is = record.threads.map_or("auto".to_owned(), |threads| threads.to_string());
-        differ(found, "threads", is, threads.to_string());
-    }
+    let pins = match request.pins {
+        PinPolicy::Auto if record.pins == PinPolicy::Auto => now.pins,
+        PinPolicy::Auto => record.pins,
+        pins => pins,
+    };
+    let (is, wanted) = (format!("{:?}", now.pins), format!("{pins:?}"));
+    differ(found, "pins", text(is), text(wanted));
+    let cells = match request.cells {
+        CellWish::Auto => record.cells,
+        cells @ CellWish::Count(_) => cells,
+    };
+    let word = |cells: CellWish| match cells {
+        CellWish::Auto => "auto".to_owned(),
+        CellWish::Count(number) => number.to_string(),
+    };
+    differ(found, "cells", word(now.cells), word(cells));
+    let threads = request.threads.or(record.threads);
+    let word = |threads: Option<u32>| threads.map_or("auto".to_owned(), |t| t.to_string());
+    differ(found, "threads", word(now.threads), word(threads));
     let (is, wanted) = (format!("{:?}", record.profile), format!("{:?}", request.profile));
     differ(found, "profile", text(is), text(wanted));
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     differ(found, "p2p-clique", word(record.p2p_clique), word(request.p2p_clique));
 }
 
-/// Compares its NICs with those that were named, or else with those of its template.
-fn networks(
+/// Compares the disks that were named, and looks for others that were neither named nor made for
+/// it.
+fn disks(
     wanted: &CreateRequest,
-    (xml, view, topology): (&DomainXml, &View, &Topology),
+    (xml, topology): (&DomainXml, &Topology),
     found: &mut Vec<GuestDifference>,
 ) {
-    let nics = &wanted.guest.networks;
-    let named: Vec<String> = if nics.is_empty() {
-        match template_of(&wanted.guest, topology) {
-            Ok(template) => sources(&template),
-            // It was needed only while the guest was made.
-            Err(_) => return,
-        }
-    } else {
-        nics.iter().map(|nic| nic.network.clone()).collect()
-    };
-    let names = |mut names: Vec<String>| {
-        names.sort();
-        if names.is_empty() { "none".to_owned() } else { names.join(",") }
-    };
-    let private = wanted.private_net.then(|| PRIVATE_NET.to_owned());
-    let named = named.into_iter().chain(private).collect();
-    differ(found, "network", names(sources(xml)), names(named));
-    for mac in nics.iter().filter_map(|nic| nic.settings.mac.as_ref()) {
-        if view.nics.iter().all(|nic| nic.mac != *mac) {
-            differ(found, "network", "no such NIC".into(), format!("mac={mac}"));
-        }
-    }
-}
-
-/// What the NICs of a definition are connected to, but for passed-through functions.
-fn sources(xml: &DomainXml) -> Vec<String> {
-    let devices = xml.root().children("devices");
-    let nics = devices.flat_map(|devices| devices.children("interface"));
-    let source = |nic: Element<'_>| {
-        let source = nic.child("source")?;
-        let name = ["network", "bridge", "dev"].into_iter().find_map(|name| source.attr(name))?;
-        Some(name.into_owned())
-    };
-    nics.filter_map(source).collect()
-}
-
-/// Compares the disks that were named; those that it has besides are left alone.
-fn disks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) {
-    let has = |path: &str| view.disks.iter().any(|disk| disk.source == path);
+    let there = disk_paths(xml);
+    let has = |path: &str| there.iter().any(|disk| disk == path);
     let storage = &wanted.storage;
-    for path in &storage.disk {
+    let mut named: Vec<String> = Vec::new();
+    let disks = storage.disk.iter().map(|path| ("disk", path));
+    for (option, path) in disks.chain(storage.add_disk.iter().map(|path| ("add-disk", path))) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let path = path.to_string_lossy();
+        let path = path.to_string_lossy().into_owned();
         if !has(&path) {
-            differ(found, "disk", "no such disk".into(), path.into_owned());
+            differ(found, option, "no such disk".into(), path.clone());
         }
+        named.push(path);
     }
     for (option, dir, ids) in [
         ("drive", "/dev/disk/by-id/", &storage.drive),
@@ -332,7 +316,35 @@ fn disks(wanted: &CreateRequest, view: &View, found: &mut Vec<GuestDifference>) 
         for id in ids.iter().filter(|id| !has(id) && !has(&format!("{dir}{id}"))) {
             differ(found, option, "no such disk".into(), id.clone());
         }
+        named.extend(ids.iter().flat_map(|id| [id.clone(), format!("{dir}{id}")]));
     }
+    // Those of its template are not known where it is not there any more.
+    let Ok(template) = template_of(&wanted.guest, topology) else { return };
+    named.extend(disk_paths(&template));
+    let made = xml.made();
+    let devices = xml.root().children("devices");
+    for disk in devices.flat_map(|devices| devices.children("disk")) {
+        let is_made = made.iter().any(|made| is_on(disk, made));
+        let path = path_of(disk).filter(|path| !is_made && !named.contains(path));
+        if let Some(path) = path {
+            differ(found, "add-disk", path, "no such disk".into());
+        }
+    }
+}
+
+/// What the disks of a definition are on, but for media that can be changed.
+fn disk_paths(xml: &DomainXml) -> Vec<String> {
+    let devices = xml.root().children("devices");
+    devices.flat_map(|devices| devices.children("disk")).filter_map(path_of).collect()
+}
+
+/// The file, device or volume of a disk; none: it has none, or is a medium that can be changed.
+pub(crate) fn path_of(disk: Element<'_>) -> Option<String> {
+    let is_fixed = disk.attr("device").is_none_or(|device| device == "disk" || device == "lun");
+    let source = disk.child("source").filter(|_| is_fixed)?;
+    let path = ["file", "dev", "dir", "name"].into_iter().find_map(|name| source.attr(name));
+    path.map(|path| path.into_owned())
+        .or_else(|| Some(format!("{}/{}", source.attr("pool")?, source.attr("volume")?)))
 }
 
 /// Looks whether the disks that were made for it are still its own; its seed may be gone.

@@ -50,6 +50,7 @@ impl Files {
     }
 
     /// Applies it, which must end with this code.
+    #[track_caller]
     fn ends(&self, code: i32, more: &[&str]) -> String {
         let (ended, said) = self.apply(more);
         assert_eq!(ended, code, "{more:?}: {said}");
@@ -263,6 +264,7 @@ fn what_others_have_edited_is_shown() {
     let hinted = failure["commands"].to_string();
     assert!(hinted.contains("gpuvm get ed-a") && !hinted.contains("delete"), "{failure}");
     define(&made);
+    edited_by_virsh(&files, &made, &define);
     // What is written in another way is the same.
     let text = std::fs::read_to_string(&files.file).unwrap();
     let other = text
@@ -274,6 +276,53 @@ fn what_others_have_edited_is_shown() {
     let said = files.ends(1, &[]);
     assert!(said.contains("cannot be changed") && !said.contains("`gpuvm apply"), "{said}");
     place.done(&["delete", "ed-a", "--yes"]);
+}
+
+/// Each edit of a guest by others is shown, and `get` prints what it has by then.
+fn edited_by_virsh(files: &Files, made: &str, define: &dyn Fn(&str)) {
+    let place = &files.place;
+    let text = std::fs::read_to_string(&files.file).unwrap();
+    let extra = place.disks.join("extra.raw");
+    std::fs::write(&extra, [0; 4096]).unwrap();
+    let own = format!(
+        "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/>\
+         <target dev='vdz' bus='virtio'/></disk><interface",
+        extra.display()
+    );
+    let pins = "</vcpu><cputune><vcpupin vcpu='0' cpuset='0'/></cputune>";
+    let mtu = "<source network='default'/><mtu size='1400'/>";
+    let less = made.replacen(">262144</currentMemory>", ">131072</currentMemory>", 1);
+    let one = |said: &str| format!("ed-a: {said}");
+    for (xml, said) in [
+        (made.replacen("<interface", &own, 1), one("differs in what cannot be changed: add-disk")),
+        (
+            made.replacen("</vcpu>", pins, 1),
+            one("differs in what cannot be changed: pins core -> "),
+        ),
+        (
+            made.replacen("<source network='default'/>", mtu, 1),
+            one("differs in what cannot be changed: network default,mtu=1400 -> default"),
+        ),
+        (less, one("would be changed: memory 128M -> 256M")),
+    ] {
+        assert_ne!(xml, made, "{said}");
+        define(&xml);
+        std::fs::write(&files.file, &text).unwrap();
+        let (code, shown) = files.apply(&["--dry-run"]);
+        assert!(code == 3 && shown.contains(&said), "{said}: {shown}");
+        std::fs::write(&files.file, place.done(&["get", "ed-a"])).unwrap();
+        files.ends(0, &["--dry-run"]);
+        let before = place.state();
+        files.ends(0, &[]);
+        same(&before, &place.state(), "get and apply changed something");
+    }
+    // The last one is mended by apply.
+    std::fs::write(&files.file, &text).unwrap();
+    files.ends(0, &[]);
+    files.ends(0, &["--dry-run"]);
+    let memory = place.virsh(&["dumpxml", "--inactive", "ed-a"]);
+    assert!(memory.contains(">262144</currentMemory>"), "{memory}");
+    define(made);
 }
 
 #[test]

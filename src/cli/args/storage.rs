@@ -48,6 +48,12 @@ pub struct StorageArgs {
     /// raw file whose size is not a whole number of sectors.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = DISKS)]
     pub disk: Vec<PathBuf>,
+    /// Attach this image file or device beside the boot disk; repeatable
+    ///
+    /// Used as it is, and refused as with --disk. `gpuvm disk add` gives it to a guest that exists.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
+    pub add_disk: Vec<PathBuf>,
     /// Directory for a blank boot disk
     ///
     /// The disk is made there instead of from an image in --pool.
@@ -106,6 +112,7 @@ impl StorageArgs {
             os_size: self.os_size,
             pool: self.pool.clone(),
             disk: self.disk.clone(),
+            add_disk: self.add_disk.clone(),
             disk_dir: self.disk_dir.clone(),
             data: self.data()?,
             data_dir: self.data_dir.clone(),

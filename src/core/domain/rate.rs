@@ -31,6 +31,19 @@ impl Rate {
         Some(Rate { average_kb_s, peak_kb_s: peak_kb_s.flatten(), burst_kib })
     }
 
+    /// Returns it as options of NICs take it: average, peak and burst, separated by colons.
+    pub fn typed(self) -> String {
+        let speed = |kb_s: u64| match kb_s {
+            whole if whole.is_multiple_of(125_000) => format!("{}Gbit/s", whole / 125_000),
+            whole if whole.is_multiple_of(125) => format!("{}Mbit/s", whole / 125),
+            other => format!("{other}kB/s"),
+        };
+        let peak = self.peak_kb_s.map(|peak| format!(":{}", speed(peak))).unwrap_or_default();
+        let burst = self.burst_kib.filter(|_| self.peak_kb_s.is_some());
+        let burst = burst.map(|kib| format!(":{kib}K")).unwrap_or_default();
+        format!("{}{peak}{burst}", speed(self.average_kb_s))
+    }
+
     /// Returns the wanted state of its element.
     pub(super) fn fragment(self, name: &'static str) -> Fragment {
         let or_absent =

@@ -1,5 +1,6 @@
 //! The admin's request for one NIC of a guest: its network, and settings beyond the plan.
 
+mod read;
 mod text;
 
 use super::fragment::{Fragment, Want};

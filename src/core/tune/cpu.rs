@@ -1,6 +1,7 @@
 //! Tunes a guest's CPUs and memory.
 
 use super::items::Virtio;
+use super::wish::starts_with_less;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};
@@ -102,20 +103,11 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
         let message = format!("{} KiB are divided among cells that stay", was.kib());
         return Err(TuneError::item(item, message, "add --cells on"));
     }
-    let passes = !work.guest.hostdevs.is_empty();
-    if memory == was && !(passes && balloons(work)) {
+    let is_whole = !work.guest.hostdevs.is_empty() || !work.given.items.memory.is_kept();
+    if memory == was && !(is_whole && starts_with_less(&work.xml, work.guest.claims)) {
         return Ok(());
     }
     work.make(item, &[DomainEdit::SetMemory { memory }])
-}
-
-/// Whether the guest starts with less memory than it has.
-fn balloons(work: &Work<'_>) -> bool {
-    let root = work.xml.root();
-    let Some(current) = root.child("currentMemory") else { return false };
-    let unit = current.attr("unit");
-    let amount = crate::domain::read::memory(&current.text(), unit.as_deref());
-    amount.is_ok_and(|amount| amount != work.guest.claims.memory.value)
 }
 
 /// Tunes the pins of vCPUs.

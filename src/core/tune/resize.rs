@@ -3,7 +3,7 @@
 //! would have them, and stay where somebody has chosen others.
 
 use super::items::PinOrder;
-use super::wish::{memory_now, order_of};
+use super::wish::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
 use crate::cpuset::CpuSet;
 use crate::domain::claims::{Claims, VcpuSet};
@@ -41,6 +41,7 @@ pub(super) fn items(
     let memory = memory_now(claims);
     if let Some(wanted) = items.memory.value()
         && (*wanted == memory || wanted.round_up(unit) == memory)
+        && !starts_with_less(current, claims)
     {
         items.memory = Item::Keep;
     }

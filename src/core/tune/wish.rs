@@ -234,6 +234,13 @@ pub(super) fn memory_now(claims: &Claims<'_>) -> MemSize {
     if cells.is_zero() { claims.memory.value } else { cells }
 }
 
+/// Whether the guest starts with another amount of memory than it has.
+pub(super) fn starts_with_less(xml: &DomainXml, claims: &Claims<'_>) -> bool {
+    let Some(current) = xml.root().child("currentMemory") else { return false };
+    let amount = crate::domain::read::memory(&current.text(), current.attr("unit").as_deref());
+    amount.is_ok_and(|amount| amount != claims.memory.value)
+}
+
 /// The policy that gives such pins; none: not each is on one pcpu of this host.
 pub(super) fn order_of(pins: &[CpuSet], topology: &Topology) -> Option<PinPolicy> {
     let core = |pin: &CpuSet| {

@@ -1,10 +1,12 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use crate::bdf::Bdf;
-use crate::compare::{AT_FIRST, pages_word, size_word};
-use crate::domain::DomainXml;
-use crate::domain::guest::VirtType;
-use crate::domain::view::{DiskView, View};
+use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now, size_word};
+use crate::domain::guest::{Role, VirtType};
+use crate::domain::nics::usual_queues;
+use crate::domain::view::View;
+use crate::domain::wish::{NicModel, NicSettings};
+use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
 use crate::guest::find;
 use crate::history::guest::applied;
@@ -55,24 +57,20 @@ fn of(
     let view = View::of(&xml, Some(topology))?;
     let record = view.remembered.as_ref().and_then(|record| record.request.clone());
     let Some(record) = record.filter(|_| !xml.is_copy()) else { return Ok(None) };
+    let now = request_now(&xml, topology, &record);
+    let (vcpus, memory) = size_now(&xml, &record);
     let mut fields: Vec<Field> = vec![("name", summary.name.clone().into())];
-    gpus(&record, &mut fields);
-    devices(&record, &mut fields);
-    fields.push(("vcpus", view.vcpus.into()));
-    fields.push(("memory", size_word(view.memory_kib).into()));
+    gpus(&now, &mut fields);
+    devices(&now, &mut fields);
+    fields.push(("vcpus", vcpus.into()));
+    fields.push(("memory", size_word(memory).into()));
     fields.push(("huge-pages", pages_word(view.huge_page_kib).into()));
-    shape(&record, &mut fields);
+    shape(&now, &mut fields);
     if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
         fields.push(("virt-type", VirtType::Qemu.as_str().into()));
     }
-    let networked =
-        xml.root().children("devices").flat_map(|devices| devices.children("interface"));
-    let networks = networked.filter_map(|nic| {
-        let mac = nic.child("mac")?.attr("address")?.to_ascii_lowercase();
-        Some(format!("{},mac={mac}", nic.child("source")?.attr("network")?))
-    });
-    list(&mut fields, "network", networks.collect());
-    disks(&view, &mut fields);
+    networks(&xml, view.vcpus, &mut fields);
+    disks(&xml, &mut fields);
     if let Some(file) = applied(world.state(), &summary.uuid) {
         for option in AT_FIRST {
             match file.options.get(option).map(Vec::as_slice) {
@@ -192,17 +190,36 @@ fn shape(record: &Request, fields: &mut Vec<Field>) {
     }
 }
 
-/// Adds disks that were there before the guest.
-fn disks(view: &View, fields: &mut Vec<Field>) {
-    let given = |disk: &&DiskView| !disk.made && disk.source.starts_with('/');
-    let below = |dir: &'static str| {
-        let of = move |disk: &DiskView| disk.source.strip_prefix(dir).map(str::to_owned);
-        view.disks.iter().filter(given).filter_map(of).collect::<Vec<_>>()
+/// Adds its NICs on networks, with what is set on them; those on bridges and interfaces are its
+/// template's.
+fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let told = |nic: Element<'_>| {
+        let network = nic.child("source")?.attr("network")?;
+        let mut settings = NicSettings::of(nic);
+        settings.model = settings.model.filter(|model| *model != NicModel::Virtio);
+        settings.queues = settings.queues.filter(|queues| *queues != usual_queues(vcpus));
+        Some(format!("{network}{}", settings.keys()))
+    };
+    list(fields, "network", nics.filter_map(told).collect());
+}
+
+/// Adds disks that were not made for the guest: those that it boots from, or that it has besides.
+fn disks(xml: &DomainXml, fields: &mut Vec<Field>) {
+    let made = xml.made();
+    let is_made = |path: &String| made.iter().any(|made| made.path == *path);
+    let devices = xml.root().children("devices");
+    let disks = devices.flat_map(|devices| devices.children("disk")).filter_map(path_of);
+    let given: Vec<String> = disks.filter(|path| path.starts_with('/') && !is_made(path)).collect();
+    let below = |dir: &str| {
+        let of = |path: &String| path.strip_prefix(dir).map(str::to_owned);
+        given.iter().filter_map(of).collect::<Vec<_>>()
     };
     let (drives, partitions) = (below("/dev/disk/by-id/"), below("/dev/disk/by-partuuid/"));
-    let is_named = |disk: &&DiskView| !disk.source.starts_with("/dev/disk/");
-    let plain = view.disks.iter().filter(given).filter(is_named);
-    list(fields, "disk", plain.map(|disk| disk.source.clone()).collect());
+    let plain = given.iter().filter(|path| !path.starts_with("/dev/disk/")).cloned().collect();
+    let boots_from_made = made.iter().any(|made| made.role == Role::Os);
+    list(fields, if boots_from_made { "add-disk" } else { "disk" }, plain);
     list(fields, "drive", drives);
     list(fields, "partition", partitions);
 }

@@ -133,6 +133,10 @@ pub fn plan(
     let mut disks = Disks::default();
     let is_made_of_image = os::add(&place, &mut disks)?;
     data::add(&place, &mut disks)?;
+    for path in &wanted.add_disk {
+        place.refuse_elsewhere(&format!("disk {}", path.display()))?;
+        existing::existing_disk(path, recorded, &mut disks)?;
+    }
     passed::add(&place, world, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
     // A definition depends on its QEMU's features of ports and disks, also if nothing is created
@@ -200,13 +204,14 @@ fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disk
 /// as well.
 pub fn refuse_unfit(wanted: &StorageRequest, occupancy: &Occupancy, world: &World) -> Result<()> {
     let has_passed = !wanted.drive.is_empty() || !wanted.partition.is_empty();
-    if wanted.disk.is_empty() && !has_passed {
+    let named = || wanted.disk.iter().chain(&wanted.add_disk);
+    if named().next().is_none() && !has_passed {
         return Ok(());
     }
     let recorded = world.is_recorded();
     let machine = if recorded { Machine::Here } else { world.machine()? };
     let mut disks = Disks::default();
-    for path in &wanted.disk {
+    for path in named() {
         refuse_elsewhere(machine.elsewhere(), &format!("disk {}", path.display()))?;
         existing::existing_disk(path, recorded, &mut disks)?;
     }

@@ -24,6 +24,8 @@ pub struct StorageRequest {
     pub pool: String,
     /// Existing image files and devices, the boot disk first.
     pub disk: Vec<PathBuf>,
+    /// Existing image files and devices that it has beside its boot disk.
+    pub add_disk: Vec<PathBuf>,
     /// Directory of a blank boot disk.
     pub disk_dir: Option<PathBuf>,
     /// The data disk.
@@ -47,6 +49,7 @@ impl Default for StorageRequest {
             os_size: MemSize::from_gib(50),
             pool: POOL.into(),
             disk: Vec::new(),
+            add_disk: Vec::new(),
             disk_dir: None,
             data: DataRequest::Share,
             data_dir: None,
