@@ -281,14 +281,14 @@ fn confirm_end(name: &str, killed: &Killed, session: &Session<'_>) -> Result<()>
 fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result<()> {
     let (reporter, manner) = (session.world().reporter(), session.manner());
     let said = damaged.error.to_string();
-    if !wanted.discard {
+    if !wanted.discard || damaged.is_newer() {
         let what = "a change was interrupted, and what it was cannot be read";
         let message = format!("{what}: {said}");
         if manner.dry_run {
             reporter.warning(&message);
             return Ok(());
         }
-        let hint = "`gpuvm recover --discard` puts its journal away, so that others go on";
+        let hint = damaged.hint();
         return Err(Error::from(damaged.error).around(Refusal::around(message, hint)));
     }
     reporter.warning(&format!("cannot be read, so nothing of it is undone: {said}"));

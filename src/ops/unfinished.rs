@@ -27,9 +27,9 @@ pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()
 fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
     for damaged in &orphans.damaged {
         warn(&format!(
-            "a change was interrupted, and what it was cannot be read: {}; `gpuvm recover \
-             --discard` puts its journal away",
-            damaged.error
+            "a change was interrupted, and what it was cannot be read: {}; {}",
+            damaged.error,
+            damaged.hint()
         ));
     }
 }
@@ -60,7 +60,7 @@ pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
         return Err(classed(
             Class::Unfinished,
             format!("a change was interrupted, and what it was cannot be read: {}", damaged.error),
-            "`gpuvm recover --discard` puts its journal away, so that others go on",
+            damaged.hint(),
         ));
     }
     for orphan in orphans.readable {

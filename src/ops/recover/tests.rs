@@ -158,6 +158,21 @@ fn a_damaged_journal_hinders_no_other_and_is_put_away_after_a_yes() {
 }
 
 #[test]
+fn a_journal_of_a_newer_version_is_left_to_that_version() {
+    let stage = killed(Answer::Nobody, 1);
+    let newer = directory(&stage).join("1-0.jsonl");
+    let text = fs::read_to_string(journal(&stage)).unwrap();
+    fs::write(&newer, text.replacen("\"format\":1", "\"format\":2", 1)).unwrap();
+    let discard = Recover { discard: true, ..Recover::default() };
+    for wanted in [&Recover::default(), &discard] {
+        let outcome = run(&stage, wanted, manner(Confirm::Given)).unwrap();
+        let told = outcome.failed[0].whole();
+        assert!(told.contains("format 2 is of a newer gpuvm"), "{told}");
+        assert!(!told.contains("--discard") && newer.exists(), "{told}");
+    }
+}
+
+#[test]
 fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
     let stage = killed(Answer::No, 2);
     tell(&journal(&stage), "boot", "another".into());

@@ -25,4 +25,33 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A line is of a newer version, whose `recover` can finish the change.
+    #[error("journal {}: line {line}: {what} of a newer gpuvm", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What only that version knows, with its verb.
+        what: String,
+    },
+}
+
+impl JournalError {
+    /// Returns the error of an unreadable line.
+    pub(super) fn of_line(path: PathBuf, line: usize, wrong: Wrong) -> JournalError {
+        match wrong {
+            Wrong::Damaged(reason) => JournalError::Damaged { path, line, reason },
+            Wrong::Newer(what) => JournalError::Newer { path, line, what },
+        }
+    }
+}
+
+/// The reason a line cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// It is no record, or not one that can follow the others.
+    Damaged(String),
+    /// It is of a newer version.
+    Newer(String),
 }

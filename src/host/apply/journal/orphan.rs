@@ -3,7 +3,7 @@
 
 use super::{
     Begin, Change, FORMAT, Journal, JournalError, Progress, Record, SUFFIX, Story, directory,
-    failed, sync_parent,
+    error::Wrong, failed, sync_parent,
 };
 use crate::apply::unknown_step;
 use crate::identity::boot_id;
@@ -49,6 +49,21 @@ pub struct Orphans {
 }
 
 impl Damaged {
+    /// Whether a newer version wrote it, which can finish the change.
+    pub fn is_newer(&self) -> bool {
+        matches!(self.error, JournalError::Newer { .. })
+    }
+
+    /// What ends the change, as a hint.
+    pub fn hint(&self) -> &'static str {
+        if self.is_newer() {
+            "`recover` of the gpuvm that wrote it finishes or undoes the change: install that \
+             version again"
+        } else {
+            "`gpuvm recover --discard` puts its journal away, so that others go on"
+        }
+    }
+
     /// Renames it, so that nothing is lost and nothing waits for it; returns the new name.
     pub fn put_away(self) -> Result<PathBuf, JournalError> {
         let mut name = self.path.clone().into_os_string();
@@ -123,8 +138,8 @@ impl Orphan {
         let text = String::from_utf8_lossy(&bytes);
         let mut story = match read(&text) {
             Ok(story) => story,
-            Err((line, reason)) => {
-                let error = JournalError::Damaged { path: path.clone(), line, reason };
+            Err((line, wrong)) => {
+                let error = JournalError::of_line(path.clone(), line, wrong);
                 return Err(damaged(error, Some(file), first(&text)));
             }
         };
@@ -181,21 +196,25 @@ fn begin(change: Change) -> Story {
 /// Reads a journal; none if not even the plan was written. A truncated last line was never
 /// completely on the disk, so what it would have announced has not begun. Errors: the line, from 1,
 /// and what is wrong with it.
-pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, String)> {
+pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, Wrong)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut story: Option<Story> = None;
     for (at, line) in whole.lines().enumerate() {
-        let wrong = |reason: String| (at + 1, reason);
+        let wrong = |reason: String| (at + 1, Wrong::Damaged(reason));
+        let newer = |what: String| (at + 1, Wrong::Newer(what));
         let record = serde_json::from_str(line).map_err(|error| match unknown_step(line) {
-            Some(step) => wrong(format!("step `{step}` is of a newer gpuvm")),
+            Some(step) => newer(format!("step `{step}` is")),
             None => wrong(error.to_string()),
         })?;
         match (&mut story, record) {
             (None, Record::Change(change)) if change.format == FORMAT => {
                 story = Some(begin(change));
             }
+            (None, Record::Change(change)) if change.format > FORMAT => {
+                return Err(newer(format!("format {} is", change.format)));
+            }
             (None, Record::Change(change)) => {
-                let reason = format!("version {}, this program knows {FORMAT}", change.format);
+                let reason = format!("format {}, this program knows {FORMAT}", change.format);
                 return Err(wrong(reason));
             }
             (None, _) => {

@@ -54,7 +54,7 @@ fn a_torn_line_was_not_begun_and_a_damaged_one_is_named() {
         assert!(!begun, "a step whose record is torn at byte {end} counts as begun");
     }
     for (line, wrong, reason) in [
-        (1, text.replacen("\"format\":1", "\"format\":9", 1), "version 9"),
+        (1, text.replacen("\"format\":1", "\"format\":9", 1), "format 9 is of a newer gpuvm"),
         (1, text.replacen("{\"change\"", "{\"chance\"", 1), "unknown variant"),
         (3, text.replace("{\"begin\":[0,", "{\"begin\":[7,"), "step 7 was not planned"),
         (3, text.replace("{\"begin\":[0,", "x"), "expected value"),
