@@ -52,6 +52,35 @@ fn virsh(place: &Place, line: &str) -> String {
     text
 }
 
+/// A lease that was given before a guest started is another system's: nobody answers there.
+#[test]
+fn an_address_older_than_the_guests_start_is_none() {
+    let Some(place) = place() else { return };
+    done(&place, "network create lab --kind nat --range 10.88.0.0/24 --bridge labbr");
+    let disks = place.disks.to_str().unwrap();
+    let network = "lab,mac=52:54:00:aa:00:11";
+    place.done(&place.create("fresh", &["--network", network, "--disk-dir", disks]));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    // dnsmasq's record of a lease of an hour, as libvirt's helper writes it.
+    let leased = |minutes_ago: u64| {
+        let lease = serde_json::json!([{
+            "ip-address": "10.88.0.77",
+            "mac-address": "52:54:00:aa:00:11",
+            "expiry-time": now + 3600 - 60 * minutes_ago,
+        }]);
+        let status = place.daemon.inside("/var/lib/libvirt/dnsmasq/labbr.status");
+        std::fs::write(status, lease.to_string()).unwrap();
+        place.gpuvm(&["ip", "fresh", "--wait", "1"])
+    };
+    let (code, out, err) = leased(30);
+    assert!(code != 0 && out.is_empty(), "{out}{err}");
+    assert!(err.contains("domain `fresh` has no address after 1 s"), "{err}");
+    let (code, out, err) = leased(0);
+    assert_eq!((code, out.trim()), (0, "10.88.0.77"), "{err}");
+    place.done(&["delete", "fresh", "--yes"]);
+    done(&place, "network delete lab --yes");
+}
+
 #[test]
 fn networks_of_every_kind_are_made_changed_and_deleted() {
     let Some(place) = place() else { return };
