@@ -11,6 +11,9 @@ use gpuvm_ops::error::NoPlace;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
+/// The verbs with their arguments, as parsing left them.
+static KNOWN: OnceLock<Command> = OnceLock::new();
+
 /// The arguments of this run.
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
@@ -53,7 +56,7 @@ pub struct Call {
     /// The words of the verb: `network`, `create`.
     verb: Vec<String>,
     /// Its arguments.
-    command: Command,
+    command: &'static Command,
     /// The given values.
     given: ArgMatches,
     /// Whether the program was called as `nvidia-vm`, with that profile as its default.
@@ -63,13 +66,13 @@ pub struct Call {
 impl Call {
     /// Takes the verb and the given values from a parsed command line of `gpuvm`.
     pub fn new(matches: &ArgMatches) -> Call {
-        let (mut verb, mut command, mut given) = (Vec::new(), built(), matches);
+        let (mut verb, mut command, mut given) = (Vec::new(), known(), matches);
         while let Some((name, below)) = given.subcommand() {
             let Some(next) = command.find_subcommand(name) else { break };
             (command, given) = (next, below);
             verb.push(name.to_owned());
         }
-        Call { verb, command: command.clone(), given: given.clone(), is_vendor: false }
+        Call { verb, command, given: given.clone(), is_vendor: false }
     }
 
     /// The same command line under the name `nvidia-vm`.
@@ -79,8 +82,8 @@ impl Call {
 
     /// The profile that a command needs to plan what this call plans; none: it takes none, or names
     /// one.
-    fn profile(&self, target: &Command, names_one: bool) -> Option<String> {
-        let takes = || target.get_arguments().any(|arg| arg.get_long() == Some("profile"));
+    fn profile(&self, target: &'static Command, names_one: bool) -> Option<String> {
+        let takes = || all_of(target).any(|arg| arg.get_long() == Some("profile"));
         (self.is_vendor && !names_one && takes()).then(|| VENDOR_PROFILE.to_owned())
     }
 
@@ -102,13 +105,13 @@ impl Call {
             words.extend(values.iter().flat_map(|value| [(*flag).to_owned(), shown(value)]));
         }
         let names_one = words.iter().any(|word| word == "--profile");
-        words.extend(self.profile(&self.command, names_one));
+        words.extend(self.profile(self.command, names_one));
         words.join(" ")
     }
 
     /// Whether its verb has an option.
     fn takes(&self, flag: &str) -> bool {
-        self.command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
+        all_of(self.command).any(|arg| arg.get_long() == flag.strip_prefix("--"))
     }
 
     /// Returns a hint with whole commands where it only names an option of this call that is to be
@@ -120,7 +123,7 @@ impl Call {
                 None => part.split_once(' ')?,
             };
             let flag = words.strip_prefix("--")?;
-            let known = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag))?;
+            let known = all_of(self.command).find(|arg| arg.get_long() == Some(flag))?;
             let is_switch = matches!(known.get_action(), ArgAction::SetTrue);
             let is_left_out = part.starts_with("leave ");
             let says = rest.starts_with(|first: char| first.is_ascii_lowercase());
@@ -154,7 +157,7 @@ impl Call {
         let kept = options.into_iter().filter(is_kept);
         words.extend(places.into_iter().chain(kept).flat_map(|arg| self.words(arg)));
         let names_one = words.iter().any(|word| word == "--profile");
-        words.extend(self.profile(&self.command, names_one));
+        words.extend(self.profile(self.command, names_one));
         words.join(" ")
     }
 
@@ -164,13 +167,13 @@ impl Call {
     }
 
     /// The arguments that were given.
-    fn arguments(&self) -> impl Iterator<Item = &Arg> {
+    fn arguments(&self) -> impl Iterator<Item = &'static Arg> {
         let is_given = |arg: &&Arg| {
             let id = arg.get_id().as_str();
             self.given.try_contains_id(id).unwrap_or(false)
                 && self.given.value_source(id) == Some(ValueSource::CommandLine)
         };
-        self.command.get_arguments().filter(is_given)
+        all_of(self.command).filter(is_given)
     }
 
     /// An argument as it was given.
@@ -270,7 +273,7 @@ impl Call {
         let changes = command.split_whitespace().any(|word| word == CHANGES);
         let mut more = Vec::new();
         for id in CARRIED {
-            let known = target.get_arguments().find(|arg| arg.get_id().as_str() == id);
+            let known = all_of(target).find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
                 "host" => !here && !changes && is_about_records(target),
                 "domain_xml" | "assume_empty" => !here,
@@ -296,7 +299,7 @@ impl Call {
     /// not have: the planner's hints are also shown by other verbs, such as `tune`.
     pub fn fitting(&self, hint: &str) -> String {
         let has = |flag: &str| {
-            self.command.get_arguments().any(|arg| {
+            all_of(self.command).any(|arg| {
                 arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long))
                     || arg.get_all_aliases().unwrap_or_default().iter().any(|a| flag[2..] == **a)
             })
@@ -306,19 +309,22 @@ impl Call {
     }
 }
 
-/// Returns every verb with all its arguments; built once, since building takes longer than a plan.
-fn built() -> &'static Command {
-    static BUILT: OnceLock<Command> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut command = Cli::command();
-        command.build();
-        command
-    })
+/// Every verb with its own arguments. To build all of them, each with those that hold for every
+/// verb, takes longer than a plan.
+fn known() -> &'static Command {
+    KNOWN.get_or_init(Cli::command)
+}
+
+/// The arguments of a verb: its own, and those that hold for every verb.
+fn all_of(verb: &'static Command) -> impl Iterator<Item = &'static Arg> {
+    let has = |other: &Arg| verb.get_arguments().any(|own| own.get_id() == other.get_id());
+    let others = known().get_arguments().filter(move |arg| arg.is_global_set() && !has(arg));
+    verb.get_arguments().chain(others)
 }
 
 /// The verb of a command after `gpuvm`, and its arguments.
 fn verb_of(command: &str) -> (Vec<&str>, &'static Command) {
-    let (mut verb, mut target) = (Vec::new(), built());
+    let (mut verb, mut target) = (Vec::new(), known());
     for name in command.split_whitespace() {
         let Some(next) = target.find_subcommand(name) else { break };
         target = next;
@@ -357,8 +363,7 @@ fn changes_host(command: &str) -> bool {
 
 /// Whether a command can be about a recorded host, by the words of its verb, which come first.
 pub fn reads_records<'w>(words: impl IntoIterator<Item = &'w str>) -> bool {
-    let root = Cli::command();
-    let mut verb = &root;
+    let mut verb = known();
     for name in words {
         let Some(next) = verb.find_subcommand(name) else { break };
         verb = next;
@@ -389,14 +394,14 @@ fn shown(text: &str) -> String {
     word(text).into_owned()
 }
 
-/// Stores the arguments of this run.
-pub fn remember(matches: &ArgMatches) {
+/// Stores the arguments of this run, and the verbs by which they were parsed.
+pub fn remember(command: Command, matches: &ArgMatches) {
     // A run has one command line.
+    let _ = KNOWN.set(command);
     let _ = GIVEN.set(matches.clone());
 }
 
-/// The call of this run; none outside a run. It is built for the first suggested command, since
-/// building takes longer than parsing the arguments.
+/// The call of this run; none outside a run.
 fn call() -> Option<&'static Call> {
     /// The call.
     static CALL: OnceLock<Call> = OnceLock::new();
