@@ -9,7 +9,7 @@ use crate::error::{Result, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::hypervisor::network::NetworkLease;
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::network::{AddressSource, GuestAddress};
 use crate::taken::{domains_of_files, is_active};
 use crate::verify::{Verify, verify};
@@ -200,17 +200,8 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
 /// Returns the hypervisor's domains, each with its definition if that can be parsed.
 fn known(world: &World) -> Result<Vec<Defined>> {
     let hypervisor = world.hypervisor()?;
-    let mut found = Vec::new();
-    for summary in hypervisor.domains()? {
-        let text = match hypervisor.xml(&summary.name, XmlOf::Live) {
-            // Deleted since it was listed.
-            Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
-            text => text?,
-        };
-        let xml = DomainXml::parse(&text);
-        found.push((summary, xml));
-    }
-    Ok(found)
+    let found = definitions(&*hypervisor, |_| &[XmlOf::Live])?.into_iter();
+    Ok(found.map(|Definition { summary, xml, .. }| (summary, DomainXml::parse(&xml))).collect())
 }
 
 /// A domain of a recorded host, as in its file.

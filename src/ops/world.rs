@@ -12,7 +12,9 @@ use crate::fsroot::FsRoot;
 use crate::history::{History, Owner};
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, VfPool, XmlOf};
+use crate::hypervisor::{
+    Definition, DomainSummary, Hypervisor, HypervisorError, VfPool, XmlOf, definitions,
+};
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
 use crate::reporter::Reporter;
@@ -355,31 +357,24 @@ impl World {
     fn held_by(&self, hypervisor: &dyn Hypervisor) -> Result<Occupancy> {
         let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
-        let summaries = hypervisor.domains()?;
-        let some_off = summaries.iter().any(|summary| !summary.state.is_active());
+        // A running domain may hold other things now than after its next start.
+        let kinds = |row: &DomainSummary| -> &'static [XmlOf] {
+            if row.state.is_active() { &[XmlOf::Live, XmlOf::Inactive] } else { &[XmlOf::Inactive] }
+        };
+        let defined = definitions(hypervisor, kinds)?;
+        let some_off = defined.iter().any(|one| !one.summary.state.is_active());
         let autostarted = if some_off { hypervisor.autostarted()? } else { BTreeSet::new() };
-        for summary in summaries {
-            let active = summary.state.is_active();
-            // A running domain may hold other things now than after its next start.
-            let kinds =
-                if active { &[XmlOf::Live, XmlOf::Inactive][..] } else { &[XmlOf::Inactive] };
-            for &which in kinds {
-                let text = match hypervisor.xml(&summary.name, which) {
-                    // Deleted since it was listed.
-                    Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
-                    text => text?,
-                };
-                let failed = || format!("cannot tell what domain `{}` holds", summary.name);
-                let xml = DomainXml::parse(&text).doing(failed)?;
-                let mut held = xml.held(active).doing(failed)?;
-                held.autostart = autostarted.contains(&summary.name);
-                if is_here {
-                    let drives = functions_of_disks(&xml);
-                    held.devices.extend(drives.doing(failed)?);
-                }
-                if domains.last() != Some(&held) {
-                    domains.push(held);
-                }
+        for Definition { summary, xml, .. } in defined {
+            let failed = || format!("cannot tell what domain `{}` holds", summary.name);
+            let xml = DomainXml::parse(&xml).doing(failed)?;
+            let mut held = xml.held(summary.state.is_active()).doing(failed)?;
+            held.autostart = autostarted.contains(&summary.name);
+            if is_here {
+                let drives = functions_of_disks(&xml);
+                held.devices.extend(drives.doing(failed)?);
+            }
+            if domains.last() != Some(&held) {
+                domains.push(held);
             }
         }
         let mut excluded = self.excluded()?;

@@ -87,6 +87,38 @@ pub enum XmlOf {
     Live,
 }
 
+/// A definition of a listed domain.
+#[derive(Debug)]
+pub struct Definition {
+    /// Its row.
+    pub summary: DomainSummary,
+    /// Which of its definitions it is.
+    pub which: XmlOf,
+    /// The XML.
+    pub xml: String,
+}
+
+/// Reads the definitions of every domain that `wanted` names for it, by name. A domain deleted
+/// since it was listed is left out.
+pub fn definitions(
+    hypervisor: &dyn Hypervisor,
+    wanted: impl Fn(&DomainSummary) -> &'static [XmlOf],
+) -> Result<Vec<Definition>, HypervisorError> {
+    let rows = hypervisor.domains()?;
+    let of_row = |row| wanted(row).iter().map(move |which| (row, *which));
+    let asked: Vec<(&DomainSummary, XmlOf)> = rows.iter().flat_map(of_row).collect();
+    let names: Vec<(&str, XmlOf)> =
+        asked.iter().map(|(row, which)| (row.name.as_str(), *which)).collect();
+    let mut found = Vec::with_capacity(asked.len());
+    for ((row, which), xml) in asked.into_iter().zip(hypervisor.xmls(&names)) {
+        match xml {
+            Err(error) if error.kind == HypervisorErrorKind::NoDomain => {}
+            xml => found.push(Definition { summary: row.clone(), which, xml: xml? }),
+        }
+    }
+    Ok(found)
+}
+
 /// How a guest is asked to shut down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -299,6 +331,10 @@ pub trait Hypervisor {
     }
     /// A domain's definition.
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError>;
+    /// Several definitions, in the same order.
+    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
+        wanted.iter().map(|(name, which)| self.xml(name, *which)).collect()
+    }
     /// Defines a domain after checking it against libvirt's schema; never replaces one of another
     /// UUID.
     fn define(&self, xml: &str) -> Result<(), HypervisorError>;

@@ -139,6 +139,9 @@ impl Hypervisor for Traced {
         let what = format_args!("XML of domain `{name}` ({which:?})");
         told(Reads, what, || self.inner.xml(name, which))
     }
+    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
+        asked(&format!("XML of {} domains", wanted.len()), || self.inner.xmls(wanted))
+    }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         let since = Instant::now();
         let done = told(Changes, format_args!("define a domain"), || self.inner.define(xml));

@@ -11,7 +11,9 @@ mod chain;
 mod document;
 
 use super::storage::{Pool, Storage, Volume};
-use super::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
+use super::{
+    Definition, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf, definitions,
+};
 use crate::command::output;
 use crate::discover::silent::Silent;
 use chain::Walk;
@@ -196,24 +198,18 @@ impl Uses {
         let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
         let silent = if here { Silent::read() } else { Silent::default() };
         let mut uses = Uses { here, volumes, inactive, silent, ..Uses::default() };
-        for summary in hypervisor.domains()? {
-            let runs = summary.state.is_active();
-            let both = [XmlOf::Public, XmlOf::Live];
-            for which in both.into_iter().filter(|which| runs || *which == XmlOf::Public) {
-                let text = match hypervisor.xml(&summary.name, which) {
-                    // Deleted since it was listed.
-                    Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
-                    text => text?,
-                };
-                let xml = DomainXml::parse(&text).map_err(|error| HypervisorError {
-                    kind: HypervisorErrorKind::BadXml,
-                    doing: format!("tell which disks domain `{}` has", summary.name),
-                    message: error.to_string(),
-                })?;
-                let by = User::Domain { name: summary.name.clone(), uuid: summary.uuid.clone() };
-                for named in document::read(&xml, which == XmlOf::Live) {
-                    uses.add(&by, named);
-                }
+        let both = |row: &DomainSummary| -> &'static [XmlOf] {
+            if row.state.is_active() { &[XmlOf::Public, XmlOf::Live] } else { &[XmlOf::Public] }
+        };
+        for Definition { summary, which, xml } in definitions(hypervisor, both)? {
+            let xml = DomainXml::parse(&xml).map_err(|error| HypervisorError {
+                kind: HypervisorErrorKind::BadXml,
+                doing: format!("tell which disks domain `{}` has", summary.name),
+                message: error.to_string(),
+            })?;
+            let by = User::Domain { name: summary.name, uuid: summary.uuid };
+            for named in document::read(&xml, which == XmlOf::Live) {
+                uses.add(&by, named);
             }
         }
         uses.add_volumes();

@@ -2,7 +2,7 @@
 
 use crate::domain::{DomainXml, Hook, hooks};
 use crate::error::Result;
-use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{Definition, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::network::Network;
 use serde::Serialize;
 
@@ -27,15 +27,12 @@ impl Guests {
     /// be parsed counts as not connected.
     pub fn read(hypervisor: &dyn Hypervisor) -> Result<Guests> {
         let mut found = Vec::new();
-        for summary in hypervisor.domains()? {
+        let which = |row: &DomainSummary| -> &'static [XmlOf] {
+            if row.state.is_active() { &[XmlOf::Live] } else { &[XmlOf::Public] }
+        };
+        for Definition { summary, xml, .. } in definitions(hypervisor, which)? {
             let running = summary.state.is_active();
-            let which = if running { XmlOf::Live } else { XmlOf::Public };
-            let text = match hypervisor.xml(&summary.name, which) {
-                // Deleted since it was listed.
-                Err(error) if error.kind == HypervisorErrorKind::NoDomain => continue,
-                text => text?,
-            };
-            let Ok(xml) = DomainXml::parse(&text) else { continue };
+            let Ok(xml) = DomainXml::parse(&xml) else { continue };
             found.extend(hooks(&xml).into_iter().map(|hook| {
                 let (domain, mac) = (summary.name.clone(), hook.mac.clone());
                 (GuestNic { domain, running, mac }, hook)

@@ -23,6 +23,10 @@ use virt::sys;
 /// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
+/// Definitions that are asked for at a time: as many questions as a daemon takes from one client
+/// before it answers (`max_client_requests`).
+const AT_ONCE: usize = 5;
+
 /// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
@@ -127,18 +131,37 @@ impl Hypervisor for Libvirt {
 
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
         let doing = format!("read the definition of domain `{name}`");
-        let flags = match which {
-            XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
-            XmlOf::Live => 0,
-        };
-        // A read-only connection may not request secrets.
-        let secret = which != XmlOf::Public && self.read_only.is_none();
-        let secrets = if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 };
+        let flags = self.flags_of(which);
         // A listed domain need not be looked up, unless it was recreated since.
-        if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags | secrets)) {
+        if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags)) {
             return Ok(xml);
         }
-        self.find(&doing, name)?.xml_desc(flags | secrets).map_err(|e| error(&doing, &e))
+        self.find(&doing, name)?.xml_desc(flags).map_err(|e| error(&doing, &e))
+    }
+
+    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
+        let listed = |(name, which): &(&str, XmlOf)| {
+            self.seen.borrow().get(*name).map(|domain| (domain.clone(), self.flags_of(*which)))
+        };
+        let asked: Vec<Option<(Domain, u32)>> = wanted.iter().map(listed).collect();
+        let ask = |(domain, flags): &(Domain, u32)| domain.xml_desc(*flags).ok();
+        let ask_all = |part: &[Option<(Domain, u32)>]| -> Vec<Option<String>> {
+            part.iter().map(|one| one.as_ref().and_then(ask)).collect()
+        };
+        let each = asked.len().div_ceil(AT_ONCE).max(1);
+        let texts: Vec<Option<String>> = std::thread::scope(|scope| {
+            let parts = asked.chunks(each).map(|part| (part, scope.spawn(move || ask_all(part))));
+            let parts: Vec<_> = parts.collect();
+            let texts = parts
+                .into_iter()
+                .map(|(part, asks)| asks.join().unwrap_or_else(|_| vec![None; part.len()]));
+            texts.flatten().collect()
+        });
+        // One that cannot be read by its row is looked up by its name.
+        let of_one = |((name, which), text): (&(&str, XmlOf), Option<String>)| {
+            text.map_or_else(|| self.xml(name, *which), Ok)
+        };
+        wanted.iter().zip(texts).map(of_one).collect()
     }
 
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
@@ -365,6 +388,17 @@ impl Hypervisor for Libvirt {
 }
 
 impl Libvirt {
+    /// The flags of a question for a definition.
+    fn flags_of(&self, which: XmlOf) -> u32 {
+        let flags = match which {
+            XmlOf::Inactive | XmlOf::Public => sys::VIR_DOMAIN_XML_INACTIVE,
+            XmlOf::Live => 0,
+        };
+        // A read-only connection may not request secrets.
+        let secret = which != XmlOf::Public && self.read_only.is_none();
+        flags | if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 }
+    }
+
     /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
     fn logs_to(&self) -> Option<PathBuf> {
         let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
