@@ -85,6 +85,9 @@ fn line(guest: &AppliedGuest, dry_run: bool) -> String {
         let gpus: Vec<String> = guest.gpus.iter().map(usize::to_string).collect();
         more.push(format!("GPUs {}", gpus.join(",")));
     }
+    if guest.gives_up_first {
+        more.push("it gives up its own first, which others need".to_owned());
+    }
     match &more[..] {
         [] => format!("{}: {what}", guest.name),
         more => format!("{}: {what}: {}", guest.name, more.join("; ")),

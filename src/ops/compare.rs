@@ -124,6 +124,18 @@ fn differ(found: &mut Vec<GuestDifference>, option: &str, is: String, wanted: St
     }
 }
 
+/// Adds a difference of GPUs, which come and go if there are such.
+fn other_gpus(
+    found: &mut Vec<GuestDifference>,
+    option: &str,
+    (is, wanted): (String, String),
+    changeable: bool,
+) {
+    if is != wanted {
+        found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable });
+    }
+}
+
 /// A size as options take it.
 pub(crate) fn size_word(size: MemSize) -> String {
     let kib = size.kib();
@@ -186,10 +198,8 @@ fn running(
 ) {
     let mut now = Vec::new();
     sizes(request, record, (live, (live.vcpus, live.memory_kib)), &mut now);
-    if let GpuWish::Count(_) = request.gpus {
-        devices(request, request, (live, topology), &mut now);
-        now.retain(|one| one.changeable);
-    }
+    devices(request, request, (live, topology), &mut now);
+    now.retain(|one| one.changeable);
     now.retain(|one| found.iter().all(|known| known.option != one.option));
     found.extend(now);
 }
@@ -211,6 +221,7 @@ fn devices(
         let words: Vec<String> = indexes.iter().map(usize::to_string).collect();
         if words.is_empty() { "none".to_owned() } else { words.join(",") }
     };
+    let is_index = |index: &usize| *index < topology.gpus().count();
     let sorted = |mut all: Vec<usize>| {
         all.sort_unstable();
         all
@@ -226,17 +237,20 @@ fn devices(
         GpuWish::Run { first, count } => {
             let run: Vec<usize> =
                 (*first..first.saturating_add(*count)).map(|i| i as usize).collect();
-            differ(found, "gpu-index", indexes(&view.gpus), indexes(&run));
+            let words = (indexes(&view.gpus), indexes(&run));
+            other_gpus(found, "gpu-index", words, run.iter().all(is_index));
         }
         GpuWish::Indexes(wanted) => {
             let wanted = sorted(wanted.iter().map(|&index| index as usize).collect());
-            differ(found, "gpu", indexes(&view.gpus), indexes(&wanted));
+            let words = (indexes(&view.gpus), indexes(&wanted));
+            other_gpus(found, "gpu", words, wanted.iter().all(is_index));
         }
         GpuWish::Exact(wanted) => {
             let (mut is, mut wanted) = (gpus, wanted.clone());
             is.sort_unstable();
             wanted.sort_unstable();
-            differ(found, "gpu", listed(&is), listed(&wanted));
+            let are_gpus = wanted.iter().all(|bdf| is_gpu(&bdf));
+            other_gpus(found, "gpu", (listed(&is), listed(&wanted)), are_gpus);
         }
     }
     let (is, wanted) = (&now.extras, &request.extras);

@@ -4,6 +4,7 @@
 //! `recover`, and by applying the file again.
 
 mod get;
+mod sizes;
 
 pub use get::{Field, describe, describe_all};
 
@@ -22,22 +23,23 @@ use crate::history::guest::{AppliedFile, applied, set_set};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::random_uuid;
 use crate::pages;
-use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
-use crate::placement::{Placement, PlanError};
+use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
+use crate::placement::{Occupancy, Placement, PlanError, nearest};
 use crate::reporter::{Answer, Question};
-use crate::request::{DomainName, HugePages, Request};
+use crate::request::{DomainName, GpuWish, HugePages, Request};
 use crate::restart;
 use crate::session::Session;
 use crate::set::{SetRequest, set};
 use crate::shell::word;
 use crate::start::{Start, start};
 use crate::stop::{Down, stop};
-use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
 use crate::words::count;
 use crate::world::World;
 use gpuvm_core::tune::Item;
 use serde::Serialize;
+use sizes::{SizeTurn, ToPlace, is_taken, together};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 
 /// How long a guest may take to shut down, in seconds.
@@ -167,9 +169,20 @@ pub struct AppliedGuest {
     /// What differs from the description.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<GuestDifference>,
-    /// Indexes of the GPUs that a new guest gets.
+    /// Indexes of the GPUs that a new guest gets, or one that gets others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<usize>,
+    /// Whether it first gives up what another one needs that has to be changed before it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gives_up_first: bool,
+}
+
+impl AppliedGuest {
+    /// A guest with which this is done.
+    fn new(name: impl Into<String>, action: GuestAction) -> AppliedGuest {
+        let (name, differences, gpus) = (name.into(), Vec::new(), Vec::new());
+        AppliedGuest { name, action, differences, gpus, gives_up_first: false }
+    }
 }
 
 /// What a file would change.
@@ -177,6 +190,8 @@ pub struct AppliedGuest {
 pub struct Drift {
     /// The guests of the file in its order, then those that are deleted.
     pub guests: Vec<AppliedGuest>,
+    /// Changes of sizes, in the order in which they are made.
+    turns: Vec<SizeTurn>,
     /// The missing guests by their number in the file, in the order in which they are made, each
     /// with its place.
     places: Vec<(usize, PlannedPlace)>,
@@ -208,34 +223,58 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
             }
             None => {
                 missing.push(number);
-                let name = guest.name.to_string();
-                let (action, differences) = (GuestAction::Create, Vec::new());
-                guests.push(AppliedGuest { name, action, differences, gpus: Vec::new() });
+                guests.push(AppliedGuest::new(guest.name.as_str(), GuestAction::Create));
             }
         }
     }
     let gone =
         if wanted.prune { pruned(world, wanted, (&*hypervisor, &rows))? } else { Vec::new() };
-    if guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
-        // Nothing of the file is done, so no place is needed.
-        missing.clear();
-    }
-    let found = together(world, wanted, (&missing, &gone), &topology)?;
+    let is_refused = guests.iter().any(|guest| guest.action == GuestAction::Conflict);
+    // Nothing of such a file is done, so no place is needed.
+    let found = if is_refused {
+        together(world, wanted, ToPlace { missing: &[], changing: &[], gone: &gone }, &topology)?
+    } else {
+        let requests = missing
+            .into_iter()
+            .map(|number| Ok((number, request_of(&wanted.guests[number].create, &topology)?)));
+        let requests: Vec<(usize, Request)> = requests.collect::<Result<_>>()?;
+        let changing = changing(wanted, &guests, &topology);
+        let all = ToPlace { missing: &requests, changing: &changing, gone: &gone };
+        together(world, wanted, all, &topology)?
+    };
     for (number, placement, _) in &found.places {
         guests[*number].gpus = gpu_indexes(&topology, &placement.devices);
     }
-    guests.extend(gone.iter().map(|row| AppliedGuest {
-        name: row.name.clone(),
-        action: GuestAction::Delete,
-        differences: Vec::new(),
-        gpus: Vec::new(),
-    }));
+    for turn in &found.turns {
+        let guest = &mut guests[turn.number];
+        guest.gives_up_first |= turn.gives_up;
+        guest.gpus = turn.gpus.clone().unwrap_or_default();
+    }
+    guests.extend(gone.iter().map(|row| AppliedGuest::new(&row.name, GuestAction::Delete)));
     let place = |(number, placement, request): (usize, Placement, Request)| {
-        let name = wanted.guests[number].name.clone();
-        (number, PlannedPlace::of_file(&wanted.path, name, request, placement))
+        let create = &wanted.guests[number];
+        let placement = match create.create.guest.virt {
+            VirtType::Kvm => placement,
+            VirtType::Qemu => placement.emulated(),
+        };
+        (number, PlannedPlace::of_file(&wanted.path, create.name.clone(), request, placement))
     };
     let places = found.places.into_iter().map(place).collect();
-    Ok(Drift { guests, places, gone, is_best: found.is_best })
+    Ok(Drift { guests, turns: found.turns, places, gone, is_best: found.is_best })
+}
+
+/// The guests that get another size now, by their numbers in the file.
+fn changing(
+    wanted: &ApplyRequest,
+    guests: &[AppliedGuest],
+    topology: &Topology,
+) -> Vec<(usize, SetRequest)> {
+    let all = wanted.guests.iter().zip(guests).enumerate();
+    let is_changed = |found: &AppliedGuest| found.action == GuestAction::Change;
+    let changed = all.filter(|(_, (_, found))| is_changed(found));
+    { changed }
+        .filter_map(|(number, (guest, found))| Some((number, resized(guest, found, topology)?)))
+        .collect()
 }
 
 /// What is done with a guest that exists.
@@ -270,7 +309,7 @@ fn existing(
         _ if is_held => GuestAction::Pending,
         _ => GuestAction::Change,
     };
-    Ok(AppliedGuest { name: summary.name, action, differences, gpus: Vec::new() })
+    Ok(AppliedGuest { differences, ..AppliedGuest::new(summary.name, action) })
 }
 
 /// Guests that an earlier file of this set made and that it no longer has, by the record of their
@@ -356,21 +395,20 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     session.run(plan).map(drop)
 }
 
-/// Looks whether what is to be changed and made can be, before the first of it is done. Changes
-/// have to fit beside guests that are deleted; new guests have places without them already. Another
-/// number of GPUs of a guest that runs is not looked at: it is stopped for that, and started again.
+/// Looks whether what is to be changed and made can be, before the first of it is done: as far as
+/// that does not depend on what is done before, for which there is a plan. Other GPUs of a guest
+/// that runs are not looked at: it is stopped for that, and started again.
 pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
     }
     let rows = world.hypervisor()?.domains()?;
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
-    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
-        let resized =
-            (found.action == GuestAction::Change).then(|| resized(guest, found)).flatten();
-        if let Some(resized) = resized.filter(|size| size.gpus.is_none() || !runs(&size.name)) {
-            set(world, &resized)?;
-        }
+    let first = drift.turns.first().filter(|_| drift.gone.is_empty());
+    if let Some(SizeTurn { request, .. }) =
+        first.filter(|turn| turn.gpus.is_none() || !runs(&turn.request.name))
+    {
+        set(world, request)?;
     }
     for (number, _) in &drift.places {
         // Not at its place, which may need those that are made before.
@@ -383,8 +421,8 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     Ok(())
 }
 
-/// The plan of a new guest; none: it has no place now, but one without guests that are deleted
-/// first.
+/// The plan of a new guest; none: it has no place now, but one after what is deleted and changed
+/// before it.
 fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     let error = match planned {
         Ok(planned) => return Ok(Some(planned)),
@@ -392,51 +430,8 @@ fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     };
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
     let is_of_room = { causes }.any(|cause| cause.is::<PlanError>() || cause.is::<NoPlace>());
-    if is_of_room && !drift.gone.is_empty() { Ok(None) } else { Err(error) }
-}
-
-/// Places of missing guests.
-struct Together {
-    /// In the order in which they are made: the guest, its place, and what was requested.
-    places: Vec<(usize, Placement, Request)>,
-    /// Whether there are no better ones.
-    is_best: bool,
-}
-
-/// Finds places for the missing guests together, without those that are deleted before.
-fn together(
-    world: &World,
-    wanted: &ApplyRequest,
-    (missing, gone): (&[usize], &[DomainSummary]),
-    topology: &Topology,
-) -> Result<Together> {
-    if missing.is_empty() {
-        return Ok(Together { places: Vec::new(), is_best: true });
-    }
-    let mut requests = Vec::new();
-    for &number in missing {
-        requests.push(request_of(&wanted.guests[number].create, topology)?);
-    }
-    let has_gpus = requests.iter().any(|request| request.gpus.number() > 0);
-    let mut held = taken_for_new(world, &Taken::default(), (topology, has_gpus))?;
-    held.domains.retain(|domain| gone.iter().all(|row| row.name != domain.domain));
-    let name = |number: &usize| wanted.guests[*number].name.as_str();
-    let guests: Vec<Wanted<'_>> = missing
-        .iter()
-        .zip(&requests)
-        .map(|(number, request)| Wanted { name: name(number), request })
-        .collect();
-    let found = joint(topology, &held, &guests).map_err(|refused| no_place(&refused, &guests))?;
-    let Joint { placements, order, is_best, .. } = found;
-    let place = |at: usize| {
-        let placement = placements[at].clone();
-        let placement = match wanted.guests[missing[at]].create.guest.virt {
-            VirtType::Kvm => placement,
-            VirtType::Qemu => placement.emulated(),
-        };
-        (missing[at], placement, requests[at].clone())
-    };
-    Ok(Together { places: order.into_iter().map(place).collect(), is_best })
+    let is_first = drift.gone.is_empty() && drift.turns.is_empty();
+    if is_of_room && !is_first { Ok(None) } else { Err(error) }
 }
 
 /// What a guest requests of the planner.
@@ -449,11 +444,18 @@ fn request_of(create: &CreateRequest, topology: &Topology) -> Result<Request> {
     Ok(request)
 }
 
-/// The error that a guest has no place beside the others of the file.
-fn no_place(refused: &NoJoint, guests: &[Wanted<'_>]) -> Error {
-    let name = guests[refused.guest].name;
-    let placed: Vec<&str> = refused.placed.iter().map(|&at| guests[at].name).collect();
-    let beside = match &placed[..] {
+/// The error that a new guest has no place beside the others of the file; `olds`: those that
+/// change, with what is held without them.
+fn no_place(
+    refused: &NoJoint,
+    guests: &[Wanted<'_>],
+    (olds, held, topology): (&[String], &Occupancy, &Topology),
+) -> Error {
+    let Wanted { name, request, .. } = guests[refused.guest];
+    let placed = refused.placed.iter().map(|&at| guests[at]);
+    let names = placed.clone().map(|guest| guest.name);
+    let names: Vec<&str> = olds.iter().map(String::as_str).chain(names).collect();
+    let beside = match &names[..] {
         [] => "beside the domains of this host".to_owned(),
         names => {
             format!("beside {} of the file: {}", count(names.len(), "guest"), names.join(", "))
@@ -461,11 +463,19 @@ fn no_place(refused: &NoJoint, guests: &[Wanted<'_>]) -> Error {
     };
     let doubt = if refused.is_certain { "" } else { " (not every set of GPUs was tried)" };
     let what = format!("guest `{name}` has no place {beside}{doubt}");
-    let no_place = NoPlace {
-        error: refused.error.clone(),
-        request: Box::new(guests[refused.guest].request.clone()),
-        nearest: Vec::new(),
+    // What would fit beside those that have a place; not beside guests whose sizes change.
+    let placed: Vec<Wanted<'_>> = placed.collect();
+    let nearest = match in_order(topology, held, &placed) {
+        Ok(Joint { placements, .. }) if olds.is_empty() => {
+            let mut held = held.clone();
+            let places = placed.iter().zip(&placements);
+            held.domains.extend(places.map(|(guest, place)| place.held(guest.name)));
+            nearest(topology, &held, request)
+        }
+        _ => Vec::new(),
     };
+    let no_place =
+        NoPlace { error: refused.error.clone(), request: Box::new(request.clone()), nearest };
     let refusal: Refusal = DescribedError::NoPlace { what }
         .refusal("`gpuvm capacity` shows what fits; request less, or leave a guest out");
     Error::from(no_place).around(refusal)
@@ -498,71 +508,89 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
         prune(session, row, wanted.set.as_ref())?;
         world.progress(&format!("domain `{}` is deleted", row.name));
     }
-    let mut is_changed = !drift.gone.is_empty();
-    let mut in_order: Vec<_> = wanted.guests.iter().zip(&drift.guests).collect();
-    // Who gives GPUs back comes before who gets more.
-    in_order.sort_by_key(|(guest, found)| !gives_back(guest, found));
-    for (guest, found) in in_order {
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
         if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
             join(session, (guest, found), wanted.set.as_ref())?;
         }
-        match found.action {
-            GuestAction::Change => {
-                change(session, world, (guest, found), &wanted.program)?;
-                is_changed = true;
-            }
-            // Its size waits for a restart, its start with the host does not.
-            GuestAction::Pending => start_with_host(session, (guest, found), &wanted.program)?,
-            _ => {}
+    }
+    for turn in &drift.turns {
+        resize(session, &turn.request)?;
+        if turn.gives_up {
+            let name = &turn.request.name;
+            world.progress(&format!("domain `{name}` has given up what others need"));
         }
     }
-    if is_changed && !drift.places.is_empty() {
-        // Others hold other things by now.
-        let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
-        drift.places = again.places;
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        // The size of a pending one waits for a restart, its start with the host does not.
+        if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
+            start_with_host(session, (guest, found), &wanted.program)?;
+        }
+        if found.action == GuestAction::Change {
+            let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
+            world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
+        }
     }
-    let places = std::mem::take(&mut drift.places);
-    for (number, place) in places {
-        let guest = &wanted.guests[number];
-        make(session, world, (guest, place), wanted)?;
-    }
+    make_all(session, world, wanted, &mut drift)?;
     Ok(drift)
 }
 
-/// Changes a guest that exists.
-fn change(
+/// Makes the missing guests, at their places; where one is another guest's by now, all that are
+/// left get others.
+fn make_all(
     session: &mut Session<'_>,
     world: &World,
-    (guest, found): (&DescribedGuest, &AppliedGuest),
-    program: &str,
+    wanted: &ApplyRequest,
+    drift: &mut Drift,
 ) -> Result<()> {
-    let name = guest.name.as_str();
-    if let Some(resized) = resized(guest, found) {
-        resize(session, &resized)?;
+    let mut places = VecDeque::from(std::mem::take(&mut drift.places));
+    let mut is_planned_anew = false;
+    while let Some((number, place)) = places.pop_front() {
+        let made = make(session, world, (&wanted.guests[number], place), wanted);
+        match made {
+            Err(error) if is_taken(&error) && !is_planned_anew => {
+                is_planned_anew = true;
+                let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
+                refuse_conflicts(&again)?;
+                for (old, new) in drift.guests.iter_mut().zip(again.guests) {
+                    if old.action == GuestAction::Create && new.action == GuestAction::Create {
+                        old.gpus = new.gpus;
+                    }
+                }
+                places = again.places.into();
+            }
+            made => made?,
+        }
     }
-    start_with_host(session, (guest, found), program)?;
-    let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
-    world.progress(&format!("domain `{name}` is changed: {}", what.join("; ")));
     Ok(())
 }
 
-/// Whether a guest gets fewer GPUs than it has.
-fn gives_back(guest: &DescribedGuest, found: &AppliedGuest) -> bool {
-    let gpus = found.differences.iter().find(|one| one.option == "gpus");
-    let is = gpus.and_then(|one| one.is.parse::<u32>().ok());
-    is.is_some_and(|is| is > guest.create.guest.request.gpus.number())
-}
-
 /// The size that a guest gets; none: it has it.
-fn resized(guest: &DescribedGuest, found: &AppliedGuest) -> Option<SetRequest> {
+fn resized(
+    guest: &DescribedGuest,
+    found: &AppliedGuest,
+    topology: &Topology,
+) -> Option<SetRequest> {
     let differs = |option: &str| found.differences.iter().any(|one| one.option == option);
     let request = &guest.create.guest.request;
-    let sizes = ["gpus", "vcpus", "memory", "huge-pages"];
+    let named = match &request.gpus {
+        GpuWish::Count(_) => None,
+        GpuWish::Exact(gpus) => Some(gpus.clone()),
+        GpuWish::Run { first, count } => {
+            let all = topology.gpus().skip(*first as usize).take(*count as usize);
+            Some(all.map(|gpu| gpu.bdf).collect())
+        }
+        GpuWish::Indexes(indexes) => {
+            let at = |index: &u32| topology.gpus().nth(*index as usize).map(|gpu| gpu.bdf);
+            Some(indexes.iter().filter_map(at).collect())
+        }
+    };
+    let sizes = ["gpus", "gpu", "gpu-index", "vcpus", "memory", "huge-pages"];
     sizes.into_iter().any(differs).then(|| SetRequest {
         name: guest.name.to_string(),
         vcpus: request.vcpus.filter(|_| differs("vcpus")),
         memory: request.memory_kib.filter(|_| differs("memory")),
         gpus: differs("gpus").then(|| request.gpus.number()),
+        gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),
         accept_shared_fabric: guest.create.accept_shared_fabric,
         huge_pages: match request.huge_pages {
             HugePages::Off if differs("huge-pages") => Item::Off,
@@ -582,7 +610,7 @@ fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<()> {
     if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
         return session.run(|world| set(world, wanted)).map(drop);
     }
-    if wanted.gpus.is_none() {
+    if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
         session.run(|world| set(world, wanted))?;
         return restart::run(session, name, down).map(drop);
     }
@@ -667,25 +695,4 @@ fn make(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hypervisor::DomainState;
-    use crate::session::Confirm;
-    use crate::stage::{Stage, UUID, manner};
-
-    #[test]
-    fn a_domain_that_is_another_by_now_is_not_deleted() {
-        let stage = Stage::who_says(Answer::Yes);
-        stage.fake.put("a", UUID, false);
-        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
-        let set = "training".to_owned();
-        // It has the UUID, but no file made it; the one that was listed is gone.
-        for uuid in [UUID, "11111111-2222-4333-8444-000000000000"] {
-            let (name, uuid) = ("a".to_owned(), uuid.to_owned());
-            let row = DomainSummary { name, uuid, state: DomainState::ShutOff, persistent: true };
-            let error = prune(&mut session, &row, Some(&set)).unwrap_err();
-            assert!(error.to_string().contains("is another one by now"), "{error}");
-        }
-        assert_eq!(stage.fake.runs("a"), Some(false), "it is deleted");
-    }
-}
+mod tests;

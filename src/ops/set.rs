@@ -7,6 +7,9 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use gpus::refuse_shared;
+
+use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
@@ -14,6 +17,7 @@ use crate::placement::PlanError;
 use crate::request::{PageSize, Request};
 use crate::shell::word;
 use crate::source::Source;
+use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::world::World;
@@ -64,6 +68,8 @@ pub struct SetRequest {
     pub memory: Option<MemSize>,
     /// GPUs; those that it has stay, as far as it has more.
     pub gpus: Option<u32>,
+    /// Exactly these GPUs, whichever it has; none: it chooses.
+    pub gpu_set: Option<Vec<Bdf>>,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
     /// Pages that back its memory.
@@ -76,7 +82,7 @@ pub struct SetRequest {
 
 impl SetRequest {
     /// The settings that it means.
-    fn tuning(&self) -> Tune {
+    pub(crate) fn tuning(&self) -> Tune {
         let items = Items {
             anew: true,
             vcpus: self.vcpus.map_or(Item::Keep, Item::To),
@@ -170,15 +176,19 @@ pub fn set(world: &World, wanted: &SetRequest) -> Result<Change<Tuning>> {
     Ok(Change { parts, question, again, ..change })
 }
 
+/// The error that a guest cannot be changed so.
+pub(crate) fn cannot(subject: &Subject, error: &TuneError) -> Error {
+    let message = format!("domain `{}` cannot be changed so", subject.name);
+    refused(subject, &message, error, |_| false)
+}
+
 /// The error that a guest cannot get a size, with the nearest ones that it can get.
 fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Error {
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
     let message = format!("domain `{}` cannot be changed so", subject.name);
-    let TuneError::Plan(planned) = error else {
-        return refused(subject, &message, error, |_| false);
-    };
+    let TuneError::Plan(planned) = error else { return cannot(subject, error) };
     if let PlanError::Request(_) = planned {
-        return refused(subject, &message, error, |_| false);
+        return cannot(subject, error);
     }
     let nearest = nearest(subjects, wanted);
     let request = Box::new(wanted.request());

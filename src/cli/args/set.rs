@@ -100,6 +100,7 @@ impl SetArgs {
             vcpus: self.vcpus,
             memory: self.memory,
             gpus: self.gpus,
+            gpu_set: None,
             accept_shared_fabric: self.accept_shared_fabric,
             huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
             allow_remote: self.allow.contains(&AllowArg::Remote),

@@ -36,6 +36,29 @@ pub struct Wanted<'a> {
     pub name: &'a str,
     /// What it requests.
     pub request: &'a Request,
+    /// The sets of GPUs of which it gets one; empty: any.
+    pub sets: &'a [Vec<Bdf>],
+}
+
+impl Wanted<'_> {
+    /// Whether another guest could have the place of this one.
+    fn is_like(&self, other: &Wanted<'_>) -> bool {
+        self.request == other.request && self.sets.is_empty() && other.sets.is_empty()
+    }
+
+    /// The requests for each of its sets; the request itself where any will do.
+    fn exact(&self) -> Vec<Request> {
+        if self.sets.is_empty() {
+            return vec![self.request.clone()];
+        }
+        self.sets.iter().map(|gpus| exactly(self.request, gpus.clone())).collect()
+    }
+}
+
+/// The request for exactly these GPUs.
+fn exactly(request: &Request, gpus: Vec<Bdf>) -> Request {
+    let gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
+    Request { gpus, gpu_model: None, ..request.clone() }
 }
 
 /// The cost of places; smaller is better. The fields are summed over guests and compared in order.
@@ -176,19 +199,31 @@ pub fn in_order(
 ) -> Result<Joint, NoJoint> {
     let mut all = held.clone();
     let (mut placements, mut cost) = (Vec::new(), Cost::default());
-    for (guest, Wanted { name, request }) in wanted.iter().enumerate() {
-        let placement = plan(topology, &all, request).map_err(|error| NoJoint {
+    for (guest, one) in wanted.iter().enumerate() {
+        let placement = first(topology, &all, one).map_err(|error| NoJoint {
             guest,
             placed: (0..guest).collect(),
             error,
             is_certain: true,
         })?;
-        cost = cost + cost_of(topology, &all, request, &placement);
-        all.domains.push(placement.held(name));
+        cost = cost + cost_of(topology, &all, one.request, &placement);
+        all.domains.push(placement.held(one.name));
         placements.push(placement);
     }
     let order = (0..wanted.len()).collect();
     Ok(Joint { placements, order, cost, is_best: false })
+}
+
+/// The place of a guest alone, on the first of its sets that has one.
+fn first(topology: &Topology, held: &Occupancy, one: &Wanted<'_>) -> Result<Placement, PlanError> {
+    let mut refused = None;
+    for request in one.exact() {
+        match plan(topology, held, &request) {
+            Ok(placement) => return Ok(placement),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    refused.map_or_else(|| plan(topology, held, one.request), Err)
 }
 
 /// The cost of a place that was found.
@@ -204,7 +239,7 @@ fn cost_of(
     if gpus.is_empty() {
         return Cost::of_cells(placement).shared(placement);
     }
-    let exact = Request { gpus: GpuWish::Exact(gpus), gpu_model: None, ..request.clone() };
+    let exact = exactly(request, gpus);
     let free = held.without_yielded();
     let scored = ranked(topology, held, &exact);
     let scored =
@@ -273,21 +308,21 @@ impl<'a> Search<'a> {
     ) -> Result<Search<'a>, NoJoint> {
         let mut least: Vec<Cost> = Vec::with_capacity(wanted.len());
         for (guest, one) in wanted.iter().enumerate() {
-            if let Some(same) = wanted[..guest].iter().position(|w| w.request == one.request) {
+            if let Some(same) = wanted[..guest].iter().position(|w| w.is_like(one)) {
                 least.push(least[same]);
                 continue;
             }
-            let placement = plan(topology, held, one.request).map_err(|error| NoJoint {
+            let placement = first(topology, held, one).map_err(|error| NoJoint {
                 guest,
                 placed: Vec::new(),
                 error,
                 is_certain: true,
             })?;
-            let sets = ranked(topology, held, one.request);
-            let mut cost = match sets.first() {
-                Some((key, _)) => Cost::of_set(key),
-                None => cost_of(topology, held, one.request, &placement),
-            };
+            let best = |request: &Request| ranked(topology, held, request).into_iter().next();
+            let sets = one.exact();
+            let costs = sets.iter().filter_map(best).map(|(key, _)| Cost::of_set(&key));
+            let mut cost =
+                costs.min().unwrap_or_else(|| cost_of(topology, held, one.request, &placement));
             // It may share nothing in another place.
             cost.0[0] = 0;
             least.push(cost);
@@ -333,13 +368,20 @@ impl<'a> Search<'a> {
 
     /// The ways to place the guest of a turn, the best first.
     fn choices(&mut self, turn: usize, held: &Occupancy) -> Vec<Choice> {
-        let request = self.wanted[self.order[turn]].request;
+        let wanted = self.wanted[self.order[turn]];
+        let request = wanted.request;
         let exact = |(key, gpus): (Key, Vec<Bdf>)| {
-            let request =
-                Request { gpus: GpuWish::Exact(gpus.clone()), gpu_model: None, ..request.clone() };
+            let request = exactly(request, gpus.clone());
             Choice { request, cost: Cost::of_set(&key), gpus }
         };
         let mut all: Vec<Choice> = match request.gpus {
+            _ if !wanted.sets.is_empty() => {
+                let sets = wanted.exact();
+                let best = |one: &Request| ranked(self.topology, held, one).into_iter().next();
+                let mut all: Vec<Choice> = sets.iter().filter_map(best).map(exact).collect();
+                all.sort_by_key(|choice| choice.cost);
+                all
+            }
             GpuWish::Count(1..) => {
                 ranked(self.topology, held, request).into_iter().map(exact).collect()
             }
@@ -348,7 +390,9 @@ impl<'a> Search<'a> {
         self.is_cut |= all.len() == SETS;
         if all.is_empty() {
             let cost = self.least[self.order[turn]];
-            all.push(Choice { request: request.clone(), cost, gpus: Vec::new() });
+            // It tells why there is none.
+            let request = wanted.exact().into_iter().next().unwrap_or_else(|| request.clone());
+            all.push(Choice { request, cost, gpus: Vec::new() });
         }
         all
     }
@@ -359,8 +403,9 @@ impl<'a> Search<'a> {
         let Some(before) = turn.checked_sub(1).filter(|_| self.found.is_some()) else {
             return false;
         };
-        let same = self.wanted[self.order[before]].request == self.wanted[self.order[turn]].request;
-        same && self.firsts[before].is_some_and(|first| choice.gpus.first() < Some(&first))
+        let of = |turn: usize| &self.wanted[self.order[turn]];
+        of(before).is_like(of(turn))
+            && self.firsts[before].is_some_and(|first| choice.gpus.first() < Some(&first))
     }
 
     /// Places the guests from a turn on.

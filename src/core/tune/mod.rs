@@ -19,6 +19,7 @@ mod place;
 mod refuse;
 mod request;
 mod resize;
+pub mod several;
 #[cfg(test)]
 mod testing;
 pub mod together;
@@ -34,6 +35,7 @@ use crate::domain::guest::{Abilities, DiskIo};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::finding::Severity;
 use crate::placement::{Occupancy, Placement, PlanError, Reason};
+use crate::request::Request;
 use crate::topology::Topology;
 use crate::versions::Versions;
 use serde::Serialize;
@@ -133,6 +135,14 @@ impl TuneError {
     fn item(item: ItemName, message: impl Into<String>, hint: impl Into<String>) -> TuneError {
         TuneError::Item { item, message: message.into(), hint: hint.into() }
     }
+}
+
+/// The request that tuning a domain plans with these settings.
+fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
+    let claims = refuse::understood(current, given)?;
+    let items = resize::items(current, &claims, given)?;
+    let guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
+    Ok(guest.request)
 }
 
 /// Applies settings to a domain; changes nothing that is already so.

@@ -531,6 +531,7 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
         vcpus: None,
         memory: None,
         gpus: Some(1),
+        gpu_set: None,
         accept_shared_fabric: true,
         huge_pages: Item::Keep,
         allow_remote: false,

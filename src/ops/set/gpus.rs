@@ -8,7 +8,7 @@ use crate::domain::guest::Bound;
 use crate::domain::setting::Setting;
 use crate::error::{Coded as _, Result};
 use crate::partition;
-use crate::placement::shared_fabric;
+use crate::placement::{Occupancy, Placement, shared_fabric};
 use crate::request::GpuWish;
 use crate::shell::word;
 use crate::topology::{DeviceKind, Trust};
@@ -40,8 +40,13 @@ pub(super) fn choices(
     subjects: &Subjects,
     wanted: &SetRequest,
 ) -> Result<Vec<Item<GpuWish>>> {
-    let Some(count) = wanted.gpus else { return Ok(vec![Item::Keep]) };
     let own = gpus_of(&subject.xml, subjects)?;
+    if let Some(set) = &wanted.gpu_set {
+        let is_own = set.len() == own.len() && set.iter().all(|gpu| own.contains(gpu));
+        let wish = if set.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(set.clone()) };
+        return Ok(vec![if is_own { Item::Keep } else { Item::To(wish) }]);
+    }
+    let Some(count) = wanted.gpus else { return Ok(vec![Item::Keep]) };
     if own.len() == count as usize {
         return Ok(vec![Item::Keep]);
     }
@@ -72,15 +77,8 @@ pub(super) fn settle(
         let hint = format!("`gpuvm stop {}` first", word(&name));
         return Err(SetError::Runs { name }.hint(hint));
     }
-    let said = subjects.topology().machine().trust;
-    let shared = tuned.placement.as_ref().and_then(|placement| placement.shared_fabric());
-    // What was accepted for the GPUs that it has holds for others, too.
     let others = without(subjects.occupancy(), &subject.name);
-    let was_shared = shared_fabric(subjects.topology(), &others, &had).is_some();
-    let is_accepted = wanted.accept_shared_fabric || was_shared;
-    if let Some(why) = shared.filter(|_| Trust::refuses(said, is_accepted)) {
-        return Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
-    }
+    allowed((subjects, subject), &others, tuned.placement.as_ref(), wanted)?;
     // What is still active for it ends before anything is bound for it.
     let ended = partition::to_change(world, &subject.xml, &tuned.after)?;
     let claimed = claim(&name, &comes, subjects.topology(), subjects.occupancy(), world)?;
@@ -95,4 +93,38 @@ pub(super) fn settle(
     extra.first.extend(claimed.steps);
     extra.last.extend(give_back_some(&subject.xml, &gone, world)?);
     Ok(())
+}
+
+/// Refuses GPUs by which others reach the NVLinks of a guest, by its index, unless that was
+/// accepted. `others`: what they hold then.
+pub(crate) fn refuse_shared(
+    subjects: &Subjects,
+    (others, at): (&Occupancy, usize),
+    placement: Option<&Placement>,
+    wanted: &SetRequest,
+) -> Result<()> {
+    if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
+        return Ok(());
+    }
+    allowed((subjects, &subjects.all[at]), others, placement, wanted)
+}
+
+/// The same for a guest.
+fn allowed(
+    (subjects, subject): (&Subjects, &Subject),
+    others: &Occupancy,
+    placement: Option<&Placement>,
+    wanted: &SetRequest,
+) -> Result<()> {
+    let said = subjects.topology().machine().trust;
+    let had = subject.xml.held(false)?.devices;
+    // What was accepted for the GPUs that it has holds for others, too.
+    let was_shared = shared_fabric(subjects.topology(), others, &had).is_some();
+    let is_accepted = wanted.accept_shared_fabric || was_shared;
+    match placement.and_then(Placement::shared_fabric) {
+        Some(why) if Trust::refuses(said, is_accepted) => {
+            Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)))
+        }
+        _ => Ok(()),
+    }
 }

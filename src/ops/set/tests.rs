@@ -45,6 +45,7 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         vcpus: Some(vcpus),
         memory: Some(MemSize::from_gib(gib)),
         gpus: None,
+        gpu_set: None,
         accept_shared_fabric: false,
         huge_pages: Item::Keep,
         allow_remote: false,

@@ -327,6 +327,18 @@ impl Subjects {
         }
     }
 
+    /// The inputs of changes beside what is held at another time.
+    pub(crate) fn beside<'a>(
+        &'a self,
+        others: &'a Occupancy,
+        items: &'a Items,
+        topology: &'a Topology,
+    ) -> Given<'a> {
+        let (allow_remote, versions) = (false, &self.versions);
+        let (disks, abilities) = (&self.disks, self.abilities);
+        Given { topology, others, items, allow_remote, disks, abilities, versions }
+    }
+
     /// Tunes the domains, and returns the settings with what was found for them.
     pub fn try_all(&self, wanted: &Tune) -> (Items, Vec<Result<Tuned, TuneError>>) {
         let mut items = wanted.items.clone();

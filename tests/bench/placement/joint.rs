@@ -76,7 +76,7 @@ pub fn set(random: &mut Random, topology: &Topology) -> Vec<Request> {
 
 /// Requests as guests.
 pub fn named(requests: &[Request]) -> Vec<Wanted<'_>> {
-    requests.iter().map(|request| Wanted { name: "guest", request }).collect()
+    requests.iter().map(|request| Wanted { name: "guest", request, sets: &[] }).collect()
 }
 
 /// Places this many random sets either way.

@@ -9,7 +9,7 @@ use crate::request::PinPolicy;
 
 /// Requests as guests.
 fn named(requests: &[Request]) -> Vec<Wanted<'_>> {
-    requests.iter().map(|request| Wanted { name: "a", request }).collect()
+    requests.iter().map(|request| Wanted { name: "a", request, sets: &[] }).collect()
 }
 
 /// Small random numbers, the same in every run.

@@ -1,0 +1,374 @@
+//! Several guests that get another size together, beside guests that are new: one plan of all of
+//! them, and the order in which each change has a place. Who gets less comes first; where each
+//! waits for what another one has, guests that are off give up theirs before they get the new.
+
+use super::{Given, Item, Items, TuneError, Tuned, candidates, together, tune};
+use crate::bdf::Bdf;
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use crate::memsize::MemSize;
+use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
+use crate::placement::{Held, Occupancy, Placement};
+use crate::request::{GpuWish, Request};
+use crate::topology::{DeviceKind, Topology};
+
+/// A guest that gets another size.
+#[derive(Debug, Clone)]
+pub struct Resized<'a> {
+    /// Its definition.
+    pub xml: &'a DomainXml,
+    /// Its vCPUs, memory and pages, as far as they change.
+    pub items: Items,
+    /// The GPUs that it gets; none: it keeps its own.
+    pub gpus: Option<GpuWish>,
+    /// Whether cores and memory of other nodes than those of the devices may be taken.
+    pub allow_remote: bool,
+    /// Whether it is off, so that it can be without its GPUs for a while.
+    pub is_off: bool,
+}
+
+/// One change of one guest.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The guest.
+    pub guest: usize,
+    /// Its settings.
+    pub items: Items,
+    /// Whether it only gives up what others need, and gets the rest in a later turn.
+    pub gives_up: bool,
+    /// The GPUs that it has then; none: it keeps its own.
+    pub gpus: Option<Vec<Bdf>>,
+    /// What it is then.
+    pub tuned: Tuned,
+    /// What others hold at that time.
+    pub others: Occupancy,
+}
+
+/// A plan of all.
+#[derive(Debug, Clone)]
+pub struct Several {
+    /// The changes in their order.
+    pub turns: Vec<Turn>,
+    /// The places of the new guests after them.
+    pub new: Joint,
+    /// What is held then, without the new guests.
+    pub held: Occupancy,
+}
+
+/// The reason that there is no plan of all.
+#[derive(Debug, Clone)]
+pub enum NoSeveral {
+    /// A guest cannot be changed so, whatever the others do.
+    Guest {
+        /// The guest.
+        guest: usize,
+        /// Why.
+        error: TuneError,
+    },
+    /// They have no place together; guests that change come first in its numbers.
+    NoPlace(NoJoint),
+    /// A guest has a place only once another one gives up its own, which has to be off for that.
+    Runs {
+        /// The guest.
+        guest: usize,
+        /// Those that run and hold what is to be exchanged.
+        runs: Vec<usize>,
+        /// Why it has no place before.
+        error: TuneError,
+    },
+}
+
+/// Plans changes of guests, and places of new ones beside them. `given.items` is not read, and
+/// `given.others` is all that is held now.
+pub fn several(
+    given: &Given<'_>,
+    resized: &[Resized<'_>],
+    new: &[Wanted<'_>],
+) -> Result<Several, NoSeveral> {
+    let alone = resized.len() + new.len() == 1;
+    let sets = if resized.is_empty() || alone {
+        vec![None; resized.len()]
+    } else {
+        chosen(given, resized, new)?
+    };
+    let mut order = Order::new(given, resized, sets);
+    order.go()?;
+    let Order { turns, held, .. } = order;
+    let new = joint(given.topology, &held, new).map_err(|mut refused| {
+        refused.guest += resized.len();
+        refused.placed = (0..resized.len())
+            .chain(refused.placed.iter().map(|guest| guest + resized.len()))
+            .collect();
+        NoSeveral::NoPlace(refused)
+    })?;
+    Ok(Several { turns, new, held })
+}
+
+/// The GPUs of a definition, by address.
+fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
+    let mut gpus = xml.held(false).map(|held| held.devices).unwrap_or_default();
+    gpus.retain(|bdf| topology.device(*bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu));
+    gpus.sort_unstable();
+    gpus
+}
+
+/// The GPUs of a placement for a guest with this many, by address.
+fn gpus_at(placement: &Placement, number: usize, topology: &Topology) -> Vec<Bdf> {
+    let is_gpu = |bdf: &&Bdf| topology.device(**bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu);
+    let mut gpus: Vec<Bdf> =
+        placement.devices.iter().filter(is_gpu).take(number).copied().collect();
+    gpus.sort_unstable();
+    gpus
+}
+
+/// The wish for exactly these GPUs.
+fn exactly(gpus: Vec<Bdf>) -> GpuWish {
+    if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) }
+}
+
+/// The settings of a change with these GPUs.
+fn with_gpus(items: &Items, gpus: Option<GpuWish>) -> Items {
+    Items { anew: true, gpus: gpus.map_or(Item::Keep, Item::To), ..items.clone() }
+}
+
+/// The sets of GPUs of which a guest gets one, the nearest first.
+fn sets_of(one: &Resized<'_>, others: &Occupancy, topology: &Topology) -> Vec<GpuWish> {
+    let own = gpus_of(one.xml, topology);
+    match &one.gpus {
+        None => vec![exactly(own)],
+        Some(GpuWish::Count(count)) if own.len() == *count as usize => vec![exactly(own)],
+        Some(GpuWish::Count(count)) => candidates(topology, others, &own, *count),
+        Some(named) => vec![named.clone()],
+    }
+}
+
+/// The GPUs of each guest by a plan of all of them, old and new; none: it keeps its own.
+fn chosen(
+    given: &Given<'_>,
+    resized: &[Resized<'_>],
+    new: &[Wanted<'_>],
+) -> Result<Vec<Option<GpuWish>>, NoSeveral> {
+    let topology = given.topology;
+    let names: Vec<String> = resized.iter().map(|one| one.xml.name()).collect();
+    let mut held = given.others.clone();
+    held.domains.retain(|one| !names.contains(&one.domain));
+    let (mut requests, mut sets): (Vec<Request>, Vec<Vec<Vec<Bdf>>>) = (Vec::new(), Vec::new());
+    for (guest, one) in resized.iter().enumerate() {
+        let wishes = sets_of(one, &held, topology);
+        let Some(first) = wishes.first() else {
+            // `tune` says why there is none.
+            let items = with_gpus(&one.items, one.gpus.clone());
+            let error = tune(one.xml, &Given { items: &items, others: &held, ..*given });
+            let Err(error) = error else { continue };
+            return Err(NoSeveral::Guest { guest, error });
+        };
+        let items = with_gpus(&one.items, Some(first.clone()));
+        let given =
+            Given { items: &items, others: &held, allow_remote: one.allow_remote, ..*given };
+        let request = super::planned_request(one.xml, &given)
+            .map_err(|error| NoSeveral::Guest { guest, error })?;
+        let exact = |wish: GpuWish| match wish {
+            GpuWish::Exact(gpus) => Some(gpus),
+            _ => None,
+        };
+        let exact: Option<Vec<Vec<Bdf>>> = wishes.into_iter().map(exact).collect();
+        let sets_of_it = exact.filter(|sets| sets.iter().all(|gpus| !gpus.is_empty()));
+        requests.push(request);
+        sets.push(sets_of_it.unwrap_or_default());
+    }
+    let olds = names.iter().zip(requests.iter().zip(&sets));
+    let olds = olds.map(|(name, (request, sets))| Wanted { name, request, sets });
+    let all: Vec<Wanted<'_>> = olds.chain(new.iter().copied()).collect();
+    let found = joint(topology, &held, &all).map_err(NoSeveral::NoPlace)?;
+    let wish = |(guest, one): (usize, &Resized<'_>)| {
+        let number = requests[guest].gpus.number() as usize;
+        let gpus = gpus_at(&found.placements[guest], number, topology);
+        let is_kept = gpus == gpus_of(one.xml, topology);
+        (!is_kept).then(|| exactly(gpus))
+    };
+    Ok(resized.iter().enumerate().map(wish).collect())
+}
+
+/// The changes in an order in which each has a place.
+struct Order<'a> {
+    /// The host, and what the hypervisor can do.
+    given: &'a Given<'a>,
+    /// The guests.
+    resized: &'a [Resized<'a>],
+    /// The GPUs that each gets by the plan of all; none: it keeps its own, or chooses.
+    sets: Vec<Option<GpuWish>>,
+    /// The definition of each by now.
+    now: Vec<DomainXml>,
+    /// Those that have not got their size.
+    todo: Vec<usize>,
+    /// Those that have given up what others need.
+    given_up: Vec<usize>,
+    /// The changes so far.
+    turns: Vec<Turn>,
+    /// What is held after them.
+    held: Occupancy,
+}
+
+impl<'a> Order<'a> {
+    /// Begins with those that get fewer GPUs.
+    fn new(
+        given: &'a Given<'a>,
+        resized: &'a [Resized<'a>],
+        sets: Vec<Option<GpuWish>>,
+    ) -> Order<'a> {
+        let mut todo: Vec<usize> = (0..resized.len()).collect();
+        todo.sort_by_key(|&guest| {
+            let one = &resized[guest];
+            let own = gpus_of(one.xml, given.topology).len();
+            let wanted = one.gpus.as_ref().map_or(own, |gpus| gpus.number() as usize);
+            wanted >= own
+        });
+        let now = resized.iter().map(|one| one.xml.clone()).collect();
+        let (given_up, turns, held) = (Vec::new(), Vec::new(), given.others.clone());
+        Order { given, resized, sets, now, todo, given_up, turns, held }
+    }
+
+    /// Finds the order.
+    fn go(&mut self) -> Result<(), NoSeveral> {
+        while !self.todo.is_empty() {
+            let mut refused = None;
+            let mut fits = None;
+            for (at, &guest) in self.todo.iter().enumerate() {
+                match self.whole(guest) {
+                    Ok(turn) => {
+                        fits = Some((at, turn));
+                        break;
+                    }
+                    Err(error) => refused = refused.or(Some((guest, error))),
+                }
+            }
+            if let Some((at, turn)) = fits {
+                self.todo.remove(at);
+                self.take(turn);
+                continue;
+            }
+            if let Some(turn) = self.less() {
+                self.given_up.push(turn.guest);
+                self.take(turn);
+                continue;
+            }
+            let Some((guest, error)) = refused else { return Ok(()) };
+            let runs = self.todo.iter().filter(|&&other| other != guest);
+            let runs = runs.filter(|&&other| !self.resized[other].is_off).copied();
+            let runs: Vec<usize> = runs.collect();
+            return Err(match error {
+                TuneError::Plan(_) if !runs.is_empty() => NoSeveral::Runs { guest, runs, error },
+                error => NoSeveral::Guest { guest, error },
+            });
+        }
+        Ok(())
+    }
+
+    /// The change of a guest to what it gets in the end.
+    fn whole(&self, guest: usize) -> Result<Turn, TuneError> {
+        let one = &self.resized[guest];
+        let own = gpus_of(&self.now[guest], self.given.topology);
+        let wishes = match &self.sets[guest] {
+            Some(GpuWish::Exact(gpus)) if *gpus == own => vec![None],
+            Some(wish) => vec![Some(wish.clone())],
+            // Alone it chooses as `set` does, among what the others hold now.
+            None => match &one.gpus {
+                None => vec![None],
+                Some(GpuWish::Count(count)) if own.len() == *count as usize => vec![None],
+                Some(_) => {
+                    let now = Resized { xml: &self.now[guest], ..one.clone() };
+                    let others = together::without(&self.held, &one.xml.name());
+                    sets_of(&now, &others, self.given.topology).into_iter().map(Some).collect()
+                }
+            },
+        };
+        let mut found: Option<Result<Turn, TuneError>> = None;
+        for wish in wishes {
+            let turn = self.turn(guest, &one.items, wish, false);
+            if turn.is_ok() {
+                return turn;
+            }
+            found = found.or(Some(turn));
+        }
+        found.unwrap_or_else(|| self.turn(guest, &one.items, one.gpus.clone(), false))
+    }
+
+    /// A change of a guest.
+    fn turn(
+        &self,
+        guest: usize,
+        items: &Items,
+        wish: Option<GpuWish>,
+        gives_up: bool,
+    ) -> Result<Turn, TuneError> {
+        let topology = self.given.topology;
+        let xml = &self.now[guest];
+        let items = with_gpus(items, wish.clone());
+        let others = together::without_member(&self.held, xml, wish.is_some());
+        let allow_remote = self.resized[guest].allow_remote;
+        let given = Given { items: &items, others: &others, allow_remote, ..*self.given };
+        let tuned = tune(xml, &given)?;
+        let gpus = wish.map(|_| gpus_of(&tuned.after, topology));
+        Ok(Turn { guest, items, gives_up, gpus, tuned, others })
+    }
+
+    /// A change by which a guest that is off gives up what it gets less of, or GPUs that it does
+    /// not keep; none: nobody has such.
+    fn less(&self) -> Option<Turn> {
+        let off = self.todo.iter().filter(|guest| !self.given_up.contains(guest));
+        { off }.filter(|&&guest| self.resized[guest].is_off).find_map(|&guest| {
+            let xml = &self.now[guest];
+            let items = &self.resized[guest].items;
+            let claims = Claims::read(xml);
+            let (vcpus, memory): (u32, MemSize) = (claims.vcpus.value, claims.memory.value);
+            let less = Items {
+                vcpus: items
+                    .vcpus
+                    .value()
+                    .filter(|n| **n < vcpus)
+                    .map_or(Item::Keep, |n| Item::To(*n)),
+                memory: items
+                    .memory
+                    .value()
+                    .filter(|size| **size < memory)
+                    .map_or(Item::Keep, |size| Item::To(*size)),
+                ..Items::default()
+            };
+            let own = gpus_of(xml, self.given.topology);
+            let stays: Vec<Bdf> = match &self.sets[guest] {
+                Some(GpuWish::Exact(gpus)) => {
+                    own.iter().copied().filter(|gpu| gpus.contains(gpu)).collect()
+                }
+                Some(_) => Vec::new(),
+                None => own.clone(),
+            };
+            let wishes = if stays == own {
+                vec![None]
+            } else {
+                let some = (!stays.is_empty()).then_some(GpuWish::Exact(stays));
+                some.into_iter().chain([GpuWish::Count(0)]).map(Some).collect()
+            };
+            let is_less = less.vcpus != Item::Keep || less.memory != Item::Keep;
+            let wishes = wishes.into_iter().filter(|wish| is_less || wish.is_some());
+            { wishes }.find_map(|wish| self.turn(guest, &less, wish, true).ok())
+        })
+    }
+
+    /// Takes a change.
+    fn take(&mut self, turn: Turn) {
+        let name = self.resized[turn.guest].xml.name();
+        let own = self.held.domains.iter().filter(|held| held.domain == name);
+        let autostart = { own }.any(|held| held.autostart);
+        self.held.domains.retain(|held| held.domain != name);
+        if let Ok(new) = turn.tuned.after.held(false) {
+            // One that runs has it once it is started again.
+            let active = !self.resized[turn.guest].is_off;
+            self.held.domains.push(Held { active, autostart, ..new });
+        }
+        self.now[turn.guest] = turn.tuned.after.clone();
+        self.turns.push(turn);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Files of guests on a hypervisor in memory, with the processors and GPUs of a DGX-2: made larger,
+//! smaller, exchanged, and killed at every call.
+
+use super::*;
+use crate::domain::DomainEdit;
+use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
+use crate::hypervisor::DomainState;
+use crate::session::Confirm;
+use crate::stage::{Stage, UUID, kill, manner};
+use crate::storage::{SeedRequest, StorageRequest};
+use crate::taken::Taken;
+use gpuvm_core::topology::file::from_json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[test]
+fn a_domain_that_is_another_by_now_is_not_deleted() {
+    let stage = Stage::who_says(Answer::Yes);
+    stage.fake.put("a", UUID, false);
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let set = "training".to_owned();
+    // It has the UUID, but no file made it; the one that was listed is gone.
+    for uuid in [UUID, "11111111-2222-4333-8444-000000000000"] {
+        let (name, uuid) = ("a".to_owned(), uuid.to_owned());
+        let row = DomainSummary { name, uuid, state: DomainState::ShutOff, persistent: true };
+        let error = prune(&mut session, &row, Some(&set)).unwrap_err();
+        assert!(error.to_string().contains("is another one by now"), "{error}");
+    }
+    assert_eq!(stage.fake.runs("a"), Some(false), "it is deleted");
+}
+
+/// The UUID of guest `b`.
+const OTHER: &str = "11111111-2222-4333-8444-666666666666";
+
+/// A DGX-2 without guests.
+fn dgx2() -> Stage {
+    let mut stage = Stage::who_says(Answer::Yes);
+    stage.fake.put_network("<network><name>default</name><bridge name='virbr0'/></network>", true);
+    let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
+    stage.world = stage.world.with_topology(host);
+    stage
+}
+
+/// A guest with these GPUs.
+fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
+    let name = DomainName::new(name).unwrap();
+    let memory_kib = Some(crate::memsize::MemSize::from_gib(16));
+    let request = Request { gpus, vcpus: Some(4), memory_kib, ..Request::for_gpus(0) };
+    let guest = GuestRequest {
+        request,
+        name: NameRequest::Exact(name.clone()),
+        template: None,
+        virt: VirtType::Kvm,
+        networks: Vec::new(),
+        taken: Taken::default(),
+        place: None,
+    };
+    let create = CreateRequest {
+        guest,
+        storage: StorageRequest::default(),
+        seed: SeedRequest::default(),
+        uuid: None,
+        private_net: false,
+        reserve_pages: false,
+        accept_shared_fabric: true,
+        starts: false,
+        applied: None,
+    };
+    DescribedGuest { name, create, autostart: None, may_restart: false }
+}
+
+/// Puts a guest there.
+fn put(stage: &Stage, (name, uuid): (&str, &str), gpus: u32, runs: bool) {
+    let wanted = asked(name, GpuWish::Count(gpus)).create.guest;
+    let planned = resolve(&stage.world, &wanted, None).unwrap();
+    let mut xml = render(&wanted, &planned, &Extra::default()).unwrap();
+    xml.apply(&DomainEdit::SetUuid { uuid: uuid.into() }).unwrap();
+    stage.fake.put_xml(xml.text(), runs);
+}
+
+/// A file of these guests.
+fn file(guests: Vec<DescribedGuest>) -> ApplyRequest {
+    let (path, program) = (PathBuf::from("guests.yaml"), String::new());
+    let (set, prune, yes, accept_data_loss) = (None, false, true, false);
+    ApplyRequest { path, guests, set, prune, yes, accept_data_loss, program }
+}
+
+/// Applies it.
+fn run(stage: &Stage, wanted: &ApplyRequest) -> Result<Drift> {
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
+    apply(&mut session, &stage.world, wanted)
+}
+
+/// The GPUs of a domain, by index.
+fn gpus(stage: &Stage, name: &str) -> Vec<usize> {
+    let xml = DomainXml::parse(&stage.fake.definition(name)).unwrap();
+    gpu_indexes(&stage.world.topology().unwrap(), &xml.held(false).unwrap().devices)
+}
+
+#[test]
+fn who_gets_fewer_gpus_comes_first_and_a_new_guest_gets_what_is_left() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 8, false);
+    put(&stage, ("b", OTHER), 8, false);
+    let wanted = file(vec![asked("a", GpuWish::Count(16)), asked("b", GpuWish::Count(0))]);
+    let drift = look(&stage.world, &wanted).unwrap();
+    let order: Vec<usize> = drift.turns.iter().map(|turn| turn.number).collect();
+    assert_eq!((order, drift.guests[0].gpus.len()), (vec![1, 0], 16));
+    foresee(&stage.world, &wanted, &drift).unwrap();
+    run(&stage, &wanted).unwrap();
+    assert_eq!((gpus(&stage, "a").len(), gpus(&stage, "b")), (16, vec![]));
+    assert!(look(&stage.world, &wanted).unwrap().is_none());
+    // What a new guest is promised is not promised to another one.
+    let wanted = file(vec![asked("a", GpuWish::Count(8)), asked("c", GpuWish::Count(8))]);
+    let drift = look(&stage.world, &wanted).unwrap();
+    let (a, c) = (&drift.guests[0].gpus, &drift.guests[1].gpus);
+    assert!(a.len() == 8 && c.len() == 8 && a.iter().all(|gpu| !c.contains(gpu)), "{a:?} {c:?}");
+    let (a, c) = (asked("a", GpuWish::Count(16)), asked("c", GpuWish::Count(1)));
+    let error = look(&stage.world, &file(vec![a, c])).unwrap_err();
+    assert_eq!(error.refusal().map(|refusal| refusal.code), Some("apply-no-place"), "{error}");
+}
+
+/// Guests `a` and `b` with two GPUs each, and the file by which they exchange them.
+fn exchange(runs: bool) -> (Stage, ApplyRequest, [Vec<usize>; 2]) {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 2, runs);
+    put(&stage, ("b", OTHER), 2, runs);
+    let had = [gpus(&stage, "a"), gpus(&stage, "b")];
+    let named = |gpus: &[usize]| {
+        GpuWish::Indexes(gpus.iter().map(|&gpu| u32::try_from(gpu).unwrap()).collect())
+    };
+    let mut wanted = file(vec![asked("a", named(&had[1])), asked("b", named(&had[0]))]);
+    for guest in &mut wanted.guests {
+        guest.may_restart = true;
+    }
+    (stage, wanted, had)
+}
+
+#[test]
+fn an_exchange_that_is_killed_at_any_call_is_finished_by_the_next_run() {
+    let mut at = 0;
+    loop {
+        let (stage, wanted, [first, second]) = exchange(false);
+        *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+            if number == at {
+                kill();
+            }
+        }));
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&stage, &wanted).map(drop)));
+        *stage.fake.at.borrow_mut() = None;
+        let is_done = ended.is_ok();
+        stage.recover();
+        let (a, b) = (gpus(&stage, "a"), gpus(&stage, "b"));
+        assert!(a.iter().all(|gpu| !b.contains(gpu)), "call {at}: {a:?} {b:?}");
+        run(&stage, &wanted).unwrap();
+        assert_eq!([gpus(&stage, "a"), gpus(&stage, "b")], [second, first], "call {at}");
+        assert_eq!(stage.journals(), 0);
+        if is_done {
+            assert!(at >= 3, "it was never killed");
+            return;
+        }
+        at += 1;
+    }
+}
+
+#[test]
+fn guests_that_run_exchange_nothing_and_the_refusal_says_what_does() {
+    let (stage, wanted, had) = exchange(true);
+    let error = run(&stage, &wanted).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "apply-no-place", "{error}");
+    assert!(refusal.message.contains("all of them run"), "{error}");
+    assert!(refusal.hint.starts_with("`gpuvm stop "), "{}", refusal.hint);
+    assert_eq!([gpus(&stage, "a"), gpus(&stage, "b")], had);
+    // With one of them off it is done, and the other one runs again.
+    stage.fake.destroy("b").unwrap();
+    run(&stage, &wanted).unwrap();
+    let [first, second] = had;
+    assert_eq!([gpus(&stage, "a"), gpus(&stage, "b")], [second, first]);
+    assert_eq!((stage.fake.runs("a"), stage.fake.runs("b")), (Some(true), Some(false)));
+}
+
+#[test]
+fn a_running_guest_gets_gpus_where_a_restart_is_allowed() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 1, true);
+    let mut wanted = file(vec![asked("a", GpuWish::Count(2))]);
+    let drift = run(&stage, &wanted).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Pending);
+    assert_eq!((gpus(&stage, "a").len(), stage.fake.runs("a")), (1, Some(true)));
+    wanted.guests[0].may_restart = true;
+    let drift = run(&stage, &wanted).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Change);
+    assert_eq!((gpus(&stage, "a").len(), stage.fake.runs("a")), (2, Some(true)));
+    let calls = stage.fake.definition("a");
+    assert!(look(&stage.world, &wanted).unwrap().is_none());
+    assert_eq!(stage.fake.definition("a"), calls);
+    // The number that it cannot get is refused before it is stopped.
+    wanted.guests[0].create.guest.request.gpus = GpuWish::Count(3);
+    assert!(run(&stage, &wanted).is_err());
+    assert_eq!((gpus(&stage, "a").len(), stage.fake.runs("a")), (2, Some(true)));
+}
