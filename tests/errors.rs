@@ -173,6 +173,8 @@ const PROVOKED: &[&str] = &[
     "rename nosuch other --connect test:///default",
     "clone nosuch other --connect test:///default",
     "clone test other --connect test:///default",
+    "export nosuch --bundle /nonexistent/b --connect test:///default",
+    "import /nonexistent --connect test:///default",
     "delete nosuch --yes --connect test:///default",
     "disk list nosuch --connect test:///default",
     "disk add nosuch size=1G --connect test:///default",

@@ -4,6 +4,7 @@ mod applied;
 mod autostart;
 mod bad;
 mod boot;
+mod bundled;
 mod cloned;
 mod concurrent;
 mod convert;

@@ -142,7 +142,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 15] = [
+const MODULES: [(&str, &[&str]); 16] = [
     ("topology", &[]),
     ("fabric", &["topology"]),
     ("image", &[]),
@@ -153,6 +153,7 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("placement", &["topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),
+    ("bundle", &["domain"]),
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),
     ("nccl", &["topology", "domain", "check"]),
     ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),

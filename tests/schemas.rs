@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 27] = [
+const ELSEWHERE: [&str; 29] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -30,6 +30,8 @@ const ELSEWHERE: [&str; 27] = [
     "gpuvm-network-created",
     "gpuvm-set", // the test driver has no domain of QEMU
     "gpuvm-cloned",
+    "gpuvm-exported",
+    "gpuvm-imported",
     "gpuvm-renamed",
     "gpuvm-snapshot-changed",
     "gpuvm-snapshot-list",

@@ -15,7 +15,7 @@ use gpuvm_ops::session::{Manner, Session};
 pub fn run(args: &CloneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("clone")?;
     let mut wanted = args.wanted();
-    let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let ChangeArgs { dry_run, diff, ref lock } = args.copy.change;
     let mut session = Session::begin(cx, Manner { dry_run, ..manner(lock) })?;
     if diff {
         let change = session.look(|world| clone(world, &wanted))?;

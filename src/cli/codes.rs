@@ -33,9 +33,12 @@ use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
+use gpuvm_core::bundle::ManifestError;
 use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
+use gpuvm_host::bundle::BundleError;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::bind::DeviceError;
+use gpuvm_ops::bundle::ExportError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::clone::CloneError;
 use gpuvm_ops::console::ConsoleError;
@@ -55,6 +58,7 @@ use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::import::ImportError;
 use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
@@ -97,7 +101,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 84] = [
+static KNOWN: [Known; 88] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -154,6 +158,10 @@ static KNOWN: [Known; 84] = [
     known::<RemoteError>(),
     known::<RenameError>(),
     known::<CloneError>(),
+    known::<BundleError>(),
+    known::<ManifestError>(),
+    known::<ExportError>(),
+    known::<ImportError>(),
     known::<RestartError>(),
     known::<SnapshotError>(),
     known::<VfsError>(),

@@ -1,12 +1,16 @@
-//! `export`: plans a guest and prints its domain XML.
+//! `export`: plans a guest and prints its domain XML, or writes a guest as a bundle.
 
 use super::args::{ExportArgs, ExportFormat};
+use super::change::manner;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::{Answer, Document};
+use crate::shell::word;
+use gpuvm_ops::bundle::{BundleRequest, bundle};
 use gpuvm_ops::export::export;
 use gpuvm_ops::files::FileError;
 use gpuvm_ops::nccl::nccl_of;
+use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
 use std::io::Write as _;
 use std::path::Path;
@@ -26,6 +30,10 @@ pub(in crate::cli) struct Exported<'a> {
 
 /// Runs the verb.
 pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if let (Some(name), Some(path)) = (&args.of, &args.bundle) {
+        let (name, without) = (name.clone(), args.without.clone());
+        return write_bundle(&BundleRequest { name, path: path.clone(), without }, args, cx);
+    }
     let (name, xml) = export(cx, &args.guest.request()?, &args.storage.request()?)?;
     if args.format == ExportFormat::Nccl {
         let told = nccl_of(cx, &xml)?;
@@ -33,6 +41,28 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let exported = Exported { name: name.as_str(), xml: xml.text() };
     print(args, cx, FORMAT, &exported, exported.xml)
+}
+
+/// Writes a guest as a bundle.
+fn write_bundle(wanted: &BundleRequest, args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("export --bundle")?;
+    cx.refuse_elsewhere("export --bundle")?;
+    let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
+    let done = Session::begin(cx, manner)?.run(|world| bundle(world, wanted))?;
+    if !done.made {
+        return Ok(EXIT_DONE);
+    }
+    let about = done.change.about;
+    let path = about.bundle.to_string_lossy();
+    cx.output.progress(&format!(
+        "{path} has domain `{}`; on the other host `gpuvm import {}` makes it",
+        about.name,
+        word(&path)
+    ));
+    if cx.output.json {
+        cx.output.json("gpuvm-exported", &about)?;
+    }
+    Ok(EXIT_DONE)
 }
 
 /// Prints an answer, or writes it to the given file.

@@ -32,6 +32,7 @@ pub mod guests;
 pub mod history;
 pub mod host;
 pub mod image;
+mod import;
 pub mod ip;
 pub mod list;
 pub mod login;
@@ -187,6 +188,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Cp(args) => login::cp(args, &cx),
         Verb::Rename(args) => rename::run(args, &cx),
         Verb::Clone(args) => clone::run(args, &cx),
+        Verb::Import(args) => import::run(args, &cx),
         Verb::Delete(args) => delete::run(args, &cx),
         Verb::Set(args) => set::run(args, &cx),
         Verb::Tune(args) => tune::run(args, &cx),

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 67] = [
+const ALL: [Listed; 69] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -74,6 +74,8 @@ const ALL: [Listed; 67] = [
     ("gpuvm-nic-list", rows::<gpuvm_ops::nics::NetworkCard>),
     ("gpuvm-plan", document::<plan::Answer<'static>>),
     ("gpuvm-recover", rows::<gpuvm_ops::recover::Killed>),
+    ("gpuvm-exported", document::<gpuvm_ops::bundle::ExportedGuest>),
+    ("gpuvm-imported", document::<gpuvm_ops::import::ImportedGuest>),
     ("gpuvm-cloned", document::<gpuvm_ops::clone::ClonedGuest>),
     ("gpuvm-renamed", document::<gpuvm_ops::rename::RenamedDomain>),
     ("gpuvm-schema-list", rows::<String>),

@@ -58,6 +58,7 @@ pub mod nccl;
 pub mod tune;
 pub mod verify;
 
+pub mod bundle;
 pub mod image;
 #[cfg(feature = "schema")]
 mod schema;

@@ -41,6 +41,8 @@ pub mod apply;
 
 pub mod history;
 
+pub mod bundle;
+
 #[cfg(test)]
 #[allow(dead_code, clippy::print_stderr)]
 #[path = "../../tests/support/skip.rs"]

@@ -3,64 +3,22 @@
 //! other; its place and its GPUs are planned anew, as those of a new guest. It is not started, and
 //! `undo` deletes it again.
 
-mod disks;
-mod error;
 #[cfg(test)]
 mod tests;
 
-pub use error::CloneError;
+pub use crate::copied::{CloneError, CloneRequest, Copied};
 
-use crate::apply::{Step, now_s};
 use crate::bdf::Bdf;
-use crate::change::{Change, Part};
-use crate::claim::claim;
-use crate::disks::facts;
-use crate::domain::cloned::Own;
-use crate::domain::disk_change::{Port, free_target, target_of};
-use crate::domain::guest::{Made, Role};
-use crate::domain::setting::Setting;
-use crate::domain::view::View;
-use crate::domain::{DomainEdit, DomainXml, Element};
-use crate::domain_history::{boot, refuse_of_another};
-use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, dump_and_define};
-use crate::guest::{Planned, find, refuse_name_taken, stop_first};
-use crate::history::guest;
+use crate::change::Change;
+use crate::copied::{Another, another, copies, gpus_of, is_ours, refuse_busy, refuse_devices};
+use crate::domain::DomainXml;
+use crate::error::{Coded as _, Result};
+use crate::guest::{find, refuse_name_taken};
+use crate::hypervisor::XmlOf;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
-use crate::request::{DomainName, GpuWish};
 use crate::shell::word;
-use crate::source::Source;
-use crate::storage::{POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
-use crate::topology::{DeviceKind, Topology, Trust};
-use crate::tune::Tune;
-use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
-use disks::{Copied, copies};
-use gpuvm_core::check::{self, Finding};
-use gpuvm_core::finding::Severity;
-use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 use serde::Serialize;
-
-/// A request to clone a guest.
-#[derive(Debug, Clone)]
-pub struct CloneRequest {
-    /// The guest.
-    pub name: String,
-    /// The name of the clone.
-    pub to: DomainName,
-    /// Its GPUs; none: as many as the guest has.
-    pub gpus: Option<u32>,
-    /// Whether cores and memory of other nodes than those of the devices may be used.
-    pub allow_remote: bool,
-    /// Whether its GPUs need form no NVLink partition.
-    pub allow_split: bool,
-    /// Whether other guests may reach its NVLinks.
-    pub accept_shared_fabric: bool,
-    /// Its UUID; none: libvirt chooses one, for previews.
-    pub uuid: Option<String>,
-    /// Its cloud-init seed.
-    pub seed: SeedRequest,
-}
 
 /// A guest that is a clone.
 #[derive(Debug, Serialize)]
@@ -86,316 +44,40 @@ pub struct ClonedGuest {
 /// Plans a clone; its data is the guest as it is to be.
 pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>> {
     let hypervisor = &*world.hypervisor()?;
-    let row = find(hypervisor, &wanted.name)?;
-    refuse(world, hypervisor, &row, wanted)?;
-    let source = DomainXml::parse(&hypervisor.xml(&wanted.name, XmlOf::Inactive)?)?;
-    let topology = world.topology()?;
-    let is_ours = !source.is_copy() && matches!(source.record(), Ok(Some(_)));
-    if !is_ours {
+    let (name, to) = (&wanted.name, wanted.to.as_str());
+    let row = find(hypervisor, name)?;
+    let again = format!("gpuvm clone {} {}", word(name), word(to));
+    refuse_busy(world, hypervisor, &row, &again[6..])?;
+    refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))?;
+    let source = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    if !is_ours(&source) {
         let hint = format!(
             "`virt-clone --original {} --name {} --auto-clone` clones a domain of anybody",
-            word(&wanted.name),
-            word(wanted.to.as_str())
+            word(name),
+            word(to)
         );
-        return Err(CloneError::NotOurs { name: wanted.name.clone() }.hint(hint));
+        return Err(CloneError::NotOurs { name: name.clone() }.hint(hint));
     }
-    refuse_devices(&source, &topology, wanted)?;
+    let topology = world.topology()?;
+    refuse_devices(name, &source, &topology)?;
     let uses = Uses::read(hypervisor)?;
-    let copied = copies(&source, wanted, &row, (&uses, hypervisor))?;
-    let seeded = Seeded::of(&source, wanted, &copied.made);
-    let doc = seeded.without(&source)?;
-    let held = world.occupancy(false)?.domains.into_iter();
-    let taken_macs: Vec<String> = held.flat_map(|one| one.macs).collect();
-    let own = Own {
-        name: wanted.to.as_str(),
-        uuid: wanted.uuid.as_deref(),
-        disks: &copied.paths,
-        made: &copied.made,
-        taken_macs: &taken_macs,
-        split: wanted.allow_split,
+    let of = Another {
+        verb: "clone",
+        again,
+        what: format!("clone of domain `{name}`"),
+        source: &source,
+        gpus: gpus_of(&source, &topology)?,
+        copies: copies(&source, wanted, &row, (&uses, hypervisor))?,
+        stays: None,
+        is_elsewhere: false,
     };
-    let doc = doc.cloned(&own)?;
-    let (subjects, tuned) = place(world, wanted, &source, doc)?;
-    refuse_shared(&subjects, &tuned, wanted)?;
-    let mut xml = tuned.after.clone();
-    let devices = xml.held(false)?.devices;
-    let name = wanted.to.as_str();
-    let bound = claim(name, &devices, &topology, subjects.occupancy(), world)?.bound;
-    xml.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
-    let mut steps = copied.steps;
-    let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
-    if seeded.is_wanted {
-        let planned = planned(&subjects, &tuned, &xml, wanted)?;
-        xml = seeded.with((&planned, &copied.made), (xml, &macs, &mut steps), wanted, world)?;
-    }
-    room::refuse_taken(&steps, hypervisor)?;
-    judge(&xml, &tuned, hypervisor, world)?;
-    steps.extend(records(world, hypervisor, wanted, &xml)?);
-    steps.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });
-    let about = ClonedGuest {
-        name: name.to_owned(),
-        of: wanted.name.clone(),
-        uuid: xml.uuid(),
-        devices,
-        macs,
-        disks: copied.disks,
-        definition: xml.text().to_owned(),
-    };
-    let mut warnings = room::warnings(&steps, hypervisor)?;
-    warnings.extend(fixed(&xml, &wanted.name));
-    let mut change = Change::new("clone", name, Vec::new(), about);
-    let planned = xml;
-    change.parts = vec![Part::Steps(steps), Part::ReadBack { name: name.to_owned(), planned }];
-    change.again = format!("gpuvm clone {} {}", word(&wanted.name), word(name));
-    change.warnings = warnings;
-    Ok(change)
-}
-
-/// Refuses a guest that cannot be cloned now, and a name that a domain has.
-fn refuse(
-    world: &World,
-    hypervisor: &dyn Hypervisor,
-    row: &DomainSummary,
-    wanted: &CloneRequest,
-) -> Result<()> {
-    let (name, to) = (&row.name, wanted.to.as_str());
-    let verb = format!("clone {} {}", word(name), word(to));
-    refuse_of_another(world, row, hypervisor, &verb)?;
-    if !row.persistent {
-        let error = CloneError::NoDefinition { name: name.clone() };
-        return Err(error.hint(dump_and_define(name)));
-    }
-    if row.state.is_active() {
-        return Err(CloneError::Active { name: name.clone() }.hint(stop_first(row).1));
-    }
-    if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
-        let error = CloneError::Kept { name: name.clone(), what: kept.what };
-        return Err(error.hint(kept.hint));
-    }
-    refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))
-}
-
-/// Refuses devices of the host that only one guest can have, but for GPUs, of which it gets others.
-fn refuse_devices(xml: &DomainXml, topology: &Topology, wanted: &CloneRequest) -> Result<()> {
-    let is_of_board = |bdf: &Bdf| {
-        let group = topology.iommu_group(*bdf).map(|group| &group.members[..]).unwrap_or_default();
-        group.iter().chain([bdf]).any(|bdf| {
-            let kind = topology.device(*bdf).map(|device| device.kind());
-            matches!(kind, Some(DeviceKind::Gpu | DeviceKind::NvSwitch))
-        })
-    };
-    let passed = xml.held(false)?.devices;
-    let other = passed.iter().find(|bdf| !is_of_board(bdf)).map(Bdf::to_string);
-    let all = xml.root().child("devices").into_iter().flat_map(Element::elements);
-    let mut hostdevs = all.filter(|device| device.name() == "hostdev");
-    let kind = |device: Element<'_>| device.attr("type").unwrap_or_default().into_owned();
-    let other = other.or_else(|| {
-        let device = hostdevs.find(|device| kind(*device) != "pci")?;
-        Some(format!("a device of type `{}`", kind(device)))
-    });
-    let Some(device) = other else { return Ok(()) };
-    let hint = format!("`gpuvm show {}` shows what it has", word(&wanted.name));
-    Err(CloneError::Device { name: wanted.name.clone(), device }.hint(hint))
-}
-
-/// How many GPUs a definition passes through.
-fn gpus_of(xml: &DomainXml, topology: &Topology) -> Result<u32> {
-    let is_gpu =
-        |bdf: &Bdf| topology.device(*bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu);
-    let number = xml.held(false)?.devices.iter().filter(|bdf| is_gpu(bdf)).count();
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-/// Plans the clone as a new guest of its size, with as many GPUs.
-fn place(
-    world: &World,
-    wanted: &CloneRequest,
-    source: &DomainXml,
-    doc: DomainXml,
-) -> Result<(Subjects, Tuned)> {
-    let tuning = |gpus: u32| Tune {
-        sources: vec![Source::Domain(wanted.name.clone())],
-        items: Items { anew: true, gpus: Item::To(GpuWish::Count(gpus)), ..Items::default() },
-        allow_remote: wanted.allow_remote,
-        ..Tune::default()
-    };
-    let mut subjects = subjects::read(world, &tuning(0))?;
-    let gpus = match wanted.gpus {
-        Some(gpus) => gpus,
-        None => gpus_of(source, subjects.topology())?,
-    };
-    subjects.replace(doc);
-    let tuned = |gpus: u32| subjects.try_all(&tuning(gpus)).1.pop().expect("one domain is planned");
-    let error = match tuned(gpus) {
-        Ok(tuned) => return Ok((subjects, tuned)),
-        Err(error) => error,
-    };
-    let (from, to) = (word(&wanted.name), word(wanted.to.as_str()));
-    if let TuneError::Plan(why) = &error {
-        let fewer = (0..gpus).rev().find(|fewer| tuned(*fewer).is_ok());
-        let hint = match fewer {
-            Some(number) => format!("`gpuvm clone {from} {to} --gpus {number}`"),
-            None => "`gpuvm capacity` shows what still fits".to_owned(),
-        };
-        let (name, why) = (wanted.name.clone(), why.to_string());
-        return Err(CloneError::NoPlace { name, gpus, why }.hint(hint));
-    }
-    let message = format!("domain `{}` cannot be cloned", wanted.name);
-    let hint = format!("`gpuvm check {from}` says what is wrong with it");
-    Err(Error::from(error).around(Refusal::around(message, hint)))
-}
-
-/// Refuses a clone whose NVLinks others reach, unless that was accepted.
-fn refuse_shared(subjects: &Subjects, tuned: &Tuned, wanted: &CloneRequest) -> Result<()> {
-    let said = subjects.topology().machine().trust;
-    let shared = tuned.placement.as_ref().and_then(|placement| placement.shared_fabric());
-    match shared.filter(|_| Trust::refuses(said, wanted.accept_shared_fabric)) {
-        None => Ok(()),
-        Some(why) => {
-            Err(CloneError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)))
-        }
-    }
-}
-
-/// The clone as a planned guest.
-fn planned(
-    subjects: &Subjects,
-    tuned: &Tuned,
-    xml: &DomainXml,
-    wanted: &CloneRequest,
-) -> Result<Planned> {
-    let record = xml.record()?;
-    let (Some(record), Some(placement)) = (record, tuned.placement.clone()) else {
-        return Err(CloneError::NotOurs { name: wanted.name.clone() }.bare());
-    };
-    Ok(Planned {
-        topology: subjects.topology().clone(),
-        request: record.request,
-        placement,
-        name: wanted.to.clone(),
-        occupancy: subjects.occupancy().clone(),
+    another(world, wanted, of, |made| ClonedGuest {
+        name: made.name,
+        of: name.clone(),
+        uuid: made.uuid,
+        devices: made.devices,
+        macs: made.macs,
+        disks: made.disks,
+        definition: made.definition,
     })
-}
-
-/// The seed of a clone, and that of its source.
-struct Seeded {
-    /// Whether the clone gets one.
-    is_wanted: bool,
-    /// That of the source: its name in the guest, and where it is.
-    old: Option<(String, Made)>,
-}
-
-impl Seeded {
-    /// Decides on it: a guest made of an image gets one as `create` gives it.
-    fn of(source: &DomainXml, wanted: &CloneRequest, made: &[Made]) -> Seeded {
-        let recorded = source.made().into_iter().filter(|made| made.role == Role::Seed);
-        let disk = |made: Made| Some((target_of(source.disk(&made.path)?)?, made));
-        let old = recorded.filter_map(disk).next();
-        let of_image = made.iter().any(|made| made.role == Role::Os && made.volume.is_some());
-        let is_wanted = match wanted.seed.wanted {
-            SeedWanted::No => false,
-            SeedWanted::Usual => old.is_some() || of_image || !wanted.seed.ssh_key.is_empty(),
-            SeedWanted::Yes => true,
-        };
-        Seeded { is_wanted, old }
-    }
-
-    /// The pool that it goes into.
-    fn pool(&self) -> &str {
-        let volume = self.old.as_ref().and_then(|(_, made)| made.volume.as_ref());
-        volume.map_or(POOL, |volume| &volume.pool)
-    }
-
-    /// The source's definition without its seed, which tells of the source.
-    fn without(&self, xml: &DomainXml) -> Result<DomainXml> {
-        let Some((target, _)) = &self.old else { return Ok(xml.clone()) };
-        Ok(xml.without_disk(target, None)?)
-    }
-
-    /// The clone's definition with its seed, and the steps that make that.
-    fn with(
-        &self,
-        of: (&Planned, &[Made]),
-        (xml, macs, steps): (DomainXml, &[String], &mut Vec<Step>),
-        wanted: &CloneRequest,
-        world: &World,
-    ) -> Result<DomainXml> {
-        let disks = seed_alone(&wanted.seed, self.pool(), of, world)?;
-        for notice in &disks.notices {
-            world.warning(&notice.to_string());
-        }
-        let mut own = disks.steps;
-        if let Some(mut seed) = disks.seed {
-            seed.nics = macs.to_vec();
-            complete(&mut own, &seed)?;
-        }
-        steps.extend(own);
-        let mut xml = xml;
-        for (disk, made) in disks.disks.iter().zip(&disks.made) {
-            // At its place, where the source has one.
-            let old = self.old.as_ref().map(|(target, _)| target.clone());
-            let target = old.unwrap_or_else(|| free_target(&[&xml]));
-            let more = xml.with_disk(disk, &target, false, Port::FreeOrNew)?;
-            xml = more.expect("a port is made where none is free").with_made(made)?;
-        }
-        Ok(xml)
-    }
-}
-
-/// Refuses a definition with errors of the checker, and warns of the rest.
-fn judge(xml: &DomainXml, tuned: &Tuned, hypervisor: &dyn Hypervisor, world: &World) -> Result<()> {
-    let mut findings = tuned.findings.clone();
-    findings.extend(check::disks(xml, &facts(xml, None, true, hypervisor)?));
-    let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
-        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
-    for reason in tuned.reasons.iter().filter(|reason| reason.compromise) {
-        world.warning(&format!("{}: {}", reason.choice, reason.because));
-    }
-    for warning in warnings {
-        world.warning(&format!("{}: {}", warning.says.path, warning.says.message));
-    }
-    let Some(first) = errors.first() else { return Ok(()) };
-    let mut message = format!("domain `{}` would fail `check`; not created", xml.name());
-    for error in &errors {
-        message += &format!("\n  {}: {}", error.says.path, error.says.message);
-    }
-    Err(classed(Class::Unsound, message, first.hint.clone()))
-}
-
-/// The steps that record what is made for the clone, and that it is undone by its deletion.
-fn records(
-    world: &World,
-    hypervisor: &dyn Hypervisor,
-    wanted: &CloneRequest,
-    xml: &DomainXml,
-) -> Result<Vec<Step>> {
-    let Some(uuid) = xml.uuid() else { return Ok(Vec::new()) };
-    let (name, uri) = (xml.name(), hypervisor.uri());
-    let made = guest::add_made(world.state(), &uuid, &name, uri, &xml.made())?;
-    let history = world.history(&uuid)?;
-    let mut entry = history.next("clone", uri, &name, now_s(), String::new());
-    entry.what = vec![format!("clone of domain `{}`", wanted.name)];
-    entry.boot = boot()?;
-    Ok(made.into_iter().chain([history.remember(&entry, None)]).collect())
-}
-
-/// What both guests would have while they run, which the second one to start is refused for.
-fn fixed(xml: &DomainXml, source: &str) -> Vec<String> {
-    let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
-    let mut said = Vec::new();
-    for device in devices {
-        let is_port = matches!(device.name(), "serial" | "parallel" | "channel");
-        let path = device.child("source").and_then(|source| source.attr("path"));
-        let port = device.attr("port").filter(|port| device.name() == "graphics" && port != "-1");
-        let what = match (path.filter(|_| is_port), port) {
-            (Some(path), _) => format!("{} {path}", device.name()),
-            (_, Some(port)) => format!("port {port} of its display"),
-            _ => continue,
-        };
-        said.push(format!(
-            "`{}` and `{source}` both have {what}: only one of them can run with it",
-            xml.name()
-        ));
-    }
-    said
 }

@@ -1,12 +1,13 @@
-//! Arguments of `clone`: another guest as one that is there.
+//! Arguments of `clone` and `import`: a guest as one that is here, or was on another host.
 
-use super::heading::{BEHAVIOUR, DEVICES, FIRST_BOOT, PLACEMENT};
+use super::heading::{BEHAVIOUR, DEVICES, DISKS, FIRST_BOOT, GUEST, PLACEMENT};
 use super::life::ChangeArgs;
 use super::seed::home;
 use super::wish::AllowArg;
 use crate::request::DomainName;
 use clap::{Args, ValueHint};
 use gpuvm_ops::clone::CloneRequest;
+use gpuvm_ops::import::{ImportRequest, NewIdentity};
 use gpuvm_ops::storage::{NcclWanted, SeedRequest, SeedWanted};
 use std::path::PathBuf;
 
@@ -17,6 +18,13 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm clone train-a test-a --gpus 0
   gpuvm undo train-b";
 
+/// Examples of `import`.
+pub const IMPORT: &str = "Examples:
+  gpuvm import /mnt/train-a --dry-run
+  gpuvm import /mnt/train-a --disks /raid/guests
+  gpuvm import /mnt/train-a --copy --name test-a --gpus 0
+  gpuvm undo train-a";
+
 /// Arguments of `clone`.
 #[derive(Debug, Args)]
 pub struct CloneArgs {
@@ -26,9 +34,17 @@ pub struct CloneArgs {
     /// Name of the clone
     #[arg(value_name = "NEW")]
     pub to: DomainName,
+    /// What it gets.
+    #[command(flatten)]
+    pub copy: CopyArgs,
+}
+
+/// What a guest gets that is made as another one is.
+#[derive(Debug, Args)]
+pub struct CopyArgs {
     /// Number of GPUs
     ///
-    /// Default: as many as NAME has. Sizes that `create` derived from the GPUs are derived again.
+    /// Default: as many as the other guest has. Sizes that `create` derived from the GPUs are derived again.
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub gpus: Option<u32>,
     /// Rules to relax
@@ -44,7 +60,7 @@ pub struct CloneArgs {
     pub ssh_key: Vec<PathBuf>,
     /// Create no cloud-init seed
     ///
-    /// The clone then boots with the host name and the SSH host keys of NAME. Default for guests
+    /// It then boots with the host name and the SSH host keys of the other guest. Default for guests
     /// that were not made of an image.
     #[arg(long, conflicts_with = "ssh_key", help_heading = FIRST_BOOT)]
     pub no_seed: bool,
@@ -59,22 +75,72 @@ pub struct CloneArgs {
     pub change: ChangeArgs,
 }
 
+impl CopyArgs {
+    /// Its seed.
+    fn seed(&self) -> SeedRequest {
+        let wanted = if self.no_seed { SeedWanted::No } else { SeedWanted::Usual };
+        let (ssh_key, nccl) = (self.ssh_key.clone(), NcclWanted::No);
+        // The agent is on the copied disk, or it was not wanted.
+        SeedRequest { ssh_key, home: home(), nccl, wanted, ..SeedRequest::default() }
+    }
+}
+
 impl CloneArgs {
     /// What is asked for.
     pub fn wanted(&self) -> CloneRequest {
-        let wanted = if self.no_seed { SeedWanted::No } else { SeedWanted::Usual };
-        let ssh_key = self.ssh_key.clone();
-        let nccl = NcclWanted::No;
         CloneRequest {
             name: self.name.clone(),
             to: self.to.clone(),
-            gpus: self.gpus,
-            allow_remote: self.allow.contains(&AllowArg::Remote),
-            allow_split: self.allow.contains(&AllowArg::Split),
-            accept_shared_fabric: self.accept_shared_fabric,
+            gpus: self.copy.gpus,
+            allow_remote: self.copy.allow.contains(&AllowArg::Remote),
+            allow_split: self.copy.allow.contains(&AllowArg::Split),
+            accept_shared_fabric: self.copy.accept_shared_fabric,
             uuid: None,
-            // The agent is on the copied disk, or it was not wanted.
-            seed: SeedRequest { ssh_key, home: home(), nccl, wanted, ..SeedRequest::default() },
+            seed: self.copy.seed(),
+        }
+    }
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// Directory that `export --bundle` has written
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub bundle: PathBuf,
+    /// Domain name
+    ///
+    /// Default: the one that it had.
+    #[arg(long, value_name = "NAME", help_heading = GUEST)]
+    pub name: Option<DomainName>,
+    /// Make another guest of it, not the same one
+    ///
+    /// It gets a UUID, MAC addresses, settings of firmware and a seed of its own, as a clone does.
+    /// Without it the guest on its former host must not run any more.
+    #[arg(long, help_heading = GUEST)]
+    pub copy: bool,
+    /// Directory of its disks
+    ///
+    /// Default: /var/lib/libvirt/images. They are named NAME-TARGET.FORMAT.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = DISKS)]
+    pub disks: Option<PathBuf>,
+    /// What it gets.
+    #[command(flatten)]
+    pub of: CopyArgs,
+}
+
+impl ImportArgs {
+    /// What is asked for.
+    pub fn wanted(&self) -> ImportRequest {
+        let of = &self.of;
+        ImportRequest {
+            path: self.bundle.clone(),
+            name: self.name.clone(),
+            copy: self.copy.then(|| NewIdentity { uuid: None, seed: of.seed() }),
+            disk_dir: self.disks.clone(),
+            gpus: of.gpus,
+            allow_remote: of.allow.contains(&AllowArg::Remote),
+            allow_split: of.allow.contains(&AllowArg::Split),
+            accept_shared_fabric: of.accept_shared_fabric,
         }
     }
 }

@@ -28,6 +28,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
             "set",
             "rename",
             "clone",
+            "import",
             "delete",
             "disk",
             "snapshot",

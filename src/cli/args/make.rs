@@ -1,8 +1,8 @@
 //! Arguments of the verbs that plan a guest and may make it: plan, export, create.
 
 use super::guest::GuestArgs;
-use super::heading::{BEHAVIOUR, CPU, NETWORK};
-use super::life::ChangeArgs;
+use super::heading::{BEHAVIOUR, CPU, DISKS, NETWORK};
+use super::life::{ChangeArgs, LockArgs};
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
 use clap::{Args, ValueHint};
@@ -17,7 +17,8 @@ pub const PLAN: &str = "Examples:
 /// Of `export`.
 pub const EXPORT: &str = "Examples:
   gpuvm export --gpus 4 --name train-a --huge-pages 1G -o train-a.xml
-  gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a";
+  gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a
+  gpuvm export train-a --bundle /mnt/train-a";
 /// Of `create`.
 pub const CREATE: &str = "Examples:
   gpuvm create --gpus 1 --name train-a
@@ -51,6 +52,25 @@ pub enum ExportFormat {
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
+    /// Guest for --bundle
+    #[arg(value_name = "NAME", requires = "bundle")]
+    pub of: Option<String>,
+    /// Write guest NAME, which is off, to a new directory
+    ///
+    /// `gpuvm import DIR` makes it on another host.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath, requires = "of")]
+    #[arg(conflicts_with_all = ["GuestArgs", "StorageArgs", "format", "output"])]
+    #[arg(help_heading = BEHAVIOUR)]
+    pub bundle: Option<PathBuf>,
+    /// Leave this disk (vdb) out; repeatable
+    #[arg(long, value_name = "TARGET", requires = "bundle", help_heading = DISKS)]
+    pub without: Vec<String>,
+    /// Print the steps and change nothing
+    #[arg(long, requires = "bundle", help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,

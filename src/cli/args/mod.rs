@@ -43,7 +43,7 @@ pub use bridge::{
     HostBridgeShowArgs, HostBridgeVerb, ManagerArg,
 };
 pub use capacity::CapacityArgs;
-pub use clone::CloneArgs;
+pub use clone::{CloneArgs, ImportArgs};
 pub use device::{BindArgs, DeviceListArgs, DeviceVerb, Early, ReleaseArgs};
 pub use disk::{DiskAddArgs, DiskRemoveArgs, DiskResizeArgs, DiskVerb};
 pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, WipeArgs};
@@ -392,6 +392,19 @@ pub enum Verb {
     /// that fits is named.
     #[command(after_long_help = clone::EXAMPLES)]
     Clone(CloneArgs),
+    /// Make the guest of a bundle that another host exported
+    ///
+    /// Reads all of the bundle first, and refuses one that is not whole, not as it was, or not
+    /// gpuvm's. The guest is planned anew for this host: cores, memory, huge pages, GPUs and their
+    /// partition. It keeps its UUID, MAC addresses, settings of firmware and seed, if nothing here
+    /// has them; with --copy it becomes another guest. It is not started, and does not start with
+    /// the host; `gpuvm undo NAME` deletes it with its disks.
+    ///
+    /// The host that it comes from keeps its guest until that is deleted there. Both must not run:
+    /// switches and DHCP servers know one guest by its MAC addresses. Checksums tell damage, not
+    /// intent: import bundles of your own hosts.
+    #[command(after_long_help = clone::IMPORT)]
+    Import(ImportArgs),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes.
@@ -430,9 +443,16 @@ pub enum Verb {
     #[command(after_long_help = examples::CAPACITY)]
     #[command(group = about_records())]
     Capacity(CapacityArgs),
-    /// Print the domain XML of a planned guest
+    /// Print the XML of a planned guest, or write a guest as a bundle
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
+    ///
+    /// With --bundle DIR it copies the guest NAME, which is off, to a new directory from which
+    /// `gpuvm import` makes it on another host: its definition, what gpuvm remembers of it, its
+    /// disks and the settings of its firmware. The guest itself stays. manifest.json says what is in
+    /// the directory, and `sha256sum -c SHA256SUMS` checks it; `tar -cSf` packs it. Refused: saved
+    /// states, snapshots, emulated TPMs, devices that are no GPUs, and disks that are drives, shared
+    /// or over another image, if they are not left out (--without).
     #[command(after_long_help = make::EXPORT)]
     #[command(group = about_records())]
     Export(ExportArgs),

@@ -3,7 +3,7 @@
 //! firmware, the serial number of its machine, the world-wide names of its disks, what our metadata
 //! says was made or bound for it. Chooses no place: its pins and functions are still the first's.
 
-use super::edit::DomainEdit;
+use super::edit::{DomainEdit, NvramPath};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::{Made, Record};
@@ -28,6 +28,15 @@ pub struct Own<'a> {
     pub taken_macs: &'a [String],
     /// Whether its GPUs need form no NVLink partition, although those of the first one had to.
     pub split: bool,
+    /// What it keeps, as the very same guest on another host; none: it is another guest.
+    pub stays: Option<Stays<'a>>,
+}
+
+/// What a guest keeps that moves to another host: everything that its system sees of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stays<'a> {
+    /// Where the settings of its firmware are there.
+    pub nvram: &'a str,
 }
 
 /// The type of an element.
@@ -53,7 +62,15 @@ impl DomainXml {
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }
-        edits.push(DomainEdit::SetName { name: own.name.to_owned() });
+        let name = own.name.to_owned();
+        edits.push(match own.stays {
+            None => DomainEdit::SetName { name },
+            Some(Stays { nvram }) => {
+                let is_source = self.root().find("os/nvram/source").is_some();
+                let nvram = Some(NvramPath { path: nvram.to_owned(), is_source });
+                DomainEdit::Rename { name, nvram, serial_log: None }
+            }
+        });
         let mut xml = self.clone();
         xml.apply_all(&edits)?;
         if let Some(uuid) = own.uuid {
@@ -64,6 +81,12 @@ impl DomainXml {
             xml.apply(&DomainEdit::Rename { name, nvram, serial_log })?;
         }
         xml.spliced(&xml.without_identity(own))
+    }
+
+    /// Returns it without the program that runs it: libvirt has one of its own.
+    pub fn without_emulator(&self) -> Result<DomainXml, DomainXmlError> {
+        let devices = Fragment::new("devices").if_there().child(Fragment::gone("emulator"));
+        self.spliced(&Fragment::new("domain").child(devices))
     }
 
     /// The file that its first serial port is written to, and that of a copy, beside it.
@@ -79,7 +102,9 @@ impl DomainXml {
     fn without_identity(&self, own: &Own<'_>) -> Fragment {
         let devices = self.root().child("devices");
         let number = |name: &'static str| devices.map_or(0, |all| all.children(name).count());
-        let nics = (0..number("interface")).map(|nth| {
+        let is_new = own.stays.is_none();
+        let nics = if is_new { number("interface") } else { 0 };
+        let nics = (0..nics).map(|nth| {
             let nth_nic = u32::try_from(nth).unwrap_or(u32::MAX);
             let address = free_mac(own.name, nth_nic, own.taken_macs);
             let ports = ["interfaceid", "instanceid"].into_iter();
@@ -97,21 +122,22 @@ impl DomainXml {
             let source = disk.child("source")?.attr("file")?.into_owned();
             let new = own.disks.get(&source)?;
             let disk = Fragment::new("disk").nth(nth).if_there();
-            Some(
-                disk.child(Fragment::new("source").if_there().attr("file", new))
-                    .child(Fragment::gone("backingStore"))
-                    .child(Fragment::gone("wwn")),
-            )
+            let disk = disk
+                .child(Fragment::new("source").if_there().attr("file", new))
+                .child(Fragment::gone("backingStore"));
+            Some(if is_new { disk.child(Fragment::gone("wwn")) } else { disk })
         });
         let entry = |name: &str| Fragment::gone("entry").key(named, name);
         let machine = Fragment::new("system").if_there();
         let machine = machine.child(entry("serial")).child(entry("uuid"));
         let sysinfo = Fragment::new("sysinfo").key(kind, "smbios").if_there().child(machine);
-        let domain = Fragment::new("domain")
-            // libvirt makes one of its own.
-            .child(Fragment::new("genid").if_there().text(""))
-            .child(sysinfo)
-            .child(Fragment::new("devices").if_there().children(nics).children(disks));
+        let devices = Fragment::new("devices").if_there().children(nics).children(disks);
+        let domain = Fragment::new("domain").child(devices);
+        if !is_new {
+            return domain;
+        }
+        // libvirt makes one of its own.
+        let domain = domain.child(Fragment::new("genid").if_there().text("")).child(sysinfo);
         match own.uuid {
             Some(_) => domain,
             None => {
@@ -191,6 +217,7 @@ mod tests {
             made: &[],
             taken_macs: &[],
             split: false,
+            stays: None,
         };
         // Metadata without a request is no record; that of a guest is tested with its clone.
         assert!(xml.cloned(&own).is_err());
@@ -233,6 +260,19 @@ mod tests {
         let taken = [mac("b", 0)];
         let beside = Own { taken_macs: &taken, ..own.clone() };
         assert!(!xml.cloned(&beside).unwrap().text().contains(&taken[0]), "another has it");
+        // What moves to another host is the same guest there.
+        let there = "/there/a_VARS.fd";
+        let moved = Own {
+            name: "a",
+            uuid: Some("11111111-2222-4333-8444-555555555555"),
+            stays: Some(Stays { nvram: there }),
+            ..own.clone()
+        };
+        let moved = xml.cloned(&moved).unwrap();
+        let paths = xml.text().replace("/var/lib/libvirt/qemu/nvram/a_VARS.fd", there);
+        let (before, rest) = paths.split_once("/a.os'/>").unwrap();
+        let (_, rest) = rest.split_once("</backingStore>\n").unwrap();
+        assert_eq!(moved.text(), format!("{before}/b.os'/>\n{rest}"));
         let made = Made { role: Role::Os, path: "/b.os".into(), volume: None };
         let preview = Own { uuid: None, made: std::slice::from_ref(&made), ..own };
         assert_eq!(xml.cloned(&preview).unwrap().uuid(), None);

@@ -227,7 +227,8 @@ pub(super) fn made(made: &Made) -> Fragment {
     let disk = Fragment::new("gpuvm:disk").attr("path", &made.path);
     let disk = disk.attr("role", made.role.as_str());
     match &made.volume {
-        None => disk,
+        // The record of a copy is written over that of the first one.
+        None => disk.want("pool", Want::Absent).want("volume", Want::Absent),
         Some(volume) => disk.attr("pool", &volume.pool).attr("volume", &volume.name),
     }
 }

@@ -6,13 +6,14 @@ use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
 use crate::trace;
+use gpuvm_core::image::{Sha256, Summing};
 use gpuvm_core::shell::word;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -134,6 +135,8 @@ pub fn unfinished(path: &Path, token: &str) -> PathBuf {
 pub struct Content<'a> {
     /// The file whose bytes it gets; none: zeros.
     pub from: Option<&'a Path>,
+    /// The checksum of these bytes; none: they are not known.
+    pub sha256: Option<Sha256>,
     /// Its preallocation.
     pub preallocate: Preallocate,
 }
@@ -144,7 +147,7 @@ pub struct Content<'a> {
 pub fn create(
     path: &Path,
     bytes: u64,
-    Content { from, preallocate }: Content<'_>,
+    Content { from, sha256, preallocate }: Content<'_>,
     making: &mut Making<'_>,
     progress: Progress<'_>,
 ) -> Result<(), DiskError> {
@@ -166,7 +169,10 @@ pub fn create(
             }
         }
         if let Some(source) = &source {
-            source.copy(&file, bytes, progress)?;
+            match sha256 {
+                Some(planned) => source.copy_known(&file, planned, progress)?,
+                None => source.copy(&file, &mut io::sink(), progress)?,
+            }
         }
         file.sync_all()
     });
@@ -190,7 +196,7 @@ pub fn create(
 }
 
 /// A file that is copied.
-struct Source<'a> {
+pub(super) struct Source<'a> {
     /// Its path.
     path: &'a Path,
     /// The open file.
@@ -201,7 +207,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Opens a file of this size that nobody has open.
-    fn open(path: &Path, bytes: u64) -> Result<Source<'_>, DiskError> {
+    pub fn open(path: &Path, bytes: u64) -> Result<Source<'_>, DiskError> {
         let file = open(path)?;
         let failed = |e| error(path, e);
         let was = file.metadata().map_err(failed)?;
@@ -213,7 +219,7 @@ impl Source<'_> {
     }
 
     /// Refuses a file that somebody has open, or that was written since it was opened.
-    fn expect(&self) -> Result<(), DiskError> {
+    pub fn expect(&self) -> Result<(), DiskError> {
         let failed = |e| error(self.path, e);
         if let Some(by) = in_use(self.path, false) {
             return Err(failed(io::Error::other(format!("it is in use by {by}"))));
@@ -227,14 +233,27 @@ impl Source<'_> {
         }
     }
 
-    /// Writes its bytes into a new file of zeros, but for zeros.
-    fn copy(&self, to: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
+    /// The same for bytes of this checksum.
+    fn copy_known(&self, to: &File, planned: Sha256, progress: Progress<'_>) -> io::Result<()> {
+        let mut sum = Summing::new(io::sink());
+        self.copy(to, &mut sum, progress)?;
+        let (sum, _) = sum.end();
+        if sum == planned {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(io::Error::other(format!("{path} changed: its SHA-256 was {planned} and is {sum}")))
+    }
+
+    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them.
+    pub fn copy(&self, to: &File, also: &mut dyn Write, progress: Progress<'_>) -> io::Result<()> {
         let mut buffer = vec![0; WRITTEN_AT_ONCE];
-        let mut from = 0;
+        let (mut from, bytes) = (0, self.was.len());
         while from < bytes {
             let rest = usize::try_from(bytes - from).unwrap_or(usize::MAX);
             let part = &mut buffer[..rest.min(WRITTEN_AT_ONCE)];
             self.file.read_exact_at(part, from)?;
+            also.write_all(part)?;
             if part.iter().any(|byte| *byte != 0) {
                 to.write_all_at(part, from)?;
             }
@@ -435,7 +454,7 @@ pub fn delete(path: &Path) -> Result<(), DiskError> {
 }
 
 /// Converts an error of the system.
-fn error(path: &Path, source: io::Error) -> DiskError {
+pub(super) fn error(path: &Path, source: io::Error) -> DiskError {
     let path = path.to_owned();
     match source.kind() {
         ErrorKind::AlreadyExists => DiskError::Exists { path },
@@ -474,7 +493,7 @@ mod tests {
             told = Some(id);
             Ok(())
         };
-        let content = Content { from: None, preallocate: how };
+        let content = Content { from: None, sha256: None, preallocate: how };
         let mut making = Making { token: "t", made: &mut tell };
         let made = create(path, bytes, content, &mut making, progress);
         assert!(!unfinished(path, "t").exists(), "an unfinished file is left");
@@ -500,7 +519,8 @@ mod tests {
         file.write_all_at(b"first", WRITTEN_AT_ONCE as u64 + 7).unwrap();
         file.write_all_at(b"last", bytes - 4).unwrap();
         let copy = |bytes: u64, progress: Progress<'_>| {
-            let content = Content { from: Some(&from), preallocate: Preallocate::None };
+            let content =
+                Content { from: Some(&from), sha256: None, preallocate: Preallocate::None };
             let mut making = Making { token: "t", made: &mut |_| Ok(()) };
             create(&to, bytes, content, &mut making, progress)
         };
@@ -522,6 +542,17 @@ mod tests {
         let meta = to.metadata().unwrap();
         assert!(meta.blocks() * 512 < bytes, "{} blocks", meta.blocks());
         assert_eq!(meta.mode() & 0o777, 0o600);
+        // Bytes that were summed before are those, or nothing is left.
+        let known = |sha256: Sha256| {
+            std::fs::remove_file(&to).unwrap();
+            let content =
+                Content { from: Some(&from), sha256: Some(sha256), preallocate: Preallocate::None };
+            let mut making = Making { token: "t", made: &mut |_| Ok(()) };
+            create(&to, bytes, content, &mut making, &mut |_| true)
+        };
+        known(Sha256::of_bytes(&std::fs::read(&from).unwrap())).unwrap();
+        let error = known(Sha256::of_bytes(b"")).unwrap_err().to_string();
+        assert!(error.contains("changed: its SHA-256 was") && !to.exists(), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod array;
 mod attach;
 pub mod bind;
 pub mod boot;
+mod bundle;
 mod compare;
 mod copy;
 mod detach;
@@ -40,6 +41,7 @@ mod step;
 pub mod text;
 mod undo;
 
+pub use bundle::{BundleStep, BundledCopy, BundledText};
 pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};

@@ -1,5 +1,6 @@
 //! Performs single steps. Repeating a step that an interrupted run may have done is harmless.
 
+use super::bundle::BundleStep;
 use super::disk::{self, DiskError, Making};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row, started_again};
 use super::journal::JournalError;
@@ -30,7 +31,9 @@ use std::time::{Duration, Instant};
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     refuse_elsewhere(step, hypervisor)?;
     match step {
-        Step::CreateDirectory { path } | Step::CreateDisk { path, .. } => absent(path)?,
+        Step::CreateDirectory { path }
+        | Step::CreateDisk { path, .. }
+        | Step::WriteBundle(BundleStep { path, .. }) => absent(path)?,
         Step::DefineDomain { name, .. } if row(hypervisor, name)?.is_some() => {
             let message = format!("{} has a domain of this name", hypervisor.uri());
             return Err(refused(HypervisorErrorKind::Exists, step, message).into());
@@ -166,12 +169,16 @@ pub(super) fn perform(
         Step::CreateDirectory { path } => {
             ours.making(|making| disk::create_directory(path, making))?
         }
-        Step::CreateDisk { path, bytes, preallocate, from } => {
-            let content = disk::Content { from: from.as_deref(), preallocate: *preallocate };
+        Step::CreateDisk { path, bytes, preallocate, from, sha256 } => {
+            let (from, sha256) = (from.as_deref(), *sha256);
+            let content = disk::Content { from, sha256, preallocate: *preallocate };
             interruptible(observer, *bytes, |progress| {
                 Ok(ours.making(|making| disk::create(path, *bytes, content, making, progress))?)
             })?;
         }
+        Step::WriteBundle(step) => interruptible(observer, step.bytes(), |progress| {
+            Ok(ours.making(|making| step.perform(making, progress))?)
+        })?,
         Step::DefineDomain { xml, .. } => hypervisor.define(xml)?,
         Step::StartDomain { name, .. } => hypervisor.start(name)?,
         Step::Autostart { name, on, .. } => hypervisor.set_autostart(name, *on)?,

@@ -8,6 +8,7 @@ pub use error::StepError;
 pub use kind::unknown_step;
 
 use super::array::ArrayStep;
+use super::bundle::BundleStep;
 use super::disk::Preallocate;
 use super::drive::WipeStep;
 use super::hostnet::HostNetStep;
@@ -104,7 +105,12 @@ pub enum Step {
         /// The file whose bytes it gets; none: zeros.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<PathBuf>,
+        /// SHA-256 of these bytes; none: not known when the change was planned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sha256: Option<Sha256>,
     },
+    /// Writes a bundle: a new directory with copies of a guest's disks.
+    WriteBundle(BundleStep),
     /// Defines a domain with an unused name.
     DefineDomain {
         /// Its name.
@@ -580,6 +586,7 @@ impl Step {
     pub fn by_hand(&self) -> Option<String> {
         Some(match self {
             Step::CreateDisk { path, .. } => format!("rm {}", word(&path.to_string_lossy())),
+            Step::WriteBundle(step) => format!("rm -r {}", word(&step.path.to_string_lossy())),
             Step::CreateDirectory { path } => format!("rmdir {}", word(&path.to_string_lossy())),
             Step::MakeVolume { pool, volume, .. } => {
                 format!("virsh vol-delete --pool {} {}", word(pool), word(&volume.name))
@@ -666,6 +673,7 @@ impl Step {
             self,
             Step::CreateDirectory { .. }
                 | Step::CreateDisk { .. }
+                | Step::WriteBundle(_)
                 | Step::DeleteDisk { .. }
                 | Step::MoveFile { .. }
                 | Step::ReleaseLease { .. }

@@ -195,7 +195,7 @@ impl Observer for Watch {
 
 /// The making of a disk.
 fn disk(path: PathBuf, bytes: u64) -> Step {
-    Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve, from: None }
+    Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve, from: None, sha256: None }
 }
 
 /// The UUID of the domain that is made here.

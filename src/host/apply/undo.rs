@@ -3,6 +3,7 @@
 //! is reported. Undoing is idempotent, and stops where something that may still run needs the rest.
 
 use super::bind::BindError;
+use super::bundle::BundleStep;
 use super::disk::{self, unfinished};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::Journal;
@@ -131,6 +132,7 @@ pub(super) fn undo(
     let undone = match step {
         Step::CreateDirectory { path } => directory(path, proof),
         Step::CreateDisk { path, .. } => file(path, hypervisor, proof),
+        Step::WriteBundle(step) => bundle(step, proof),
         Step::DefineDomain { name, xml } => definition(hypervisor, name, xml, proof),
         Step::StartDomain { name, uuid } => run(hypervisor, name, uuid.as_deref(), proof),
         Step::Autostart { name, uuid, on } => autostart(hypervisor, name, uuid, !on),
@@ -292,6 +294,17 @@ fn directory(path: &Path, proof: &Proof<'_>) -> Result<(), StepError> {
     }
     if is_made(path, proof)? {
         disk::delete_directory(path)?;
+    }
+    Ok(())
+}
+
+/// Removes a bundle that was made.
+fn bundle(step: &BundleStep, proof: &Proof<'_>) -> Result<(), StepError> {
+    if let Some(token) = proof.mark.token() {
+        step.drop_unfinished(&token)?;
+    }
+    if is_made(&step.path, proof)? {
+        step.delete()?;
     }
     Ok(())
 }

@@ -349,7 +349,7 @@ fn is_outside(uri: &Uri<'_>) -> bool {
 }
 
 /// The host name as the kernel has it.
-fn host_name() -> String {
+pub fn host_name() -> String {
     std::fs::read_to_string(HOST_NAME).map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 

@@ -2,17 +2,20 @@
 //! killed at every call.
 
 use super::*;
+use crate::domain::DomainEdit;
 use crate::domain::guest::VirtType;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::reporter::Answer;
-use crate::request::Request;
+use crate::request::{DomainName, GpuWish, Request};
 use crate::session::{Confirm, Done, Session};
 use crate::stage::{Stage, UUID, kill, manner};
+use crate::storage::SeedRequest;
 use crate::taken::Taken;
 use crate::undo::{self, Undo};
 use gpuvm_core::check::check;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::claims::Claims;
+use gpuvm_core::finding::Severity;
 use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::file::from_json;
 use gpuvm_core::versions::Versions;

@@ -151,7 +151,11 @@ fn file(
     let text = path_text(&path)?;
     let disk = new_disk(&text, preallocate);
     let made = Made { role: Role::Data, path: text, volume: None };
-    disks.make([Step::CreateDisk { path, bytes, preallocate, from: None }], disk, made);
+    disks.make(
+        [Step::CreateDisk { path, bytes, preallocate, from: None, sha256: None }],
+        disk,
+        made,
+    );
     Ok(())
 }
 

@@ -109,8 +109,13 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     };
     let path = directory.join(format!("vol-{}", place.planned.name));
     let text = path_text(&path)?;
-    let steps =
-        steps.into_iter().chain([Step::CreateDisk { path, bytes, preallocate, from: None }]);
+    let steps = steps.into_iter().chain([Step::CreateDisk {
+        path,
+        bytes,
+        preallocate,
+        from: None,
+        sha256: None,
+    }]);
     let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     disk.serial = Some(DATA_DISK_SERIAL.to_owned());
     // mkfs first discards all blocks of a disk, which would free the preallocated space.
@@ -285,6 +290,7 @@ mod tests {
             bytes,
             preallocate,
             from: None,
+            sha256: None,
         };
         let directory = Step::CreateDirectory { path: "/dev/shm/dgx-kvm".into() };
         assert_eq!(disks.steps, [directory, create(1_000_000_000, Preallocate::Reserve)]);

@@ -58,7 +58,11 @@ fn blank(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     let disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     let made = Made { role: Role::Os, path: text, volume: None };
     let preallocate = Preallocate::None;
-    disks.make([Step::CreateDisk { path, bytes, preallocate, from: None }], disk, made);
+    disks.make(
+        [Step::CreateDisk { path, bytes, preallocate, from: None, sha256: None }],
+        disk,
+        made,
+    );
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Refuses a directory for a new disk that does not exist.
-pub(super) fn refuse_missing(dir: &Path) -> Result<()> {
+pub(crate) fn refuse_missing(dir: &Path) -> Result<()> {
     if dir.is_dir() {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use crate::request::Extras;
 use crate::shell::word;
 use crate::source::{Source, read_file};
 use crate::storage::{abilities, best_io};
-use crate::taken::{is_active, taken_for_off, xml_files};
+use crate::taken::{is_active, ready_for_off, taken_for_off, xml_files};
 use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::free_cores;
@@ -122,6 +122,20 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
             subjects.look_at_disks(world);
         }
     }
+    Ok(subjects)
+}
+
+/// A domain that is not there yet, with its host.
+pub fn of_new(world: &World, wanted: &Tune, xml: DomainXml) -> Result<Subjects> {
+    let mut subjects = read(world, wanted)?;
+    if xml.root().find("devices/hostdev").is_some() {
+        subjects.abilities = abilities(&*world.hypervisor()?, true);
+    }
+    let topology = &subjects.topology;
+    let others = std::mem::take(&mut subjects.occupancy);
+    subjects.occupancy = ready_for_off(world, others, (topology, [&xml].into_iter()))?;
+    let (name, called) = (xml.name(), xml.name());
+    subjects.all = vec![Subject { name, called, xml, running: false, is_file: false, live: None }];
     Ok(subjects)
 }
 
@@ -256,12 +270,6 @@ fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
 }
 
 impl Subjects {
-    /// Has another domain planned in place of those that were read: one that is not there yet.
-    pub fn replace(&mut self, xml: DomainXml) {
-        let (name, called) = (xml.name(), xml.name());
-        self.all = vec![Subject { name, called, xml, running: false, is_file: false, live: None }];
-    }
-
     /// The host of the domains.
     pub fn topology(&self) -> &Topology {
         &self.topology

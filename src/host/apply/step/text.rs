@@ -15,7 +15,7 @@ impl fmt::Display for Step {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
                 write!(f, "copy {} of {size} to {}", from.display(), path.display())
             }
-            Step::CreateDisk { path, bytes, preallocate, from: None } => {
+            Step::CreateDisk { path, bytes, preallocate, from: None, .. } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
                 let how = match preallocate {
                     Preallocate::None => "sparse",
@@ -23,6 +23,14 @@ impl fmt::Display for Step {
                     Preallocate::Full => "written with zeros",
                 };
                 write!(f, "create disk {} of {size}, {how}", path.display())
+            }
+            Step::WriteBundle(step) => {
+                let size = MemSize::from_kib(step.bytes().div_ceil(1024));
+                write!(f, "write bundle {} of {size}", step.path.display())?;
+                let copies = step.copies.iter();
+                copies
+                    .into_iter()
+                    .try_for_each(|copy| write!(f, ", {} of {}", copy.file, copy.from.display()))
             }
             Step::DefineDomain { name, .. } => write!(f, "define domain `{name}`"),
             Step::StartDomain { name, .. } => write!(f, "start domain `{name}`"),

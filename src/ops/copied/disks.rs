@@ -39,7 +39,7 @@ pub struct Copied {
 
 /// All copies, and the steps that make them.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     /// The steps.
     pub steps: Vec<Step>,
     /// New paths by old ones.
@@ -51,19 +51,21 @@ pub(super) struct Copies {
 }
 
 /// A disk that is copied.
-struct Old<'a> {
+pub(crate) struct Old<'a> {
+    /// The domain's name.
+    pub name: &'a str,
     /// Its name in the guest.
-    target: &'a str,
+    pub target: &'a str,
     /// Its file.
-    path: &'a Path,
+    pub path: &'a Path,
     /// Its format, by the definition.
-    format: &'a str,
+    pub format: &'a str,
     /// What it is for.
-    role: Role,
+    pub role: Role,
 }
 
 /// Plans the copies.
-pub(super) fn copies(
+pub(crate) fn copies(
     xml: &DomainXml,
     wanted: &CloneRequest,
     row: &DomainSummary,
@@ -73,7 +75,7 @@ pub(super) fn copies(
     let recorded = xml.made();
     for disk in xml.disks() {
         let target = target_of(disk).unwrap_or_default();
-        let Some(path) = file(disk, &target, wanted)? else { continue };
+        let Some(path) = disk_file(disk, &target, &wanted.name)? else { continue };
         let found = recorded.iter().find(|made| made.path == path);
         let role = found.map_or(Role::Data, |made| made.role);
         if role == Role::Seed {
@@ -81,11 +83,9 @@ pub(super) fn copies(
         }
         let driver = disk.child("driver").and_then(|driver| driver.attr("type"));
         let format = driver.unwrap_or_else(|| "raw".into());
-        let old = Old { target: &target, path: Path::new(&path), format: &format, role };
-        let others = uses.others(old.path, &row.uuid);
-        if let Some(other) = others.first() {
-            return refused(&old, wanted, format!("{path} is in use: {other}"));
-        }
+        let name = &*wanted.name;
+        let old = Old { name, target: &target, path: Path::new(&path), format: &format, role };
+        old.refuse_shared(uses, &row.uuid)?;
         let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));
         let (new, made) = match volume {
             Some(volume) => copies.volume(&old, volume, wanted, hypervisor)?,
@@ -98,19 +98,29 @@ pub(super) fn copies(
     Ok(copies)
 }
 
+impl Old<'_> {
+    /// Refuses a disk that others have.
+    pub(crate) fn refuse_shared(&self, uses: &Uses, uuid: &str) -> Result<()> {
+        match uses.others(self.path, uuid).first() {
+            None => Ok(()),
+            Some(other) => refused(self, format!("{} is in use: {other}", self.path.display())),
+        }
+    }
+}
+
 /// The error that a disk is not copied.
-fn refused<T>(old: &Old<'_>, wanted: &CloneRequest, why: String) -> Result<T> {
-    let (name, target) = (wanted.name.clone(), old.target.to_owned());
+fn refused<T>(old: &Old<'_>, why: String) -> Result<T> {
+    let (name, target) = (old.name.to_owned(), old.target.to_owned());
     let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
     Err(CloneError::Disk { name, target, why }.hint(hint))
 }
 
 /// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused
 /// if it is no file, or is not this guest's alone.
-fn file(disk: Element<'_>, target: &str, wanted: &CloneRequest) -> Result<Option<String>> {
+pub(crate) fn disk_file(disk: Element<'_>, target: &str, name: &str) -> Result<Option<String>> {
     let device = disk.attr("device").unwrap_or_else(|| "disk".into());
     let Some(source) = disk.child("source") else { return Ok(None) };
-    let old = Old { target, path: Path::new(""), format: "", role: Role::Data };
+    let old = Old { name, target, path: Path::new(""), format: "", role: Role::Data };
     let file = source.attr("file").map(|file| file.into_owned());
     let is_medium = matches!(&*device, "cdrom" | "floppy");
     if is_medium || (disk.child("readonly").is_some() && file.is_some()) {
@@ -118,10 +128,10 @@ fn file(disk: Element<'_>, target: &str, wanted: &CloneRequest) -> Result<Option
     }
     let encrypted = |element: Element<'_>| element.child("encryption").is_some();
     if encrypted(disk) || encrypted(source) {
-        return refused(&old, wanted, "it is encrypted".to_owned());
+        return refused(&old, "it is encrypted".to_owned());
     }
     if disk.child("shareable").is_some() {
-        return refused(&old, wanted, "other guests share it".to_owned());
+        return refused(&old, "other guests share it".to_owned());
     }
     if file.is_none() {
         let kind = disk.attr("type").unwrap_or_default();
@@ -129,7 +139,7 @@ fn file(disk: Element<'_>, target: &str, wanted: &CloneRequest) -> Result<Option
             Some(dev) => format!("{dev} is a drive or a partition, which one guest alone can have"),
             None => format!("it is of type `{kind}`, and files are copied"),
         };
-        return refused(&old, wanted, what);
+        return refused(&old, what);
     }
     Ok(file)
 }
@@ -157,13 +167,13 @@ fn own_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
 }
 
 /// Refuses an image of another format than its guest is told, or with snapshots, which no copy has.
-fn refuse_image(old: &Old<'_>, wanted: &CloneRequest) -> Result<Option<String>> {
+pub(crate) fn refuse_image(old: &Old<'_>) -> Result<Option<String>> {
     let mut file = open_regular(old.path)?;
     let mut head = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut head)?;
     let found = match image::disk(&mut file) {
         Ok(found) => found,
-        Err(error) => return refused(old, wanted, error.to_string()),
+        Err(error) => return refused(old, error.to_string()),
     };
     let format = match found.format {
         Format::Raw => "raw",
@@ -171,16 +181,16 @@ fn refuse_image(old: &Old<'_>, wanted: &CloneRequest) -> Result<Option<String>> 
     };
     if format != old.format {
         let why = format!("it is {} by its definition, and {format} by its content", old.format);
-        return refused(old, wanted, why);
+        return refused(old, why);
     }
     match kept(&head).filter(|_| format == "qcow2") {
-        Some(kept) => refused(old, wanted, format!("it holds {kept}, which a copy would not have")),
+        Some(kept) => refused(old, format!("it holds {kept}, which a copy would not have")),
         None => Ok(found.backing),
     }
 }
 
 /// Refuses a copy that does not fit.
-fn refuse_too_large(what: &str, needed: u64, (free, all): (u64, u64)) -> Result<()> {
+pub(crate) fn refuse_too_large(what: &str, needed: u64, (free, all): (u64, u64)) -> Result<()> {
     if needed <= free {
         return Ok(());
     }
@@ -203,9 +213,9 @@ impl Copies {
                 "it is {} by its definition, and {} by its pool",
                 old.format, volume.format
             );
-            return refused(old, wanted, why);
+            return refused(old, why);
         }
-        refuse_image(old, wanted)?;
+        refuse_image(old)?;
         let pools = hypervisor.storage().pools()?;
         let pool = volume.pool.clone();
         let preallocated = old.format == "raw" && volume.allocation_bytes >= volume.capacity_bytes;
@@ -245,7 +255,7 @@ impl Copies {
         old: &Old<'_>,
         wanted: &CloneRequest,
     ) -> Result<(String, Option<VolumeRef>)> {
-        if let Some(backing) = refuse_image(old, wanted)? {
+        if let Some(backing) = refuse_image(old)? {
             let dir = old.path.parent().unwrap_or(Path::new("/")).display().to_string();
             let hint = format!(
                 "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory, in \
@@ -268,7 +278,7 @@ impl Copies {
         let preallocate = if is_whole { Preallocate::Reserve } else { Preallocate::None };
         let text = path_text(&path)?;
         let from = Some(old.path.to_owned());
-        self.steps.push(Step::CreateDisk { path, bytes, preallocate, from });
+        self.steps.push(Step::CreateDisk { path, bytes, preallocate, from, sha256: None });
         Ok((text, None))
     }
 }

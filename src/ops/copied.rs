@@ -1,0 +1,409 @@
+//! A guest that is made as another one is, by `clone` of one that is here and `import` of one that
+//! was elsewhere: its disks are copies, its place and its GPUs are planned anew, as those of a new
+//! guest. It is not started, and `undo` deletes it again.
+
+mod disks;
+mod error;
+
+pub use disks::Copied;
+pub(crate) use disks::{Copies, Old, copies, disk_file, refuse_image, refuse_too_large};
+pub use error::CloneError;
+
+use crate::apply::{Step, now_s};
+use crate::bdf::Bdf;
+use crate::change::{Change, Part};
+use crate::claim::claim;
+use crate::disks::facts;
+use crate::domain::cloned::{Own, Stays};
+use crate::domain::disk_change::{Port, free_target, target_of};
+use crate::domain::guest::{Made, Role};
+use crate::domain::setting::Setting;
+use crate::domain::view::View;
+use crate::domain::{DomainEdit, DomainXml, Element};
+use crate::domain_history::{boot, refuse_of_another};
+use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, dump_and_define};
+use crate::guest::{Planned, stop_first};
+use crate::history::guest;
+use crate::hypervisor::{DomainSummary, Hypervisor};
+use crate::request::{DomainName, GpuWish};
+use crate::shell::word;
+use crate::storage::{POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
+use crate::topology::{DeviceKind, Topology, Trust};
+use crate::tune::Tune;
+use crate::tune::subjects::{self, Subjects};
+use crate::world::World;
+use gpuvm_core::check::{self, Finding};
+use gpuvm_core::finding::Severity;
+use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
+
+/// A request for a guest as another one.
+#[derive(Debug, Clone)]
+pub struct CloneRequest {
+    /// The other guest.
+    pub name: String,
+    /// The name that it gets.
+    pub to: DomainName,
+    /// Its GPUs; none: as many as the other has.
+    pub gpus: Option<u32>,
+    /// Whether cores and memory of other nodes than those of the devices may be used.
+    pub allow_remote: bool,
+    /// Whether its GPUs need form no NVLink partition.
+    pub allow_split: bool,
+    /// Whether other guests may reach its NVLinks.
+    pub accept_shared_fabric: bool,
+    /// Its UUID; none: libvirt chooses one, for previews.
+    pub uuid: Option<String>,
+    /// Its cloud-init seed.
+    pub seed: SeedRequest,
+}
+
+/// What a guest is made of that is made as another one is.
+pub(crate) struct Another<'a> {
+    /// The verb.
+    pub verb: &'static str,
+    /// The command, as it is run again.
+    pub again: String,
+    /// What it is, for the history: "clone of domain `a`".
+    pub what: String,
+    /// The definition of the other.
+    pub source: &'a DomainXml,
+    /// How many GPUs that has.
+    pub gpus: u32,
+    /// Its disks.
+    pub copies: Copies,
+    /// What it keeps of the other's identity; none: it gets its own.
+    pub stays: Option<Stays<'a>>,
+    /// Whether the other is of another host, of which nothing is kept.
+    pub is_elsewhere: bool,
+}
+
+/// A guest that is made as another one is.
+pub(crate) struct CopiedGuest {
+    /// Its name.
+    pub name: String,
+    /// Its UUID; none: libvirt chooses one.
+    pub uuid: Option<String>,
+    /// Its passed-through functions.
+    pub devices: Vec<Bdf>,
+    /// The MAC addresses of its NICs.
+    pub macs: Vec<String>,
+    /// Its disks.
+    pub disks: Vec<Copied>,
+    /// Its definition.
+    pub definition: String,
+}
+
+/// Plans a guest that is made as another one is.
+pub(crate) fn another<T>(
+    world: &World,
+    wanted: &CloneRequest,
+    of: Another<'_>,
+    about: impl FnOnce(CopiedGuest) -> T,
+) -> Result<Change<T>> {
+    let hypervisor = &*world.hypervisor()?;
+    let topology = world.topology()?;
+    let seeded = Seeded::of(&of, wanted);
+    let doc = seeded.without(of.source)?;
+    let held = world.occupancy(false)?.domains.into_iter();
+    let taken_macs: Vec<String> = held.flat_map(|one| one.macs).collect();
+    let own = Own {
+        name: wanted.to.as_str(),
+        uuid: wanted.uuid.as_deref(),
+        disks: &of.copies.paths,
+        made: &of.copies.made,
+        taken_macs: &taken_macs,
+        split: wanted.allow_split,
+        stays: of.stays,
+    };
+    let doc = doc.cloned(&own)?;
+    let (subjects, tuned) = place(world, wanted, &of, doc)?;
+    refuse_shared(&subjects, &tuned, wanted)?;
+    let mut xml = tuned.after.clone();
+    let devices = xml.held(false)?.devices;
+    let name = wanted.to.as_str();
+    let bound = claim(name, &devices, &topology, subjects.occupancy(), world)?.bound;
+    xml.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
+    let Copies { mut steps, made, disks, .. } = of.copies;
+    let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
+    if seeded.is_wanted {
+        let planned = planned(&subjects, &tuned, &xml, wanted)?;
+        xml = seeded.with((&planned, &made), (xml, &macs, &mut steps), wanted, world)?;
+    }
+    room::refuse_taken(&steps, hypervisor)?;
+    judge(&xml, &tuned, hypervisor, world)?;
+    steps.extend(records(world, hypervisor, (of.verb, of.what), &xml)?);
+    steps.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });
+    let uuid = xml.uuid();
+    let definition = xml.text().to_owned();
+    let about =
+        about(CopiedGuest { name: name.to_owned(), uuid, devices, macs, disks, definition });
+    let mut change = Change::new(of.verb, name, Vec::new(), about);
+    change.warnings = room::warnings(&steps, hypervisor)?;
+    if !of.is_elsewhere {
+        change.warnings.extend(fixed(&xml, &wanted.name));
+    }
+    let planned = xml;
+    change.parts = vec![Part::Steps(steps), Part::ReadBack { name: name.to_owned(), planned }];
+    change.again = of.again;
+    Ok(change)
+}
+
+/// Refuses a guest that is not copied now.
+pub(crate) fn refuse_busy(
+    world: &World,
+    hypervisor: &dyn Hypervisor,
+    row: &DomainSummary,
+    again: &str,
+) -> Result<()> {
+    let name = &row.name;
+    refuse_of_another(world, row, hypervisor, again)?;
+    if !row.persistent {
+        let error = CloneError::NoDefinition { name: name.clone() };
+        return Err(error.hint(dump_and_define(name)));
+    }
+    if row.state.is_active() {
+        return Err(CloneError::Active { name: name.clone() }.hint(stop_first(row).1));
+    }
+    match hypervisor.keeps(name)?.into_iter().next() {
+        None => Ok(()),
+        Some(kept) => {
+            let error = CloneError::Kept { name: name.clone(), what: kept.what };
+            Err(error.hint(kept.hint))
+        }
+    }
+}
+
+/// Whether gpuvm made a domain, and it is not somebody's copy of such a one.
+pub(crate) fn is_ours(xml: &DomainXml) -> bool {
+    !xml.is_copy() && matches!(xml.record(), Ok(Some(_)))
+}
+
+/// Refuses devices of the host that only one guest can have, but for GPUs, of which it gets others.
+pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -> Result<()> {
+    let is_of_board = |bdf: &Bdf| {
+        let group = topology.iommu_group(*bdf).map(|group| &group.members[..]).unwrap_or_default();
+        group.iter().chain([bdf]).any(|bdf| {
+            let kind = topology.device(*bdf).map(|device| device.kind());
+            matches!(kind, Some(DeviceKind::Gpu | DeviceKind::NvSwitch))
+        })
+    };
+    let passed = xml.held(false)?.devices;
+    let other = passed.iter().find(|bdf| !is_of_board(bdf)).map(Bdf::to_string);
+    let all = xml.root().child("devices").into_iter().flat_map(Element::elements);
+    let mut hostdevs = all.filter(|device| device.name() == "hostdev");
+    let kind = |device: Element<'_>| device.attr("type").unwrap_or_default().into_owned();
+    let other = other.or_else(|| {
+        let device = hostdevs.find(|device| kind(*device) != "pci")?;
+        Some(format!("a device of type `{}`", kind(device)))
+    });
+    let Some(device) = other else { return Ok(()) };
+    let hint = format!("`gpuvm show {}` shows what it has", word(name));
+    Err(CloneError::Device { name: name.to_owned(), device }.hint(hint))
+}
+
+/// How many GPUs a definition passes through.
+pub(crate) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Result<u32> {
+    let is_gpu =
+        |bdf: &Bdf| topology.device(*bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu);
+    let number = xml.held(false)?.devices.iter().filter(|bdf| is_gpu(bdf)).count();
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+/// Plans it as a new guest of its size, with as many GPUs.
+fn place(
+    world: &World,
+    wanted: &CloneRequest,
+    of: &Another<'_>,
+    doc: DomainXml,
+) -> Result<(Subjects, Tuned)> {
+    // Another host's settings say nothing of this one.
+    let items = if of.is_elsewhere { Items::all() } else { Items::default() };
+    let tuning = |gpus: u32| Tune {
+        items: Items { anew: true, gpus: Item::To(GpuWish::Count(gpus)), ..items.clone() },
+        allow_remote: wanted.allow_remote,
+        ..Tune::default()
+    };
+    let gpus = wanted.gpus.unwrap_or(of.gpus);
+    let subjects = subjects::of_new(world, &tuning(gpus), doc)?;
+    let tuned = |gpus: u32| subjects.try_all(&tuning(gpus)).1.pop().expect("one domain is planned");
+    let error = match tuned(gpus) {
+        Ok(tuned) => return Ok((subjects, tuned)),
+        Err(error) => error,
+    };
+    let (name, again) = (wanted.name.clone(), &of.again);
+    if let TuneError::Plan(why) = &error {
+        let fewer = (0..gpus).rev().find(|fewer| tuned(*fewer).is_ok());
+        let hint = match fewer {
+            Some(number) => format!("`{again} --gpus {number}`"),
+            None => "`gpuvm capacity` shows what still fits".to_owned(),
+        };
+        return Err(CloneError::NoPlace { name, gpus, why: why.to_string() }.hint(hint));
+    }
+    let message = format!("a guest as domain `{name}` cannot be made");
+    let hint = if of.is_elsewhere {
+        format!("`{again} --gpus 0` asks for no device of this host")
+    } else {
+        format!("`gpuvm check {}` says what is wrong with it", word(&name))
+    };
+    Err(Error::from(error).around(Refusal::around(message, hint)))
+}
+
+/// Refuses a guest whose NVLinks others reach, unless that was accepted.
+fn refuse_shared(subjects: &Subjects, tuned: &Tuned, wanted: &CloneRequest) -> Result<()> {
+    let said = subjects.topology().machine().trust;
+    let shared = tuned.placement.as_ref().and_then(|placement| placement.shared_fabric());
+    match shared.filter(|_| Trust::refuses(said, wanted.accept_shared_fabric)) {
+        None => Ok(()),
+        Some(why) => {
+            Err(CloneError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)))
+        }
+    }
+}
+
+/// It as a planned guest.
+fn planned(
+    subjects: &Subjects,
+    tuned: &Tuned,
+    xml: &DomainXml,
+    wanted: &CloneRequest,
+) -> Result<Planned> {
+    let record = xml.record()?;
+    let (Some(record), Some(placement)) = (record, tuned.placement.clone()) else {
+        return Err(CloneError::NotOurs { name: wanted.name.clone() }.bare());
+    };
+    Ok(Planned {
+        topology: subjects.topology().clone(),
+        request: record.request,
+        placement,
+        name: wanted.to.clone(),
+        occupancy: subjects.occupancy().clone(),
+    })
+}
+
+/// The seed of a copy, and that of its source.
+struct Seeded {
+    /// Whether it gets one.
+    is_wanted: bool,
+    /// That of the source: its name in the guest, and where it is.
+    old: Option<(String, Made)>,
+}
+
+impl Seeded {
+    /// Decides on it: a guest made of an image gets one as `create` gives it.
+    fn of(of: &Another<'_>, wanted: &CloneRequest) -> Seeded {
+        let (source, made) = (of.source, &of.copies.made);
+        if of.stays.is_some() {
+            // It has booted, and keeps what it was told.
+            return Seeded { is_wanted: false, old: None };
+        }
+        let recorded = source.made().into_iter().filter(|made| made.role == Role::Seed);
+        let disk = |made: Made| Some((target_of(source.disk(&made.path)?)?, made));
+        let old = recorded.filter_map(disk).next();
+        let of_image = made.iter().any(|made| made.role == Role::Os && made.volume.is_some());
+        let is_wanted = match wanted.seed.wanted {
+            SeedWanted::No => false,
+            SeedWanted::Usual => old.is_some() || of_image || !wanted.seed.ssh_key.is_empty(),
+            SeedWanted::Yes => true,
+        };
+        Seeded { is_wanted, old }
+    }
+
+    /// The pool that it goes into.
+    fn pool(&self) -> &str {
+        let volume = self.old.as_ref().and_then(|(_, made)| made.volume.as_ref());
+        volume.map_or(POOL, |volume| &volume.pool)
+    }
+
+    /// The source's definition without its seed, which tells of the source.
+    fn without(&self, xml: &DomainXml) -> Result<DomainXml> {
+        let Some((target, _)) = &self.old else { return Ok(xml.clone()) };
+        Ok(xml.without_disk(target, None)?)
+    }
+
+    /// The clone's definition with its seed, and the steps that make that.
+    fn with(
+        &self,
+        of: (&Planned, &[Made]),
+        (xml, macs, steps): (DomainXml, &[String], &mut Vec<Step>),
+        wanted: &CloneRequest,
+        world: &World,
+    ) -> Result<DomainXml> {
+        let disks = seed_alone(&wanted.seed, self.pool(), of, world)?;
+        for notice in &disks.notices {
+            world.warning(&notice.to_string());
+        }
+        let mut own = disks.steps;
+        if let Some(mut seed) = disks.seed {
+            seed.nics = macs.to_vec();
+            complete(&mut own, &seed)?;
+        }
+        steps.extend(own);
+        let mut xml = xml;
+        for (disk, made) in disks.disks.iter().zip(&disks.made) {
+            // At its place, where the source has one.
+            let old = self.old.as_ref().map(|(target, _)| target.clone());
+            let target = old.unwrap_or_else(|| free_target(&[&xml]));
+            let more = xml.with_disk(disk, &target, false, Port::FreeOrNew)?;
+            xml = more.expect("a port is made where none is free").with_made(made)?;
+        }
+        Ok(xml)
+    }
+}
+
+/// Refuses a definition with errors of the checker, and warns of the rest.
+fn judge(xml: &DomainXml, tuned: &Tuned, hypervisor: &dyn Hypervisor, world: &World) -> Result<()> {
+    let mut findings = tuned.findings.clone();
+    findings.extend(check::disks(xml, &facts(xml, None, true, hypervisor)?));
+    let (errors, warnings): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
+    for reason in tuned.reasons.iter().filter(|reason| reason.compromise) {
+        world.warning(&format!("{}: {}", reason.choice, reason.because));
+    }
+    for warning in warnings {
+        world.warning(&format!("{}: {}", warning.says.path, warning.says.message));
+    }
+    let Some(first) = errors.first() else { return Ok(()) };
+    let mut message = format!("domain `{}` would fail `check`; not created", xml.name());
+    for error in &errors {
+        message += &format!("\n  {}: {}", error.says.path, error.says.message);
+    }
+    Err(classed(Class::Unsound, message, first.hint.clone()))
+}
+
+/// The steps that record what is made for it, and that it is undone by its deletion.
+fn records(
+    world: &World,
+    hypervisor: &dyn Hypervisor,
+    (verb, what): (&'static str, String),
+    xml: &DomainXml,
+) -> Result<Vec<Step>> {
+    let Some(uuid) = xml.uuid() else { return Ok(Vec::new()) };
+    let (name, uri) = (xml.name(), hypervisor.uri());
+    let made = guest::add_made(world.state(), &uuid, &name, uri, &xml.made())?;
+    let history = world.history(&uuid)?;
+    let mut entry = history.next(verb, uri, &name, now_s(), String::new());
+    entry.what = vec![what];
+    entry.boot = boot()?;
+    Ok(made.into_iter().chain([history.remember(&entry, None)]).collect())
+}
+
+/// What both guests would have while they run, which the second one to start is refused for.
+fn fixed(xml: &DomainXml, source: &str) -> Vec<String> {
+    let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
+    let mut said = Vec::new();
+    for device in devices {
+        let is_port = matches!(device.name(), "serial" | "parallel" | "channel");
+        let path = device.child("source").and_then(|source| source.attr("path"));
+        let port = device.attr("port").filter(|port| device.name() == "graphics" && port != "-1");
+        let what = match (path.filter(|_| is_port), port) {
+            (Some(path), _) => format!("{} {path}", device.name()),
+            (_, Some(port)) => format!("port {port} of its display"),
+            _ => continue,
+        };
+        said.push(format!(
+            "`{}` and `{source}` both have {what}: only one of them can run with it",
+            xml.name()
+        ));
+    }
+    said
+}
