@@ -27,6 +27,7 @@ mod pages;
 pub mod place;
 mod resized;
 mod seed;
+mod setnics;
 mod shots;
 mod storage;
 mod traffic;

@@ -9,7 +9,7 @@ use crate::apply::Step;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
-use gpuvm_ops::set::{look, set};
+use gpuvm_ops::set::{explained, look, set};
 
 /// The format of its answer.
 const FORMAT: &str = "gpuvm-set";
@@ -37,7 +37,8 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, false)))?;
-    let tuning = session.run(|world| set(world, &wanted))?.change.about;
+    let done = session.run(|world| set(world, &wanted));
+    let tuning = done.map_err(|error| explained(error, &wanted))?.change.about;
     for warning in tuning.warnings(cx, args.explain)? {
         cx.output.warning(&warning);
     }

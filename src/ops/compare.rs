@@ -5,6 +5,7 @@
 mod nics;
 mod now;
 
+pub(crate) use nics::wished_nics;
 pub(crate) use now::{request_now, size_now};
 
 use crate::bdf::Bdf;
@@ -81,15 +82,22 @@ pub fn compare(
     sizes(request, &record, (&view, size_now(&xml, &record)), &mut found);
     let now = request_now(&xml, topology, &record);
     devices(request, &now, (&view, topology), &mut found);
-    if summary.state.is_active() {
-        // It may run with another size than its next start takes, as after `set`.
-        let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-        running(request, &record, (&View::of(&live, Some(topology))?, topology), &mut found);
+    // It may run with another size than its next start takes, as after `set`.
+    let live = if summary.state.is_active() {
+        Some(DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?)
+    } else {
+        None
+    };
+    if let Some(live) = &live {
+        running(request, &record, (&View::of(live, Some(topology))?, topology), &mut found);
     }
     shape(request, (&record, &now), &mut found);
     let is = xml.root().attr("type").unwrap_or_default().into_owned();
     differ(&mut found, "virt-type", is, wanted.guest.virt.as_str().to_owned());
     nics::networks(wanted, (&xml, topology), &mut found);
+    if let Some(live) = &live {
+        nics::running(wanted, (live, topology), &mut found);
+    }
     disks(wanted, (&xml, topology), &mut found);
     made_disks(&xml, &mut found);
     if let (Some(was), Some(now)) = (applied(world.state(), &summary.uuid), &wanted.applied) {

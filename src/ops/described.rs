@@ -4,6 +4,7 @@
 //! `recover`, and by applying the file again.
 
 mod get;
+mod nics;
 mod sizes;
 
 pub use get::{Field, describe, describe_all};
@@ -285,7 +286,9 @@ fn existing(
     (hypervisor, world): (&dyn Hypervisor, &World),
 ) -> Result<AppliedGuest> {
     let Compared { summary, mut differences } = compared;
-    let needs_restart = !differences.is_empty();
+    let runs = summary.state.is_active();
+    let needs_restart =
+        runs && !differences.is_empty() && !nics::is_live(world, guest, &differences)?;
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     if let Some(on) = guest.autostart {
         let is = hypervisor.autostart(&summary.name)?;
@@ -302,7 +305,7 @@ fn existing(
             differences.push(GuestDifference { option, is, wanted, changeable: true });
         }
     }
-    let is_held = needs_restart && summary.state.is_active() && !guest.may_restart;
+    let is_held = needs_restart && !guest.may_restart;
     let action = match &differences[..] {
         [] => GuestAction::Keep,
         some if some.iter().any(|one| !one.changeable) => GuestAction::Conflict,
@@ -402,13 +405,19 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
     }
-    let rows = world.hypervisor()?.domains()?;
+    let (rows, topology) = (world.hypervisor()?.domains()?, world.topology()?);
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
     let first = drift.turns.first().filter(|_| drift.gone.is_empty());
     if let Some(SizeTurn { request, .. }) =
         first.filter(|turn| turn.gpus.is_none() || !runs(&turn.request.name))
     {
         set(world, request)?;
+    }
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        let nics = nics::changed(guest, &found.differences, &topology);
+        if let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) {
+            set(world, &nics)?;
+        }
     }
     for (number, _) in &drift.places {
         // Not at its place, which may need those that are made before.
@@ -513,6 +522,14 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
             join(session, (guest, found), wanted.set.as_ref())?;
         }
     }
+    let topology = world.topology()?;
+    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+        let nics = nics::changed(guest, &found.differences, &topology);
+        if let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) {
+            let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
+            nics::change(session, &nics, restarts)?;
+        }
+    }
     for turn in &drift.turns {
         resize(session, &turn.request)?;
         if turn.gives_up {
@@ -591,6 +608,8 @@ fn resized(
         memory: request.memory_kib.filter(|_| differs("memory")),
         gpus: differs("gpus").then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),
+        networks: None,
+        live: false,
         accept_shared_fabric: guest.create.accept_shared_fabric,
         huge_pages: match request.huge_pages {
             HugePages::Off if differs("huge-pages") => Item::Off,

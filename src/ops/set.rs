@@ -1,8 +1,10 @@
 //! `set`: another size of a guest that is there. The domain is edited as `tune` edits it, planned
 //! anew with what it keeps: its devices, disks, NICs, UUID and name. A running guest gets its size
-//! at its next start. Refused with the nearest sizes that have a place.
+//! at its next start, and NICs at once where that is asked for. Refused with the nearest sizes that
+//! have a place.
 
 mod gpus;
+mod nics;
 mod pages;
 #[cfg(test)]
 mod tests;
@@ -11,6 +13,8 @@ pub(crate) use gpus::refuse_shared;
 
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
+use crate::compare::pages_word;
+use crate::domain::wish::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
@@ -21,7 +25,9 @@ use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::world::World;
+use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
+pub use nics::explained;
 
 /// The reason a guest does not get another size.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -40,6 +46,22 @@ pub enum SetError {
         name: String,
         /// The number.
         count: u32,
+    },
+    /// There is no running guest that could be changed at once.
+    #[error("domain `{name}` {state}, so there is no running guest to change")]
+    NotRunning {
+        /// Its name.
+        name: String,
+        /// Its state.
+        state: &'static str,
+    },
+    /// This does not change while the guest runs.
+    #[error("{what} of domain `{name}` cannot change while it runs")]
+    NotLive {
+        /// Its name.
+        name: String,
+        /// What.
+        what: String,
     },
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
@@ -70,6 +92,10 @@ pub struct SetRequest {
     pub gpus: Option<u32>,
     /// Exactly these GPUs, whichever it has; none: it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
+    /// All NICs on networks that it has afterwards; none: those that it has.
+    pub networks: Option<Vec<NicWish>>,
+    /// Whether the running guest is changed at once, too.
+    pub live: bool,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
     /// Pages that back its memory.
@@ -88,15 +114,40 @@ impl SetRequest {
             vcpus: self.vcpus.map_or(Item::Keep, Item::To),
             memory: self.memory.map_or(Item::Keep, Item::To),
             huge_pages: self.huge_pages,
+            all_nics: self.networks.as_ref().map(|_| NewNics::FreeOrNew),
             ..Items::default()
         };
         Tune {
             sources: vec![Source::Domain(self.name.clone())],
             items,
+            networks: self.networks.clone().unwrap_or_default(),
+            live: self.live,
             allow_remote: self.allow_remote,
             reserve_pages: self.reserve_pages,
             ..Tune::default()
         }
+    }
+
+    /// The command that asks for it; `live`: of the running guest at once, too.
+    fn line(&self, live: bool) -> String {
+        let mut words = vec!["gpuvm set".to_owned(), word(&self.name).into_owned()];
+        words.extend(self.vcpus.map(|vcpus| format!("--vcpus {vcpus}")));
+        words.extend(self.memory.map(|memory| format!("--memory {}", memory.typed())));
+        words.extend(self.gpus.map(|gpus| format!("--gpus {gpus}")));
+        words.extend(match self.huge_pages {
+            Item::Off => Some("--huge-pages off".to_owned()),
+            Item::To(page) => Some(format!("--huge-pages {}", pages_word(Some(page.size())))),
+            Item::Keep | Item::On => None,
+        });
+        match self.networks.as_deref() {
+            Some([]) => words.push("--no-network".to_owned()),
+            wishes => words.extend(
+                { wishes.into_iter().flatten() }
+                    .map(|wish| format!("--network {}", word(&wish.to_string()))),
+            ),
+        }
+        words.extend(live.then(|| "--live".to_owned()));
+        words.join(" ")
     }
 
     /// What of it a request for a guest can say.
@@ -108,6 +159,9 @@ impl SetRequest {
 
 /// Plans another size, including the changes beside the definition.
 pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
+    if wanted.live {
+        nics::refuse_not_live(world, wanted)?;
+    }
     let tune = wanted.tuning();
     let subjects = subjects::read(world, &tune)?;
     let tuned = best(&subjects, wanted)?.map_err(|error| no_place(&subjects, &error, wanted))?;
@@ -117,6 +171,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
         if let Ok(tuned) = tuned {
             gpus::settle(subject, tuned, extra, (&subjects, wanted), world)?;
             pages::less(subject, tuned, extra, subjects.topology(), world)?;
+            nics::settle(subject, tuned, extra, wanted, world)?;
         }
     }
     Ok(Tuning { subjects, tuned, extras })
@@ -136,6 +191,7 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
     for gpus in choices {
         let mut tune = wanted.tuning();
         tune.items.gpus = gpus;
+        tune.items.all_nics = nics::ports(subject, wanted)?;
         let (_, mut tuned) = subjects.try_all(&tune);
         let Some(tuned) = tuned.pop() else { continue };
         let is_better = match (&found, &tuned) {
@@ -186,6 +242,11 @@ pub(crate) fn cannot(subject: &Subject, error: &TuneError) -> Error {
 fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Error {
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
     let message = format!("domain `{}` cannot be changed so", subject.name);
+    if *error == TuneError::NoPort {
+        let line = wanted.line(false);
+        let hint = format!("`{line}` gives it the NIC, with a root port, at its next start");
+        return Error::from(error.clone()).around(Refusal::around(message, hint));
+    }
     let TuneError::Plan(planned) = error else { return cannot(subject, error) };
     if let PlanError::Request(_) = planned {
         return cannot(subject, error);

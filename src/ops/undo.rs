@@ -130,7 +130,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
         ));
     }
     let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
-    let plugs = |step: &Step| matches!(step, Step::AttachDisk { .. } | Step::DetachDisk { .. });
+    let plugs = |step: &Step| step.is_plugging();
     let steps = done.change.steps();
     let is_live = steps.iter().any(plugs);
     let waits_for_start = done.change.about.runs && steps.iter().any(redefines) && !is_live;

@@ -1,8 +1,9 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
-use super::heading::{BEHAVIOUR, CPU, DEVICES, PLACEMENT};
+use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::wish::AllowArg;
+use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::PageSize;
 use crate::tune::Item;
@@ -15,6 +16,8 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --vcpus 24 --memory 180G
   gpuvm set train-a --gpus 8
   gpuvm set train-a --huge-pages 1G --reserve-pages
+  gpuvm set train-a --network default --network lan
+  gpuvm set train-a --network default --live
   gpuvm undo train-a";
 
 /// The pages of a guest on the command line.
@@ -61,6 +64,23 @@ pub struct SetArgs {
     /// `create` derived from the GPUs are derived again.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     pub gpus: Option<u32>,
+    /// NIC on this libvirt network; repeatable
+    ///
+    /// All NICs on networks that the guest has afterwards, in words of `create`: one that it has
+    /// stays in its place, with its MAC address and what is not named; it is found by mac=, or else
+    /// by its network. Others are removed, new ones get a root port.
+    #[arg(long, value_name = "NAME[,KEY=VALUE]", group = "sizes", help_heading = NETWORK)]
+    pub network: Vec<NicWish>,
+    /// Remove all NICs on networks
+    #[arg(long, conflicts_with = "network", group = "sizes", help_heading = NETWORK)]
+    pub no_network: bool,
+    /// Change running guests as well
+    ///
+    /// NICs alone: they are attached to free root ports, detached once the guest lets go of them,
+    /// and get other limits of bandwidth. The running guest and its next start are both changed,
+    /// or neither.
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub live: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
     /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests
@@ -101,6 +121,8 @@ impl SetArgs {
             memory: self.memory,
             gpus: self.gpus,
             gpu_set: None,
+            networks: (self.no_network || !self.network.is_empty()).then(|| self.network.clone()),
+            live: self.live,
             accept_shared_fabric: self.accept_shared_fabric,
             huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
             allow_remote: self.allow.contains(&AllowArg::Remote),

@@ -348,6 +348,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         outbound: or(&args.outbound, base.outbound),
         mtu: or(&args.mtu, base.mtu),
         networks: base.networks,
+        all_nics: None,
         agent: or(&args.agent, base.agent),
         pcie: or(&args.pcie, base.pcie),
         window: or(&args.window, base.window),

@@ -87,7 +87,12 @@ impl DomainXml {
     /// Finds the first free root port on the root bus that supports hotplug. Those of an expander
     /// bus belong to one cell and are for passed-through functions.
     fn free_port(&self, buses: &Buses) -> Option<u8> {
-        let is_fixed = |index: &u8| {
+        self.free_ports(buses).next()
+    }
+
+    /// The same for all of them.
+    pub(super) fn free_ports<'b>(&'b self, buses: &'b Buses) -> impl Iterator<Item = u8> + 'b {
+        let is_fixed = move |index: &u8| {
             let devices = self.root().child("devices").into_iter();
             let mut all = devices.flat_map(|devices| devices.children("controller"));
             all.any(|controller| {
@@ -96,7 +101,7 @@ impl DomainXml {
                 target.and_then(|t| t.attr("hotplug")).is_some_and(|hotplug| hotplug == "off")
             })
         };
-        buses.free_root_ports().find(|index| !is_fixed(index))
+        buses.free_root_ports().filter(move |index| !is_fixed(index))
     }
 
     /// Returns the I/O threads for another disk: all of them, or the one that serves the fewest

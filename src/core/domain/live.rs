@@ -1,7 +1,9 @@
 //! The parts of a new definition that a running domain can take: thread pins and interface
 //! bandwidths. The rest waits for the next start.
 
+use super::device::hostdev_bdf;
 use super::{Difference, DomainXml, Element, differences};
+use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,6 +28,45 @@ impl fmt::Display for GuestThread {
             GuestThread::Vcpu(number) => write!(f, "vCPU {number}"),
             GuestThread::Emulator => f.write_str("the emulator"),
             GuestThread::Iothread(number) => write!(f, "I/O thread {number}"),
+        }
+    }
+}
+
+/// A device that comes to a running guest or leaves it, by what tells it from the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Plugged {
+    /// A disk, by its path on the host.
+    Disk(String),
+    /// A NIC on a network, by its MAC address.
+    Nic(String),
+    /// A passed-through function, by its address on the host.
+    Function(Bdf),
+}
+
+impl fmt::Display for Plugged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plugged::Disk(path) => write!(f, "disk {path}"),
+            Plugged::Nic(mac) => write!(f, "NIC {mac}"),
+            Plugged::Function(bdf) => write!(f, "device {bdf}"),
+        }
+    }
+}
+
+impl Plugged {
+    /// Finds it among the devices of a domain.
+    pub fn find<'t>(&self, domain: &'t DomainXml) -> Option<Element<'t>> {
+        let devices = domain.root().children("devices").flat_map(Element::elements);
+        match self {
+            Plugged::Disk(path) => domain.disk(path),
+            Plugged::Nic(own) => interfaces(domain).find(|nic| mac(*nic).as_ref() == Some(own)),
+            Plugged::Function(own) => {
+                let address = own.to_string();
+                let is = |device: &Element<'_>| hostdev_bdf(*device).as_ref() == Some(&address);
+                devices.filter(|device| matches!(device.name(), "hostdev" | "interface")).find(is)
+            }
         }
     }
 }

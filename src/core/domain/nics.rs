@@ -3,12 +3,14 @@
 
 use super::element::Element;
 use super::guest::{Guest, mac};
+use super::pci::{Buses, Controller, PciAddress, pci_address};
 use super::placed::{NicSeat, VfNic};
 use super::seats::{Seats, has_vhost};
 use super::wish::{NicWish, USUAL_QUEUES};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
+use std::collections::BTreeSet;
 
 /// Number of a guest's first virtual function in the hash of MAC addresses, far above other NICs,
 /// so that its MAC does not change when a NIC is added or removed.
@@ -94,6 +96,68 @@ pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<()
     Ok(())
 }
 
+/// Addresses for NICs that a guest gets, and the root ports that are made for them.
+pub(crate) struct NicPorts {
+    /// In the order of the NICs; none: libvirt chooses.
+    pub addresses: Vec<Option<PciAddress>>,
+    /// The ports.
+    pub made: Vec<Controller>,
+}
+
+impl DomainXml {
+    /// Root ports on the root bus that support hotplug and are free, or would be without these
+    /// devices.
+    pub fn ports_without(&self, gone: &[Element<'_>]) -> Result<BTreeSet<u8>, DomainXmlError> {
+        if !self.is_pcie() {
+            return Ok(BTreeSet::new());
+        }
+        let buses = self.buses_without(gone)?;
+        Ok(self.free_ports(&buses).collect())
+    }
+
+    /// Its PCI buses without these devices.
+    fn buses_without(&self, gone: &[Element<'_>]) -> Result<Buses, DomainXmlError> {
+        let devices = self.root().child("devices");
+        let mut buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
+        gone.iter().filter_map(|nic| pci_address(*nic)).for_each(|at| buses.release(at));
+        Ok(buses)
+    }
+
+    /// Finds addresses for `count` NICs once those at the places `gone` are removed: free root
+    /// ports of the root bus, then new ones. `only`: the ports of which it has to be one; none is
+    /// made then.
+    pub(crate) fn nic_ports(
+        &self,
+        count: usize,
+        gone: &[usize],
+        only: Option<&BTreeSet<u8>>,
+    ) -> Result<Option<NicPorts>, DomainXmlError> {
+        if !self.is_pcie() {
+            let addresses = vec![None; count];
+            return Ok(only.is_none().then_some(NicPorts { addresses, made: Vec::new() }));
+        }
+        let devices = self.root().child("devices").into_iter();
+        let nics = devices.flat_map(|devices| devices.children("interface")).enumerate();
+        let gone: Vec<Element<'_>> =
+            nics.filter_map(|(nth, nic)| gone.contains(&nth).then_some(nic)).collect();
+        let mut buses = self.buses_without(&gone)?;
+        let is_one = |port: &u8| only.is_none_or(|only| only.contains(port));
+        let mut free: Vec<u8> = self.free_ports(&buses).filter(is_one).collect();
+        free.truncate(count);
+        let mut made = Vec::new();
+        while free.len() < count {
+            if only.is_some() {
+                return Ok(None);
+            }
+            let port = buses.add_last_port()?;
+            free.push(port.index);
+            made.push(port);
+        }
+        let addresses = free.into_iter().map(|port| Some(PciAddress::behind(port))).collect();
+        Ok(Some(NicPorts { addresses, made }))
+    }
+}
+
 /// Returns the default queues of a NIC in a guest with this many vCPUs.
 pub fn usual_queues(vcpus: u32) -> u32 {
     vcpus.min(USUAL_QUEUES)
@@ -108,6 +172,27 @@ pub struct Hook {
     pub network: Option<String>,
     /// The host's bridge; for a running domain also that of its network.
     pub bridge: Option<String>,
+}
+
+/// Finds the NIC of each wish among those on networks, by its MAC address, otherwise the first
+/// other one on its network; none: no NIC is left for it.
+pub fn matched(there: &[Hook], wishes: &[&NicWish]) -> Vec<Option<usize>> {
+    let mut found: Vec<Option<usize>> = wishes
+        .iter()
+        .map(|wish| {
+            let mac = wish.settings.mac.as_ref()?;
+            there.iter().position(|hook| hook.network.is_some() && hook.mac == *mac)
+        })
+        .collect();
+    for (at, wish) in wishes.iter().enumerate() {
+        if found[at].is_none() {
+            let is_it = |(nth, hook): &(usize, &Hook)| {
+                hook.network.as_ref() == Some(&wish.network) && !found.contains(&Some(*nth))
+            };
+            found[at] = there.iter().enumerate().find(is_it).map(|(nth, _)| nth);
+        }
+    }
+    found
 }
 
 /// Returns what the interfaces of a domain are connected to, in order.

@@ -278,6 +278,15 @@ impl Buses {
         self.add_bridge(address)
     }
 
+    /// Makes a root port behind all others of the root bus, so that the bus numbers below those
+    /// stay as they are.
+    pub fn add_last_port(&mut self) -> Result<Controller, DomainXmlError> {
+        let ports = self.bridges.values().filter(|bridge| bridge.model == "pcie-root-port");
+        let slots = ports.filter_map(|port| Some(port.address.filter(|at| at.bus == 0)?.slot));
+        let slot = self.root_slot(slots.max().map_or(2, |last| last.saturating_add(1)))?;
+        self.add_bridge(PciAddress { bus: 0, slot, function: 0, multifunction: false })
+    }
+
     /// Makes a root port at an address.
     pub fn add_bridge(&mut self, address: PciAddress) -> Result<Controller, DomainXmlError> {
         let index = self.free_index()?;

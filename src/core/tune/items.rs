@@ -71,6 +71,15 @@ pub struct Converted {
     pub made: Made,
 }
 
+/// The root ports of NICs that a guest gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewNics {
+    /// Free ones, otherwise new ones.
+    FreeOrNew,
+    /// Only these, which are free in the running guest.
+    Free(BTreeSet<u8>),
+}
+
 /// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
@@ -121,6 +130,9 @@ pub struct Items {
     pub mtu: Item<u32>,
     /// NICs named by their network, each with whether that network hands out virtual functions.
     pub networks: Vec<(NicWish, bool)>,
+    /// Whether these are all of its NICs on networks: others are removed, and new ones get a root
+    /// port; none: others stay.
+    pub all_nics: Option<NewNics>,
     /// Channel of the guest's agent.
     pub agent: Item<Never>,
     /// Places of passed-through functions in the guest's PCIe tree.
@@ -174,6 +186,7 @@ impl Items {
             outbound: Item::Keep,
             mtu: Item::Keep,
             networks: Vec::new(),
+            all_nics: None,
             agent: Item::On,
             pcie: Item::On,
             window: Item::On,

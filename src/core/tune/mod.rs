@@ -120,6 +120,9 @@ pub enum TuneError {
         /// What would help.
         hint: String,
     },
+    /// The running guest has no place for another NIC.
+    #[error("the running guest has no free root port for another NIC")]
+    NoPort,
     /// It would be wrong afterwards.
     #[error("it would fail `check`:{}", lines(.0))]
     Unsound(Vec<Finding>),

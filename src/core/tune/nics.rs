@@ -1,13 +1,14 @@
 //! Tunes a guest's NICs: queues, rates, MTU.
 
+use super::items::NewNics;
 use super::work::Work;
-use super::{Item, ItemName, TuneError};
+use super::{Item, ItemName, Items, TuneError};
 use crate::domain::guest::mac;
-use crate::domain::nics::{takes_queues, usual_queues};
+use crate::domain::nics::{Hook, matched, takes_queues, usual_queues};
 use crate::domain::placed::NicSeat;
 use crate::domain::rate::Rate;
 use crate::domain::setting::{NicTuning, Put, Setting};
-use crate::domain::wish::{MOST_QUEUES, MTUS, NicWish, QUEUES_HINT};
+use crate::domain::wish::{MOST_QUEUES, MTUS, NicModel, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
 
 /// Applies these settings.
@@ -118,49 +119,105 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
     Ok(taps)
 }
 
+/// The NICs that a domain has of those named, and the others on networks.
+struct Found {
+    /// The place of each named one; none: it is new.
+    places: Vec<Option<usize>>,
+    /// Places of those that are removed.
+    dropped: Vec<usize>,
+}
+
+/// Finds the NICs named by their network: one per mention. With [`Items::all_nics`] by their MAC
+/// address first, and others on networks are removed.
+fn found(there: &[Hook], items: &Items) -> Found {
+    let plain = |wish: &NicWish| NicWish::on(wish.network.clone());
+    let is_all = items.all_nics.is_some();
+    let wishes: Vec<NicWish> = items
+        .networks
+        .iter()
+        .map(|(wish, _)| if is_all { wish.clone() } else { plain(wish) })
+        .collect();
+    let places = matched(there, &wishes.iter().collect::<Vec<_>>());
+    let is_left = |nth: &usize| there[*nth].network.is_some() && !places.contains(&Some(*nth));
+    let dropped = (0..there.len()).filter(|nth| is_all && is_left(nth)).collect();
+    Found { places, dropped }
+}
+
 /// Tunes NICs named by their network: existing ones on it are changed, one per mention; others are
 /// new.
 fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Network;
-    let wishes = &work.given.items.networks;
+    let items = work.given.items;
     let there = hooks(&work.xml);
+    let Found { places, dropped } = found(&there, items);
     let mut macs: Vec<String> = there.iter().map(|hook| hook.mac.clone()).collect();
-    let mut taken = Vec::new();
     let (mut seats, mut new) = (Vec::new(), 0);
-    for (wish, is_vf) in wishes {
+    for ((wish, is_vf), place) in items.networks.iter().zip(places) {
         if let Some(message) = wish.too_many_queues(work.vcpus()) {
             return Err(TuneError::item(item, message, QUEUES_HINT));
         }
         let NicWish { network, settings } = wish;
-        let found = there
-            .iter()
-            .enumerate()
-            .find(|(nth, hook)| hook.network.as_ref() == Some(network) && !taken.contains(nth));
-        let is_new = found.is_none();
-        let nth = found.map_or(there.len() + new, |(nth, _)| nth);
-        new += usize::from(is_new);
-        let mac = settings.mac.clone().or_else(|| is_new.then(|| own_mac(work, &macs)));
+        let nth = place.unwrap_or(there.len() + new);
+        new += usize::from(place.is_none());
+        let moves = place.is_none_or(|nth| there[nth].network.as_ref() != Some(network));
+        let mac = settings.mac.clone().or_else(|| place.is_none().then(|| own_mac(work, &macs)));
         macs.extend(mac.clone());
-        taken.push(nth);
+        let mut settings = settings.clone();
+        if let Some(nth) = place.filter(|_| moves && settings.model.is_none()) {
+            settings.model = model_at(work, nth);
+        }
         let takes = !is_vf && !settings.is_emulated();
-        let usual = is_new.then_some(usual_queues(work.vcpus()));
+        let usual = place.is_none().then_some(usual_queues(work.vcpus()));
         seats.push(NicSeat {
             nth,
-            network: is_new.then(|| network.clone()),
+            network: moves.then(|| network.clone()),
             mac,
             queues: settings.queues.or(usual).filter(|_| takes),
             vhost: work.guest.kvm,
             is_vf: *is_vf,
-            settings: settings.clone(),
+            settings,
             address: None,
         });
     }
-    if seats.is_empty() {
+    if seats.is_empty() && dropped.is_empty() {
         return Ok(());
     }
     // New ones after the existing ones, in order.
     seats.sort_by_key(|seat| seat.nth);
-    work.make(item, &[DomainEdit::SetInterfaces { nics: seats, dropped: Vec::new() }])
+    let mut edits = seated(work, &mut seats, (there.len(), &dropped))?;
+    edits.push(DomainEdit::SetInterfaces { nics: seats, dropped });
+    work.make(item, &edits)
+}
+
+/// What the guest sees of the NIC at this place.
+fn model_at(work: &Work<'_>, nth: usize) -> Option<NicModel> {
+    let devices = work.xml.root().child("devices");
+    let nic = devices.into_iter().flat_map(|devices| devices.children("interface")).nth(nth)?;
+    let model = nic.child("model")?.attr("type")?;
+    NicModel::ALL.into_iter().find(|known| known.word() == model)
+}
+
+/// Gives new NICs a root port where all are named; returns the edits that make missing ports.
+fn seated(
+    work: &Work<'_>,
+    seats: &mut [NicSeat],
+    (there, dropped): (usize, &[usize]),
+) -> Result<Vec<DomainEdit>, TuneError> {
+    let only = match &work.given.items.all_nics {
+        None => return Ok(Vec::new()),
+        Some(NewNics::FreeOrNew) => None,
+        Some(NewNics::Free(ports)) => Some(ports),
+    };
+    let new: Vec<&mut NicSeat> = seats.iter_mut().filter(|seat| seat.nth >= there).collect();
+    let Some(ports) = work.xml.nic_ports(new.len(), dropped, only)? else {
+        return Err(TuneError::NoPort);
+    };
+    for (seat, address) in new.into_iter().zip(ports.addresses) {
+        seat.address = address;
+    }
+    let (controllers, dropped) = (ports.made, Vec::new());
+    let made = DomainEdit::SetControllers { controllers, dropped };
+    Ok(if work.xml.would_change(&made) { vec![made] } else { Vec::new() })
 }
 
 /// Returns a reproducible MAC address for a new NIC of a guest.
@@ -189,4 +246,97 @@ fn mtu(work: &mut Work<'_>) -> Result<(), TuneError> {
     let nics = nics.map(|nth| NicTuning { nth, mtu: mtu.clone(), ..NicTuning::default() });
     let nics = nics.collect();
     work.set(item, Setting::Nics { nics })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::made;
+    use super::*;
+    use crate::domain::DomainXml;
+    use std::collections::BTreeSet;
+
+    /// A guest with NICs on `lan` and `lab` and on a bridge, and one free root port.
+    fn guest() -> DomainXml {
+        let port = |index: u8| {
+            format!(
+                "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+                 bus='0x00' slot='0x0{}'/></controller>\n",
+                index + 1
+            )
+        };
+        let nic = |kind: &str, name: &str, at: u8| {
+            format!(
+                "<interface type='{kind}'><mac address='52:54:00:00:00:0{at}'/><source {kind}='{name}'/>\
+                 <model type='e1000e'/><address type='pci' bus='0x0{at}' slot='0x00'/></interface>\n"
+            )
+        };
+        let ports: String = (1..=4).map(port).collect();
+        let nics = nic("network", "lan", 1) + &nic("network", "lab", 2) + &nic("bridge", "br0", 3);
+        let text = format!(
+            "<domain type='kvm'>\n<name>a</name>\n<memory unit='GiB'>4</memory>\n<vcpu>2</vcpu>\n\
+             <os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n{ports}{nics}</devices>\n\
+             </domain>"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
+    /// Its network, MAC address, model and bus, of each NIC.
+    fn nics(xml: &DomainXml) -> Vec<[String; 4]> {
+        let devices = xml.root().child("devices").unwrap();
+        let attr = |nic: Element<'_>, child: &str, name: &str| {
+            let child = nic.child(child).and_then(|child| child.attr(name));
+            child.unwrap_or_default().into_owned()
+        };
+        let all = devices.children("interface").map(|nic| {
+            let [mac, model, bus] = [("mac", "address"), ("model", "type"), ("address", "bus")]
+                .map(|(a, b)| attr(nic, a, b));
+            [attr(nic, "source", "network"), mac[15..].to_owned(), model, bus]
+        });
+        all.collect()
+    }
+
+    /// The guest with these NICs alone.
+    fn with(wishes: &[&str], ports: NewNics) -> Result<DomainXml, TuneError> {
+        let networks = wishes.iter().map(|wish| (wish.parse().unwrap(), false)).collect();
+        let items = Items { networks, all_nics: Some(ports), ..Items::default() };
+        Ok(made(&guest(), &items)?.after)
+    }
+
+    #[test]
+    fn nics_that_stay_keep_their_places_and_others_come_or_go() {
+        let bridge = ["", "03", "e1000e", "0x03"].map(str::to_owned);
+        let row = |texts: [&str; 4]| texts.map(str::to_owned);
+        let free = NewNics::FreeOrNew;
+        let same = with(&["lab", "lan"], free.clone()).unwrap();
+        assert_eq!(same.text(), guest().text(), "the order of the request changes nothing");
+        let one = with(&["lab"], free.clone()).unwrap();
+        assert_eq!(nics(&one), [row(["lab", "02", "e1000e", "0x02"]), bridge.clone()]);
+        // It is found by its MAC address, and keeps its model where it is connected elsewhere.
+        let moved = with(&["lab,mac=52:54:00:00:00:01"], free.clone()).unwrap();
+        assert_eq!(nics(&moved), [row(["lab", "01", "e1000e", "0x01"]), bridge.clone()]);
+        let none = with(&[], free.clone()).unwrap();
+        assert_eq!(nics(&none), std::slice::from_ref(&bridge));
+        // The free port first, then one behind all others.
+        let more = with(&["lan", "lab", "lan", "lan"], free).unwrap();
+        let found = nics(&more);
+        let buses: Vec<&str> = found.iter().map(|nic| nic[3].as_str()).collect();
+        assert_eq!(buses, ["0x01", "0x02", "0x03", "0x04", "0x05"], "{}", more.text());
+        assert_eq!(found[3][2], "virtio");
+        assert!(more.text().contains("slot='0x06'"), "{}", more.text());
+        let macs: BTreeSet<&String> = found.iter().map(|nic| &nic[1]).collect();
+        assert_eq!(macs.len(), 5);
+    }
+
+    #[test]
+    fn a_running_guest_gets_no_port() {
+        let free = |ports: &[u8]| NewNics::Free(ports.iter().copied().collect());
+        let three = ["lan", "lab", "lan"];
+        assert_eq!(nics(&with(&three, free(&[4])).unwrap())[3][3], "0x04");
+        assert_eq!(with(&three, free(&[3])).unwrap_err(), TuneError::NoPort);
+        assert_eq!(with(&["lan", "lab", "lan", "lan"], free(&[4])).unwrap_err(), TuneError::NoPort);
+        // That of the one that goes is free.
+        let other = with(&["lab", "new"], free(&[1])).unwrap();
+        assert_eq!(nics(&other)[2][3], "0x01");
+        assert_eq!(guest().ports_without(&[]).unwrap(), [4].into());
+    }
 }

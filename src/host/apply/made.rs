@@ -15,6 +15,8 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
         | Step::PinThread { name, .. }
         | Step::AttachDisk { name, .. }
         | Step::DetachDisk { name, xml: Some(_), .. }
+        | Step::AttachDevice { name, .. }
+        | Step::DetachDevice { name, .. }
         | Step::UpdateDevice { name, .. } => {
             Some(Identity::Run { uuid: uuid(name)?, id: hypervisor.run_id(name).ok()? })
         }

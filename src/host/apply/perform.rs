@@ -20,6 +20,7 @@ use crate::hypervisor::{
 };
 use crate::identity::{Identity, Mark, Proof};
 use gpuvm_core::domain::guest::VolumeRef;
+use gpuvm_core::domain::live::Plugged;
 use gpuvm_core::image::Summing;
 use std::io::Read;
 use std::path::Path;
@@ -53,7 +54,10 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 needed::expects_disks(&xml, true, hypervisor)?;
             }
         }
-        Step::AttachDisk { name, path, .. } => attach::expects(hypervisor, name, path)?,
+        Step::AttachDisk { name, path, .. } => {
+            attach::expects(hypervisor, name, &Plugged::Disk(path.clone()))?;
+        }
+        Step::AttachDevice { name, device, .. } => attach::expects(hypervisor, name, device)?,
         Step::RenameDomain { to, .. } if row(hypervisor, to)?.is_some() => {
             let message = format!("{} has a domain of this name", hypervisor.uri());
             return Err(refused(HypervisorErrorKind::Exists, step, message).into());
@@ -202,9 +206,16 @@ pub(super) fn perform(
         Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot(_) => {
             snapshot::perform(step, hypervisor, observer, (ours.mark, ours.later))?;
         }
-        Step::AttachDisk { name, path, xml } => attach::disk(hypervisor, name, path, xml)?,
+        Step::AttachDisk { name, path, xml } => {
+            attach::device(hypervisor, name, &Plugged::Disk(path.clone()), xml)?;
+        }
         Step::DetachDisk { name, path, wait_s, .. } => {
-            detach::disk(hypervisor, Some(observer), name, path, *wait_s)?;
+            let device = Plugged::Disk(path.clone());
+            detach::device(hypervisor, Some(observer), name, &device, *wait_s)?;
+        }
+        Step::AttachDevice { name, device, xml } => attach::device(hypervisor, name, device, xml)?,
+        Step::DetachDevice { name, device, wait_s, .. } => {
+            detach::device(hypervisor, Some(observer), name, device, *wait_s)?;
         }
         Step::GrowDisk { .. } => grow::disk(step, ours.later, hypervisor, observer)?,
         Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),

@@ -25,7 +25,7 @@ use crate::identity::{FileId, uuid_of};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::VolumeRef;
-use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::domain::live::{GuestThread, Plugged};
 use gpuvm_core::image::Sha256;
 use gpuvm_core::shell::word;
 use gpuvm_core::topology::{Binding, is_vfio};
@@ -64,7 +64,7 @@ pub enum GrowBy {
     },
 }
 
-/// How long a guest may take to let go of a disk, in seconds. A PCI Express slot takes five to be
+/// How long a guest may take to let go of a disk or another device, in seconds. A PCI Express slot takes five to be
 /// empty.
 pub const LET_GO_S: u64 = 30;
 
@@ -238,6 +238,27 @@ pub enum Step {
         /// The disk before, which undoing attaches again; none: not undone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         xml: Option<String>,
+    },
+    /// Attaches a NIC or a passed-through function to a running guest; the definition is unchanged.
+    AttachDevice {
+        /// The domain's name.
+        name: String,
+        /// What tells it from the guest's other devices.
+        device: Plugged,
+        /// The device.
+        xml: String,
+    },
+    /// Asks a running guest to release a NIC or a passed-through function and waits until it has.
+    /// The definition is unchanged.
+    DetachDevice {
+        /// The domain's name.
+        name: String,
+        /// What tells it from the guest's other devices.
+        device: Plugged,
+        /// Time limit in seconds.
+        wait_s: u64,
+        /// The device before, which undoing attaches again.
+        xml: String,
     },
     /// Grows a domain's disk; not undone, since shrinking it would cut off data.
     GrowDisk {
@@ -486,6 +507,14 @@ impl Step {
                 let (name, path, xml) = (name.clone(), path.clone(), xml.clone());
                 return Some(Step::AttachDisk { name, path, xml });
             }
+            Step::AttachDevice { name, device, xml } => {
+                let (name, device, xml) = (name.clone(), device.clone(), xml.clone());
+                return Some(Step::DetachDevice { name, device, wait_s: LET_GO_S, xml });
+            }
+            Step::DetachDevice { name, device, xml, .. } => {
+                let (name, device, xml) = (name.clone(), device.clone(), xml.clone());
+                return Some(Step::AttachDevice { name, device, xml });
+            }
             Step::Autostart { on, .. } => *on = !*on,
             // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
@@ -518,6 +547,8 @@ impl Step {
             | Step::EndDomain { name, .. }
             | Step::AttachDisk { name, .. }
             | Step::DetachDisk { name, .. }
+            | Step::AttachDevice { name, .. }
+            | Step::DetachDevice { name, .. }
             | Step::GrowDisk { name, .. }
             | Step::PinThread { name, .. }
             | Step::UpdateDevice { name, .. }
@@ -618,6 +649,19 @@ impl Step {
                 | Step::UpdateDevice { .. }
                 | Step::AttachDisk { .. }
                 | Step::DetachDisk { xml: Some(_), .. }
+                | Step::AttachDevice { .. }
+                | Step::DetachDevice { .. }
+        )
+    }
+
+    /// Whether it attaches a device to a running guest or detaches one.
+    pub fn is_plugging(&self) -> bool {
+        matches!(
+            self,
+            Step::AttachDisk { .. }
+                | Step::DetachDisk { .. }
+                | Step::AttachDevice { .. }
+                | Step::DetachDevice { .. }
         )
     }
 

@@ -23,6 +23,7 @@ use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of};
 use crate::input;
+use gpuvm_core::domain::live::Plugged;
 use gpuvm_core::domain::{DomainXml, differences};
 use gpuvm_core::topology::is_vfio;
 use std::path::Path;
@@ -179,14 +180,28 @@ pub(super) fn undo(
         }
         Step::AttachDisk { name, path, .. } => {
             if running(hypervisor, name, proof)? {
-                detach::disk(hypervisor, None, name, path, LET_GO_S)
+                detach::device(hypervisor, None, name, &Plugged::Disk(path.clone()), LET_GO_S)
+            } else {
+                Ok(())
+            }
+        }
+        Step::AttachDevice { name, device, .. } => {
+            if running(hypervisor, name, proof)? {
+                detach::device(hypervisor, None, name, device, LET_GO_S)
+            } else {
+                Ok(())
+            }
+        }
+        Step::DetachDevice { name, device, xml, .. } => {
+            if running(hypervisor, name, proof)? {
+                attach::device(hypervisor, name, device, xml)
             } else {
                 Ok(())
             }
         }
         Step::DetachDisk { name, path, xml: Some(xml), .. } => {
             if running(hypervisor, name, proof)? {
-                attach::disk(hypervisor, name, path, xml)
+                attach::device(hypervisor, name, &Plugged::Disk(path.clone()), xml)
             } else {
                 Ok(())
             }

@@ -1,12 +1,13 @@
 //! The NICs that a guest has on networks, bridges and interfaces of the host, against those that
 //! are requested, or else those of its template.
 
-use super::{GuestDifference, PRIVATE_NET, differ};
+use super::{GuestDifference, PRIVATE_NET};
 use crate::create::CreateRequest;
-use crate::domain::wish::{NicModel, NicSettings};
-use crate::domain::{DomainXml, Element};
+use crate::domain::wish::{NicModel, NicSettings, NicWish};
+use crate::domain::{DomainXml, Element, hooks};
 use crate::guest::template_of;
 use crate::topology::Topology;
+use std::collections::BTreeSet;
 
 /// A NIC.
 #[derive(Debug, Clone)]
@@ -17,6 +18,55 @@ struct Nic {
     is_network: bool,
     /// What is set on it.
     settings: NicSettings,
+    /// Whether what the guest sees was named, so that `set` changes it.
+    names_model: bool,
+}
+
+/// The NICs on networks that a request gives a guest: those that were named, or else those of its
+/// template; none: the template was needed only while the guest was made, or has others as well.
+pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option<Vec<NicWish>> {
+    let private = wanted.private_net.then(|| NicWish::on(PRIVATE_NET));
+    let mut nics = wanted.guest.networks.clone();
+    if nics.is_empty() {
+        let hooks = hooks(&template_of(&wanted.guest, topology).ok()?);
+        nics =
+            hooks.into_iter().map(|hook| hook.network.map(NicWish::on)).collect::<Option<_>>()?;
+    }
+    nics.extend(private.filter(|private| nics.iter().all(|nic| nic.network != private.network)));
+    Some(nics)
+}
+
+/// Adds a difference of NICs.
+fn differ(found: &mut Vec<GuestDifference>, is: String, wanted: String, changeable: bool) {
+    if is != wanted {
+        found.push(GuestDifference { option: "network".to_owned(), is, wanted, changeable });
+    }
+}
+
+/// Compares the networks that a guest runs on. What differs at its next start, too, is said once.
+pub(super) fn running(
+    wanted: &CreateRequest,
+    (live, topology): (&DomainXml, &Topology),
+    found: &mut Vec<GuestDifference>,
+) {
+    let Some((all, named)) = both(wanted, (live, topology)) else { return };
+    if found.iter().all(|known| known.option != "network") {
+        sources(&all, &named, found);
+    }
+}
+
+/// Compares what NICs are connected to.
+fn sources(all: &[Nic], named: &[Nic], found: &mut Vec<GuestDifference>) {
+    let names = |nics: &[Nic]| {
+        let mut names: Vec<&str> = nics.iter().map(|nic| &*nic.source).collect();
+        names.sort_unstable();
+        if names.is_empty() { "none".to_owned() } else { names.join(",") }
+    };
+    let others = |nics: &[Nic]| {
+        let others = nics.iter().filter(|nic| !nic.is_network).map(|nic| nic.source.clone());
+        others.collect::<BTreeSet<String>>()
+    };
+    differ(found, names(all), names(named), others(all) == others(named));
 }
 
 /// Compares them; each NIC of a network with the one that is requested on it, the first with the
@@ -26,6 +76,19 @@ pub(super) fn networks(
     (xml, topology): (&DomainXml, &Topology),
     found: &mut Vec<GuestDifference>,
 ) {
+    let Some((all, named)) = both(wanted, (xml, topology)) else { return };
+    let before = found.len();
+    sources(&all, &named, found);
+    if found.len() == before {
+        settings(all, &named, found);
+    }
+}
+
+/// The NICs that are there and those that are requested; none: they cannot be compared.
+fn both(
+    wanted: &CreateRequest,
+    (xml, topology): (&DomainXml, &Topology),
+) -> Option<(Vec<Nic>, Vec<Nic>)> {
     let template = template_of(&wanted.guest, topology).ok();
     let of_template = template.as_ref().map(nics_of);
     let named = wanted.guest.networks.iter().map(|wish| Nic {
@@ -36,6 +99,7 @@ pub(super) fn networks(
             model: wish.settings.model.or(Some(NicModel::Virtio)),
             ..wish.settings.clone()
         },
+        names_model: wish.settings.model.is_some(),
     });
     let mut named: Vec<Nic> = named.collect();
     let mut all = nics_of(xml);
@@ -43,23 +107,16 @@ pub(super) fn networks(
         Some(nics) if named.is_empty() => named = nics.into_iter().map(bare).collect(),
         Some(nics) => named.extend(nics.into_iter().filter(|nic| !nic.is_network).map(bare)),
         // It was needed only while the guest was made.
-        None if named.is_empty() => return,
+        None if named.is_empty() => return None,
         None => all.retain(|nic| nic.is_network),
     }
     let is_private = |nic: &Nic| nic.source == PRIVATE_NET;
     if wanted.private_net && !named.iter().any(is_private) {
         let (source, is_network) = (PRIVATE_NET.to_owned(), true);
-        named.push(Nic { source, is_network, settings: NicSettings::default() });
+        let settings = NicSettings::default();
+        named.push(Nic { source, is_network, settings, names_model: false });
     }
-    let names = |nics: &[Nic]| {
-        let mut names: Vec<&str> = nics.iter().map(|nic| &*nic.source).collect();
-        names.sort_unstable();
-        if names.is_empty() { "none".to_owned() } else { names.join(",") }
-    };
-    differ(found, "network", names(&all), names(&named));
-    if names(&all) == names(&named) {
-        settings(all, &named, found);
-    }
+    Some((all, named))
 }
 
 /// The NIC of a template, of which no MAC address and no queues are requested.
@@ -100,9 +157,23 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Vec<GuestDifference>) 
                 }
                 format!("{source}{}", shown.keys())
             };
-            differ(found, "network", shown(&is, &as_it_is), shown(&as_it_is, &is));
+            let changeable = is_set(&is, &as_it_is, wanted.names_model);
+            differ(found, shown(&is, &as_it_is), shown(&as_it_is, &is), changeable);
         }
     }
+}
+
+/// Whether `set` gives a NIC these settings: it takes none away, and changes what the guest sees
+/// only if that is named.
+fn is_set(is: &NicSettings, wanted: &NicSettings, names_model: bool) -> bool {
+    let keeps = [
+        is.mtu.is_none() || wanted.mtu.is_some(),
+        is.vlan.is_none() || wanted.vlan.is_some(),
+        is.inbound.is_none() || wanted.inbound.is_some(),
+        is.outbound.is_none() || wanted.outbound.is_some(),
+        is.model == wanted.model || names_model,
+    ];
+    keeps == [true; 5]
 }
 
 /// The NICs of a definition, but for passed-through functions.
@@ -114,7 +185,7 @@ fn nics_of(xml: &DomainXml) -> Vec<Nic> {
         let named = ["network", "bridge", "dev"].into_iter();
         let (kind, name) = { named }.find_map(|kind| Some((kind, source.attr(kind)?)))?;
         let (source, is_network) = (name.into_owned(), kind == "network");
-        Some(Nic { source, is_network, settings: NicSettings::of(nic) })
+        Some(Nic { source, is_network, settings: NicSettings::of(nic), names_model: false })
     };
     nics.filter_map(read).collect()
 }
@@ -128,10 +199,10 @@ mod tests {
         let xml = format!("<domain><devices>{interfaces}</devices></domain>");
         let named: Vec<Nic> = { wanted.iter() }
             .map(|text| {
-                let wish: crate::domain::wish::NicWish = text.parse().unwrap();
+                let wish: NicWish = text.parse().unwrap();
                 let model = wish.settings.model.or(Some(NicModel::Virtio));
                 let settings = NicSettings { model, ..wish.settings };
-                Nic { source: wish.network, is_network: true, settings }
+                Nic { source: wish.network, is_network: true, settings, names_model: false }
             })
             .collect();
         let mut found = Vec::new();
@@ -167,6 +238,18 @@ mod tests {
             ),
         ] {
             assert_eq!(compared(&nic("lan", is), &[wanted]), [said]);
+        }
+        // What `set` does: it adds and changes, takes nothing away, and keeps a model.
+        let of = |text: &str| text.parse::<NicWish>().unwrap().settings;
+        for (is, wanted, named, changeable) in [
+            ("lan", "lan,mtu=9000", false, true),
+            ("lan,mtu=1400", "lan,mtu=9000", false, true),
+            ("lan,mtu=9000", "lan", false, false),
+            ("lan,vlan=7", "lan", false, false),
+            ("lan,model=e1000e", "lan,model=virtio", false, false),
+            ("lan,model=e1000e", "lan,model=virtio", true, true),
+        ] {
+            assert_eq!(is_set(&of(is), &of(wanted), named), changeable, "{is} {wanted}");
         }
         // Two on one network, in another order.
         let two = [nic("lan", "<mtu size='9000'/>"), nic("lan", virtio).replace(":03", ":04")];

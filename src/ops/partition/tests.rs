@@ -530,6 +530,8 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
         name: "a".into(),
         vcpus: None,
         memory: None,
+        networks: None,
+        live: false,
         gpus: Some(1),
         gpu_set: None,
         accept_shared_fabric: true,

@@ -2,6 +2,7 @@
 //! refused, undone, and killed at every step.
 
 use super::*;
+use crate::apply::{ApplyError, Step, StepError};
 use crate::bdf::Bdf;
 use crate::domain::guest::VirtType;
 use crate::domain::{DomainEdit, DomainXml};
@@ -46,6 +47,8 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         memory: Some(MemSize::from_gib(gib)),
         gpus: None,
         gpu_set: None,
+        networks: None,
+        live: false,
         accept_shared_fabric: false,
         huge_pages: Item::Keep,
         allow_remote: false,
@@ -206,4 +209,37 @@ fn gpus_of_a_running_guest_and_a_number_without_a_set_are_refused() {
     let off = with_gpus(2, false);
     assert_eq!(refusal(&off, 3), ("set-no-set", "`gpuvm set a --gpus 4`".into()));
     assert_eq!((kept(&runs), kept(&off)), (0, 0));
+}
+
+#[test]
+fn a_guest_that_keeps_a_nic_is_told_of_with_both_ways() {
+    let wanted = SetRequest {
+        vcpus: None,
+        memory: None,
+        networks: Some(vec!["lan,mtu=9000".parse().unwrap()]),
+        live: true,
+        ..size(1, 1)
+    };
+    let device = crate::domain::live::Plugged::Nic("52:54:00:00:00:01".into());
+    let source =
+        StepError::HoldsDevice { name: "a".into(), device: device.clone(), wait_s: 30, why: None };
+    let (name, xml) = ("a".to_owned(), String::new());
+    let step = Box::new(Step::DetachDevice { name, device, wait_s: 30, xml });
+    let failed = ApplyError::Failed {
+        step,
+        source,
+        aftermath: crate::apply::Aftermath::Undone { undone: 0, left: Vec::new() },
+    };
+    let error = explained(failed.into(), &wanted);
+    let refusal = error.refusal().unwrap();
+    assert!(refusal.message.contains("NIC 52:54:00:00:00:01 is not removed"), "{refusal:?}");
+    for line in
+        ["`gpuvm set a --network lan,mtu=9000 --live`", "`gpuvm set a --network lan,mtu=9000`"]
+    {
+        assert!(refusal.hint.contains(line), "{refusal:?}");
+    }
+    let none = SetRequest { networks: Some(Vec::new()), live: false, ..wanted };
+    assert_eq!(none.line(false), "gpuvm set a --no-network");
+    let page = SetRequest { huge_pages: Item::Off, networks: None, ..size(4, 8) };
+    assert_eq!(page.line(true), "gpuvm set a --vcpus 4 --memory 8G --huge-pages off --live");
 }

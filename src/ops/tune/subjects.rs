@@ -12,6 +12,7 @@ use crate::error::{
 };
 use crate::guest::{make_log_dir, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
@@ -116,7 +117,11 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
             let message = format!("{} is missing, so nothing can be logged there", dir.display());
             return Err(classed(Class::NotFound, message, make_log_dir(&dir)));
         }
-        subjects.networks = networks(&wanted.networks, &*hypervisor)?;
+        let is_made = |name: &str| {
+            let is_asked = wanted.items.all_nics.is_some();
+            is_asked && known(name).is_some_and(|kind| kind != Kind::Sriov)
+        };
+        subjects.networks = networks(&wanted.networks, &*hypervisor, is_made)?;
         subjects.versions = hypervisor.versions();
         if hypervisor.machine().is_here() && !recorded {
             subjects.look_at_disks(world);
@@ -140,14 +145,19 @@ pub fn of_new(world: &World, wanted: &Tune, xml: DomainXml) -> Result<Subjects> 
 }
 
 /// The requested NICs, each with whether its network hands out virtual functions. Refuses settings
-/// that their networks do not support.
-fn networks(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<Vec<(NicWish, bool)>> {
+/// that their networks do not support, and missing networks that are not made with the change.
+fn networks(
+    wishes: &[NicWish],
+    hypervisor: &dyn Hypervisor,
+    is_made: impl Fn(&str) -> bool,
+) -> Result<Vec<(NicWish, bool)>> {
     if wishes.is_empty() {
         return Ok(Vec::new());
     }
     refuse_unfit(wishes, hypervisor)?;
     let there = hypervisor.networks().all_networks()?;
-    if let Some(wish) = wishes.iter().find(|wish| there.iter().all(|n| n.name != wish.network)) {
+    let is_missing = |name: &str| there.iter().all(|n| n.name != name) && !is_made(name);
+    if let Some(wish) = wishes.iter().find(|wish| is_missing(&wish.network)) {
         let message = format!("{} has no network `{}`", hypervisor.uri(), wish.network);
         return Err(classed(
             Class::NotFound,
@@ -399,7 +409,10 @@ pub(crate) fn refused(
         TuneError::Unsound(findings) => {
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
-        TuneError::Kind { .. } | TuneError::Xml(_) | TuneError::Plan(PlanError::Request(_)) => {
+        TuneError::Kind { .. }
+        | TuneError::NoPort
+        | TuneError::Xml(_)
+        | TuneError::Plan(PlanError::Request(_)) => {
             format!("`gpuvm check {name}` says what is wrong with it")
         }
     };

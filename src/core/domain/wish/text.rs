@@ -62,6 +62,13 @@ impl FromStr for NicWish {
     }
 }
 
+impl std::fmt::Display for NicWish {
+    /// As options take it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.network, self.settings.keys())
+    }
+}
+
 /// Reads a number within a range.
 fn number(word: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
     let wrong = || format!("`{word}` is not a number from {} to {}", range.start(), range.end());
@@ -102,9 +109,12 @@ mod tests {
         };
         let read = nic(all).unwrap();
         assert_eq!(read, NicWish { network: "lan".into(), settings });
+        assert_eq!(nic(&read.to_string()), Ok(read.clone()));
         let words = ["mac=", "model=", "queues=", "mtu=", "inbound=", "outbound=", "vlan="];
         assert_eq!(read.settings.words(), words);
-        let one = nic("lan,inbound=100MB/s:200MB/s:4M").unwrap().settings;
+        let one = nic("lan,inbound=100MB/s:200MB/s:4M").unwrap();
+        assert_eq!(nic(&one.to_string()), Ok(one.clone()));
+        let one = one.settings;
         let (peak_kb_s, burst_kib) = (Some(200_000), Some(4096));
         assert_eq!(one.inbound, Some(Rate { average_kb_s: 100_000, peak_kb_s, burst_kib }));
         assert_eq!(one.outbound, None);

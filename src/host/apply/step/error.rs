@@ -15,6 +15,7 @@ use crate::blockdev::BlockError;
 use crate::command::CommandError;
 use crate::fabric::ManagerRefusal;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use gpuvm_core::domain::live::Plugged;
 use std::path::PathBuf;
 
 /// The error of a step or of its undo.
@@ -119,6 +120,26 @@ pub enum StepError {
         wait_s: u64,
         /// The hypervisor's refusal, if any.
         why: Option<Box<HypervisorError>>,
+    },
+    /// The guest did not release a NIC or a passed-through function in time.
+    #[error("the guest `{name}` has not let go of {device} after {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    HoldsDevice {
+        /// The domain's name.
+        name: String,
+        /// The device.
+        device: Plugged,
+        /// How long it waited, in seconds.
+        wait_s: u64,
+        /// The hypervisor's refusal, if any.
+        why: Option<Box<HypervisorError>>,
+    },
+    /// The running guest has a device of this identity already.
+    #[error("domain `{name}` runs with {device} already")]
+    Plugged {
+        /// The domain's name.
+        name: String,
+        /// The device.
+        device: Plugged,
     },
     /// A file has changed since the plan.
     #[error("{} changed while it was copied: {what}", path.display())]

@@ -74,6 +74,12 @@ impl fmt::Display for Step {
             Step::DetachDisk { name, path, wait_s, .. } => {
                 write!(f, "detach disk {path} from domain `{name}`, waiting up to {wait_s} s")
             }
+            Step::AttachDevice { name, device, .. } => {
+                write!(f, "attach {device} to running domain `{name}`")
+            }
+            Step::DetachDevice { name, device, wait_s, .. } => {
+                write!(f, "detach {device} from domain `{name}`, waiting up to {wait_s} s")
+            }
             Step::GrowDisk { name, target, bytes, by, .. } => {
                 let size = MemSize::from_kib(bytes.div_ceil(1024));
                 let of = if *by == GrowBy::Guest { "running domain" } else { "domain" };

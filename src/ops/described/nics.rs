@@ -1,0 +1,72 @@
+//! NICs of the guests of a file that exist: changed before their sizes, at once where that goes.
+
+use super::{DescribedGuest, WAIT_S};
+use crate::compare::{GuestDifference, wished_nics};
+use crate::error::Result;
+use crate::restart;
+use crate::session::Session;
+use crate::set::{SetRequest, set};
+use crate::stop::Down;
+use crate::topology::Topology;
+use crate::world::World;
+use gpuvm_core::tune::Item;
+
+/// The name of the difference.
+const OPTION: &str = "network";
+
+/// The change of a guest's NICs; none: it has those that it is to have.
+pub(super) fn changed(
+    guest: &DescribedGuest,
+    differences: &[GuestDifference],
+    topology: &Topology,
+) -> Option<SetRequest> {
+    let differs = differences.iter().any(|one| one.option == OPTION);
+    let networks = wished_nics(&guest.create, topology).filter(|_| differs)?;
+    Some(SetRequest {
+        name: guest.name.to_string(),
+        vcpus: None,
+        memory: None,
+        gpus: None,
+        gpu_set: None,
+        networks: Some(networks),
+        live: false,
+        accept_shared_fabric: false,
+        huge_pages: Item::Keep,
+        allow_remote: false,
+        reserve_pages: false,
+    })
+}
+
+/// Whether all that differs of a running guest is its NICs, and they can change at once.
+pub(super) fn is_live(
+    world: &World,
+    guest: &DescribedGuest,
+    differences: &[GuestDifference],
+) -> Result<bool> {
+    if differences.iter().any(|one| one.option != OPTION || !one.changeable) {
+        return Ok(false);
+    }
+    let wanted = changed(guest, differences, &world.topology()?);
+    Ok(wanted.is_some_and(|wanted| set(world, &SetRequest { live: true, ..wanted }).is_ok()))
+}
+
+/// Changes the NICs of a guest. One that runs gets them at once, or by a restart, unless it is
+/// restarted later.
+pub(super) fn change(
+    session: &mut Session<'_>,
+    wanted: &SetRequest,
+    restarts_later: bool,
+) -> Result<()> {
+    let rows = session.hypervisor()?.domains()?;
+    let runs = rows.iter().any(|row| row.name == wanted.name && row.state.is_active());
+    let live = SetRequest { live: true, ..wanted.clone() };
+    if runs && set(session.world(), &live).is_ok() {
+        return session.run(|world| set(world, &live)).map(drop);
+    }
+    session.run(|world| set(world, wanted))?;
+    if runs && !restarts_later {
+        let down = Down { force: false, wait_s: WAIT_S };
+        restart::run(session, &wanted.name, down)?;
+    }
+    Ok(())
+}

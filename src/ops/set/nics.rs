@@ -1,0 +1,196 @@
+//! Other NICs of a guest: the networks that they need, and a running guest that gets or loses them.
+
+use super::{SetError, SetRequest};
+use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
+use crate::domain::live::{Plugged, live_changes};
+use crate::domain::nics::matched;
+use crate::domain::wish::NicWish;
+use crate::domain::{DomainXml, Element, hooks};
+use crate::error::{Coded as _, Error, Refusal, Result};
+use crate::guest::{find, restart_hint};
+use crate::hypervisor::DomainState;
+use crate::networks::{on_demand, taken_up};
+use crate::shell::word;
+use crate::tune::extra::Extra;
+use crate::tune::subject::Subject;
+use crate::world::World;
+use gpuvm_core::tune::items::NewNics;
+use gpuvm_core::tune::{Item, Tuned};
+
+/// Refuses what cannot change at once: a guest that is off or stands still, and its size.
+pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> {
+    let name = wanted.name.clone();
+    let later = || format!("`{}` changes its next start", wanted.line(false));
+    let sizes = [
+        ("GPUs", wanted.gpus.is_some()),
+        ("vCPUs", wanted.vcpus.is_some()),
+        ("memory", wanted.memory.is_some()),
+        ("pages", wanted.huge_pages != Item::Keep),
+    ];
+    if let Some((what, _)) = sizes.into_iter().find(|(_, is_asked)| *is_asked) {
+        return Err(SetError::NotLive { name, what: what.to_owned() }.hint(later()));
+    }
+    let (state, hint) = match find(&*world.hypervisor()?, &wanted.name)?.state {
+        DomainState::Paused => ("is paused", format!("`virsh resume {}` first", word(&name))),
+        DomainState::Suspended => {
+            ("is suspended", format!("`virsh dompmwakeup {}` first", word(&name)))
+        }
+        DomainState::Crashed => ("has crashed", restart_hint(&name)),
+        state if !state.is_active() => ("does not run", later()),
+        _ => return Ok(()),
+    };
+    Err(SetError::NotRunning { name, state }.hint(hint))
+}
+
+/// The NICs on networks of a domain.
+fn nics(xml: &DomainXml) -> impl Iterator<Item = Element<'_>> {
+    let devices = xml.root().child("devices").into_iter();
+    let all = devices.flat_map(|devices| devices.children("interface"));
+    all.filter(|nic| nic.attr("type").is_some_and(|kind| kind == "network"))
+}
+
+/// The MAC address of a NIC, lower case.
+fn mac(nic: Element<'_>) -> Option<String> {
+    Some(nic.child("mac")?.attr("address")?.to_ascii_lowercase())
+}
+
+/// The NICs of a running guest that a request leaves no place for.
+fn left<'t>(live: &'t DomainXml, wishes: &[NicWish]) -> Vec<Element<'t>> {
+    let kept = matched(&hooks(live), &wishes.iter().collect::<Vec<_>>());
+    let devices = live.root().child("devices").into_iter();
+    let all = devices.flat_map(|devices| devices.children("interface")).enumerate();
+    let is_left = |(nth, nic): &(usize, Element<'_>)| {
+        nic.attr("type").is_some_and(|kind| kind == "network") && !kept.contains(&Some(*nth))
+    };
+    all.filter(is_left).map(|(_, nic)| nic).collect()
+}
+
+/// The root ports that new NICs may get; those of a running guest are free in it, too.
+pub(super) fn ports(subject: &Subject, wanted: &SetRequest) -> Result<Option<NewNics>> {
+    let Some(wishes) = &wanted.networks else { return Ok(None) };
+    let Some(live) = &subject.live else { return Ok(Some(NewNics::FreeOrNew)) };
+    Ok(Some(NewNics::Free(live.ports_without(&left(live, wishes))?)))
+}
+
+/// Adds what its NICs need on the host, and the changes of the running guest, if it is changed.
+pub(super) fn settle(
+    subject: &Subject,
+    tuned: &Tuned,
+    extra: &mut Extra,
+    wanted: &SetRequest,
+    world: &World,
+) -> Result<()> {
+    let Some(wishes) = &wanted.networks else { return Ok(()) };
+    let names = || wishes.iter().map(|wish| wish.network.as_str());
+    if let Some(live) = &subject.live {
+        extra.last = plugged(live, &tuned.after, wishes, wanted)?;
+        extra.waits = Some(Vec::new());
+    }
+    if tuned.changes.is_empty() && extra.last.is_empty() {
+        return Ok(());
+    }
+    let hypervisor = &*world.hypervisor()?;
+    extra.first.extend(on_demand(names(), hypervisor, world)?);
+    if subject.live.is_some() {
+        extra.first.extend(taken_up(names(), hypervisor, world)?);
+    }
+    Ok(())
+}
+
+/// The steps that give a running guest the NICs of its definition. Refuses what of those that stay
+/// does not change while it runs.
+fn plugged(
+    live: &DomainXml,
+    after: &DomainXml,
+    wishes: &[NicWish],
+    wanted: &SetRequest,
+) -> Result<Vec<Step>> {
+    let name = &wanted.name;
+    let of = |xml: &DomainXml| nics(xml).filter_map(mac).collect::<Vec<String>>();
+    let (runs, has) = (of(live), of(after));
+    let device = |nic: Element<'_>| {
+        let mac = mac(nic)?;
+        Some((Plugged::Nic(mac), nic.xml().to_owned()))
+    };
+    let gone = nics(live).filter(|nic| !mac(*nic).is_some_and(|mac| has.contains(&mac)));
+    let mut steps: Vec<Step> = gone
+        .filter_map(device)
+        .map(|(device, xml)| Step::DetachDevice {
+            name: name.clone(),
+            device,
+            wait_s: LET_GO_S,
+            xml,
+        })
+        .collect();
+    let comes = nics(after).filter(|nic| !mac(*nic).is_some_and(|mac| runs.contains(&mac)));
+    steps.extend(comes.filter_map(device).map(|(device, xml)| {
+        let name = name.clone();
+        Step::AttachDevice { name, device, xml }
+    }));
+    refuse_changed((live, after), wishes, wanted)?;
+    let is_named = |mac: &String| runs.contains(mac) && has.contains(mac);
+    let rates = live_changes(live, after, &Default::default()).bandwidths.into_iter();
+    steps.extend(rates.filter(|rate| is_named(&rate.mac)).map(|rate| Step::UpdateDevice {
+        name: name.clone(),
+        device: format!("the bandwidth of interface {}", rate.mac),
+        xml: rate.to,
+        was: rate.from,
+    }));
+    Ok(steps)
+}
+
+/// Refuses what was asked of NICs that stay and that the running guest has otherwise.
+fn refuse_changed(
+    (live, after): (&DomainXml, &DomainXml),
+    wishes: &[NicWish],
+    wanted: &SetRequest,
+) -> Result<()> {
+    let there = hooks(after);
+    let places = matched(&there, &wishes.iter().collect::<Vec<_>>());
+    for (wish, place) in wishes.iter().zip(places) {
+        let Some(hook) = place.map(|nth| &there[nth]) else { continue };
+        let Some(runs) = Plugged::Nic(hook.mac.clone()).find(live) else { continue };
+        let Some(what) = other(runs, wish) else { continue };
+        let what = format!("{what} of NIC {}", hook.mac);
+        let hint = format!("`{}` changes its next start", wanted.line(false));
+        return Err(SetError::NotLive { name: wanted.name.clone(), what }.hint(hint));
+    }
+    Ok(())
+}
+
+/// What of a request a running NIC has otherwise, besides its bandwidth.
+fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
+    let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
+    let vlan = || Some(nic.child("vlan")?.child("tag")?.attr("id")?.into_owned());
+    let settings = &wish.settings;
+    let said = [
+        ("the network", Some(wish.network.clone()), attr("source", "network")),
+        ("the model", settings.model.map(|model| model.word().to_owned()), attr("model", "type")),
+        ("the queues", settings.queues.map(|n| n.to_string()), attr("driver", "queues")),
+        ("the MTU", settings.mtu.map(|mtu| mtu.to_string()), attr("mtu", "size")),
+        ("the VLAN", settings.vlan.map(|id| id.to_string()), vlan()),
+    ];
+    let differs = |wanted: &Option<String>, is: &Option<String>| {
+        // One queue is not written.
+        let is_one = wanted.as_deref() == Some("1") && is.is_none();
+        wanted.is_some() && wanted != is && !is_one
+    };
+    said.iter().find(|(_, wanted, is)| differs(wanted, is)).map(|(what, ..)| *what)
+}
+
+/// Adds what to do where a running guest does not let go of a device.
+pub fn explained(error: Error, wanted: &SetRequest) -> Error {
+    let Error::Apply(ApplyError::Failed { source: StepError::HoldsDevice { device, .. }, .. }) =
+        &error
+    else {
+        return error;
+    };
+    let name = &wanted.name;
+    let message = format!("{device} is not removed from running domain `{name}`");
+    let hint = format!(
+        "`{}` again once the guest has finished booting; `{}` changes its next start instead",
+        wanted.line(true),
+        wanted.line(false)
+    );
+    error.around(Refusal::around(message, hint))
+}
