@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 /// firmware in.
 const NVRAM: &str = "_VARS.";
 /// What follows it in the name of a file that its serial console is written to.
-const SERIAL_LOG: &str = "-serial.log";
+const SERIAL_LOG: &str = "-serial.";
+/// The most logs of one name that are counted.
+const MOST_LOGS: u32 = 1000;
 
 /// The reason a domain is not renamed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -163,11 +165,23 @@ fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, Pa
     Some((path.to_owned(), path.with_file_name(format!("{to}{rest}"))))
 }
 
+/// The path of a log that gets another name: one that is free, since the log of a guest that is gone
+/// may be left, and is nobody's to remove.
+fn renamed_log(path: &Path, name: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
+    let (from, _) = renamed(path, name, SERIAL_LOG, to)?;
+    let named = |number: u32| match number {
+        0 => from.with_file_name(format!("{to}{SERIAL_LOG}log")),
+        number => from.with_file_name(format!("{to}{SERIAL_LOG}{number}.log")),
+    };
+    let free = (0..MOST_LOGS).map(named).find(|path| path.symlink_metadata().is_err())?;
+    Some((from, free))
+}
+
 impl Paths {
     /// Finds what carries the name.
     fn of(xml: &DomainXml, name: &str, to: &str) -> Paths {
         let settings = nvram(xml).and_then(|path| renamed(Path::new(&path), name, NVRAM, to));
-        let log = serial_log(xml).and_then(|path| renamed(&path, name, SERIAL_LOG, to));
+        let log = serial_log(xml).and_then(|path| renamed_log(&path, name, to));
         Paths { nvram: settings, serial_log: log }
     }
 

@@ -268,11 +268,14 @@ impl Subject {
             let others = uses.others(file, &self.row.uuid);
             let open = || in_use(file, false).filter(|_| hypervisor.has_guests_here());
             let (by, hint) = if others.is_empty() {
-                let Some(by) = open() else { continue };
-                (
-                    by,
-                    format!("end that process, then try again; `fuser -v {}` shows it", word(path)),
-                )
+                match (open(), uses.over_beside(file)) {
+                    (Some(by), _) => {
+                        let shows = format!("`fuser -v {}` shows it", word(path));
+                        (by, format!("end that process, then try again; {shows}"))
+                    }
+                    (None, Some(over)) => over_it(&over),
+                    (None, None) => continue,
+                }
             } else {
                 (
                     said(&others),
@@ -397,6 +400,18 @@ impl Subject {
             made_s: snapshot.made_s,
         }
     }
+}
+
+/// What an image says that lies over another, and what makes it whole.
+fn over_it(image: &Path) -> (String, String) {
+    let by = format!("image {} lies over it", image.display());
+    let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
+    let (image, whole) = (word(&image), word(&whole));
+    let hint = format!(
+        "`qemu-img convert -O qcow2 {image} {whole}` writes all that it shows to an image of its \
+         own; then `rm {image}`"
+    );
+    (by, hint)
 }
 
 /// Whether a guest can write a disk.

@@ -88,6 +88,15 @@ fn a_renamed_guest_keeps_all_that_is_its_own() {
     let (code, _, err) = place.gpuvm(&["undo", "rb", "--yes"]);
     assert!(code == 1 && err.contains("no change"), "{err}");
     place.done(&["rename", "rb", "ra"]);
+    // The log of a guest that is gone stays, and is in nobody's way.
+    let logs = place.daemon.own_path(LOGS);
+    std::fs::write(logs.join("rc-serial.log"), "theirs").unwrap();
+    place.done(&["rename", "ra", "rc"]);
+    assert_eq!(files(&logs), ["rc-serial.1.log", "rc-serial.log"]);
+    assert_eq!(std::fs::read_to_string(logs.join("rc-serial.log")).unwrap(), "theirs");
+    assert!(place.virsh(&["dumpxml", "--inactive", "rc"]).contains("rc-serial.1.log"));
+    place.done(&["rename", "rc", "ra"]);
+    assert_eq!(files(&logs), ["ra-serial.log", "rc-serial.log"]);
     place.done(&["delete", "ra", "--yes"]);
     assert_eq!((files(&nvram), files(&place.disks)), (vec!["ra_VARS.fd.old".into()], vec![]));
     assert!(files(&place.daemon.inside("/var/lib/gpuvm/reserved")).is_empty());

@@ -82,7 +82,7 @@ fn disks_are_reverted_all_or_none() {
 #[test]
 fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
     let Some(place) = Place::new() else { return };
-    let (_, _) = (with_image(&place, "sa"), with_image(&place, "sb"));
+    let (image, _) = (with_image(&place, "sa"), with_image(&place, "sb"));
     let moved = second(&place, "sa");
     place.done(&["snapshot", "create", "sa", "one"]);
     place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
@@ -107,6 +107,21 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
     open.wait().unwrap();
     place.done(&delete);
     assert_eq!(inside(), 0);
+    // Images that somebody has put over it by hand: beside it, and in a pool that was not told.
+    place.done(&["snapshot", "create", "sa", "two"]);
+    let pool = place.daemon.fresh_dir("pool");
+    let target = pool.to_str().unwrap();
+    place.virsh(&["pool-create-as", "byhand", "dir", "--target", target]);
+    let revert = ["snapshot", "revert", "sa", "two", "--yes"];
+    for (dir, says) in [(&place.disks, "image "), (&pool, "volume `byhand/over.qcow2`")] {
+        let over = dir.join("over.qcow2").display().to_string();
+        qemu("qemu-img", &["create", "-f", "qcow2", "-b", &image, "-F", "qcow2", &over]);
+        bytes("write", 0x44, &image);
+        refused(&place, &revert, &[says, "over.qcow2", "lies over it"]);
+        assert!(holds(0x44, &image));
+        std::fs::remove_file(over).unwrap();
+    }
+    place.done(&revert);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::command::output;
 use crate::discover::silent::Silent;
+use crate::input;
 use chain::Walk;
 use document::Named;
 use gpuvm_core::domain::DomainXml;
@@ -32,6 +33,8 @@ use std::path::{Path, PathBuf};
 const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
 /// Its time limit in seconds.
 const LOOP_S: u64 = 10;
+/// The most files of a directory that are looked at.
+const MOST_BESIDE: usize = 10_000;
 
 /// The user of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -383,6 +386,19 @@ impl Uses {
     /// Returns why a file of this machine cannot be accessed; none: it can.
     pub fn silent(&self, path: &Path) -> Option<String> {
         self.silent.why(path)
+    }
+
+    /// An image of the same directory that lies over a file of this machine, and that no definition
+    /// and no pool names: somebody has made it by hand. Unreadable ones are not told.
+    pub fn over_beside(&self, path: &Path) -> Option<PathBuf> {
+        let dir = path.parent().filter(|dir| self.here && self.silent.why(dir).is_none())?;
+        let below = self.identity(path);
+        let is_over = |image: &PathBuf| {
+            let is_file = image.symlink_metadata().is_ok_and(|meta| meta.is_file());
+            let walk = || Walk::from(image, &self.volumes, self.seen()).files;
+            is_file && walk().iter().any(|file| self.identity(file).is(&below))
+        };
+        input::list(dir).ok()?.into_iter().take(MOST_BESIDE).find(is_over)
     }
 
     /// Whether two names are one file.
