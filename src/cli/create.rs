@@ -9,9 +9,9 @@ use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::output::Output;
 use crate::identity::random_uuid;
 use anyhow::Context as _;
+use gpuvm_host::hypervisor::DomainSummary;
 use gpuvm_ops::compare;
-use gpuvm_ops::create::{self, CreateRequest, Created, Waits};
-use gpuvm_ops::guest::{NameRequest, find};
+use gpuvm_ops::create::{self, Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
@@ -20,12 +20,20 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.refuse_recorded("create")?;
     }
     let mut wanted = args.request()?;
-    if args.if_absent && compare::is_there(cx, &wanted)? {
-        return there(&wanted, cx);
-    }
+    let existing = if args.if_absent { compare::is_there(cx, &wanted)? } else { None };
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let address_s = if args.no_wait { 0 } else { args.wait };
+    let runs = existing.as_ref().is_some_and(|existing| existing.state.is_active());
+    if let Some(existing) = existing.as_ref().filter(|_| runs || diff || args.no_start) {
+        return there(existing, cx);
+    }
     let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(lock) })?;
+    if let Some(DomainSummary { name, .. }) = &existing {
+        let waits = Waits { address_s, seed_s: None };
+        let made = create::start_existing(&mut session, cx, (name, &wanted), waits)?;
+        return if dry_run { Ok(EXIT_DONE) } else { ended(&made, address_s, cx.output) };
+    }
     if diff {
         let change = session.look(|world| create::create(world, &wanted))?;
         for loss in change.losses.iter().filter(|_| !args.accept_data_loss) {
@@ -40,20 +48,23 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
-    let address_s = if args.no_wait { 0 } else { args.wait };
     let waits = Waits { address_s, seed_s: args.seed.drop_seed.then_some(args.wait) };
     let made = create::run(&mut session, cx, &wanted, waits)?;
-    answer(&made, cx.output)?;
+    ended(&made, address_s, cx.output)
+}
+
+/// Prints the answer; a guest without an address in time is not all that was asked for.
+fn ended(made: &Created, address_s: u64, output: Output) -> anyhow::Result<u8> {
+    answer(made, output)?;
     let is_awaited = made.started && made.mac.is_some() && address_s > 0;
     Ok(if is_awaited && made.ip.is_none() { EXIT_FOUND } else { EXIT_DONE })
 }
 
 /// Says that the guest exists as requested.
-fn there(wanted: &CreateRequest, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let NameRequest::Exact(name) = &wanted.guest.name else { return Ok(EXIT_DONE) };
-    let summary = find(&*cx.hypervisor()?, name.as_str())?;
+fn there(existing: &DomainSummary, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let DomainSummary { name, state, .. } = existing;
     if cx.output.json {
-        let (name, started) = (name.to_string(), summary.state.is_active());
+        let (name, started) = (name.clone(), state.is_active());
         let same = Created { name, started, mac: None, ip: None, seed_dropped: None };
         cx.output.json("gpuvm-created", &same)?;
     } else {

@@ -12,7 +12,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches as _};
 use gpuvm_host::history::guest::AppliedFile;
-use gpuvm_ops::described::{DescribedGuest, Field, GuestsError};
+use gpuvm_ops::described::{Described, DescribedGuest, GuestsError};
 use gpuvm_ops::error::Class;
 use gpuvm_ops::guest::NameRequest;
 use serde_json::{Map, Value as Json, json};
@@ -369,23 +369,35 @@ fn is_list(arg: &Arg) -> bool {
 }
 
 /// A list of guests as a document.
-pub fn document(guests: &[Vec<Field>]) -> Json {
-    let guest = |fields: &Vec<Field>| {
-        let fields = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+pub fn document(guests: &[Described]) -> Json {
+    let guest = |guest: &Described| {
+        let fields = guest.fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
         Json::Object(fields.collect::<Map<String, Json>>())
     };
     json!({ "guests": guests.iter().map(guest).collect::<Vec<_>>() })
 }
 
+/// What a guest's record does not have, as a comment.
+fn unknown(guest: &Described) -> String {
+    if guest.is_told {
+        return String::new();
+    }
+    format!(
+        "# {}: not recorded are its image, boot disk size, template and first settings\n",
+        guest.name
+    )
+}
+
 /// Guests as YAML.
-pub fn to_yaml(guests: &[Vec<Field>]) -> String {
+pub fn to_yaml(guests: &[Described]) -> String {
     let mut text = format!("format: {FORMAT}\nversion: {VERSION}\nguests:");
     if guests.is_empty() {
         text += " []";
     }
     text.push('\n');
     for guest in guests {
-        for (number, (key, value)) in guest.iter().enumerate() {
+        text += &unknown(guest);
+        for (number, (key, value)) in guest.fields.iter().enumerate() {
             let lead = if number == 0 { "- " } else { "  " };
             match value {
                 Json::Array(values) => {
@@ -416,14 +428,14 @@ fn yaml_word(value: &Json) -> String {
 }
 
 /// Guests as TOML.
-pub fn to_toml(guests: &[Vec<Field>]) -> String {
+pub fn to_toml(guests: &[Described]) -> String {
     let mut text = format!("format = \"{FORMAT}\"\nversion = {VERSION}\n");
     if guests.is_empty() {
         text += "guests = []\n";
     }
     for guest in guests {
-        text += "\n[[guests]]\n";
-        for (key, value) in guest {
+        let _ = write!(text, "\n{}[[guests]]\n", unknown(guest));
+        for (key, value) in &guest.fields {
             let _ = writeln!(text, "{key} = {value}");
         }
     }

@@ -9,14 +9,14 @@ pub(crate) use nics::wished_nics;
 pub(crate) use now::{request_now, size_now};
 
 use crate::bdf::Bdf;
-use crate::create::{CreateError, CreateRequest};
+use crate::create::{CreateError, CreateRequest, Told, told};
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::domain::view::View;
 use crate::domain::{DomainXml, Element};
 use crate::error::Coded as _;
 use crate::error::{Class, Result, classed};
 use crate::guest::{NameRequest, template_of};
-use crate::history::guest::{AppliedFile, applied};
+use crate::history::guest as history;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::images;
 use crate::memsize::MemSize;
@@ -26,7 +26,7 @@ use crate::storage;
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The network of the option `privateIP`.
 const PRIVATE_NET: &str = "private-net";
@@ -59,6 +59,8 @@ pub struct Compared {
     pub summary: DomainSummary,
     /// What differs.
     pub differences: Vec<GuestDifference>,
+    /// Whether it is known what it was told while it was made.
+    pub is_told: bool,
 }
 
 /// Compares the domain of this name, if it is among these, with a request; none: there is no such
@@ -100,14 +102,16 @@ pub fn compare(
     }
     disks(wanted, (&xml, topology), &mut found);
     made_disks(&xml, &mut found);
-    if let (Some(was), Some(now)) = (applied(world.state(), &summary.uuid), &wanted.applied) {
-        told_at_first(&was, now, &mut found);
+    let was = history::told(world.state(), &summary.uuid);
+    if let Some(was) = &was {
+        let has_data = xml.made().iter().any(|made| made.role == Role::Data);
+        told_at_first((was, has_data), &told(wanted), &mut found);
     }
-    Ok(Some(Compared { summary, differences: found }))
+    Ok(Some(Compared { summary, differences: found, is_told: was.is_some() }))
 }
 
-/// Whether a guest that was asked for by name exists exactly so; an error if it is another one.
-pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<bool> {
+/// The guest that was asked for by name, if it exists exactly so; an error if it is another one.
+pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSummary>> {
     let NameRequest::Exact(name) = &wanted.guest.name else {
         let message = "--if-absent needs the name of the guest";
         return Err(classed(Class::Usage, message, "add --name NAME"));
@@ -115,9 +119,15 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<bool> {
     let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
     let rows = hypervisor.domains()?;
     let found = compare(world, (&*hypervisor, &topology, &rows), (name.as_str(), wanted))?;
-    let Some(found) = found else { return Ok(false) };
+    let Some(found) = found else { return Ok(None) };
     if found.differences.is_empty() {
-        return Ok(true);
+        if !found.is_told {
+            world.note(&format!(
+                "what `{name}` was told while it was made is not recorded: its image, the size of \
+                 its boot disk, its template and its first settings are not compared"
+            ));
+        }
+        return Ok(Some(found.summary));
     }
     let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
     let error = CreateError::Differs { name: name.to_string(), what: what.join("; ") };
@@ -141,16 +151,6 @@ fn other_gpus(
 ) {
     if is != wanted {
         found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable });
-    }
-}
-
-/// A size as options take it.
-pub(crate) fn size_word(size: MemSize) -> String {
-    let kib = size.kib();
-    match () {
-        () if kib.is_multiple_of(1 << 20) => format!("{}G", kib >> 20),
-        () if kib.is_multiple_of(1 << 10) => format!("{}M", kib >> 10),
-        () => format!("{kib}K"),
     }
 }
 
@@ -185,7 +185,7 @@ fn sizes(
         && memory != memory_now
         && !is_rounded(memory)
     {
-        change("memory", size_word(memory_now), size_word(memory));
+        change("memory", memory_now.typed(), memory.typed());
     }
     let wanted = match request.huge_pages {
         HugePages::Auto => view.huge_page_kib,
@@ -398,7 +398,8 @@ fn is_on(disk: Element<'_>, made: &Made) -> bool {
 }
 
 /// Options that count only while a guest is made, as they were and as they are.
-pub const AT_FIRST: [&str; 19] = [
+pub const AT_FIRST: [&str; 20] = [
+    "template",
     "image",
     "image-pool",
     "os-disk",
@@ -420,16 +421,22 @@ pub const AT_FIRST: [&str; 19] = [
     "no-seed",
 ];
 
-/// Compares what the guest was told when it was made.
-fn told_at_first(was: &AppliedFile, now: &AppliedFile, found: &mut Vec<GuestDifference>) {
+/// Compares what the guest was told when it was made; `has_data`: it has a data disk.
+fn told_at_first((was, has_data): (&Told, bool), now: &Told, found: &mut Vec<GuestDifference>) {
     let text = |values: &[String]| match values {
         [] => "default".to_owned(),
         values => values.join(","),
     };
     for option in AT_FIRST {
-        let values = |file: &AppliedFile| file.options.get(option).cloned().unwrap_or_default();
+        let values = |told: &Told| told.get(option).cloned().unwrap_or_default();
         let (was, now) = (values(was), values(now));
-        if meant(option, &was) != meant(option, &now) {
+        // Where no image is named, any will do; the share of a data disk may have been none.
+        let is_open = match option {
+            "image" => now.is_empty(),
+            "data-size" => was.is_empty() && now == ["none"] && !has_data,
+            _ => false,
+        };
+        if !is_open && meant(option, &was) != meant(option, &now) {
             differ(found, option, text(&was), text(&now));
         }
     }
@@ -448,6 +455,7 @@ fn meant(option: &str, values: &[String]) -> Vec<String> {
         _ => "",
     };
     let paths = [
+        "template",
         "disk-dir",
         "data-dir",
         "ssh-key",
@@ -459,7 +467,8 @@ fn meant(option: &str, values: &[String]) -> Vec<String> {
     let one = |value: &String| match option {
         "os-size" | "data-size" => value.parse().map_or_else(|_| value.clone(), MemSize::typed),
         option if paths.contains(&option) => {
-            let parts: PathBuf = Path::new(value).components().collect();
+            let path = std::path::absolute(value).unwrap_or_else(|_| PathBuf::from(value));
+            let parts: PathBuf = path.components().collect();
             parts.to_string_lossy().into_owned()
         }
         _ => value.clone(),
@@ -478,11 +487,11 @@ mod tests {
             let field = |(option, values): &(&str, &[&str])| {
                 ((*option).to_owned(), values.iter().map(ToString::to_string).collect())
             };
-            AppliedFile { set: None, name: None, options: fields.iter().map(field).collect() }
+            fields.iter().map(field).collect::<Told>()
         };
         let differs = |was: &[(&str, &[&str])], now: &[(&str, &[&str])]| {
             let mut found = Vec::new();
-            told_at_first(&file(was), &file(now), &mut found);
+            told_at_first((&file(was), false), &file(now), &mut found);
             found.len()
         };
         for (option, was, now) in [
@@ -494,6 +503,8 @@ mod tests {
             ("ssh-key", &["/k//a.pub"], &["/k/./a.pub"]),
             ("disk-dir", &["/d"], &["/d/"]),
             ("image", &[], &[]),
+            ("image", &["noble"], &[]),
+            ("data-size", &[], &["none"]),
             ("os-disk", &[], &["clone"]),
             ("preallocate", &["reserve"], &[]),
             ("pool", &[], &[storage::POOL]),
@@ -507,6 +518,8 @@ mod tests {
             ("no-seed", &["true"], &["false"]),
             ("disk-dir", &["/d"], &["/e"]),
             ("user", &["a"], &[]),
+            ("template", &["/t.xml"], &[]),
+            ("image", &["a"], &["b"]),
         ] {
             assert_eq!(differs(&[(option, was)], &[(option, now)]), 1, "{option} {was:?} {now:?}");
         }

@@ -5,6 +5,7 @@ mod machine;
 mod prepare;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use crate::address::{Wait, Waited};
 use crate::apply::Step;
@@ -21,12 +22,14 @@ use crate::pages;
 use crate::reporter::Question;
 use crate::session::{Running, Session};
 use crate::shell::word;
+use crate::start::{Start, start};
 use crate::storage::{SeedRequest, StorageRequest};
 use crate::world::World;
 use prepare::{Prepared, prepare};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+pub(crate) use told::{Told, told};
 
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -160,6 +163,31 @@ pub fn run(
     let seed_dropped =
         seed.map(|(seconds, ended)| drop_seed(session, world, &name, seconds, ended));
     Ok(Created { name, started: starts, mac, ip, seed_dropped })
+}
+
+/// Starts a guest that exists as requested and is off, and waits for its address as for that of a
+/// new one.
+pub fn start_existing(
+    session: &mut Session<'_>,
+    world: &World,
+    (name, wanted): (&str, &CreateRequest),
+    waits: Waits,
+) -> Result<Created> {
+    let dry_run = session.is_preview();
+    let wanted = Start { name: name.to_owned(), reserve_pages: wanted.reserve_pages, dry_run };
+    let (_, waited) = session.run_and(
+        |world| start(world, &wanted),
+        |running, _| -> Result<_> {
+            let macs = defined_macs(running.hypervisor, name);
+            let found = wait(name, &macs, waits.address_s, running, world)?;
+            Ok(match found {
+                Some(address) => (Some(address.mac), Some(address.ip)),
+                None => (macs.into_iter().next(), None),
+            })
+        },
+    )?;
+    let (mac, ip) = waited.unwrap_or_default();
+    Ok(Created { name: name.to_owned(), started: !dry_run, mac, ip, seed_dropped: None })
 }
 
 /// Refuses a name that a domain has, before anything is made.

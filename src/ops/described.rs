@@ -7,7 +7,7 @@ mod get;
 mod nics;
 mod sizes;
 
-pub use get::{Field, describe, describe_all};
+pub use get::{Described, Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
 use crate::change::Change;
@@ -285,7 +285,7 @@ fn existing(
     set: Option<&String>,
     (hypervisor, world): (&dyn Hypervisor, &World),
 ) -> Result<AppliedGuest> {
-    let Compared { summary, mut differences } = compared;
+    let Compared { summary, mut differences, .. } = compared;
     let runs = summary.state.is_active();
     let needs_restart =
         runs && !differences.is_empty() && !nics::is_live(world, guest, &differences)?;

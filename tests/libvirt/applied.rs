@@ -226,6 +226,33 @@ fn what_get_prints_is_what_is_there() {
     let failure: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, failure["code"].as_str()), (1, Some("create-differs")), "{failure}");
     same(&made, &place.state(), "--if-absent changed something");
+    // What it was told while it was made is compared, and printed.
+    for more in [["--os-size", "17M"], ["--ssh-key", "/nope"], ["--template", "/nope.xml"]] {
+        let disks = ["--if-absent", "--no-start", "--disk-dir", &disks];
+        let size = if more[0] == "--os-size" { &[][..] } else { &["--os-size", "16M"] };
+        let (code, out, err) =
+            place.gpuvm(&place.create("gt-b", &[&disks[..], size, &more].concat()));
+        assert_eq!(code, 1, "{more:?}: {out}{err}");
+        assert!(err.contains(more[0].trim_start_matches('-')), "{more:?}: {err}");
+    }
+    let printed = place.done(&["get", "gt-b"]);
+    assert!(printed.contains("  os-size: 16M\n"), "{printed}");
+    assert!(printed.contains(&format!("  disk-dir: {disks}\n")), "{printed}");
+    let record = place.daemon.own_path("/var/lib/gpuvm/reserved");
+    for file in super::files(&record) {
+        let path = record.join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"told\"", "\"other\"")).unwrap();
+    }
+    let printed = place.done(&["get", "gt-b"]);
+    assert!(printed.contains("# gt-b: not recorded are its image"), "{printed}");
+    let off = place.create("gt-b", &[&blank[1..], &["--if-absent"]].concat());
+    let (code, out, err) = place.gpuvm(&off);
+    assert!(code == 0 && out.contains("gt-b: create start mac: "), "{out}{err}");
+    assert!(err.contains("are not compared"), "{err}");
+    assert!(place.virsh(&["domstate", "gt-b"]).contains("running"), "it was not started");
+    place.done(&off);
+    place.done(&["stop", "gt-b", "--force"]);
     for name in ["gt-a", "gt-b"] {
         place.done(&["delete", name, "--yes"]);
     }

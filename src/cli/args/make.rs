@@ -129,7 +129,8 @@ pub struct CreateArgs {
     pub accept_data_loss: bool,
     /// Do nothing if the guest exists as requested
     ///
-    /// Requires --name. A domain of that name that differs is refused, with what differs.
+    /// Requires --name. A guest of that name that is off is started, unless --no-start is given. A
+    /// domain of that name that differs is refused, with what differs.
     #[arg(long, requires = "name", help_heading = BEHAVIOUR)]
     pub if_absent: bool,
     /// Define it without starting it

@@ -92,6 +92,7 @@ impl SeedArgs {
             home: home(),
             user: self.user.clone(),
             password_hash: self.password_hash.as_deref().map(password_hash).transpose()?,
+            password_file: self.password_hash.clone().filter(|path| path.as_os_str() != "-"),
             user_data: self.user_data.clone(),
             meta_data: self.meta_data.clone(),
             network_config: self.network_config.clone(),

@@ -52,6 +52,10 @@ pub struct GuestRecord {
     /// How it was described; none: no file did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedFile>,
+    /// What it was told while it was made, by the names of options; none: a first version did not
+    /// write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<BTreeMap<String, Vec<String>>>,
 }
 
 /// A guest with records, which may still have resources.
@@ -81,16 +85,18 @@ impl GuestRecord {
             guarded: Vec::new(),
             made: Vec::new(),
             applied: None,
+            told: None,
         }
     }
 
-    /// Returns the step that writes it, replacing its old content; none: nothing is reserved or
-    /// made, and no file described the guest.
+    /// Returns the step that writes it, replacing its old content; none: nothing is reserved, made
+    /// or told.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty()
             && self.guarded.is_empty()
             && self.made.is_empty()
-            && self.applied.is_none();
+            && self.applied.is_none()
+            && self.told.is_none();
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
 }
@@ -189,6 +195,13 @@ pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
 /// cannot be read.
 pub fn applied(state: Option<&Path>, uuid: &str) -> Option<AppliedFile> {
     of(state, uuid)?.applied
+}
+
+/// What a domain was told while it was made, by the names of options; none: nothing was recorded,
+/// or its record cannot be read.
+pub fn told(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
+    let record = of(state, uuid)?;
+    record.told.or_else(|| record.applied.map(|file| file.options))
 }
 
 /// The record of a domain; none: there is none, or it cannot be read: nothing is guessed.

@@ -2,7 +2,7 @@
 //! that make them. Changes nothing.
 
 use super::machine::{networks_of, refuse_without_kvm, without_vhost};
-use super::{CreateError, CreateRequest, macs, refuse_existing};
+use super::{CreateError, CreateRequest, Told, macs, refuse_existing, told};
 use crate::apply::Step;
 use crate::claim::claim;
 use crate::disks;
@@ -60,7 +60,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let hypervisor = hypervisor.as_deref();
     let planned = placed(world, wanted, hypervisor)?;
     let name = planned.name.to_string();
-    let Disks { mut steps, disks, made, abilities, seed, notices, mut losses } =
+    let Disks { mut steps, disks, made, abilities, seed, notices, mut losses, image } =
         storage::plan(&wanted.storage, Some(&wanted.seed), &planned, world)?;
     for notice in &notices {
         match notice {
@@ -105,9 +105,12 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
-    let applied = wanted.applied.clone();
+    let mut told = told(wanted);
+    // What was the newest is known by its name from then on.
+    told.extend(image.map(|image| ("image".to_owned(), vec![image])));
+    let words = (wanted.applied.clone(), told);
     if let Some(note) = hypervisor
-        .and_then(|hypervisor| kept(&xml, &name, (&extra, applied), (hypervisor, world.state())))
+        .and_then(|hypervisor| kept(&xml, &name, (&extra, words), (hypervisor, world.state())))
     {
         // Reserved resources are recorded first; disks alone once they are made.
         let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
@@ -337,7 +340,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 fn kept(
     xml: &DomainXml,
     name: &str,
-    (extra, applied): (&Extra, Option<AppliedFile>),
+    (extra, (applied, told)): (&Extra, (Option<AppliedFile>, Told)),
     (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
 ) -> Option<Step> {
     let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;
@@ -346,6 +349,7 @@ fn kept(
         guarded: extra.guarded.clone(),
         made: extra.made.clone(),
         applied,
+        told: Some(told),
         ..GuestRecord::new(&uuid, name, hypervisor.uri())
     };
     all.remember(state, None)

@@ -45,6 +45,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
             home: None,
             user: None,
             password_hash: None,
+            password_file: None,
             user_data: None,
             meta_data: None,
             network_config: None,

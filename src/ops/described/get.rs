@@ -1,7 +1,7 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use crate::bdf::Bdf;
-use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now, size_word};
+use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now};
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
@@ -9,7 +9,7 @@ use crate::domain::wish::{NicModel, NicSettings};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
 use crate::guest::find;
-use crate::history::guest::applied;
+use crate::history::guest::told;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::request::{
     CellWish, DeviceWish, GpuWish, Near, PinPolicy, Policy, Prefer, Profile, Request, VfSettings,
@@ -23,8 +23,19 @@ use serde_json::Value;
 /// `autostart`.
 pub type Field = (&'static str, Value);
 
+/// A guest in the words of a file.
+#[derive(Debug)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// Its fields, in the order in which they are printed.
+    pub fields: Vec<Field>,
+    /// Whether it is known what it was told while it was made.
+    pub is_told: bool,
+}
+
 /// Describes a guest that gpuvm made.
-pub fn describe(world: &World, name: &str) -> Result<Vec<Field>> {
+pub fn describe(world: &World, name: &str) -> Result<Described> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
     let described = of(world, (&*hypervisor, &world.topology()?), &summary)?;
@@ -36,7 +47,7 @@ pub fn describe(world: &World, name: &str) -> Result<Vec<Field>> {
 }
 
 /// Describes all guests that gpuvm made, by name.
-pub fn describe_all(world: &World) -> Result<Vec<Vec<Field>>> {
+pub fn describe_all(world: &World) -> Result<Vec<Described>> {
     let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
     let mut rows = hypervisor.domains()?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
@@ -52,7 +63,7 @@ fn of(
     world: &World,
     (hypervisor, topology): (&dyn Hypervisor, &Topology),
     summary: &DomainSummary,
-) -> Result<Option<Vec<Field>>> {
+) -> Result<Option<Described>> {
     let xml = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Inactive)?)?;
     let view = View::of(&xml, Some(topology))?;
     let record = view.remembered.as_ref().and_then(|record| record.request.clone());
@@ -63,7 +74,7 @@ fn of(
     gpus(&now, &mut fields);
     devices(&now, &mut fields);
     fields.push(("vcpus", vcpus.into()));
-    fields.push(("memory", size_word(memory).into()));
+    fields.push(("memory", memory.typed().into()));
     fields.push(("huge-pages", pages_word(view.huge_page_kib).into()));
     shape(&now, &mut fields);
     if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
@@ -71,9 +82,10 @@ fn of(
     }
     networks(&xml, view.vcpus, &mut fields);
     disks(&xml, &mut fields);
-    if let Some(file) = applied(world.state(), &summary.uuid) {
+    let told = told(world.state(), &summary.uuid);
+    if let Some(told) = &told {
         for option in AT_FIRST {
-            match file.options.get(option).map(Vec::as_slice) {
+            match told.get(option).map(Vec::as_slice) {
                 None | Some([]) => {}
                 Some([one]) => fields.push((option, one.clone().into())),
                 Some(several) => list(&mut fields, option, several.to_vec()),
@@ -83,7 +95,7 @@ fn of(
     if hypervisor.autostart(&summary.name)? {
         fields.push(("autostart", true.into()));
     }
-    Ok(Some(fields))
+    Ok(Some(Described { name: summary.name.clone(), fields, is_told: told.is_some() }))
 }
 
 /// Adds a list, unless it is empty.
@@ -172,7 +184,7 @@ fn shape(record: &Request, fields: &mut Vec<Field>) {
         fields.push(("reserve-cores", record.reserve.cores.into()));
     }
     if let Some(memory) = record.reserve.memory_kib {
-        fields.push(("reserve-memory", size_word(memory).into()));
+        fields.push(("reserve-memory", memory.typed().into()));
     }
     let allow = [("remote", record.allow.remote), ("split", record.allow.split)];
     let allow = allow.into_iter().filter(|(_, is_allowed)| *is_allowed);

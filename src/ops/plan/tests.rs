@@ -213,6 +213,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         home: None,
         user: None,
         password_hash: None,
+        password_file: None,
         user_data: None,
         meta_data: None,
         network_config: None,

@@ -84,6 +84,8 @@ pub struct Disks {
     pub notices: Vec<Notice>,
     /// The data on drives that the guest gets and may overwrite, one phrase each.
     pub losses: Vec<String>,
+    /// The image that the boot disk is made from, if it was looked for.
+    pub image: Option<String>,
 }
 
 impl Disks {

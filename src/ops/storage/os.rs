@@ -36,6 +36,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
         Some(hypervisor) => Some(images::resolve(hypervisor, &wanted.image_pool, named)?),
         None => None,
     };
+    disks.image = image.as_ref().map(|image| image.name.to_string());
     let source = VolumeRef {
         pool: wanted.image_pool.clone(),
         name: match (&image, named) {

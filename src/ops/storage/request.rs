@@ -130,6 +130,8 @@ pub struct SeedRequest {
     pub user: Option<String>,
     /// The hash of that user's password, already validated.
     pub password_hash: Option<Hidden>,
+    /// The file that the hash was read from; none: standard input.
+    pub password_file: Option<PathBuf>,
     /// A file of cloud-init's user-data.
     pub user_data: Option<PathBuf>,
     /// A file of its meta-data.
