@@ -110,6 +110,18 @@ fn code<T>(done: Result<T>) -> &'static str {
 }
 
 #[test]
+fn a_driver_without_storage_is_refused_before_anything_begins() {
+    let stage = stage(false);
+    stage.fake.has_no_storage.set(true);
+    let mut disk = blank();
+    if let NewDisk::Blank { pool, .. } = &mut disk {
+        *pool = "other".into();
+    }
+    assert_eq!(code(run_add(&stage, &wanted(disk, false))), "pool-no-storage");
+    assert_eq!((kept(&stage), state(&stage).0), (0, false));
+}
+
+#[test]
 fn a_disk_is_listed_with_what_it_is_and_who_else_has_it() {
     let stage = stage(true);
     let disk = stage.dir.path().join("a.raw").display().to_string();

@@ -12,7 +12,7 @@ use crate::guest::path_text;
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::memsize::MemSize;
-use crate::pools::{file_pool, is_file_pool};
+use crate::pools::{file_pool, is_file_pool, make_pool};
 use crate::shell::word;
 use crate::world::World;
 use std::path::{Path, PathBuf};
@@ -176,14 +176,14 @@ fn volume(
         refuse_too_large(owner, (bytes, preallocate), (&place, &at), has)?;
     }
     let preallocated = preallocate != Preallocate::None;
-    let (dir, taken, make_pool) = match known {
+    let (dir, taken, new_pool) = match known {
         Some(known) => {
             let no_path = || StorageError::PoolWithoutDirectory { name: pool.into() }.refusal("");
             let taken = storage.volumes(pool)?.into_iter().map(|volume| volume.name);
             (known.path.ok_or_else(no_path)?, taken.collect(), None)
         }
         None => {
-            let make = Step::MakePool { name: pool.to_owned(), path: POOL_DIR.into() };
+            let make = make_pool(hypervisor, pool, POOL_DIR)?;
             (PathBuf::from(POOL_DIR), Vec::new(), Some(make))
         }
     };
@@ -196,7 +196,7 @@ fn volume(
     let disk = new_disk(&text, preallocate);
     let volume = Some(VolumeRef { pool: pool.to_owned(), name });
     let made = Made { role: Role::Data, path: text, volume };
-    disks.make(make_pool.into_iter().chain([make]), disk, made);
+    disks.make(new_pool.into_iter().chain([make]), disk, made);
     Ok(())
 }
 

@@ -33,7 +33,7 @@ use crate::guest::Planned;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
-use crate::pools::file_pool;
+use crate::pools::{file_pool, make_pool};
 use crate::seed::Seed;
 use crate::topology::Topology;
 use crate::world::World;
@@ -273,10 +273,12 @@ impl Place<'_> {
     /// The directory of the guest's pool, and the step that creates it if it is missing.
     fn pool(&self) -> Result<(PathBuf, Option<Step>)> {
         let name = &self.wanted.pool;
-        let made = || Step::MakePool { name: name.clone(), path: POOL_DIR.into() };
-        let Some(hypervisor) = self.hypervisor else { return Ok((POOL_DIR.into(), Some(made()))) };
+        let Some(hypervisor) = self.hypervisor else {
+            let make = Step::MakePool { name: name.clone(), path: POOL_DIR.into() };
+            return Ok((POOL_DIR.into(), Some(make)));
+        };
         let Some(pool) = file_pool(hypervisor.storage(), name, POOL)? else {
-            return Ok((POOL_DIR.into(), Some(made())));
+            return Ok((POOL_DIR.into(), Some(make_pool(hypervisor, name, POOL_DIR)?)));
         };
         let path = pool.path.ok_or_else(|| {
             StorageError::PoolWithoutDirectory { name: name.to_string() }.refusal("")

@@ -111,10 +111,11 @@ impl Storage for Libvirt {
 
     fn pool_uuid(&self, name: &str) -> Result<Option<String>, HypervisorError> {
         let doing = format!("look for pool `{name}`");
-        match self.pool(&doing, name) {
+        match self.connection().lookup_storage_pool_by_name(name) {
             Ok(pool) => pool.uuid_string().map(Some).map_err(|e| error(&doing, &e)),
-            Err(e) if e.kind == HypervisorErrorKind::NoVolume => Ok(None),
-            Err(e) => Err(e),
+            // A driver without storage has no pool.
+            Err(e) if is_unsupported(&e) || e.code().is(ErrorNumber::NoStoragePool) => Ok(None),
+            Err(e) => Err(error(&doing, &e)),
         }
     }
 
