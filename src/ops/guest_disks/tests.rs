@@ -117,7 +117,7 @@ fn a_driver_without_storage_is_refused_before_anything_begins() {
     if let NewDisk::Blank { pool, .. } = &mut disk {
         *pool = "other".into();
     }
-    assert_eq!(code(run_add(&stage, &wanted(disk, false))), "pool-no-storage");
+    assert_eq!(code(run_add(&stage, &wanted(disk, false))), "storage-no-storage");
     assert_eq!((kept(&stage), state(&stage).0), (0, false));
 }
 
