@@ -193,6 +193,13 @@ fn nics_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     place.done(&["undo", NAME, "--yes"]);
     assert_eq!((nics(&place, true), nics(&place, false)), (ran.clone(), ran.clone()));
     assert_eq!(place.virsh(&["dumpxml", "--inactive", NAME]), before);
+    // One that is named by its MAC address moves, and undo moves it back.
+    let moves = format!("private-net,mac={}", ran[0].1);
+    place.done(&["set", NAME, "--network", &moves, "--live", "--yes"]);
+    let there = vec![("private-net".to_owned(), ran[0].1.clone())];
+    assert_eq!((&nics(&place, true), &nics(&place, false)), (&there, &there));
+    place.done(&["undo", NAME, "--yes"]);
+    assert_eq!((nics(&place, true), nics(&place, false)), (ran.clone(), ran.clone()));
     // One goes for another: its port is the other's.
     place.done(&["set", NAME, "--network", "private-net", "--live", "--yes"]);
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::{SetError, SetRequest};
 use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
-use crate::domain::live::{Plugged, live_changes};
+use crate::domain::live::{Bandwidth, Plugged, live_changes};
 use crate::domain::nics::matched;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element, hooks};
@@ -129,14 +129,47 @@ fn plugged(
     }));
     refuse_changed((live, after), wishes, wanted)?;
     let is_named = |mac: &String| runs.contains(mac) && has.contains(mac);
-    let rates = live_changes(live, after, &Default::default()).bandwidths.into_iter();
-    steps.extend(rates.filter(|rate| is_named(&rate.mac)).map(|rate| Step::UpdateDevice {
-        name: name.clone(),
-        device: format!("the bandwidth of interface {}", rate.mac),
-        xml: rate.to,
-        was: rate.from,
+    let mut rates = live_changes(live, after, &Default::default()).bandwidths;
+    rates.retain(|rate| is_named(&rate.mac));
+    let moved = moved(live, after, &rates);
+    rates.retain(|rate| moved.iter().all(|(mac, ..)| *mac != rate.mac));
+    let moved = moved.into_iter().map(|(mac, xml, was)| ("network", mac, xml, was));
+    let rates = rates.into_iter().map(|rate| ("bandwidth", rate.mac, rate.to, rate.from));
+    steps.extend(moved.chain(rates).map(|(what, mac, xml, was)| {
+        let device = format!("the {what} of interface {mac}");
+        Step::UpdateDevice { name: name.clone(), device, xml, was }
     }));
     Ok(steps)
+}
+
+/// The NICs of a running guest that are connected to another network: the MAC address, the NIC then
+/// and now, without what libvirt has added to its network. `rates`: their other bandwidths.
+fn moved(
+    live: &DomainXml,
+    after: &DomainXml,
+    rates: &[Bandwidth],
+) -> Vec<(String, String, String)> {
+    let network = |nic: Element<'_>| Some(nic.child("source")?.attr("network")?.into_owned());
+    let one = |nic: Element<'_>| {
+        let mac = mac(nic)?;
+        let other = nics(after).find(|other| self::mac(*other).as_ref() == Some(&mac))?;
+        let (from, to) = (network(nic)?, network(other)?);
+        let source = nic.child("source")?.xml();
+        let on = |text: &str, network: &str| {
+            let plain = format!("<source network={}/>", quoted(network));
+            text.replacen(source, &plain, 1)
+        };
+        let rated = rates.iter().find(|rate| rate.mac == mac).map(|rate| rate.to.as_str());
+        let then = on(rated.unwrap_or_else(|| nic.xml()), &to);
+        (from != to).then(|| (mac, then, on(nic.xml(), &from)))
+    };
+    nics(live).filter_map(one).collect()
+}
+
+/// A name as the value of an attribute.
+fn quoted(name: &str) -> String {
+    let escaped = name.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;");
+    format!("'{escaped}'")
 }
 
 /// Refuses what was asked of NICs that stay and that the running guest has otherwise.
@@ -164,7 +197,6 @@ fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     let vlan = || Some(nic.child("vlan")?.child("tag")?.attr("id")?.into_owned());
     let settings = &wish.settings;
     let said = [
-        ("the network", Some(wish.network.clone()), attr("source", "network")),
         ("the model", settings.model.map(|model| model.word().to_owned()), attr("model", "type")),
         ("the queues", settings.queues.map(|n| n.to_string()), attr("driver", "queues")),
         ("the MTU", settings.mtu.map(|mtu| mtu.to_string()), attr("mtu", "size")),
@@ -193,4 +225,30 @@ pub fn explained(error: Error, wanted: &SetRequest) -> Error {
         wanted.line(false)
     );
     error.around(Refusal::around(message, hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nic_that_moves_takes_its_new_limit_with_it() {
+        let domain = |source: &str, rate: &str| {
+            let mac = "<mac address='52:54:00:00:00:01'/>";
+            let text = format!(
+                "<domain><devices><interface type='network'>{mac}{source}{rate}</interface>\
+                 </devices></domain>"
+            );
+            DomainXml::parse(&text).unwrap()
+        };
+        let live = domain("<source network='a' portid='1' bridge='br0'/>", "");
+        let rate = "<bandwidth><inbound average='1000'/></bandwidth>";
+        let after = domain("<source network='b&amp;c'/>", rate);
+        let rates = live_changes(&live, &after, &Default::default()).bandwidths;
+        let [(mac, then, was)] = &moved(&live, &after, &rates)[..] else { panic!("it stays") };
+        assert_eq!(mac, "52:54:00:00:00:01");
+        assert!(then.contains("<source network='b&amp;c'/>") && then.contains(rate), "{then}");
+        assert!(was.contains("<source network='a'/>") && !was.contains("bandwidth"), "{was}");
+        assert!(moved(&live, &live, &[]).is_empty());
+    }
 }
