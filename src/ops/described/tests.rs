@@ -199,3 +199,39 @@ fn a_running_guest_gets_gpus_where_a_restart_is_allowed() {
     assert!(run(&stage, &wanted).is_err());
     assert_eq!((gpus(&stage, "a").len(), stage.fake.runs("a")), (2, Some(true)));
 }
+
+#[test]
+fn a_new_guest_without_a_place_comes_with_the_nearest_that_has_one() {
+    let stage = dgx2();
+    let mut large = asked("c", GpuWish::Count(1));
+    large.create.guest.request.memory_kib = Some(crate::memsize::MemSize::from_gib(9000));
+    let error = look(&stage.world, &file(vec![asked("a", GpuWish::Count(1)), large])).unwrap_err();
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+    let no = { causes }.find_map(|cause| cause.downcast_ref::<NoPlace>()).unwrap();
+    let fits = no.nearest.first().and_then(|near| near.memory_kib).unwrap();
+    assert!(fits.kib() < 9000 << 20, "{fits}");
+    let mut smaller = asked("c", GpuWish::Count(1));
+    smaller.create.guest.request.memory_kib = Some(fits);
+    look(&stage.world, &file(vec![asked("a", GpuWish::Count(1)), smaller])).unwrap();
+}
+
+#[test]
+fn what_somebody_took_out_is_what_get_prints_and_apply_gives_back() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 2, false);
+    let text = stage.fake.definition("a");
+    let (start, end) = (text.find("<hostdev").unwrap(), text.find("</hostdev>").unwrap());
+    let less = [&text[..start], &text[end + "</hostdev>".len()..]].concat();
+    stage.fake.put_xml(&less, false);
+    let described = describe(&stage.world, "a").unwrap();
+    let field = |name: &str| described.fields.iter().find(|(key, _)| *key == name);
+    assert_eq!(field("gpus").map(|(_, value)| value.clone()), Some(1.into()));
+    assert!(!described.is_told);
+    let as_it_is = file(vec![asked("a", GpuWish::Count(1))]);
+    assert!(look(&stage.world, &as_it_is).unwrap().is_none());
+    let as_it_was = file(vec![asked("a", GpuWish::Count(2))]);
+    let drift = look(&stage.world, &as_it_was).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Change);
+    run(&stage, &as_it_was).unwrap();
+    assert_eq!(gpus(&stage, "a").len(), 2);
+}
