@@ -3,6 +3,7 @@
 //! Knows no files: names and numbers of a manifest are judged before anything of them is opened.
 
 use crate::domain::guest::Role;
+use crate::request::DomainName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -24,6 +25,8 @@ const LARGEST: u64 = 64 << 40;
 const LARGEST_NVRAM: u64 = 64 << 20;
 /// The longest name of a file.
 const LONGEST_NAME: usize = 64;
+/// The longest name of a host.
+const LONGEST_HOST: usize = 255;
 
 /// The reason a manifest is not used.
 #[derive(
@@ -144,10 +147,34 @@ impl Manifest {
         self.disks.iter().map(|disk| &disk.file).chain(&self.nvram)
     }
 
+    /// Refuses a guest that has no name and no UUID as they are, which files are named by here, and
+    /// a host that nobody can be called.
+    fn refuse_identity(&self) -> Result<(), ManifestError> {
+        let foreign = |what: &str| ManifestError::Foreign { why: format!("{what} is none") };
+        DomainName::new(&self.name).map_err(|_| foreign("the guest's name"))?;
+        if !is_uuid(&self.uuid) {
+            return Err(foreign("its UUID"));
+        }
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_host = |host: &String| host.len() <= LONGEST_HOST && host.chars().all(fits);
+        if !self.host.as_ref().is_none_or(is_host) {
+            return Err(foreign("its host's name"));
+        }
+        let mut paths = BTreeSet::new();
+        match self.disks.iter().find(|disk| !paths.insert(&disk.file.path)) {
+            None => Ok(()),
+            Some(disk) => {
+                let why = format!("disk `{}` has the file of another", disk.target);
+                Err(ManifestError::Foreign { why })
+            }
+        }
+    }
+
     /// Refuses names that lead elsewhere, and sizes that no guest has.
     fn refuse(&self) -> Result<(), ManifestError> {
         let large = |what: String| ManifestError::Large { what };
         let short = |text: &str| text.chars().take(80).collect::<String>();
+        self.refuse_identity()?;
         if self.disks.len() > MOST_DISKS {
             return Err(large(format!("{} disks", self.disks.len())));
         }
@@ -171,6 +198,15 @@ impl Manifest {
     }
 }
 
+/// Whether a text is a UUID as libvirt writes it: one of another form may be that of a guest here.
+fn is_uuid(text: &str) -> bool {
+    let hyphens = [8, 13, 18, 23];
+    let fits = |(at, c): (usize, char)| {
+        if hyphens.contains(&at) { c == '-' } else { matches!(c, '0'..='9' | 'a'..='f') }
+    };
+    text.len() == 36 && text.chars().enumerate().all(fits)
+}
+
 /// Whether a name is that of a file of a bundle: in its directory, and not hidden.
 fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
@@ -181,6 +217,9 @@ fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its UUID.
+    const UUID: &str = "5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7b";
 
     /// A manifest of a guest with a disk.
     fn manifest() -> Manifest {
@@ -196,7 +235,7 @@ mod tests {
             role: Role::Os,
         };
         let nvram = Some(file("nvram.fd", "/a_VARS.fd"));
-        Manifest { disks: vec![disk], nvram, ..Manifest::new("a", "u", Some("h".into())) }
+        Manifest { disks: vec![disk], nvram, ..Manifest::new("a", UUID, Some("h".into())) }
     }
 
     #[test]
@@ -212,6 +251,10 @@ mod tests {
             ("\"version\": 1", "\"version\": 2, \"disks\": 0", "bundle-newer"),
             ("\"uuid\"", "\"other\"", "bundle-foreign"),
             ("\"role\": \"os\"", "\"role\": \"x\"", "bundle-foreign"),
+            ("\"name\": \"a\"", "\"name\": \"a/../b\"", "bundle-foreign"),
+            (UUID, "../../../etc/cron.d/1111111111111111", "bundle-foreign"),
+            (UUID, "5F2A1C7E-9B3D-4E6F-8A1B-2C3D4E5F6A7B", "bundle-foreign"),
+            ("\"host\": \"h\"", "\"host\": \"\\u001b]0;h\"", "bundle-foreign"),
             ("vda.raw", "../vda.raw", "bundle-name"),
             ("vda.raw", "/etc/passwd", "bundle-name"),
             ("vda.raw", "..", "bundle-name"),
@@ -233,9 +276,14 @@ mod tests {
         for number in 0..MOST_DISKS {
             let mut disk = many.disks[0].clone();
             disk.file.file = format!("vd{number}.raw");
+            disk.file.path = format!("/vd{number}.raw");
             many.disks.push(disk);
         }
         assert!(matches!(Manifest::parse(&many.text()), Err(ManifestError::Large { .. })));
+        let mut twice = manifest();
+        twice.disks.push(twice.disks[0].clone());
+        twice.disks[1].file.file = "vdb.raw".into();
+        assert!(matches!(Manifest::parse(&twice.text()), Err(ManifestError::Foreign { .. })));
         let mut large = manifest();
         large.nvram.as_mut().unwrap().bytes = LARGEST_NVRAM + 1;
         assert!(matches!(Manifest::parse(&large.text()), Err(ManifestError::Large { .. })));

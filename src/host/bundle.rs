@@ -213,7 +213,7 @@ mod tests {
     /// A bundle with a disk of 4 KiB.
     fn made() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let mut manifest = Manifest::new("a", "u", None);
+        let mut manifest = Manifest::new("a", "5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7b", None);
         let file = BundledFile { file: "vda.raw".into(), bytes: 4096, path: "/a.os".into() };
         let (target, format, role) = ("vda".into(), "raw".into(), Role::Os);
         manifest.disks.push(BundledDisk { file, target, format, role });

@@ -5,8 +5,8 @@
 use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, Step, nvram, space};
 use crate::change::Change;
 use crate::copied::{
-    CloneError, Old, disk_file, gpus_of, is_ours, refuse_busy, refuse_devices, refuse_image,
-    refuse_too_large,
+    CloneError, Old, disk_file, gpus_of, is_ours, not_bundled, refuse_busy, refuse_devices,
+    refuse_image, refuse_too_large,
 };
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Role};
@@ -43,6 +43,14 @@ pub enum ExportError {
     Tpm {
         /// The domain.
         name: String,
+    },
+    /// Its definition has what is taken from no bundle.
+    #[error("domain `{name}` has {what}, which no guest of a bundle has")]
+    Element {
+        /// The domain.
+        name: String,
+        /// The path of an element, and of its attribute or text the value.
+        what: String,
     },
 }
 
@@ -117,6 +125,7 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
         contents.disk(disk, (name, &row.uuid), (&uses, &recorded), &again)?;
     }
     contents.nvram(&xml)?;
+    refuse_unknown(name, &xml)?;
     let Contents { manifest, copies, allocated } = contents;
     if let Some(space) = space(above) {
         let what = format!("a bundle of domain `{name}`");
@@ -166,6 +175,13 @@ fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
         word(name)
     );
     Err(ExportError::Tpm { name: name.to_owned() }.hint(hint))
+}
+
+/// Refuses what no import takes from a bundle.
+fn refuse_unknown(name: &str, xml: &DomainXml) -> Result<()> {
+    let Some(what) = not_bundled(xml)? else { return Ok(()) };
+    let hint = format!("`virsh edit {}` takes it out, if the guest does without it", word(name));
+    Err(ExportError::Element { name: name.to_owned(), what }.hint(hint))
 }
 
 impl Contents {

@@ -178,6 +178,14 @@ pub(crate) fn is_ours(xml: &DomainXml) -> bool {
     !xml.is_copy() && matches!(xml.record(), Ok(Some(_)))
 }
 
+/// What is in a definition that no guest of a bundle has, but for functions of the host, which are
+/// chosen anew; none: nothing.
+pub(crate) fn not_bundled(xml: &DomainXml) -> Result<Option<String>> {
+    let mut xml = xml.clone();
+    xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
+    Ok(xml.not_bundled())
+}
+
 /// Refuses devices of the host that only one guest can have, but for GPUs, of which it gets others.
 pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -> Result<()> {
     let is_of_board = |bdf: &Bdf| {

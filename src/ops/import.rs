@@ -11,11 +11,13 @@ use crate::apply::{Preallocate, Step, space};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::copied::{
-    Another, CloneRequest, Copied, Copies, Old, another, is_ours, refuse_image, refuse_too_large,
+    Another, CloneRequest, Copied, Copies, Old, another, is_ours, not_bundled, refuse_image,
+    refuse_too_large,
 };
 use crate::domain::cloned::Stays;
 use crate::domain::disk_change::target_of;
-use crate::domain::guest::{Made, Role};
+use crate::domain::guest::{Made, Record, Role};
+use crate::domain::setting::serial_log_path;
 use crate::domain::view::View;
 use crate::domain::{DomainEdit, DomainXml, Element};
 use crate::error::{Coded, Error, Result};
@@ -198,7 +200,7 @@ pub fn import(
     let name = to.as_str();
     let doing = format!("import `{}` as `{name}`", manifest.name);
     refuse_name_taken(hypervisor, name, (doing, "--name"))?;
-    let source = elsewhere(source, bundle)?;
+    let source = elsewhere(source, bundle, hypervisor)?;
     let again = again(wanted);
     if wanted.copy.is_none() {
         refuse_same(&source, (&manifest.uuid, &again), hypervisor, world)?;
@@ -267,20 +269,27 @@ fn again(wanted: &ImportRequest) -> String {
     again
 }
 
-/// A definition without what only its former host has.
-fn elsewhere(xml: DomainXml, bundle: &Bundle) -> Result<DomainXml> {
-    let mut xml = xml;
+/// A definition without what only its former host has, and with nothing that no guest of ours has:
+/// anybody may have written it. What was made for it are the disks that the manifest names.
+fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Result<DomainXml> {
+    if let Some(what) = not_bundled(&xml)? {
+        return Err(unfit(bundle, format!("it has {what}, which no guest of a bundle has")));
+    }
+    let Some(Record { request, .. }) = xml.record()? else {
+        return Err(unfit(bundle, "it has no record of ours".to_owned()));
+    };
+    let made = bundle.manifest.disks.iter().map(|disk| {
+        let (role, path) = (disk.role, disk.file.path.clone());
+        Made { role, path, volume: None }
+    });
+    let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
+    let made = made.collect();
+    let record = Record { request, made, bound, reserved, guarded, nccl: None };
+    let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
+    let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
+    let mut xml = xml.for_another_host(record, log)?;
     xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
-    let devices = xml.root().child("devices");
-    if devices.is_some_and(|all| all.child("hostdev").is_some()) {
-        let why = "it has devices of a host that no bundle has".to_owned();
-        return Err(unfit(bundle, why));
-    }
-    let emulator = devices.and_then(|all| Some(all.child("emulator")?.text().into_owned()));
-    match emulator {
-        Some(path) if !Path::new(&path).is_file() => Ok(xml.without_emulator()?),
-        _ => Ok(xml),
-    }
+    Ok(xml)
 }
 
 /// Refuses the guest if it, or another with its addresses, is here.

@@ -157,6 +157,9 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     place.done(&["export", NAME, "--bundle", &fewer, "--without", "vda"]);
     let bundled = fs::read_to_string(Path::new(&fewer).join("domain.xml")).unwrap();
     assert!(!bundled.contains("nvme-one") && !bundled.contains("dev='vda'"), "{bundled}");
+    // What import would take from nobody.
+    define(&xml.replace("</devices>", "<vsock model='virtio'/></devices>"));
+    refused(&export, "has domain/devices/vsock, which no guest");
     define(&xml);
     place.virsh(&["start", NAME]);
     refused(&export, "is not off");
@@ -204,11 +207,30 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     let xml = fs::read_to_string(out.join("domain.xml")).unwrap();
     let (_, rest) = xml.split_once("<source file='").unwrap();
     let (path, _) = rest.split_once('\'').unwrap();
-    fs::write(out.join("domain.xml"), xml.replace(path, "/etc/passwd")).unwrap();
-    let names = files(&out).into_iter().filter(|name| name != "SHA256SUMS");
-    let sums = Command::new("sha256sum").args(names).current_dir(&out).output().unwrap();
-    fs::write(out.join("SHA256SUMS"), sums.stdout).unwrap();
+    let lie = |text: String| {
+        assert_ne!(text, xml);
+        fs::write(out.join("domain.xml"), text).unwrap();
+        let names = files(&out).into_iter().filter(|name| name != "SHA256SUMS");
+        let sums = Command::new("sha256sum").args(names).current_dir(&out).output().unwrap();
+        fs::write(out.join("SHA256SUMS"), sums.stdout).unwrap();
+    };
+    lie(xml.replace(path, "/etc/passwd"));
     refused(&["import", &at], "is not in the bundle");
+    let root = "<devices><filesystem type='mount'><source dir='/'/><target dir='x'/></filesystem>";
+    lie(xml.replace("<devices>", root));
+    refused(&["import", &at], "domain/devices/filesystem, which no guest");
+    // What belongs to a host is this host's: the program that runs it, and its logs. What was made
+    // for it are only its own disks.
+    let (_, rest) = xml.split_once("<emulator>").unwrap();
+    let (emulator, _) = rest.split_once('<').unwrap();
+    let others = "<gpuvm:made><gpuvm:disk path=\"/etc/hosts\" role=\"data\"/>";
+    let lies = xml.replace(emulator, "/usr/bin/true").replace("/var/log/libvirt/qemu", "/etc");
+    lie(lies.replace("<gpuvm:made>", &format!("{others}</gpuvm:made>{others}")));
+    let diff = place.done(&["import", &at, "--diff"]);
+    for theirs in ["/usr/bin/true", "/etc/"] {
+        assert!(!diff.contains(theirs), "{diff}");
+    }
+    assert!(diff.contains("/var/log/libvirt/qemu/ba-serial.log"), "{diff}");
     same(&gone, &place.state(), "a refusal changed something");
 }
 

@@ -83,12 +83,6 @@ impl DomainXml {
         xml.spliced(&xml.without_identity(own))
     }
 
-    /// Returns it without the program that runs it: libvirt has one of its own.
-    pub fn without_emulator(&self) -> Result<DomainXml, DomainXmlError> {
-        let devices = Fragment::new("devices").if_there().child(Fragment::gone("emulator"));
-        self.spliced(&Fragment::new("domain").child(devices))
-    }
-
     /// The file that its first serial port is written to, and that of a copy, beside it.
     fn log_of_copy(&self, name: &str) -> Option<(String, String)> {
         let serial = self.root().child("devices")?.children("serial").next()?;

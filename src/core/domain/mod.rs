@@ -1,6 +1,7 @@
 //! libvirt domain XML: reads it, edits it in place, compares it. What is not ours stays
 //! byte-identical. No I/O.
 
+mod bundled;
 pub mod claims;
 pub mod cloned;
 mod device;

@@ -50,6 +50,12 @@ pub(super) fn fragment(domain: Fragment, mib: u64) -> Fragment {
     domain.attr("xmlns:qemu", NAMESPACE).child(line)
 }
 
+/// Whether an argument of QEMU is one that we write.
+pub(super) fn is_ours(argument: &str) -> bool {
+    let size = argument.strip_prefix(FILE).and_then(|rest| rest.strip_prefix("string="));
+    argument == OPTION || size.is_some_and(|size| size.chars().all(|c| c.is_ascii_digit()))
+}
+
 /// Returns which of our two arguments a QEMU argument is: the option before the file, or the file
 /// after the option.
 fn part_of_ours(argument: Element<'_>) -> Option<String> {

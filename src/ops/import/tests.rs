@@ -137,6 +137,8 @@ fn what_a_host_does_not_have_is_named_before_anything_is_made() {
     let host = "<devices><hostdev mode='subsystem' type='usb'><source><vendor id='0x1'/>\
                 <product id='0x2'/></source></hostdev>";
     assert_eq!(refused(0, &|text| plain(text).replace("<devices>", host)), "import-definition");
+    let root = "<devices><filesystem type='mount'><source dir='/'/><target dir='x'/></filesystem>";
+    assert_eq!(refused(0, &|text| plain(text).replace("<devices>", root)), "import-definition");
     let nic = |source: &str| {
         let nic = format!("<devices><interface type='bridge'><source {source}/></interface>");
         refused(0, &|text| plain(text).replace("<devices>", &nic))
@@ -145,7 +147,7 @@ fn what_a_host_does_not_have_is_named_before_anything_is_made() {
     assert_eq!(nic("bridge='nosuch0'"), "import-network");
     let other = |text: String| plain(text).replace(UUID, "33333333-2222-4333-8444-555555555555");
     assert_eq!(refused(0, &other), "import-definition");
-    let loader = "<os><loader readonly='yes' type='pflash'>/nonexistent/code.fd</loader>";
+    let loader = "<os><loader readonly='yes' type='pflash'>/usr/share/nonexistent/code.fd</loader>";
     let os = |text: String| {
         let (before, rest) = text.split_once("<os").unwrap();
         let (_, rest) = rest.split_once('>').unwrap();
