@@ -152,8 +152,13 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
         return Err(RenameError::Active { name: name.clone(), state }.hint(hint));
     }
     if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
+        let first = hypervisor.snapshots(name)?.into_iter().next().filter(|_| !kept.starts);
+        let hint = first.map(|first| {
+            let delete = format!("gpuvm snapshot delete {} {}", word(name), word(&first.name));
+            format!("{}; `{delete}` deletes one, and its disks keep what they hold", kept.hint)
+        });
         let error = RenameError::Kept { name: name.clone(), what: kept.what };
-        return Err(error.hint(kept.hint));
+        return Err(error.hint(hint.unwrap_or(kept.hint)));
     }
     refuse_name_taken(hypervisor, to, (format!("rename domain `{name}` to `{to}`"), "name"))
 }

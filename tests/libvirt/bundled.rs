@@ -13,8 +13,11 @@ const NAME: &str = "ba";
 /// What gpuvm keeps of a guest's disks where none is named.
 const IMAGES: &str = "/var/lib/libvirt/images";
 
-/// A guest of an image that is off, with a boot disk in a pool, a data disk that is a file, and a
-/// seed.
+/// Where libvirt keeps the settings of guests' firmware.
+const NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
+
+/// A guest of an image that has run and is off, with a boot disk in a pool, a data disk that is a
+/// file, a seed, settings of its firmware and two NICs.
 fn guest() -> Option<Place> {
     let place = Place::with_image()?;
     place.done(&place.create(NAME, &["--no-start", "--image", "tiny", "--os-size", "2M"]));
@@ -22,6 +25,14 @@ fn guest() -> Option<Place> {
     let mut bytes = vec![0; usize::try_from(fs::metadata(&data).unwrap().len()).unwrap()];
     bytes[4096..8192].fill(0x33);
     fs::write(&data, bytes).unwrap();
+    place.virsh(&["attach-interface", NAME, "network", "default", "--model", "virtio", "--config"]);
+    place.virsh(&["start", NAME]);
+    place.virsh(&["destroy", NAME]);
+    // A byte of its own, in a file as firmware has it.
+    let nvram = place.daemon.inside(NVRAM).join("ba_VARS.fd");
+    let mut bytes = fs::read(&nvram).unwrap();
+    *bytes.last_mut().unwrap() = 0x77;
+    fs::write(nvram, bytes).unwrap();
     Some(place)
 }
 
@@ -88,6 +99,9 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
     assert_eq!(fs::read(&data).unwrap(), fs::read(images.join("ba-vdb.raw")).unwrap());
     assert_eq!(there.gpuvm(&["check", NAME]).0, here.gpuvm(&["check", NAME]).0);
     assert!(there.virsh(&["dominfo", NAME]).contains("disable"), "it starts with the host");
+    let nvram = [&here, &there].map(|at| at.daemon.inside(NVRAM).join("ba_VARS.fd"));
+    assert_eq!(fs::read(&nvram[0]).unwrap(), fs::read(&nvram[1]).unwrap());
+    assert_eq!(seen(&old).iter().filter(|line| line.starts_with("<mac ")).count(), 2);
     // It starts there, and is deleted with its disks, or undone with them.
     there.virsh(&["start", NAME]);
     there.virsh(&["destroy", NAME]);
@@ -119,6 +133,9 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
     for own in ["<uuid>", "<mac address="] {
         assert_ne!(line(&old, own), line(&other, own));
     }
+    let macs: std::collections::BTreeSet<String> =
+        [&old, &other].into_iter().flat_map(|xml| seen(xml)).collect();
+    assert_eq!(macs.iter().filter(|line| line.starts_with("<mac ")).count(), 4, "{macs:?}");
     there.done(&["import", &dir]);
     there.done(&["undo", NAME, "--yes"]);
     there.done(&["undo", "bb", "--yes"]);

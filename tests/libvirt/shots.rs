@@ -122,6 +122,11 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
         std::fs::remove_file(over).unwrap();
     }
     place.done(&revert);
+    // It is in the way of another name, and what is said takes it out of that.
+    let delete = "`gpuvm snapshot delete sa two` deletes one";
+    refused(&place, &["rename", "sa", "sc"], &["has 1 snapshot", delete]);
+    place.done(&["snapshot", "delete", "sa", "two", "--yes"]);
+    place.done(&["rename", "sa", "sc"]);
 }
 
 #[test]
