@@ -115,7 +115,7 @@ fn a_driver_without_storage_is_refused_before_anything_begins() {
     stage.fake.has_no_storage.set(true);
     let mut disk = blank();
     if let NewDisk::Blank { pool, .. } = &mut disk {
-        *pool = "other".into();
+        *pool = "gpuvm-guests".into();
     }
     assert_eq!(code(run_add(&stage, &wanted(disk, false))), "storage-no-storage");
     assert_eq!((kept(&stage), state(&stage).0), (0, false));
