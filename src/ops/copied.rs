@@ -4,6 +4,7 @@
 
 mod disks;
 mod error;
+mod shared;
 
 pub use disks::Copied;
 pub(crate) use disks::{Copies, Old, copies, disk_file, refuse_image, refuse_too_large};
@@ -140,7 +141,7 @@ pub(crate) fn another<T>(
     let mut change = Change::new(of.verb, name, Vec::new(), about);
     change.warnings = room::warnings(&steps, hypervisor)?;
     if !of.is_elsewhere {
-        change.warnings.extend(fixed(&xml, &wanted.name));
+        change.warnings.extend(shared::warnings(of.source, &xml));
     }
     let planned = xml;
     change.parts = vec![Part::Steps(steps), Part::ReadBack { name: name.to_owned(), planned }];
@@ -240,7 +241,9 @@ fn place(
     };
     let (name, again) = (wanted.name.clone(), &of.again);
     if let TuneError::Plan(why) = &error {
-        let fewer = (0..gpus).rev().find(|fewer| tuned(*fewer).is_ok());
+        // A board has a few, whatever number was typed.
+        let most = u32::try_from(subjects.topology().gpus().count()).unwrap_or(u32::MAX);
+        let fewer = (0..gpus.min(most + 1)).rev().find(|fewer| tuned(*fewer).is_ok());
         let hint = match fewer {
             Some(number) => format!("`{again} --gpus {number}`"),
             None => "`gpuvm capacity` shows what still fits".to_owned(),
@@ -393,25 +396,4 @@ fn records(
     entry.what = vec![what];
     entry.boot = boot()?;
     Ok(made.into_iter().chain([history.remember(&entry, None)]).collect())
-}
-
-/// What both guests would have while they run, which the second one to start is refused for.
-fn fixed(xml: &DomainXml, source: &str) -> Vec<String> {
-    let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
-    let mut said = Vec::new();
-    for device in devices {
-        let is_port = matches!(device.name(), "serial" | "parallel" | "channel");
-        let path = device.child("source").and_then(|source| source.attr("path"));
-        let port = device.attr("port").filter(|port| device.name() == "graphics" && port != "-1");
-        let what = match (path.filter(|_| is_port), port) {
-            (Some(path), _) => format!("{} {path}", device.name()),
-            (_, Some(port)) => format!("port {port} of its display"),
-            _ => continue,
-        };
-        said.push(format!(
-            "`{}` and `{source}` both have {what}: only one of them can run with it",
-            xml.name()
-        ));
-    }
-    said
 }

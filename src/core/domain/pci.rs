@@ -73,6 +73,20 @@ fn pci_index(controller: Element<'_>) -> Option<String> {
     is_pci.then(|| number(&controller.attr("index")?).map(|index| index.to_string()))?
 }
 
+/// Whether a model that libvirt chose, or an alias of ours, is that of a root port.
+fn is_of_port(child: Element<'_>) -> bool {
+    let name = child.attr("name").unwrap_or_default();
+    match child.name() {
+        "alias" => name.starts_with("ua-") && name.ends_with("-port"),
+        _ => name != "pxb-pcie",
+    }
+}
+
+/// Whether a model that libvirt chose is that of an expander bus.
+fn is_of_expander(model: Element<'_>) -> bool {
+    model.attr("name").is_some_and(|name| name == "pxb-pcie")
+}
+
 impl Controller {
     /// A root port.
     pub fn port(index: u8, address: PciAddress) -> Controller {
@@ -112,8 +126,21 @@ impl Controller {
         if let Some(bus_nr) = self.bus_nr {
             let node = self.cell.map(|cell| Fragment::new("node").text(cell));
             let target = Fragment::new("target").attr("busNr", bus_nr);
+            let target = target.want("chassis", Want::Absent).want("port", Want::Absent);
             controller = controller.child(target.children(node).only("node"));
         }
+        controller = match self.model {
+            Some("pcie-expander-bus") => {
+                controller.only_where("model", is_of_port).only_where("alias", is_of_port)
+            }
+            Some("pcie-root-port") => {
+                // What an expander bus of this index had.
+                let target = Fragment::new("target").if_there().want("busNr", Want::Absent);
+                let target = target.only("node").drop_empty();
+                controller.child(target).only_where("model", is_of_expander)
+            }
+            _ => controller,
+        };
         let alias = self.alias.as_ref().map(|alias| Fragment::new("alias").attr("name", alias));
         controller.children(alias).children(self.address.map(PciAddress::fragment))
     }

@@ -19,6 +19,7 @@ use gpuvm_core::finding::Severity;
 use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::file::from_json;
 use gpuvm_core::versions::Versions;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The UUID of the clone.
@@ -113,6 +114,70 @@ fn a_clone_has_a_place_of_its_own_and_goes_again() {
     }
 }
 
+/// A definition as libvirt completes it: each PCI controller with the name of its model in QEMU, each
+/// root port with its number.
+fn completed(text: &str) -> String {
+    let mut parts = text.split("<controller type='pci'");
+    let mut all = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (head, rest) = part.split_once('>').unwrap();
+        let number = head.split("index='").nth(1).unwrap().split('\'').next().unwrap();
+        let more = match head {
+            _ if head.contains("pcie-expander-bus") => "<model name='pxb-pcie'/>".to_owned(),
+            _ if head.contains("pcie-root-port") => {
+                format!("<model name='pcie-root-port'/><target chassis='{number}' port='0x1'/>")
+            }
+            _ => String::new(),
+        };
+        all += "<controller type='pci'";
+        all += &match head.strip_suffix('/') {
+            Some(head) if !more.is_empty() => format!("{head}>{more}</controller>{rest}"),
+            _ => format!("{head}>{more}{rest}"),
+        };
+    }
+    all
+}
+
+#[test]
+fn a_controller_that_becomes_another_keeps_nothing_of_the_first() {
+    let stage = stage(2, false);
+    // The GPUs of the clones have other host bridges, so that their buses are arranged otherwise.
+    let models = |xml: &DomainXml| -> BTreeMap<String, String> {
+        let devices = xml.root().child("devices").unwrap();
+        let all = devices.children("controller").filter(|one| one.attr("type").unwrap() == "pci");
+        let attr = |one: Element<'_>, name| one.attr(name).unwrap_or_default().into_owned();
+        all.map(|one| (attr(one, "index"), attr(one, "model"))).collect()
+    };
+    let (before, mut became) = (models(&definition(&stage, "a")), 0);
+    for name in ["b", "c", "d", "e", "f"] {
+        let first = completed(&stage.fake.definition("a"));
+        stage.fake.put_xml(&first, false);
+        let to = DomainName::new(name).unwrap();
+        let uuid = Some(OTHER.replace("33333333", &format!("3333333{name}")));
+        run(&stage, &CloneRequest { to, uuid, ..wanted() }).unwrap();
+        let clone = definition(&stage, name);
+        let now = models(&clone);
+        became += before.iter().filter(|(i, was)| now.get(*i).is_some_and(|m| m != *was)).count();
+        let devices = clone.root().child("devices").unwrap();
+        for controller in devices.children("controller") {
+            let model = controller.attr("model").unwrap_or_default().into_owned();
+            let qemu = controller.child("model").and_then(|model| model.attr("name"));
+            let target = |name| controller.child("target").is_some_and(|t| t.attr(name).is_some());
+            let is_right = match &*model {
+                "pcie-expander-bus" => {
+                    qemu.is_none_or(|name| name == "pxb-pcie") && !target("chassis")
+                }
+                "pcie-root-port" => {
+                    qemu.is_none_or(|name| name == "pcie-root-port") && !target("busNr")
+                }
+                _ => true,
+            };
+            assert!(is_right, "{name}: {}", clone.text());
+        }
+    }
+    assert!(became > 0, "no controller became another: the test proves nothing");
+}
+
 #[test]
 fn what_cannot_be_cloned_is_refused_with_what_can() {
     assert_eq!(
@@ -123,6 +188,10 @@ fn what_cannot_be_cloned_is_refused_with_what_can() {
     let (code, hint) = refusal(&all, &wanted());
     assert_eq!((code, hint.as_str()), ("clone-no-place", "`gpuvm clone a b --gpus 0`"));
     assert_eq!(all.journals(), 0);
+    // Also a number that no board has, and at once.
+    let many = CloneRequest { gpus: Some(u32::MAX), ..wanted() };
+    let (code, hint) = refusal(&all, &many);
+    assert_eq!((code, hint.as_str()), ("clone-no-place", "`gpuvm clone a b --gpus 0`"));
     let two = stage(1, false);
     let strict = CloneRequest { accept_shared_fabric: false, gpus: Some(4), ..wanted() };
     assert_eq!(refusal(&two, &strict).0, "clone-shared-fabric");

@@ -150,8 +150,29 @@ fn is_of_directory(volume: &Volume, hypervisor: &dyn Hypervisor) -> bool {
     pools.iter().any(|pool| pool.name == volume.pool && is_file_pool(&pool.kind))
 }
 
-/// The file name of a copy: with the new name in place of the old one, where that is in it.
-fn own_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
+/// The file name of a copy: with the new name in place of the old one, where that is in it, unless
+/// another copy has that.
+fn own_name(
+    file: &str,
+    old: &Old<'_>,
+    wanted: &CloneRequest,
+    taken: &BTreeMap<String, String>,
+) -> String {
+    let is_free = |name: &String| {
+        let path = old.path.with_file_name(name);
+        taken.values().all(|other| Path::new(other) != path)
+    };
+    let usual = usual_name(file, old.target, wanted);
+    let numbered = |number: u32| match usual.rsplit_once('.') {
+        Some((stem, end)) => format!("{stem}-{number}.{end}"),
+        None => format!("{usual}-{number}"),
+    };
+    let mut names = std::iter::once(usual.clone()).chain((2..).map(numbered));
+    names.find(is_free).expect("numbers do not end")
+}
+
+/// The file name of a copy that nothing else has.
+fn usual_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
     let (name, to) = (&*wanted.name, wanted.to.as_str());
     let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
     if let Some(rest) = file.strip_prefix(name).filter(|rest| ends(rest)) {
@@ -224,7 +245,7 @@ impl Copies {
             let has = (known.available_bytes, known.capacity_bytes);
             refuse_too_large(&what, volume.allocation_bytes, has)?;
         }
-        let name = own_name(&volume.name, old.target, wanted);
+        let name = own_name(&volume.name, old, wanted, &self.paths);
         let path = path_text(&old.path.with_file_name(&name))?;
         let new = NewVolume {
             name: name.clone(),
@@ -269,7 +290,7 @@ impl Copies {
         let meta: Metadata = old.path.metadata()?;
         let (bytes, allocated) = (meta.len(), meta.blocks() * 512);
         let file = old.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path: PathBuf = old.path.with_file_name(own_name(&file, old.target, wanted));
+        let path: PathBuf = old.path.with_file_name(own_name(&file, old, wanted, &self.paths));
         if let Some(space) = old.path.parent().and_then(space) {
             let what = format!("a copy of {}", old.path.display());
             refuse_too_large(&what, allocated, (space.free, space.total))?;
@@ -280,5 +301,46 @@ impl Copies {
         let from = Some(old.path.to_owned());
         self.steps.push(Step::CreateDisk { path, bytes, preallocate, from, sha256: None });
         Ok((text, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::DomainName;
+    use crate::storage::SeedRequest;
+
+    #[test]
+    fn no_two_copies_have_one_name() {
+        let wanted = CloneRequest {
+            name: "ca".into(),
+            to: DomainName::new("cb").unwrap(),
+            gpus: None,
+            allow_remote: false,
+            allow_split: false,
+            accept_shared_fabric: false,
+            uuid: None,
+            seed: SeedRequest::default(),
+        };
+        let mut taken = BTreeMap::new();
+        let mut names = Vec::new();
+        for (target, path) in [
+            ("vda", "/d/ca.raw"),
+            ("vdb", "/d/data.raw"),
+            ("vdc", "/d/ca-vdb.raw"),
+            ("vdd", "/e/ca-vdb.raw"),
+            ("vde", "/d/vol-ca"),
+            ("vdf", "/d/cats"),
+        ] {
+            let path = Path::new(path);
+            let old = Old { target, path, format: "raw", role: Role::Data };
+            let file = path.file_name().unwrap().to_str().unwrap();
+            let name = own_name(file, &old, &wanted, &taken);
+            let new = path.with_file_name(&name).display().to_string();
+            taken.insert(path.display().to_string(), new);
+            names.push(name);
+        }
+        let expected = ["cb.raw", "cb-vdb.raw", "cb-vdb-2.raw", "cb-vdb.raw", "vol-cb", "cb-vdf"];
+        assert_eq!(names, expected);
     }
 }
