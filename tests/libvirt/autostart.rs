@@ -6,9 +6,6 @@ use crate::support::daemon::Daemon;
 use crate::support::{host_tree, run};
 use std::path::{Path, PathBuf};
 
-/// The directories whose files act at boot; each is one of the test's own.
-const BOOT: [&str; 4] = ["systemd/system", "tmpfiles.d", "modprobe.d", "modules-load.d"];
-
 /// A machine with files of its own for its boot.
 struct Machine {
     /// Its libvirtd.
@@ -21,22 +18,14 @@ impl Machine {
     /// Makes it, as the DGX-2 that was recorded or as this machine.
     fn new(host: Option<&Path>) -> Option<Machine> {
         let daemon = Daemon::own(host)?;
-        let etc = daemon.fresh_dir("etc");
-        for dir in BOOT {
-            std::fs::create_dir_all(etc.join(dir)).unwrap();
-        }
+        let etc = daemon.own_path("/etc");
         Some(Machine { daemon, etc })
     }
 
     /// Runs the program on it. Returns its exit code and what it says.
     fn gpuvm(&self, args: &[&str]) -> (i32, String) {
-        let dirs = BOOT.join(" ");
-        let script = format!(
-            "for dir in {dirs}; do mkdir -p /etc/$dir; mount --bind \"$0/$dir\" /etc/$dir || exit \
-             9; done; exec \"$@\""
-        );
-        let mut command = self.daemon.within("sh");
-        command.args(["-c", &script]).arg(&self.etc).arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);
+        let mut command = self.daemon.within(env!("CARGO_BIN_EXE_gpuvm"));
+        command.args(args);
         let (code, out, err) = run(command.stdin(std::process::Stdio::null()));
         (code, out + &err)
     }

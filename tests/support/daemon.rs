@@ -2,7 +2,7 @@
 //! which end with the test run however that ends. And a small Linux guest that prints on its
 //! console what it sees.
 
-use super::{gpuvm, known, project, run, skip};
+use super::{gpuvm, known, machine, project, run, skip};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -50,13 +50,29 @@ rm -rf "$dir"
 /// Sets up a machine for one test: its directories are mounted over the machine's, and if `$host`
 /// is a recorded host's directory, its `/sys` and `/proc` are shown.
 const OWN: &str = r#"
-for place in run/gpuvm var/lib/gpuvm var/lib/libvirt; do
+for place in run/gpuvm var/lib/gpuvm var/lib/libvirt etc/gpuvm etc/systemd/system etc/tmpfiles.d etc/modprobe.d etc/modules-load.d; do
   mkdir -p "$dir/own/$place" /$place && mount --bind "$dir/own/$place" /$place || exit 1
 done
 if [ -d "$host" ]; then
   mount --bind "$host/sys" /sys
   for file in cpuinfo meminfo; do mount --bind "$host/proc/$file" /proc/$file; done
 fi
+"#;
+
+/// Lays what the kernel shows of the networks of a libvirtd over the recorded host that it imitates.
+/// The value of a sysctl that findings depend on is that of a usual host.
+const NETWORKED: &str = r#"
+mkdir "$dir/net" && mount -t tmpfs tmpfs "$dir/net" && cd "$dir/net" && mkdir up work real sys || exit 1
+mkdir -p up/class/net up/devices/virtual/net && mount -t sysfs sysfs real || exit 1
+for nic in virbr0 vnet0 vnet1 vnet2 vnet3 vnet4 vnet5 vnet6 vnet7 vnet8 vnet9; do
+  ln -s ../../devices/virtual/net/$nic up/class/net/$nic
+done
+mount -t overlay -o "lowerdir=$host/sys,upperdir=up,workdir=work" overlay sys || exit 1
+mount --rbind real/devices/virtual/net sys/devices/virtual/net && mount --rbind sys /sys || exit 1
+if [ -e /proc/sys/kernel/numa_balancing ]; then
+  echo 1 >balancing && mount --bind balancing /proc/sys/kernel/numa_balancing
+fi
+cd /
 "#;
 
 /// The networks of the private libvirt: one with DHCP and NAT as on every host, one isolated from
@@ -105,6 +121,13 @@ impl Daemon {
         Daemon::start(Some(host), None).map_or_else(skip, Some)
     }
 
+    /// A daemon for one test as if on a recorded host, on which networks run; it has none at first.
+    /// Programs reach it by [`Daemon::enter`] alone. None, with the reason reported, if the machine
+    /// cannot have it.
+    pub fn with_networks(host: &Path) -> Option<Daemon> {
+        Daemon::start_with(Some(host), None, true).map_or_else(skip, Some)
+    }
+
     /// A daemon for one test on a machine of another name and UUID; none, with the reason reported,
     /// if the machine cannot have it.
     pub fn elsewhere(name: &str) -> Option<Daemon> {
@@ -115,6 +138,16 @@ impl Daemon {
     /// Starts a daemon and waits until it answers; `own`: for one test, on the host recorded in
     /// this directory, if any; `name`: on a machine of this name.
     fn start(own: Option<&Path>, name: Option<&str>) -> Result<Daemon, String> {
+        Daemon::start_with(own, name, false)
+    }
+
+    /// Starts one; `networked`: with what networks need, and without networks.
+    fn start_with(
+        own: Option<&Path>,
+        name: Option<&str>,
+        networked: bool,
+    ) -> Result<Daemon, String> {
+        machine::enter();
         for program in ["libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "ip", "dnsmasq"] {
             let known = Command::new("which").arg(program).output();
             if !known.is_ok_and(|out| out.status.success()) {
@@ -138,7 +171,8 @@ impl Daemon {
         ]);
         command.args(["--propagation", "private", "bash", "-c", INIT, "init"]).arg(&dir);
         command.args(own).args(name);
-        std::fs::write(dir.join("own.sh"), OWN).unwrap();
+        let more = if networked { NETWORKED } else { "" };
+        std::fs::write(dir.join("own.sh"), format!("{OWN}{more}")).unwrap();
         known::give(
             &dir.join("capabilities"),
             own.filter(|own| own.is_dir()).unwrap_or(Path::new("/")),
@@ -157,7 +191,7 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(200));
         }
-        for (number, network) in NETWORKS.iter().enumerate() {
+        for (number, network) in NETWORKS.iter().enumerate().filter(|_| !networked) {
             let file = daemon.dir.join(format!("network-{number}.xml"));
             std::fs::write(&file, network).unwrap();
             let verb = if own.is_some_and(Path::is_dir) { "net-define" } else { "net-create" };

@@ -4,6 +4,7 @@
 pub mod daemon;
 pub mod known;
 pub mod lawful;
+pub mod machine;
 pub mod pool;
 pub mod shared;
 pub mod skip;
@@ -20,6 +21,7 @@ use std::process::{Command, Output};
 /// The program under test, with an environment free of the caller's settings.
 pub fn gpuvm(args: &[&str]) -> Command {
     watch::begin();
+    machine::enter();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
     command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env_remove("COLUMNS").env("LC_ALL", "C");
     command
@@ -28,6 +30,7 @@ pub fn gpuvm(args: &[&str]) -> Command {
 /// Runs a command and returns its exit code, standard output and standard error.
 pub fn run(command: &mut Command) -> (i32, String, String) {
     watch::begin();
+    machine::enter();
     let Output { status, stdout, stderr } = command.output().expect("the command starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (status.code().unwrap_or(-1), text(stdout), text(stderr))
