@@ -142,7 +142,7 @@ impl Coded for SnapshotError {}
 /// The snapshots that a domain has, in words.
 fn of_all(all: &[String]) -> String {
     match all {
-        [] => "; it has none".to_owned(),
+        [] => ", nor any other".to_owned(),
         all => format!("; it has `{}`", all.join("`, `")),
     }
 }

@@ -239,7 +239,7 @@ fn what_no_snapshot_can_have_is_refused_with_what_works() {
         assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{args:?}: {out}{err}");
         assert_eq!(snapshots(&place, "sa", &image), before, "{args:?}");
     };
-    refused(&["snapshot", "revert", "sa", "no", "--yes"], &["no snapshot `no`; it has none"]);
+    refused(&["snapshot", "revert", "sa", "no", "--yes"], &["no snapshot `no`, nor any other"]);
     place.done(&["snapshot", "create", "sa", "one"]);
     refused(&["snapshot", "create", "sa", "one"], &["has a snapshot `one`"]);
     refused(&["rename", "sa", "sb"], &["1 snapshot", "`gpuvm snapshot list sa`"]);

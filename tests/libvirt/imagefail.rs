@@ -156,7 +156,7 @@ fn a_copy_that_is_broken_off_leaves_nothing() {
     let image = long_image(&place.files);
     // Before anything has begun, a signal ends the program like any other.
     for (doing, ended, said) in [
-        ("sum ", None, ""),
+        ("compute the SHA-256 ", None, ""),
         ("fill volume", Some(1), "interrupted by SIGINT; what was done before is undone"),
         ("read volume", Some(1), "interrupted by SIGINT; what was done before is undone"),
     ] {

@@ -106,7 +106,7 @@ fn made(place: &Place) {
     let fixed = "--static 52:54:00:aa:00:01=10.88.0.45,name=one";
     let steps = done(place, &format!("{lab} {fixed} --dry-run"));
     assert!(
-        steps.starts_with("define network `lab`\nlet network `lab` start with libvirt\nstart"),
+        steps.starts_with("define network `lab`\nhave network `lab` start with libvirt\nstart"),
         "{steps}"
     );
     assert!(!virsh(place, "net-list --all --name").contains("lab"));
@@ -231,7 +231,7 @@ fn undone(place: &Place, lab: &str) {
     let changed = virsh(place, "net-dumpxml lab");
     done(place, "network delete lab --yes");
     let steps = done(place, "network undo lab --dry-run");
-    assert!(steps.starts_with("define network `lab`\nlet network `lab` start"), "{steps}");
+    assert!(steps.starts_with("define network `lab`\nhave network `lab` start"), "{steps}");
     done(place, "network undo lab");
     assert_eq!(virsh(place, "net-dumpxml lab"), changed);
     assert!(virsh(place, "net-list --name --autostart").contains("lab"));
@@ -272,7 +272,7 @@ fn demanded(place: &Place) {
     let xml = virsh(place, "net-dumpxml private-net");
     virsh(place, "net-destroy private-net");
     let steps = place.done(&create);
-    let made = "define network `private-net`\nlet network `private-net` start with libvirt\nstart \
+    let made = "define network `private-net`\nhave network `private-net` start with libvirt\nstart \
                 network `private-net`\n";
     assert!(steps.contains(made), "{steps}");
     let file = place.daemon.fresh_dir("private").join("private-net.xml");

@@ -201,9 +201,11 @@ fn wish(request: &Request) -> String {
     };
     let threads = request.threads.map(|threads| count(threads, "thread of a core"));
     let vcpus = request.vcpus.map(|vcpus| count(vcpus, "vCPU"));
-    let memory = request.memory_kib.map(|memory| format!("{} KiB", memory.kib()));
+    let memory = request.memory_kib.map(|memory| memory.to_string());
+    let gpus = request.gpus.number();
+    let gpus = (gpus > 0).then(|| count(gpus, "GPU"));
     let pages = pages.unwrap_or_else(|| "normal pages".into());
-    let all = [Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
+    let all = [gpus, Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 

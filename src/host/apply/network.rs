@@ -74,14 +74,14 @@ impl fmt::Display for NetworkStep {
             NetworkStep::Start { name } => write!(f, "start network `{name}`"),
             NetworkStep::Stop { name } => write!(f, "stop network `{name}`"),
             NetworkStep::Autostart { name, on: true } => {
-                write!(f, "let network `{name}` start with libvirt")
+                write!(f, "have network `{name}` start with libvirt")
             }
             NetworkStep::Autostart { name, on: false } => {
-                write!(f, "let network `{name}` start with libvirt no more")
+                write!(f, "have network `{name}` not start with libvirt")
             }
             NetworkStep::Undefine { name, .. } => write!(f, "undefine network `{name}`"),
             NetworkStep::Check { name, .. } => {
-                write!(f, "read network `{name}` back, which has to be as it was planned")
+                write!(f, "compare network `{name}` with the plan")
             }
         }
     }

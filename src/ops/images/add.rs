@@ -71,7 +71,7 @@ pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>
 /// Computes the file's checksum. Nothing has begun yet, so a signal ends the program.
 fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
     let reporter = world.reporter();
-    reporter.progress(&format!("sum {}", source.path.display()));
+    reporter.progress(&format!("compute the SHA-256 of {}", source.path.display()));
     let bytes = source.bytes;
     let summed = source.sum(&mut |through| {
         reporter.bytes(through, bytes);

@@ -143,10 +143,10 @@ impl fmt::Display for Step {
             Step::SetFile { path, text: Some(_), .. } => write!(f, "write {}", path.display()),
             Step::SetFile { path, text: None, .. } => write!(f, "remove {}", path.display()),
             Step::Remember { path, text: Some(_), .. } => {
-                write!(f, "remember what it was in {}", path.display())
+                write!(f, "write record {}", path.display())
             }
             Step::Remember { path, text: None, .. } => {
-                write!(f, "forget {}", path.display())
+                write!(f, "delete record {}", path.display())
             }
             Step::PinThread { name, thread, pcpus, .. } => {
                 write!(f, "pin {thread} of running domain `{name}` to pcpus {pcpus}")

@@ -52,7 +52,7 @@ fn a_connection_without_storage_is_refused_before_anything_is_written_down() {
     let stage = Stage::who_says(Answer::Yes);
     stage.fake.has_no_storage.set(true);
     assert_eq!(code(plain(&stage)), "storage-no-storage");
-    let is_read = stage.caller.heard("sum ") > 0;
+    let is_read = stage.caller.heard("compute the SHA-256 ") > 0;
     assert_eq!((is_read, stage.fake.calls.get(), stage.journals()), (false, 0, 0));
 }
 
