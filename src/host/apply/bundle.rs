@@ -98,7 +98,7 @@ impl BundleStep {
             let mut sum = Summing::new(io::sink());
             new.set_len(*bytes).map_err(failed)?;
             let mut progress = |part: u64| progress(through + part);
-            source.copy(&new, &mut sum, &mut progress).map_err(failed)?;
+            source.copy(&new, Some(&mut sum), &mut progress).map_err(failed)?;
             new.sync_all().map_err(failed)?;
             through += bytes;
             list(sum.end().0, file);

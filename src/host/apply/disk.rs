@@ -10,7 +10,7 @@ use gpuvm_core::image::{Sha256, Summing};
 use gpuvm_core::shell::word;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, Whence, access, lseek};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -171,7 +171,7 @@ pub fn create(
         if let Some(source) = &source {
             match sha256 {
                 Some(planned) => source.copy_known(&file, planned, progress)?,
-                None => source.copy(&file, &mut io::sink(), progress)?,
+                None => source.copy(&file, None, progress)?,
             }
         }
         file.sync_all()
@@ -236,7 +236,7 @@ impl Source<'_> {
     /// The same for bytes of this checksum.
     fn copy_known(&self, to: &File, planned: Sha256, progress: Progress<'_>) -> io::Result<()> {
         let mut sum = Summing::new(io::sink());
-        self.copy(to, &mut sum, progress)?;
+        self.copy(to, Some(&mut sum), progress)?;
         let (sum, _) = sum.end();
         if sum == planned {
             return Ok(());
@@ -245,22 +245,44 @@ impl Source<'_> {
         Err(io::Error::other(format!("{path} changed: its SHA-256 was {planned} and is {sum}")))
     }
 
-    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them.
-    pub fn copy(&self, to: &File, also: &mut dyn Write, progress: Progress<'_>) -> io::Result<()> {
+    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them. Without it,
+    /// holes are not even read.
+    pub fn copy(
+        &self,
+        to: &File,
+        mut also: Option<&mut dyn Write>,
+        progress: Progress<'_>,
+    ) -> io::Result<()> {
         let mut buffer = vec![0; WRITTEN_AT_ONCE];
-        let (mut from, bytes) = (0, self.was.len());
+        let bytes = self.was.len();
+        let is_sparse = also.is_none();
+        let data_from = |from| if is_sparse { self.data_from(from, bytes) } else { from };
+        let mut from = data_from(0);
         while from < bytes {
             let rest = usize::try_from(bytes - from).unwrap_or(usize::MAX);
             let part = &mut buffer[..rest.min(WRITTEN_AT_ONCE)];
             self.file.read_exact_at(part, from)?;
-            also.write_all(part)?;
+            if let Some(also) = &mut also {
+                also.write_all(part)?;
+            }
             if part.iter().any(|byte| *byte != 0) {
                 to.write_all_at(part, from)?;
             }
-            from += part.len() as u64;
+            from = data_from(from + part.len() as u64);
             go_on(progress(from))?;
         }
         Ok(())
+    }
+
+    /// Where its next data begins, at `from` or behind, as far as its file system says; `bytes` if
+    /// there is none.
+    fn data_from(&self, from: u64, bytes: u64) -> u64 {
+        let Ok(at) = i64::try_from(from) else { return from };
+        match lseek(&self.file, at, Whence::SeekData) {
+            Ok(data) => u64::try_from(data).unwrap_or(from).min(bytes),
+            Err(Errno::ENXIO) => bytes,
+            Err(_) => from,
+        }
     }
 }
 
@@ -553,6 +575,35 @@ mod tests {
         known(Sha256::of_bytes(&std::fs::read(&from).unwrap())).unwrap();
         let error = known(Sha256::of_bytes(b"")).unwrap_err().to_string();
         assert!(error.contains("changed: its SHA-256 was") && !to.exists(), "{error}");
+    }
+
+    #[test]
+    fn holes_of_a_copied_file_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["a.img", "b.img"].map(|name| dir.path().join(name));
+        let bytes = 50 << 30;
+        let file = File::create(&from).unwrap();
+        file.set_len(bytes).unwrap();
+        for at in [5, 20 << 30, bytes - 4] {
+            file.write_all_at(b"data", at).unwrap();
+        }
+        let content = Content { from: Some(&from), sha256: None, preallocate: Preallocate::None };
+        let mut making = Making { token: "t", made: &mut |_| Ok(()) };
+        let mut told = Vec::new();
+        let mut progress = |through| {
+            told.push(through);
+            // Thousands of parts of zeros would take minutes.
+            told.len() < 10
+        };
+        create(&to, bytes, content, &mut making, &mut progress).unwrap();
+        assert_eq!(told.last(), Some(&bytes));
+        let copy = File::open(&to).unwrap();
+        for at in [5, 20 << 30, bytes - 4] {
+            let mut part = [0; 4];
+            copy.read_exact_at(&mut part, at).unwrap();
+            assert_eq!(&part, b"data");
+        }
+        assert!(copy.metadata().unwrap().blocks() * 512 < 64 << 20);
     }
 
     #[test]

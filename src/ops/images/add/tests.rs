@@ -75,12 +75,12 @@ fn others_wait_until_the_name_is_taken_and_not_for_the_copy() {
     let stage = Stage::who_says(Answer::Nobody);
     let dir = stage.dir.path().to_owned();
     let summed = dir.clone();
-    stage.caller.at(move |text| assert!(!text.starts_with("sum") || is_free(&summed)));
+    stage.caller.at(move |text| assert!(!text.starts_with("compute the SHA") || is_free(&summed)));
     // The pool, the mark and the volume are made first; then it is filled and the mark removed.
     let at = move |call| assert_eq!(is_free(&dir), call > 2, "at call {call}");
     *stage.fake.at.borrow_mut() = Some(Box::new(at));
     plain(&stage).unwrap();
-    assert_eq!((stage.fake.calls.get(), stage.caller.heard("sum")), (5, 1));
+    assert_eq!((stage.fake.calls.get(), stage.caller.heard("compute the SHA")), (5, 1));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_name_that_another_takes_meanwhile_is_refused() {
     stage.fake.put_pool(POOL);
     let taken = stage.fake.volume(POOL, "a.raw");
     stage.caller.at(move |text| {
-        if text.starts_with("sum") {
+        if text.starts_with("compute the SHA") {
             fs::write(&taken, "theirs").unwrap();
         }
     });
