@@ -6,7 +6,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 /// The directories of the machine that are private.
@@ -49,19 +49,18 @@ pub fn enter() {
 /// The directory of this test run, which goes with it, however it ends.
 fn of_run() -> &'static Path {
     /// Where it is.
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
+    static DIR: OnceLock<(PathBuf, Child)> = OnceLock::new();
+    let (dir, _) = DIR.get_or_init(|| {
         let dir = tempfile::Builder::new().prefix("gpuvm-test-machine-").tempdir().unwrap().keep();
         for place in PRIVATE {
             std::fs::create_dir_all(dir.join(&place[1..])).unwrap();
         }
         let mut goes = Command::new("sh");
         goes.args(["-c", "cat >/dev/null; rm -rf \"$0\""]).arg(&dir);
-        let mut goes = goes.stdin(Stdio::piped()).spawn().unwrap();
-        // Closed when this process ends.
-        std::mem::forget(goes.stdin.take());
-        dir
-    })
+        // Its standard input closes when this process ends.
+        (dir, goes.stdin(Stdio::piped()).spawn().unwrap())
+    });
+    dir
 }
 
 /// The files of the machine itself below these directories, as those see it who started the tests.

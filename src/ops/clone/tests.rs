@@ -2,8 +2,8 @@
 //! killed at every call.
 
 use super::*;
-use crate::domain::DomainEdit;
 use crate::domain::guest::VirtType;
+use crate::domain::{DomainEdit, Element};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::reporter::Answer;
 use crate::request::{DomainName, GpuWish, Request};

@@ -333,7 +333,7 @@ mod tests {
             ("vdf", "/d/cats"),
         ] {
             let path = Path::new(path);
-            let old = Old { target, path, format: "raw", role: Role::Data };
+            let old = Old { name: "ca", target, path, format: "raw", role: Role::Data };
             let file = path.file_name().unwrap().to_str().unwrap();
             let name = own_name(file, &old, &wanted, &taken);
             let new = path.with_file_name(&name).display().to_string();
