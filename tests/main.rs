@@ -15,7 +15,6 @@ mod support;
 mod check;
 mod cli;
 mod damage;
-mod day;
 mod drives;
 mod errors;
 mod fabric;
