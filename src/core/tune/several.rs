@@ -89,7 +89,11 @@ pub fn several(
     let sets = if resized.is_empty() || alone {
         vec![None; resized.len()]
     } else {
-        chosen(given, resized, new)?
+        match chosen(given, resized, new) {
+            // Beside guests that are off, which yield their cores, one after the other may go.
+            Err(NoSeveral::NoPlace(_)) => vec![None; resized.len()],
+            chosen => chosen?,
+        }
     };
     let mut order = Order::new(given, resized, sets);
     order.go()?;

@@ -107,6 +107,12 @@ fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
     let order: Vec<usize> = found.turns.iter().map(|turn| turn.guest).collect();
     assert_eq!(order, [1, 0]);
     house.judge(&changes, &found, "8 and 8 to 16 and 0");
+    // All cores go with all GPUs; one that is off and stays so yields its own.
+    let mut house = House::new("dgx-2");
+    assert!(house.add(&Request::for_gpus(8)) && house.add(&Request::for_gpus(8)));
+    let changes = [house.with(0, GpuWish::Count(16)), house.with(1, GpuWish::Count(0))];
+    let found = house.several(&changes, &[]).unwrap();
+    assert_eq!(found.turns.len(), 2);
     // One that shrinks keeps what a new one does not name.
     let mut house = House::new("dgx-h100");
     assert!(house.add(&sized(2, 16)));
