@@ -10,6 +10,7 @@ use crate::domain::rate::Rate;
 use crate::domain::setting::{NicTuning, Put, Setting};
 use crate::domain::wish::{MOST_QUEUES, MTUS, NicModel, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
+use crate::occupancy::Held;
 
 /// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
@@ -157,6 +158,7 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
             return Err(TuneError::item(item, message, QUEUES_HINT));
         }
         let NicWish { network, settings } = wish;
+        refuse_taken(work, settings.mac.as_deref())?;
         let nth = place.unwrap_or(there.len() + new);
         new += usize::from(place.is_none());
         let moves = place.is_none_or(|nth| there[nth].network.as_ref() != Some(network));
@@ -187,6 +189,17 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     let mut edits = seated(work, &mut seats, (there.len(), &dropped))?;
     edits.push(DomainEdit::SetInterfaces { nics: seats, dropped });
     work.make(item, &edits)
+}
+
+/// Refuses the MAC address of a running domain: on a common network frames of one would reach the
+/// other.
+fn refuse_taken(work: &Work<'_>, mac: Option<&str>) -> Result<(), TuneError> {
+    let Some(mac) = mac else { return Ok(()) };
+    let has = |held: &&Held| held.macs.iter().any(|its| its.eq_ignore_ascii_case(mac));
+    let mut running = work.given.others.domains.iter().filter(|held| held.active);
+    let Some(held) = running.find(has) else { return Ok(()) };
+    let message = format!("running domain `{}` has the MAC address {mac}", held.domain);
+    Err(TuneError::item(ItemName::Network, message, "leave mac= out: it gets one of its own then"))
 }
 
 /// What the guest sees of the NIC at this place.
@@ -250,9 +263,10 @@ fn mtu(work: &mut Work<'_>) -> Result<(), TuneError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::made;
+    use super::super::testing::{made, made_beside};
     use super::*;
     use crate::domain::DomainXml;
+    use crate::occupancy::Occupancy;
     use std::collections::BTreeSet;
 
     /// A guest with NICs on `lan` and `lab` and on a bridge, and one free root port.
@@ -300,6 +314,23 @@ mod tests {
         let networks = wishes.iter().map(|wish| (wish.parse().unwrap(), false)).collect();
         let items = Items { networks, all_nics: Some(ports), ..Items::default() };
         Ok(made(&guest(), &items)?.after)
+    }
+
+    #[test]
+    fn the_mac_address_of_a_running_domain_is_refused() {
+        let mac = "52:54:00:00:00:09";
+        let wish = format!("lan,mac={mac}").parse().unwrap();
+        let free = Some(NewNics::FreeOrNew);
+        let items = Items { networks: vec![(wish, false)], all_nics: free, ..Items::default() };
+        let beside = |active: bool| {
+            let held =
+                Held { domain: "b".into(), active, macs: vec![mac.into()], ..Held::default() };
+            let others = Occupancy { domains: vec![held], ..Occupancy::default() };
+            made_beside(&guest(), &items, &others)
+        };
+        assert!(beside(false).is_ok());
+        let error = beside(true).unwrap_err().to_string();
+        assert!(error.contains("running domain `b` has the MAC address"), "{error}");
     }
 
     #[test]

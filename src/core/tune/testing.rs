@@ -16,10 +16,19 @@ fn host() -> Topology {
 
 /// A domain tuned, or resized, on it.
 pub(super) fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
-    let (topology, others, versions) = (host(), Occupancy::default(), Versions::default());
+    made_beside(xml, items, &Occupancy::default())
+}
+
+/// The same beside other domains.
+pub(super) fn made_beside(
+    xml: &DomainXml,
+    items: &Items,
+    others: &Occupancy,
+) -> Result<Tuned, TuneError> {
+    let (topology, versions) = (host(), Versions::default());
     let given = Given {
         topology: &topology,
-        others: &others,
+        others,
         items,
         allow_remote: false,
         disks: &BTreeMap::new(),
