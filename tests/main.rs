@@ -15,6 +15,7 @@ mod support;
 mod check;
 mod cli;
 mod damage;
+mod day;
 mod drives;
 mod errors;
 mod fabric;

@@ -124,7 +124,6 @@ impl Daemon {
     /// A daemon for one test as if on a recorded host, on which networks run; it has none at first.
     /// Programs reach it by [`Daemon::enter`] alone. None, with the reason reported, if the machine
     /// cannot have it.
-    #[allow(dead_code, reason = "for tests/day, which comes with its golden")]
     pub fn with_networks(host: &Path) -> Option<Daemon> {
         Daemon::start_with(Some(host), None, true).map_or_else(skip, Some)
     }
