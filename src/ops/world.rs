@@ -492,7 +492,7 @@ fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError>
 #[cfg(not(feature = "libvirt"))]
 fn open(uri: &str, _: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     let error = HypervisorError {
-        kind: HypervisorErrorKind::NoLibrary,
+        kind: crate::hypervisor::HypervisorErrorKind::NoLibrary,
         doing: format!("connect to {uri}"),
         message: "this gpuvm was built without libvirt (cargo feature `libvirt`)".into(),
     };
