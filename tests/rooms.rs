@@ -153,7 +153,7 @@ const MODULES: [(&str, &[&str]); 16] = [
     ("placement", &["topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),
-    ("bundle", &["domain"]),
+    ("bundle", &["request", "domain"]),
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),
     ("nccl", &["topology", "domain", "check"]),
     ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),
