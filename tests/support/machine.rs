@@ -20,6 +20,9 @@ pub const PRIVATE: [&str; 7] = [
     "/etc/modules-load.d",
 ];
 
+/// What the name of the directory of a test run begins with.
+const PREFIX: &str = "gpuvm-test-machine-";
+
 thread_local! {
     /// Whether this thread has them.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
@@ -29,6 +32,12 @@ thread_local! {
 /// Without root there are none: the program then keeps all in the home directory.
 pub fn enter() {
     if ENTERED.replace(true) || !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // A test program that a test has started has them already, and reads in /proc/self/mountinfo what
+    // its first thread sees.
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    if mounts.contains(PREFIX) {
         return;
     }
     if unshare(CloneFlags::CLONE_NEWNS).is_err() {
@@ -51,7 +60,7 @@ fn of_run() -> &'static Path {
     /// Where it is.
     static DIR: OnceLock<(PathBuf, Child)> = OnceLock::new();
     let (dir, _) = DIR.get_or_init(|| {
-        let dir = tempfile::Builder::new().prefix("gpuvm-test-machine-").tempdir().unwrap().keep();
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().unwrap().keep();
         for place in PRIVATE {
             std::fs::create_dir_all(dir.join(&place[1..])).unwrap();
         }
