@@ -542,7 +542,10 @@ fn what_changes_a_recorded_host_is_said_to_be_run_there() {
 fn the_name_of_a_new_guest_without_its_option_is_told_the_option() {
     for (line, tip) in [
         (&["create", "train-a"][..], "`--name train-a` names the guest"),
-        (&["-c", "test:///default", "export", "--gpus", "1", "a b"], "--name 'a b'"),
+        (
+            &["-c", "test:///default", "export", "--gpus", "1", "a b"],
+            "`--name NAME` names a guest that is planned",
+        ),
     ] {
         let (code, _, err) = run(&mut gpuvm(line));
         assert!(code == 2 && err.contains(tip), "{line:?}: {err}");

@@ -131,6 +131,15 @@ pub fn name_the_verb(error: &mut clap::Error) {
 
 /// Suggests `--name` where the name of a new guest is given without it.
 pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        // A guest is named behind `export` only for its bundle.
+        let lacks = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+        if lacks.is_some_and(|lacks| lacks.starts_with("--bundle ")) {
+            let tip = "`--name NAME` names a guest that is planned";
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        }
+        return;
+    }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
     let root = Cli::command();
     let mut given = words.iter().skip(1).filter_map(|word| word.to_str());

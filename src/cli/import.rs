@@ -43,7 +43,7 @@ pub fn run(args: &ImportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Says what was made, and what must not run beside it.
 fn tell(made: &ImportedGuest, cx: &Context<'_>) {
-    let (name, of) = (word(&made.name), word(&made.of));
+    let of = word(&made.of);
     if !made.is_copy {
         let there = made.host.as_ref().map_or("the host that it comes from", |host| host);
         cx.output.warning(&format!(
@@ -51,5 +51,9 @@ fn tell(made: &ImportedGuest, cx: &Context<'_>) {
              `gpuvm delete {of}` there before it is started here"
         ));
     }
-    cx.output.progress(&format!("domain `{}` is made; `gpuvm start {name}` starts it", made.name));
+    cx.output.progress(&format!(
+        "domain `{}` is made; `gpuvm start {}` starts it",
+        made.name,
+        word(&made.name)
+    ));
 }

@@ -329,16 +329,12 @@ fn refuse_missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<()> {
         if let Some(name) = source.attr("network")
             && networks.iter().all(|network| network.name != *name)
         {
-            let hint = format!(
-                "`gpuvm network create --name {}` makes one; `gpuvm network create --help` \
-                 shows its kinds",
-                word(&name)
-            );
+            let hint = format!("`gpuvm network create {}` makes one", word(&name));
             return Err(ImportError::Network { what: format!("network `{name}`") }.hint(hint));
         }
         let device = source.attr("bridge").or_else(|| source.attr("dev"));
         if let Some(name) = device.filter(|name| !Path::new(NETDEVS).join(&**name).exists()) {
-            let hint = "`gpuvm host bridge create --help` says how one is made";
+            let hint = "gpuvm-networks(7) says how a bridge is made";
             return Err(ImportError::Network { what: format!("`{name}`") }.hint(hint));
         }
     }
