@@ -192,7 +192,7 @@ impl Lan {
              unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><os>\
              <type arch='x86_64' machine='q35'>hvm</type><kernel>{dir}/vmlinuz</kernel><initrd>{dir}/initramfs</initrd>\
              <cmdline>rdinit=/net console=ttyS0 quiet loglevel=3 \
-             mitigations=off</cmdline></os><features><acpi/><apic/></features>\
+             mitigations=off no_timer_check</cmdline></os><features><acpi/><apic/></features>\
              <cpu mode='custom' match='exact'><model \
              fallback='forbid'>Skylake-Client-v1</model></cpu><devices>\
              <serial type='unix'><source mode='bind' path='{dir}/console.sock'/><target \
