@@ -39,6 +39,7 @@ pub mod memsize;
 pub mod shell;
 pub mod versions;
 pub mod words;
+pub mod xid;
 
 pub mod fabric;
 pub mod topology;
