@@ -24,7 +24,7 @@
 //! `gpuvm_ops` creates, starts and stops; each begins with an example.
 
 pub use gpuvm_core::{
-    bdf, check, cpuset, domain, finding, hostnet, image, memsize, nccl, network, placement,
+    bdf, check, cpuset, domain, finding, health, hostnet, image, memsize, nccl, network, placement,
     request, seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{

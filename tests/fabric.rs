@@ -1,6 +1,8 @@
 //! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the
 //! dynamic loader finds fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
 
+mod health;
+
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{known, project, run, skip};
@@ -116,6 +118,9 @@ impl Machine {
                       cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc \
                       /etc; \
                       mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
+                      [ ! -f \"$DIR\"/kmsg ] || mount --bind \"$DIR\"/kmsg /dev/kmsg; \
+                      [ ! -d \"$DIR\"/nvidia ] || { mount -t tmpfs tmpfs /proc/driver; \
+                      cp -r \"$DIR\"/nvidia /proc/driver/; }; \
                       [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
                       [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \
                       \"$DIR\"/own; \

@@ -142,21 +142,23 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 16] = [
-    ("topology", &[]),
+const MODULES: [(&str, &[&str]); 18] = [
+    ("xid", &[]),
+    ("health", &["xid"]),
+    ("topology", &["health"]),
     ("fabric", &["topology"]),
     ("image", &[]),
     ("seed", &["nccl"]),
     ("hostnet", &["network"]),
     ("request", &[]),
     ("occupancy", &["fabric"]),
-    ("placement", &["topology", "request", "occupancy", "fabric"]),
+    ("placement", &["health", "topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),
     ("bundle", &["request", "domain"]),
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),
     ("nccl", &["topology", "domain", "check"]),
-    ("tune", &["topology", "request", "occupancy", "placement", "domain", "check"]),
+    ("tune", &["health", "topology", "request", "occupancy", "placement", "domain", "check"]),
     (
         "verify",
         &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],

@@ -20,7 +20,10 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
             change(cx, "gpu exclude", (args.dry_run, &args.lock), &wanted)
         }
         GpuVerb::Include(args) => {
-            let wanted = ExclusionChange::Include { device: args.device.clone() };
+            let wanted = ExclusionChange::Include {
+                device: args.device.clone(),
+                despite_health: args.despite_health,
+            };
             change(cx, "gpu include", (args.dry_run, &args.lock), &wanted)
         }
     }
@@ -41,9 +44,13 @@ fn change(
         cx.output.json("gpuvm-exclusions", &outcome)?;
         return Ok(EXIT_DONE);
     }
-    let Excluded { bdf, entry, changed } = &outcome;
+    let Excluded { bdf, entry, changed, unhealthy } = &outcome;
+    let accepts = matches!(wanted, ExclusionChange::Include { despite_health: true, .. });
     let text = match (entry, changed, dry_run) {
         (Some(_), true, true) => format!("exclude {bdf} in /{FILE}"),
+        (None, true, true) if accepts => format!("offer {bdf} to guests despite its health"),
+        (None, true, false) if accepts => format!("{bdf} is offered despite its health"),
+        (None, true, false) if unhealthy.is_some() => format!("{bdf} is not excluded any more"),
         (None, true, true) => format!("take {bdf} out of /{FILE}"),
         (_, false, true) => "nothing to do".to_owned(),
         (Some(_), true, false) => format!("{bdf} is excluded"),
@@ -51,6 +58,12 @@ fn change(
         (Some(_), false, false) => format!("{bdf} is excluded already"),
         (None, false, false) => format!("{bdf} is not excluded"),
     };
+    if let Some(why) = unhealthy {
+        cx.warning(&format!(
+            "{bdf} is unhealthy: {why}; no guest gets it, unless by `gpuvm gpu include {bdf} \
+             --despite-health`"
+        ));
+    }
     if dry_run {
         cx.output.text(&text)?;
     } else {

@@ -42,6 +42,7 @@ pub mod words;
 pub mod xid;
 
 pub mod fabric;
+pub mod health;
 pub mod topology;
 
 pub mod hostnet;

@@ -104,6 +104,10 @@ pub struct Occupancy {
     /// have on several nodes lies beside it, as it did when they came. It is not taken.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
+    /// Functions of such a guest: it keeps those that no other would get, since they are excluded or
+    /// unhealthy.
+    #[serde(skip)]
+    pub own_devices: Vec<Bdf>,
     /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all
     /// stays divided as it is, since shares are no longer known once huge pages came or went.
     #[serde(skip)]

@@ -164,10 +164,10 @@ pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
         question: "take them from the host?",
         what: "taking devices from the host".into(),
     });
-    // A driver reports NVLinks only while it has its GPUs.
+    // A driver reports on GPUs only while it has them.
     let binds = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
-    let links = binds.then_some(Part::Links);
-    let parts = links.into_iter().chain([Part::Steps(steps)]).collect();
+    let reports = binds.then_some(Part::Reports);
+    let parts = reports.into_iter().chain([Part::Steps(steps)]).collect();
     Ok(Change { parts, question, ..bind.change("device bind", Vec::new()) })
 }
 
@@ -245,5 +245,9 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
         wanted.retain(|bdf| !asked.contains(bdf));
         steps.extend(host.at_boot(&wanted, program)?);
     }
-    Ok(bind.change("device release", steps))
+    let mut change = bind.change("device release", steps);
+    if change.steps().iter().any(|step| matches!(step, Step::ReleaseDevice { .. })) {
+        change.parts.push(Part::Reports);
+    }
+    Ok(change)
 }

@@ -55,8 +55,9 @@ pub enum Part {
     Domain(DomainChange),
     /// Settings of the host; recorded for `host undo`.
     Host(Vec<Step>),
-    /// Stores the driver's report of NVLinks before it loses GPUs.
-    Links,
+    /// Stores the driver's report of NVLinks and of the health of GPUs: before it loses GPUs, and once it
+    /// has them back.
+    Reports,
     /// Reads a new definition back, and reports differences.
     ReadBack {
         /// The domain.
@@ -130,7 +131,7 @@ impl<T> Change<T> {
             match part {
                 Part::Steps(steps) | Part::Host(steps) => all.extend(steps.iter().cloned()),
                 Part::Domain(change) => all.extend(change.steps()),
-                Part::Links | Part::ReadBack { .. } | Part::Complete => {}
+                Part::Reports | Part::ReadBack { .. } | Part::Complete => {}
             }
         }
         all
@@ -141,7 +142,7 @@ impl<T> Change<T> {
         self.parts.iter().all(|part| match part {
             Part::Steps(steps) | Part::Host(steps) => steps.is_empty(),
             Part::Domain(change) => change.steps().is_empty(),
-            Part::Links | Part::ReadBack { .. } | Part::Complete => true,
+            Part::Reports | Part::ReadBack { .. } | Part::Complete => true,
         })
     }
 }

@@ -236,6 +236,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
+    warn_unhealthy(&devices, &topology, world);
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
@@ -244,6 +245,15 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
     steps.extend(partition::to_start(world, &topology, guest)?);
     Ok(steps)
+}
+
+/// Warns of GPUs of a guest that no new guest would get: it has them, so it keeps them.
+fn warn_unhealthy(devices: &[Bdf], topology: &Topology, world: &World) {
+    for device in devices.iter().filter_map(|&bdf| topology.device(bdf)) {
+        if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
+            world.warning(&format!("{} is unhealthy: {}", device.bdf, health.why()));
+        }
+    }
 }
 
 /// The same refusal for a guest to be restarted, which already has its devices; no other check

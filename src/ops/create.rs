@@ -113,7 +113,7 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     change.parts.clear();
     let is_here = !world.is_recorded() && world.has_guests_here()?;
     if is_here && !xml.held(false)?.devices.is_empty() {
-        change.parts.push(Part::Links);
+        change.parts.push(Part::Reports);
     }
     let start = Step::StartDomain { name: name.clone(), uuid: xml.uuid() };
     change.parts.extend([Part::Steps(steps), Part::ReadBack { name: name.clone(), planned: xml }]);

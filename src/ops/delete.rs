@@ -2,7 +2,7 @@
 
 use crate::apply::{Step, is_of_this_machine};
 use crate::autostart;
-use crate::change::Change;
+use crate::change::{Change, Part};
 use crate::claim::give_back;
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role};
@@ -101,7 +101,9 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
-    let change = Change::new("delete", name, steps, on_drives);
+    let gives_back = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
+    let mut change = Change::new("delete", name, steps, on_drives);
+    change.parts.extend(gives_back.then_some(Part::Reports));
     warnings.append(&mut stays);
     Ok(Change { warnings, question, again, ..change })
 }

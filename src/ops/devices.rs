@@ -6,6 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::discover::cards::cards;
 use crate::error::Result;
+use crate::health::Health;
 use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::model::model;
@@ -67,6 +68,9 @@ pub struct ListedGpu {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Its health; none: not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
     /// Who uses it, as `device list` says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<Use>,
@@ -117,6 +121,9 @@ fn listed_device(
     let mut why: Vec<String> = Vec::new();
     if let Some(excluded) = held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
         why.push(format!("is excluded: {}", excluded.reason).trim_end_matches([':', ' ']).into());
+    }
+    if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
+        why.push(format!("is unhealthy: {}", health.why()));
     }
     if device.is_silent() {
         why.push("does not answer".into());
@@ -190,6 +197,7 @@ fn listed_gpus(
             partitions: needs.map(|partition| partition.id).collect(),
             state,
             why,
+            health: device.health.clone(),
             used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
         }
     };

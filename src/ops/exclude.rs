@@ -5,8 +5,11 @@ use crate::apply::write_exclusions;
 use crate::bdf::{Bdf, BdfError};
 use crate::discover::cards::{Card, cards, is_uuid};
 use crate::discover::exclusions::{Entry, entries, place};
+use crate::discover::health::accepting;
 use crate::error::{Class, Coded, Result, classed, usage};
 use crate::fsroot::FsRoot;
+use crate::gpu_health;
+use crate::health::Health;
 use crate::session::Session;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use crate::unfinished;
@@ -67,6 +70,9 @@ pub enum ExclusionChange {
     Include {
         /// The device.
         device: GpuName,
+        /// Whether guests get it although its health is over a limit; otherwise what was accepted
+        /// before is taken back.
+        despite_health: bool,
     },
 }
 
@@ -78,8 +84,11 @@ pub struct Excluded {
     pub bdf: Bdf,
     /// The entry as it is afterwards; none: not excluded.
     pub entry: Option<Entry>,
-    /// Whether the list changes; false if already set.
+    /// Whether the list, or what is accepted, changes; false if already set.
     pub changed: bool,
+    /// Why no guest gets it nevertheless, in words: its health is over a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhealthy: Option<String>,
 }
 
 /// Whether a function can be excluded: GPUs, NVSwitches, and unresponsive functions in their place.
@@ -149,7 +158,8 @@ impl List<'_> {
             None => self.entries.push(entry.clone()),
         }
         self.entries.sort_by_key(|entry| entry.bdf);
-        Ok(Excluded { bdf, changed: before.as_ref() != Some(&entry), entry: Some(entry) })
+        let changed = before.as_ref() != Some(&entry);
+        Ok(Excluded { bdf, changed, entry: Some(entry), unhealthy: None })
     }
 
     /// Removes the entries of a function.
@@ -172,7 +182,7 @@ impl List<'_> {
         let before = self.entries.len();
         let (cards, entries) = (&self.cards, &mut self.entries);
         entries.retain(|entry| !named(entry) && place(entry, cards) != Some(bdf));
-        Ok(Excluded { bdf, changed: entries.len() < before, entry: None })
+        Ok(Excluded { bdf, changed: entries.len() < before, entry: None, unhealthy: None })
     }
 }
 
@@ -207,11 +217,26 @@ fn exclude_in(
     }
     let (root, topology) = read()?;
     let mut list = List { topology: &topology, cards: cards(&root)?, entries: entries(&root)? };
-    let outcome = match wanted {
+    let mut outcome = match wanted {
         ExclusionChange::Exclude { device, reason } => list.exclude(device, reason.as_ref())?,
-        ExclusionChange::Include { device } => list.include(device)?,
+        ExclusionChange::Include { device, .. } => list.include(device)?,
     };
-    if outcome.changed && !dry_run {
+    if let ExclusionChange::Include { despite_health, .. } = wanted
+        && let Some(gpu) = topology.device(outcome.bdf)
+    {
+        let text = accepting(&root, gpu, *despite_health)?;
+        let findings = gpu.health.as_ref().filter(|_| !despite_health);
+        let bare = findings.map(|health| Health { accepted: Vec::new(), ..health.clone() });
+        outcome.unhealthy = bare.map(|health| health.why()).filter(|why| !why.is_empty());
+        // Written first: whoever sees the GPU on no list any more sees that it is accepted, too.
+        if let Some(text) = text.as_ref().filter(|_| !dry_run) {
+            gpu_health::write(&root, text)?;
+        }
+        if outcome.changed && !dry_run {
+            write_exclusions(root.path(), &list.entries)?;
+        }
+        outcome.changed |= text.is_some();
+    } else if outcome.changed && !dry_run {
         write_exclusions(root.path(), &list.entries)?;
     }
     Ok(outcome)

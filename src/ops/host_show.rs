@@ -19,7 +19,7 @@ pub struct ShownHost<'a> {
     pub gpus: Vec<Bdf>,
     /// What each PCI function is.
     pub kinds: BTreeMap<Bdf, DeviceKind>,
-    /// Missing, unresponsive and excluded devices, one line each; empty: none.
+    /// Missing, unresponsive, excluded and unhealthy devices, one line each; empty: none.
     pub degraded: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub fn shown<'a>(world: &World, topology: &'a Topology) -> Result<ShownHost<'a>>
     })
 }
 
-/// The devices that are missing, do not respond or are excluded, one line each.
+/// The devices that are missing, do not respond, are excluded or unhealthy, one line each.
 fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
     let mut lines = topology.fabric().degraded.clone();
     let silent = topology.devices().iter().filter(|device| device.may_be_silent_gpu());
@@ -53,15 +53,23 @@ fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
         }
     }
     for Exclusion { bdf, reason } in excluded {
-        let kind = topology.device(*bdf).map(PciDevice::kind);
-        let index = topology.gpus().position(|gpu| gpu.bdf == *bdf);
-        let name = match (index, kind) {
-            (Some(index), _) => format!("GPU {index} ({bdf})"),
-            (None, Some(DeviceKind::NvSwitch)) => format!("NVSwitch {bdf}"),
-            (None, _) => bdf.to_string(),
-        };
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-        lines.push(format!("{name} is excluded{reason}"));
+        lines.push(format!("{} is excluded{reason}", name(topology, *bdf)));
+    }
+    for device in topology.devices() {
+        if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
+            lines.push(format!("{} is unhealthy: {}", name(topology, device.bdf), health.why()));
+        }
     }
     lines
+}
+
+/// Names a GPU or an NVSwitch.
+fn name(topology: &Topology, bdf: Bdf) -> String {
+    let index = topology.gpus().position(|gpu| gpu.bdf == bdf);
+    match (index, topology.device(bdf).map(PciDevice::kind)) {
+        (Some(index), _) => format!("GPU {index} ({bdf})"),
+        (None, Some(DeviceKind::NvSwitch)) => format!("NVSwitch {bdf}"),
+        (None, _) => bdf.to_string(),
+    }
 }

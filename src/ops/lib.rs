@@ -104,7 +104,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 use gpuvm_core::{
-    bdf, cpuset, domain, hostnet, image, memsize, network, placement, request, seed, shell,
+    bdf, cpuset, domain, health, hostnet, image, memsize, network, placement, request, seed, shell,
     topology, words,
 };
 use gpuvm_host::{
@@ -143,6 +143,7 @@ pub mod fabric;
 pub mod fabric_desk;
 pub mod files;
 pub mod gone;
+pub mod gpu_health;
 pub mod guest;
 pub mod guest_disks;
 pub mod host;

@@ -10,6 +10,7 @@ use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
 use crate::domain_history::{change_domain, change_host, read_back};
 use crate::error::{Error, Result, crashed};
+use crate::gpu_health;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::links;
@@ -342,7 +343,10 @@ fn make_part(
         Part::Steps(steps) => transaction.run(steps)?,
         Part::Domain(change) => change_domain(change, hypervisor, transaction, world)?,
         Part::Host(steps) => change_host(verb, steps, transaction, world)?,
-        Part::Links => links::keep(false, world).map(drop)?,
+        Part::Reports => {
+            links::keep(false, world)?;
+            gpu_health::keep(world)?;
+        }
         Part::ReadBack { name, planned } => {
             read_back(name, planned, hypervisor, world);
         }

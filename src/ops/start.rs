@@ -43,7 +43,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             change.journal = pages.iter().chain(&claims).any(Step::is_of_host);
             change.parts.clear();
             if world.has_guests_here()? && has_devices(&xml) {
-                change.parts.push(Part::Links);
+                change.parts.push(Part::Reports);
             }
             if !pages.is_empty() {
                 change.parts.push(Part::Domain(DomainChange {

@@ -21,6 +21,10 @@
 //! long `resets FILE` addresses of GPUs, one a line, in the order in which they are reset: on a100
 //! and hgx2 NVLinks
 //!                       of a partition that was active before do not come up again
+//! `health ADDRESS KEY N` what NVML reports of a GPU, 0 unless told: `remap-failed`,
+//! `remap-pending`, `pages-pending`, `pages-sbe`, `pages-dbe`, `uncorrected`, `sram-exceeded`,
+//! `replays`, `recoveries`, `crc-data`, `recovery` (with `recovery-actions yes`, as of newer
+//! drivers); `handle` and `every`: the code that its handle, or every call on it, returns
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the count of partitions that is told, whatever there is
 //! `journal FILE`        gets the name of each function that is called
@@ -93,6 +97,13 @@ impl Setting {
     /// Whether a setting names a key.
     pub fn has(&self, name: &str, key: &str) -> bool {
         self.all(name).any(|words| words[0] == key)
+    }
+
+    /// The value of a key of a GPU's health; only NVML's fake asks.
+    #[allow(dead_code)]
+    pub fn health(&self, gpu: &str, key: &str) -> Option<u64> {
+        let of = |words: &&[String]| words[0] == gpu && words[1] == key;
+        Some(self.all("health").find(of)?[2].parse().expect("a number"))
     }
 
     /// Adds a line to the file that a setting names, if it does, in one go: two libraries in two

@@ -1,5 +1,5 @@
-//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids and NVLinks. Compiled
-//! by the tests with rustc; configured by the file of the fake Fabric Manager
+//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids, NVLinks and the health
+//! of GPUs. Compiled by the tests with rustc; configured by the file of the fake Fabric Manager
 //! (fake-nvfm/setting.rs).
 
 #[path = "../fake-nvfm/setting.rs"]
@@ -33,6 +33,9 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     }
     // SAFETY: as the caller vouches.
     let address = unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned();
+    if let Some(code) = setting.health(&address, "handle") {
+        return code as c_int;
+    }
     match setting.all("gpu").position(|words| words[0] == address) {
         Some(place) => {
             // SAFETY: the caller gives a place for it.
@@ -172,12 +175,206 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     })
 }
 
+/// Answers a question about the health of a GPU: the setting of each key, 0 unless told.
+/// `rows`: whether the call is of GPUs that remap rows; none: of all.
+fn of_health<const N: usize>(
+    call: &str,
+    handle: usize,
+    rows: Option<bool>,
+    keys: [&str; N],
+) -> Result<[u64; N], c_int> {
+    let setting = Setting::read();
+    if let Some(code) = setting.enter(call) {
+        return Err(code);
+    }
+    let gpu = handle.checked_sub(1).and_then(|place| setting.all("gpu").nth(place));
+    let Some(gpu) = gpu else { return Err(INVALID) };
+    // Since A100 rows are remapped, before pages are retired.
+    let remaps = setting.one("board") != Some("hgx2");
+    if rows.is_some_and(|rows| rows != remaps) {
+        return Err(NOT_SUPPORTED);
+    }
+    if let Some(code) = setting.health(&gpu[0], "every") {
+        return Err(code as c_int);
+    }
+    Ok(keys.map(|key| setting.health(&gpu[0], key).unwrap_or(0)))
+}
+
+/// # Safety
+/// The numbers have places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetRemappedRows(
+    handle: usize,
+    corrected: *mut c_uint,
+    uncorrected: *mut c_uint,
+    pending: *mut c_uint,
+    failed: *mut c_uint,
+) -> c_int {
+    let keys = ["rows-corrected", "rows-uncorrected", "remap-pending", "remap-failed"];
+    match of_health("nvmlDeviceGetRemappedRows", handle, Some(true), keys) {
+        Ok(values) => {
+            for (place, value) in [corrected, uncorrected, pending, failed].into_iter().zip(values) {
+                // SAFETY: the caller gives places for them.
+                unsafe { *place = value as c_uint };
+            }
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The count has a place, and the addresses have as many as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetRetiredPages(
+    handle: usize,
+    cause: c_uint,
+    count: *mut c_uint,
+    addresses: *mut u64,
+) -> c_int {
+    if cause > 1 || count.is_null() || addresses.is_null() {
+        return INVALID;
+    }
+    let keys = ["pages-sbe", "pages-dbe"];
+    match of_health("nvmlDeviceGetRetiredPages", handle, Some(false), keys) {
+        Ok(values) => {
+            let pages = values[cause as usize] as c_uint;
+            // SAFETY: as the caller vouches.
+            let room = unsafe { std::mem::replace(&mut *count, pages) };
+            if pages > room {
+                return 7;
+            }
+            for page in 0..pages as usize {
+                // SAFETY: as the caller vouches.
+                unsafe { *addresses.add(page) = 0x1000 * page as u64 };
+            }
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The state has a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetRetiredPagesPendingStatus(
+    handle: usize,
+    state: *mut c_uint,
+) -> c_int {
+    let call = "nvmlDeviceGetRetiredPagesPendingStatus";
+    match of_health(call, handle, Some(false), ["pages-pending"]) {
+        Ok([pending]) => {
+            // SAFETY: the caller gives a place for it.
+            unsafe { *state = pending as c_uint };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The number has a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
+    handle: usize,
+    kind: c_uint,
+    counter: c_uint,
+    errors: *mut u64,
+) -> c_int {
+    let key = match (kind, counter) {
+        (0, 0) => "corrected",
+        (1, 0) => "uncorrected",
+        (0, 1) => "corrected-ever",
+        (1, 1) => "uncorrected-ever",
+        _ => return INVALID,
+    };
+    match of_health("nvmlDeviceGetTotalEccErrors", handle, None, [key]) {
+        Ok([value]) => {
+            // SAFETY: the caller gives a place for it.
+            unsafe { *errors = value };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The status has a place of 104 bytes, with the version in front.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSramEccErrorStatus(handle: usize, status: *mut u8) -> c_int {
+    // SAFETY: as the caller vouches.
+    let version = unsafe { status.cast::<c_uint>().read() };
+    if version != 104 | 1 << 24 {
+        return 25; // argument version mismatch
+    }
+    match of_health("nvmlDeviceGetSramEccErrorStatus", handle, Some(true), ["sram-exceeded"]) {
+        Ok([exceeded]) => {
+            // SAFETY: as the caller vouches; the flag follows eleven counters.
+            unsafe { status.add(96).cast::<c_uint>().write(exceeded as c_uint) };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The fields have places of 40 bytes each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    handle: usize,
+    count: c_int,
+    fields: *mut u8,
+) -> c_int {
+    for place in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: as the caller vouches.
+        let field = unsafe { fields.add(40 * place) };
+        // SAFETY: as the caller vouches.
+        let id = unsafe { field.cast::<c_uint>().read() };
+        let answer = of_health("nvmlDeviceGetFieldValues", handle, None, ["recovery"]);
+        let (code, value) = match answer {
+            // Drivers before 570 do not have it.
+            Ok(_) if id != 230 || Setting::read().one("recovery-actions").is_none() => (3, 0),
+            Ok([value]) => (0, value),
+            Err(code) => (code, 0),
+        };
+        // SAFETY: as the caller vouches: type, code, value.
+        unsafe {
+            field.add(24).cast::<c_uint>().write(1);
+            field.add(28).cast::<c_int>().write(code);
+            field.add(32).cast::<u64>().write(value);
+        }
+    }
+    0
+}
+
+/// # Safety
+/// The number has a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkErrorCounter(
+    handle: usize,
+    link: c_uint,
+    counter: c_uint,
+    errors: *mut u64,
+) -> c_int {
+    let keys = ["replays", "recoveries", "crc-flits", "crc-data", "ecc-data"];
+    let Some(key) = keys.get(counter as usize) else { return INVALID };
+    match of_health("nvmlDeviceGetNvLinkErrorCounter", handle, None, [key]) {
+        Ok([value]) => {
+            // SAFETY: the caller gives a place for it. All errors are those of the first link.
+            unsafe { *errors = if link == 0 { value } else { 0 } };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
     match code {
         NOT_SUPPORTED => c"Not Supported",
         NOT_FOUND => c"Not Found",
         15 => c"GPU is lost",
+        16 => c"GPU requires reset",
         18 => c"Driver/library version mismatch",
         _ => c"Unknown Error",
     }

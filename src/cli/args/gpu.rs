@@ -11,7 +11,8 @@ const EXCLUDE: &str = "Examples:
   gpuvm gpu exclude GPU-8b1c1a7d-0d4e-41f2-9c3a-6f00d5e1b2c3 --dry-run";
 /// Examples of `include`.
 const INCLUDE: &str = "Examples:
-  gpuvm gpu include 39:00.0";
+  gpuvm gpu include 39:00.0
+  gpuvm gpu include 39:00.0 --despite-health";
 /// Examples of `list`.
 const LIST: &str = "Examples:
   gpuvm gpu list
@@ -65,6 +66,12 @@ pub struct IncludeArgs {
     /// As it was excluded, or its current address.
     #[arg(value_name = "UUID|BDF")]
     pub device: GpuName,
+    /// Offer it although its health is over a limit
+    ///
+    /// Accepts what `gpu list` shows of its health now; what comes later excludes it again.
+    /// Without this option what was accepted before is taken back.
+    #[arg(long)]
+    pub despite_health: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

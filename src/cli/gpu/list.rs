@@ -4,6 +4,7 @@ use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
+use crate::placement::DeviceState;
 use crate::topology::PartitionId;
 use gpuvm_ops::devices::{ListedGpu, gpus};
 
@@ -11,6 +12,9 @@ use gpuvm_ops::devices::{ListedGpu, gpus};
 pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (topology, held) = (cx.topology()?, cx.taken(args)?);
     let rows = gpus(cx, &topology, &held)?;
+    for note in &topology.machine().health_unread {
+        cx.warning(note);
+    }
     if cx.output.json {
         cx.output.json_rows("gpuvm-gpu-list", &rows)?;
     } else if rows.is_empty() {
@@ -32,11 +36,13 @@ fn numbers(ids: &[PartitionId]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// The rows as a table; UUIDs only where one is known.
+/// The rows as a table; UUIDs and health only where one is known.
 fn table(rows: &[ListedGpu]) -> Table {
     let has_uuids = rows.iter().any(|row| row.uuid.is_some());
     let mut head = vec!["GPU", "ADDRESS", "MODEL", "NODE", "PARTITIONS"];
     head.extend(has_uuids.then_some("UUID"));
+    let has_health = rows.iter().any(|row| row.health.is_some());
+    head.extend(has_health.then_some("HEALTH"));
     head.push("STATE");
     let mut table = Table::new(head);
     let dash = || "-".to_owned();
@@ -49,10 +55,21 @@ fn table(rows: &[ListedGpu]) -> Table {
             if row.partitions.is_empty() { dash() } else { numbers(&row.partitions) },
         ];
         cells.extend(has_uuids.then(|| row.uuid.clone().unwrap_or_else(dash)));
+        cells.extend(has_health.then(|| health(row)));
         cells.push(row.why.clone().unwrap_or_else(|| "free".to_owned()));
         table.push(cells);
     }
     table
+}
+
+/// The health of a row; STATE has the reason if no guest gets it for that.
+fn health(row: &ListedGpu) -> String {
+    match &row.health {
+        None if row.index.is_none() => "-".into(),
+        None => "not checked".into(),
+        Some(_) if row.state == DeviceState::Unhealthy => "over limit".into(),
+        Some(health) => health.words(),
+    }
 }
 
 #[cfg(test)]

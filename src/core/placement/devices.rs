@@ -37,6 +37,7 @@ pub(super) fn choose(
     of_model(&mut slots, request)?;
     let wanted = wanted(&slots, &request.gpus)?;
     supported(&slots, wanted)?;
+    healthy(&slots, wanted)?;
     let set = match wanted {
         Wanted::Any(0) => Set::default(),
         _ if !topology.is_partitioned() => unpartitioned(&slots, wanted, judges, request, reasons)?,
@@ -146,6 +147,24 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     Err(PlanError::Impossible {
         what: slots.lines(named).join("; "),
         hint: "leave --gpus out for a guest without GPUs".into(),
+    })
+}
+
+/// Refuses named GPUs whose health is over a limit, with the way to have them nevertheless.
+fn healthy(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
+    let Wanted::These(gpus) = wanted else { return Ok(()) };
+    let row = &slots.gpus;
+    let is_not = |&at: &usize| {
+        row.blocked[at].as_ref().is_some_and(|block| block.state() == DeviceState::Unhealthy)
+    };
+    let Some(first) = bits(gpus).find(is_not) else { return Ok(()) };
+    let named = bits(gpus).filter(is_not).fold(0, |set, at| set | 1 << at);
+    Err(PlanError::Impossible {
+        what: slots.lines(named).join("; "),
+        hint: format!(
+            "choose others, or `gpuvm gpu include {} --despite-health`, which an admin answers for",
+            row.bdfs[first]
+        ),
     })
 }
 

@@ -4,6 +4,7 @@
 use super::DeviceState;
 use super::taken::Taken;
 use crate::bdf::Bdf;
+use crate::health::Health;
 use crate::topology::{
     DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
@@ -26,6 +27,8 @@ enum Cause<'a> {
     Held,
     /// An admin took it out of use, with a reason or none.
     Excluded(&'a str),
+    /// It is over the limits of health.
+    Unhealthy(&'a Health),
     /// gpuvm cannot pass it through yet.
     Unsupported(Unsupported),
     /// Its ids read all ones or all zeros: vendor, device.
@@ -91,6 +94,7 @@ impl<'a> Block<'a> {
         match self.cause {
             Cause::Held => DeviceState::Held,
             Cause::Excluded(_) => DeviceState::Excluded,
+            Cause::Unhealthy(_) => DeviceState::Unhealthy,
             Cause::Silent(..) => DeviceState::Silent,
             Cause::Host(_) => DeviceState::Host,
             Cause::Unsupported(_) => DeviceState::Unsupported,
@@ -107,6 +111,9 @@ impl<'a> Block<'a> {
             Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
             Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
             Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
+            Cause::Unhealthy(health) => {
+                format!("{} unhealthy: {}", verb("is", "are"), health.why())
+            }
             Cause::Unsupported(why) => format!("{} {why}", verb("is", "are")),
             Cause::Silent(vendor, device) => format!(
                 "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
@@ -159,8 +166,12 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     if let Some(domain) = taken.device(bdf) {
         return Some(Block { domain: Some(domain), cause: Cause::Held });
     }
-    if let Some(reason) = taken.excluded(bdf) {
+    let is_new = !taken.is_own(bdf);
+    if let Some(reason) = taken.excluded(bdf).filter(|_| is_new) {
         return Some(Block::own(Cause::Excluded(reason)));
+    }
+    if let Some(health) = device.health.as_ref().filter(|health| is_new && health.is_over()) {
+        return Some(Block::own(Cause::Unhealthy(health)));
     }
     if device.is_silent() {
         return Some(Block::own(Cause::Silent(device.vendor, device.device)));

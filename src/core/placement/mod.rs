@@ -82,6 +82,8 @@ pub enum DeviceState {
     Held,
     /// Excluded by an admin or by the NVIDIA driver.
     Excluded,
+    /// Its health is over a limit.
+    Unhealthy,
     /// It does not answer.
     Silent,
     /// The host uses it.

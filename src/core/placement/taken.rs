@@ -36,6 +36,8 @@ pub(super) struct Taken<'a> {
     memory: Vec<Vec<Amount>>,
     /// GPUs and NVSwitches that an admin excluded.
     excluded: &'a [Exclusion],
+    /// Functions of a guest that is planned anew.
+    own_devices: &'a [Bdf],
     /// What keeps NVLink partitions from being activated.
     pub(super) readiness: &'a Readiness,
     /// Pcpus whose cores no guest gets.
@@ -59,6 +61,7 @@ impl<'a> Taken<'a> {
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
+            own_devices: &held.own_devices,
             readiness: &held.readiness,
             closed: &held.closed,
             own_cells: &held.own_cells,
@@ -186,6 +189,11 @@ impl<'a> Taken<'a> {
     /// Returns why an admin excluded a function; none: it is not excluded.
     pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a str> {
         self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
+    }
+
+    /// Whether a guest that is planned anew has a function.
+    pub(super) fn is_own(&self, bdf: Bdf) -> bool {
+        self.own_devices.contains(&bdf)
     }
 
     /// Returns the NVSwitches that an admin excluded.

@@ -92,6 +92,9 @@ pub struct Machine {
     /// it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
+    /// What of the health of GPUs could not be read, and why; not recorded.
+    #[serde(skip)]
+    pub health_unread: Vec<String>,
     /// Host name; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,

@@ -4,6 +4,7 @@ use super::accelerator;
 use super::vendor::VENDOR_NVIDIA;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::health::Health;
 use serde::{Deserialize, Serialize};
 
 /// A base address register that asks for memory or ports.
@@ -143,6 +144,9 @@ pub struct PciDevice {
     /// A GPU's UUID, as NVIDIA's tools print it; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
+    /// A GPU's health; none: not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
 }
 
 /// The kind of a function, for the planner.

@@ -38,6 +38,7 @@ fn host() -> Parts {
         net: None,
         boot_vga: false,
         uuid: None,
+        health: None,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

@@ -2,9 +2,10 @@
 //! more, or some of them. Which of the sets it gets their plans decide.
 
 use crate::bdf::Bdf;
+use crate::health::Health;
 use crate::placement::Occupancy;
 use crate::request::GpuWish;
-use crate::topology::{Proximity, Topology};
+use crate::topology::{PciDevice, Proximity, Topology};
 use std::collections::BTreeSet;
 
 /// The most sets that are named.
@@ -77,7 +78,8 @@ fn more(
         let of_domains = others.domains.iter().any(|domain| domain.devices.contains(gpu));
         of_domains || others.excluded.iter().any(|excluded| excluded.bdf == *gpu)
     };
-    let free = topology.gpus().map(|gpu| gpu.bdf);
+    let healthy = |gpu: &&PciDevice| !gpu.health.as_ref().is_some_and(Health::is_over);
+    let free = topology.gpus().filter(healthy).map(|gpu| gpu.bdf);
     let free = free.filter(|gpu| !own.contains(gpu) && !ruled.contains(gpu) && !held(gpu));
     let near = |gpu: Bdf| {
         let mut to: Vec<Proximity> = own.iter().map(|&one| topology.proximity(one, gpu)).collect();

@@ -26,7 +26,11 @@ pub(super) fn place(
     guest: &Guest<'_>,
     given: &Given<'_>,
 ) -> Result<Placement, TuneError> {
-    let mut beside = Occupancy { own_memory: bound_memory(guest.claims), ..given.others.clone() };
+    let mut beside = Occupancy {
+        own_memory: bound_memory(guest.claims),
+        own_devices: guest.hostdevs.to_vec(),
+        ..given.others.clone()
+    };
     if guest.asked.is_some() {
         beside.own_cells = guest.claims.cells.iter().map(vcpus_and_memory).collect();
     }

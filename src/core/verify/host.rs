@@ -24,14 +24,36 @@ const THP: Rule = Rule::warning(
 const ISOLATED: Rule =
     Rule::warning("isolated-not-spread", "threads that float over several isolated pcpus");
 
+/// A guest that has it keeps it; no other gets it.
+const UNHEALTHY: Rule =
+    Rule::warning("hostdev-unhealthy", "a passed-through GPU whose health is over a limit");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[GOVERNOR, BALANCING, THP, ISOLATED];
+pub const RULES: &[Rule] = &[GOVERNOR, BALANCING, THP, ISOLATED, UNHEALTHY];
 
 /// Judges the host's settings.
 pub fn compare(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut Report) {
     governors(defined, tuning, report);
     pages(defined, topology, tuning, report);
     isolated(defined, topology, report);
+    unhealthy(defined, topology, report);
+}
+
+/// Judges the health of GPUs that the guest has.
+fn unhealthy(defined: &Guest<'_>, topology: &Topology, report: &mut Report) {
+    for passed in &defined.passed {
+        let bdf = passed.bdf.value;
+        let health = topology.device(bdf).and_then(|device| device.health.as_ref());
+        let Some(health) = health.filter(|health| health.is_over()) else { continue };
+        let wrong = Wrong {
+            what: format!("health of {bdf}"),
+            expected: "no finding over a limit".into(),
+            found: health.why(),
+            at: "`gpuvm gpu list`".into(),
+            hint: "the guest keeps it; once it is off, NVIDIA's field diagnostic tells more",
+        };
+        report.differs(&UNHEALTHY, Between::Host, wrong);
+    }
 }
 
 /// Judges the frequency governors of pcpus that vCPUs are pinned to.

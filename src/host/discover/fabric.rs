@@ -11,7 +11,7 @@ mod ffi;
 pub mod links;
 mod lists;
 pub mod modules;
-mod nvml;
+pub mod nvml;
 mod shared;
 mod told;
 

@@ -20,6 +20,7 @@ pub mod ear;
 pub mod exclusions;
 pub mod fabric;
 pub mod files;
+pub mod health;
 pub mod holders;
 pub mod hugetlb;
 mod isolation;
@@ -116,9 +117,12 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     }
     nics::faces(root, identify, &mut parts)?;
     drives::drives(root, identify, &mut parts)?;
+    // Asked beside the fabric, so that one deadline passes, not two.
+    let health = health::begin(root, &parts);
     let (fabric, notes) = fabric::fabric(root, &parts)?;
     parts.fabric = fabric;
     parts.notes.extend(notes);
+    health::lay(root, health, &mut parts)?;
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
 }
 

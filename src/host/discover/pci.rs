@@ -130,6 +130,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         // Only VGA functions have the file.
         boot_vga: ids.class >> 8 == 0x0300 && dir.read_if_any("boot_vga")?.as_deref() == Some("1"),
         uuid: None,
+        health: None,
     })
 }
 

@@ -32,7 +32,7 @@ struct File {
 pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
     if root.is_live() {
         // The files of a record belong to whoever made it.
-        owned(root)?;
+        owned(root, FILE)?;
     }
     let known = (FORMAT, VERSION);
     let file = root.document(FILE, known, |file: &File| (&file.format, file.version))?;
@@ -40,10 +40,10 @@ pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
 }
 
 /// Refuses a file that others than root may have written.
-fn owned(root: &FsRoot) -> Result<(), FsError> {
-    let Ok(metadata) = std::fs::metadata(root.path().join(FILE)) else { return Ok(()) };
+pub fn owned(root: &FsRoot, file: &str) -> Result<(), FsError> {
+    let Ok(metadata) = std::fs::metadata(root.path().join(file)) else { return Ok(()) };
     if !metadata.is_file() {
-        return Err(root.malformed(FILE, 1, "it is not a regular file"));
+        return Err(root.malformed(file, 1, "it is not a regular file"));
     }
     if metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0 {
         return Ok(());
@@ -51,7 +51,7 @@ fn owned(root: &FsRoot) -> Result<(), FsError> {
     let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let reason =
         format!("others than root may have written it: it is of user {uid}, mode {mode:04o}");
-    Err(root.malformed(FILE, 1, reason))
+    Err(root.malformed(file, 1, reason))
 }
 
 /// Returns the text of a file with this declaration.

@@ -50,7 +50,8 @@ fn out(stage: &Stage, device: &str, reason: Option<&str>) -> Result<Excluded> {
 
 /// Includes one.
 fn back(stage: &Stage, device: &str) -> Result<Excluded> {
-    let wanted = ExclusionChange::Include { device: device.parse().unwrap() };
+    let device = device.parse().unwrap();
+    let wanted = ExclusionChange::Include { device, despite_health: false };
     run(stage, &wanted, manner(Confirm::Given))
 }
 

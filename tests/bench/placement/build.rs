@@ -215,5 +215,6 @@ fn function(
         net: None,
         boot_vga: false,
         uuid: None,
+        health: None,
     }
 }

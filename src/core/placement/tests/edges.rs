@@ -21,6 +21,31 @@ fn functions_are_free_or_held() {
 }
 
 #[test]
+fn a_guest_keeps_a_gpu_that_no_other_gets() {
+    use crate::health::{Health, HealthCode, HealthFinding, HealthSource};
+    let host = dgx2();
+    let gpu = host.gpus().next().unwrap().bdf;
+    let mut parts = host.parts().clone();
+    let text = "remapping a row of its memory failed".to_owned();
+    let finding = HealthFinding { code: HealthCode::RemapFailed, text };
+    let health =
+        Health { source: HealthSource::Nvml, findings: vec![finding], accepted: Vec::new() };
+    parts.devices.iter_mut().find(|device| device.bdf == gpu).unwrap().health = Some(health);
+    let sick = Topology::new(parts).unwrap();
+    let excluded = vec![Exclusion { bdf: gpu, reason: "it is loud".into() }];
+    for (host, excluded) in [(&sick, Vec::new()), (&host, excluded)] {
+        let new = Occupancy { excluded, ..Occupancy::default() };
+        let own = Occupancy { own_devices: vec![gpu], ..new.clone() };
+        let request = Request { gpus: GpuWish::Exact(vec![gpu]), ..Request::for_gpus(0) };
+        assert!(plan(host, &new, &request).is_err());
+        assert_eq!(plan(host, &own, &request).unwrap().devices, [gpu]);
+        let sixteen = plan(host, &new, &Request::for_gpus(16));
+        assert!(sixteen.is_err(), "no partition has all GPUs but this one");
+        assert!(!plan(host, &new, &Request::for_gpus(8)).unwrap().devices.contains(&gpu));
+    }
+}
+
+#[test]
 fn a_partition_without_its_switches_is_refused_with_who_has_them() {
     let host = dgx2();
     let switches = host.of_kind(crate::topology::DeviceKind::NvSwitch).map(|device| device.bdf);

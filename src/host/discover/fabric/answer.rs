@@ -1,6 +1,7 @@
 //! NVML's answer about GPUs, as values.
 
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::health::HealthReading;
 use serde::{Deserialize, Serialize};
 
 /// NVML's answer.
@@ -13,6 +14,9 @@ pub struct NvmlAnswer {
     /// NVLinks of each GPU that reports them.
     pub links: Vec<GpuLinks>,
 }
+
+/// NVML's answer about the health of GPUs: for each the reading, or why there is none.
+pub type HealthAnswer = Vec<(Bdf, Result<HealthReading, String>)>;
 
 /// The working NVLinks of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,10 @@
 //! from NVML's public documentation.
 #![allow(unsafe_code)] // calls into a C library
 
+mod health;
+
+pub use health::health;
+
 use super::answer::{GpuLinks, NvmlAnswer};
 use crate::loaded::{find, load};
 use gpuvm_core::bdf::Bdf;

@@ -99,6 +99,7 @@ pub fn read(
             net: None,
             boot_vga: false,
             uuid: None,
+            health: None,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);
