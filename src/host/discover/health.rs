@@ -333,7 +333,10 @@ pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option
     let found = health.map(|health| health.findings.as_slice()).unwrap_or_default();
     let codes = found.iter().map(|finding| finding.code).filter(|code| code.is_over());
     let codes: Vec<HealthCode> = codes.collect();
-    if codes.is_empty() && place(&before, gpu, &cards).is_none() {
+    let old = place(&before, gpu, &cards).map(|at| &before[at]);
+    let had_none = old.is_none_or(|entry| entry.accepted.is_empty());
+    // What was accepted before stays where nothing is known now.
+    if codes.is_empty() && (accepts || had_none) {
         return Ok(None);
     }
     let mut after = before.clone();

@@ -144,6 +144,7 @@ fn an_admin_accepts_what_is_found_and_takes_it_back() {
     let read = entries(&root).unwrap();
     assert_eq!(read[0].accepted, [HealthCode::ResetRequired, HealthCode::RemapFailed]);
     assert_eq!(accepting(&root, &bad, true).unwrap(), None, "already");
+    assert_eq!(accepting(&root, &gpu(0, "vfio-pci"), true).unwrap(), None, "not checked now");
     let text = accepting(&root, &bad, false).unwrap().unwrap();
     assert!(!text.contains("accepted"), "{text}");
 }
