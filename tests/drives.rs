@@ -160,7 +160,7 @@ fn what_is_used_is_refused_with_its_holder() {
     }
     let both = ["export", "--name", "a", "--nvme", "b1:00.0", "--drive", "nvme6n1"];
     let (code, _, err) = on(dir.path(), &both);
-    assert!(code == 1 && err.contains("goes to the guest as PCI function"), "{err}");
+    assert!(code == 1 && err.contains("is already passed to the guest as PCI function"), "{err}");
 }
 
 #[test]

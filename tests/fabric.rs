@@ -699,10 +699,7 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
         machine.gpuvm(&args, true)
     };
     let (code, _, err) = release(&uri, &[]);
-    assert!(
-        code == 1 && err.contains("partition 3 is held by domain `train-a`, which runs"),
-        "{err}"
-    );
+    assert!(code == 1 && err.contains("partition 3 is held by running domain `train-a`"), "{err}");
     assert!(err.contains("hint: `gpuvm stop ") && err.contains("train-a` ends it"), "{err}");
     // A guest of other GPUs: one is stale, the other missing.
     let uri = guest_with(&machine, &["1b", "43"]);
@@ -832,7 +829,7 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
     let (code, document) = shown(&machine, &uri);
     assert_eq!((code, &document["model"]), (0, &"full-passthrough".into()), "{document}");
     let (code, _, err) = machine.gpuvm(&["fabric", "release", "3", "--yes", "-c", &uri], true);
-    assert!(code == 1 && err.contains("NVSwitches of this host are not shared"), "{err}");
+    assert!(code == 1 && err.contains("NVSwitches are not shared"), "{err}");
 }
 
 /// The findings of `verify` on partitions: the exit code, findings as domain, rule and message,
@@ -1243,10 +1240,7 @@ fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, err) = interrupted("");
-    assert!(
-        code != Some(0) && err.contains("had not answered when SIGINT came, and lists"),
-        "{err}"
-    );
+    assert!(code != Some(0) && err.contains("before Fabric Manager answered, and lists"), "{err}");
     assert!(err.contains("interrupted by SIGINT; what was done before is undone\n"), "{err}");
     nothing_is_left(&machine, &uri, "SIGINT");
     // Nor does it answer afterwards: that is said, and the journal stays.

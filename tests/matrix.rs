@@ -181,7 +181,7 @@ fn a_capture_is_whole_or_not_there() {
     let (code, _, err) = capture(&[]);
     assert_eq!(code, 1);
     let wanted = format!(
-        "error: {path} is there already\nhint: name another file, or replace it with --overwrite\n"
+        "error: {path} already exists\nhint: name another file, or replace it with --overwrite\n"
     );
     assert_eq!(err, wanted);
     assert_eq!(capture(&["--overwrite", "--quiet"]), (0, String::new(), String::new()));

@@ -99,7 +99,7 @@ fn what_a_card_lets_a_virtual_function_do_is_a_step() {
 fn a_virtual_function_near_a_gpu_is_taken_and_the_plan_says_so() {
     let (code, out, err) = told("plan --gpus 1 --vf 1 --explain");
     assert_eq!(code, 0, "{err}");
-    let said = "0000:3b:00.2 beside GPU 0 (NODE), of 4 virtual functions that can be had";
+    let said = "0000:3b:00.2 beside GPU 0 (NODE), of 4 virtual functions available";
     assert!(out.contains(said), "{out}");
     let (code, _, err) = told("plan --gpus 1 --vf 1 --nic-near switch");
     assert!(code == 1 && err.contains("virtual function"), "{err}");

@@ -535,16 +535,15 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
     for (hangs, note, error, left) in [
         (
             "hang 2",
-            "Fabric Manager had not answered when SIGINT came, and lists NVLink partition 3 \
+            "interrupted by SIGINT before Fabric Manager answered, and lists NVLink partition 3 \
              (modules 1, 3) as inactive",
             "interrupted by SIGINT; what was done before is undone",
             0,
         ),
         (
             "hang 2\nhang 3\nhang 4",
-            "Fabric Manager had not answered when SIGINT came, so it is not known whether NVLink \
-             partition 3 \
-             (modules 1, 3) is active",
+            "interrupted by SIGINT before Fabric Manager answered, so it is not known whether \
+             NVLink partition 3 (modules 1, 3) is active",
             "interrupted by SIGINT; what was done before is undone only in part",
             1,
         ),
@@ -678,6 +677,6 @@ fn sixteen_at_once_never_overlap() {
     }
     assert_eq!((fm.active(), succeeded.len()), (succeeded, 2), "one of modules 1 to 4, and 5");
     let refused = fm.calls().iter().filter(|call| call.starts_with("Activate")).count();
-    assert_eq!(refused, 2, "none was refused by Fabric Manager: none was asked for in vain");
+    assert_eq!(refused, 2, "none was refused by Fabric Manager: none was requested in vain");
     assert_eq!(fm.remembered().len(), 2);
 }

@@ -226,7 +226,12 @@ fn the_answer_of_plan_is_taken_again() {
 fn bad_input_says_what_to_do() {
     for (line, code, error, hint) in [
         ("--gpus 3", 1, "no partition of this board has 3 GPUs", "1, 2, 4, 8, 16"),
-        ("--gpu-index 5 --gpu-count 4", 1, "GPUs 5 to 8 are no NVLink partition", "0, 4, 8, 12"),
+        (
+            "--gpu-index 5 --gpu-count 4",
+            1,
+            "GPUs 5 to 8 do not form an NVLink partition",
+            "0, 4, 8, 12",
+        ),
         ("--gpu-index 16", 1, "from index 16", "0 to 15"),
         ("--gpu 0000:61:00.0", 1, "0000:61:00.0 is no GPU", "gpuvm host show"),
         ("--gpus 3 --vcpus 100 --memory 9T", 1, "3 GPUs", "--vcpus 96 --memory"),
@@ -375,7 +380,7 @@ fn a_word_on_trust_that_is_not_read_is_not_shown_as_the_admins() {
         let words: Vec<&str> = line.split(' ').chain(["--host", file]).collect();
         let (is, out, err) = run(&mut gpuvm(&words));
         let said = format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" ");
-        let why = "/etc/gpuvm/trust.json line 1: EOF; so guests are taken for strangers";
+        let why = "/etc/gpuvm/trust.json line 1: EOF; so guests are treated as strangers";
         assert!(is == code && said.contains(why), "{line}: {is}, {said}");
         assert!(!said.contains("belong to strangers, by"), "{line}: {said}");
     }

@@ -295,7 +295,7 @@ fn a_text_of_another_host_is_refused_with_its_place() {
     for (table, said) in [
         ("GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n", "the table has 2 GPUs, this host has 4 of NVIDIA"),
         ("GPU0 GPU1\nGPU0 X NV4\nGPU1 NV3 X\n", "line 3 column 6: GPU1 to GPU0 is NV3"),
-        ("hello\n", "no row of column names that begins with `GPU0`"),
+        ("hello\n", "no header row that begins with `GPU0`"),
     ] {
         fs::write(&text, table).unwrap();
         let mut command = gpuvm(&["--host", tree.to_str().unwrap(), "host", "capture", "-"]);

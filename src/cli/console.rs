@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 /// Runs the verb.
 pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot hold signals back")?;
+    let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot block signals")?;
     let name = &args.name;
     let console = attach(cx, name, args.force)?;
     let stdin = std::io::stdin();

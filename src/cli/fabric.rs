@@ -122,9 +122,9 @@ fn head(shown: &ShownFabric) -> String {
             )
         }
         FabricModel::FullPassthrough => {
-            format!("{board}: NVSwitches go to guests, so Fabric Manager rules no partitions\n")
+            format!("{board}: NVSwitches go to guests, so Fabric Manager manages no partitions\n")
         }
-        FabricModel::None => format!("{board}: Fabric Manager rules no partitions\n"),
+        FabricModel::None => format!("{board}: Fabric Manager manages no partitions\n"),
     }
 }
 
@@ -244,8 +244,8 @@ fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
     if !made.is_empty() {
         cx.output.progress(&format!(
-            "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; guests that \
-             run go on",
+            "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; running \
+             guests are not affected",
             daemon(&FsRoot::live()?)?
         ));
     }

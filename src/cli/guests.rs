@@ -269,7 +269,7 @@ impl Reader<'_> {
             Value::Text(text) => !reason.contains(text.as_str()),
             _ => true,
         });
-        let why = reason.unwrap_or_else(|| "it is to be a file with the hash".to_owned());
+        let why = reason.unwrap_or_else(|| "it must be a file with the hash".to_owned());
         self.bad(value.at, format!("cannot take the file that {key} names: {why}"))
     }
 

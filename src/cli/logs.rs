@@ -25,7 +25,7 @@ pub fn run(args: &LogsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     cx.output.progress(&format!("following {}; Ctrl-C ends", follow.path().display()));
-    let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot hold signals back")?;
+    let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot block signals")?;
     interrupt.hold_at_once();
     while interrupt.came().is_none() {
         match follow.lines() {

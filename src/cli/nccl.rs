@@ -86,11 +86,11 @@ fn text(done: &Installed, manner: Manner) -> String {
     }
     match (&done.overruled_by, &done.overruled_in) {
         (Some(path), Some(file)) => {
-            writeln!(text, "{file} names {path}: NCCL takes that file").expect("text");
+            writeln!(text, "{file} names {path}: NCCL uses that file").expect("text");
         }
-        _ if done.found => text += "NCCL takes the file from its next start on\n",
+        _ if done.found => text += "NCCL uses the file from its next start\n",
         _ if manner == Manner::DryRun => {}
-        _ => text += "NCCL does not take the file\n",
+        _ => text += "NCCL does not use the file\n",
     }
     if let Some(hint) = &done.hint {
         writeln!(text, "hint: {hint}").expect("text");

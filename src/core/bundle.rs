@@ -35,27 +35,25 @@ const LONGEST_HOST: usize = 255;
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
 pub enum ManifestError {
     /// It is none of gpuvm's.
-    #[error("the manifest is not that of a bundle of gpuvm: {why}")]
+    #[error("this is not the manifest of a gpuvm bundle: {why}")]
     Foreign {
         /// Why not.
         why: String,
     },
     /// A newer gpuvm wrote it.
-    #[error(
-        "the bundle has version {version}, and this gpuvm reads bundles up to version {VERSION}"
-    )]
+    #[error("the bundle has version {version}; this gpuvm reads bundles up to version {VERSION}")]
     Newer {
         /// Its version.
         version: u64,
     },
     /// It names a file that may lie elsewhere, or that has another meaning.
-    #[error("the manifest names {file:?}, which is no file of a bundle")]
+    #[error("the manifest names {file:?}, which is not a file of a bundle")]
     Name {
         /// The name, shortened.
         file: String,
     },
     /// It names more or larger files than a guest has.
-    #[error("the manifest names {what}, which is more than a guest has")]
+    #[error("the manifest names {what}, more than a guest can have")]
     Large {
         /// What is too large.
         what: String,

@@ -15,9 +15,11 @@ pub fn mac(text: &str) -> Result<String, String> {
     };
     let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
     match bytes.as_deref() {
-        Some([0, 0, 0, 0, 0, 0]) => Err(format!("MAC address {text} is no interface's")),
+        Some([0, 0, 0, 0, 0, 0]) => {
+            Err(format!("MAC address {text} cannot belong to an interface"))
+        }
         Some([first, _, _, _, _, _]) if first & 1 == 0 => Ok(text.to_ascii_lowercase()),
-        Some([_, _, _, _, _, _]) => Err(format!("MAC address {text} is of a group")),
+        Some([_, _, _, _, _, _]) => Err(format!("MAC address {text} is a multicast address")),
         _ => Err(format!("`{text}` is not a MAC address such as 52:54:00:12:34:56")),
     }
 }

@@ -36,7 +36,7 @@ pub enum RequestError {
         length: usize,
     },
     /// The name holds a character that is not allowed, or starts with `-` or `.`.
-    #[error("domain name {name:?}: character {character:?} at {at} is not taken")]
+    #[error("domain name {name:?}: character {character:?} at {at} is not allowed")]
     NameCharacter {
         /// The name, shortened.
         name: String,
@@ -55,13 +55,13 @@ pub enum RequestError {
         memory: MemSize,
     },
     /// The same device twice.
-    #[error("device {bdf} is asked for twice")]
+    #[error("device {bdf} is requested twice")]
     DeviceTwice {
         /// The device.
         bdf: Bdf,
     },
     /// The same GPU twice.
-    #[error("GPU {index} is asked for twice")]
+    #[error("GPU {index} is requested twice")]
     #[strum(to_string = "gpu-twice")]
     IndexTwice {
         /// Its index.

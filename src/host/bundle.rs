@@ -19,7 +19,7 @@ const LIST_BYTES: u64 = 1 << 20;
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
 pub enum BundleError {
     /// It is no directory with a manifest.
-    #[error("{} is no bundle: {why}", path.display())]
+    #[error("{} is not a bundle: {why}", path.display())]
     None {
         /// Where one was expected.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum BundleError {
         why: &'static str,
     },
     /// Its writing was interrupted.
-    #[error("{} is not whole: it has no {SUMS}", path.display())]
+    #[error("{} is incomplete: it has no {SUMS}", path.display())]
     Unfinished {
         /// The bundle.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum BundleError {
         why: String,
     },
     /// A file of it is shorter or longer than it was.
-    #[error("{} has {now} bytes, and had {was} when the bundle was made", path.display())]
+    #[error("{} has {now} bytes; it had {was} when the bundle was made", path.display())]
     Length {
         /// The file.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum BundleError {
         was: u64,
     },
     /// A file of it has other bytes than it had.
-    #[error("{} has the SHA-256 {now}, and had {was} when the bundle was made", path.display())]
+    #[error("{} has SHA-256 {now}; it was {was} when the bundle was made", path.display())]
     Changed {
         /// The file.
         path: PathBuf,

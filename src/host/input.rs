@@ -83,7 +83,7 @@ pub enum InputError {
         at: usize,
     },
     /// A pipe without a writer.
-    #[error("nothing came from {} within {} s", path.display(), SILENCE.as_secs())]
+    #[error("no input from {} within {} s", path.display(), SILENCE.as_secs())]
     Silent {
         /// The path as given.
         path: PathBuf,

@@ -103,7 +103,7 @@ pub fn bind_at_boot(world: &World, functions: impl Iterator<Item = (Bdf, String)
         return Ok(());
     }
     Err(DeviceError::NotBoundAtBoot { lines: failed.join("\n  ") }
-        .hint("`gpuvm device bind BDF --at-boot` writes the list anew"))
+        .hint("`gpuvm device bind BDF --at-boot` rewrites the list"))
 }
 
 /// The host that devices are bound on.

@@ -39,13 +39,16 @@ pub enum ExportError {
         why: String,
     },
     /// Its TPM has a state outside of its disks.
-    #[error("domain `{name}` has an emulated TPM, whose secrets libvirt keeps and no bundle has")]
+    #[error(
+        "domain `{name}` has an emulated TPM, whose secrets stay with libvirt and cannot be \
+             exported"
+    )]
     Tpm {
         /// The domain.
         name: String,
     },
     /// Its definition has what is taken from no bundle.
-    #[error("domain `{name}` has {what}, which no guest of a bundle has")]
+    #[error("domain `{name}` has {what}, which a bundle cannot contain")]
     Element {
         /// The domain.
         name: String,

@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 pub enum ClaimError {
     /// The host does not have functions that the guest needs.
     #[error(
-        "domain `{domain}` needs {}, which {} not there",
+        "domain `{domain}` needs {}, which {} missing",
         functions.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", "),
         crate::words::are(functions.len())
     )]

@@ -254,7 +254,7 @@ fn place(
     let hint = if of.is_elsewhere {
         format!("`{again} --gpus 0` asks for no device of this host")
     } else {
-        format!("`gpuvm check {}` says what is wrong with it", word(&name))
+        format!("`gpuvm check {}` shows what is wrong with it", word(&name))
     };
     Err(Error::from(error).around(Refusal::around(message, hint)))
 }

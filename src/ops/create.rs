@@ -260,7 +260,7 @@ fn drop_seed(
     ended: FirstBoot,
 ) -> bool {
     let stays = |why: &str| {
-        let later = format!("`gpuvm seed drop {name}` takes it away later", name = word(name));
+        let later = format!("`gpuvm seed drop {name}` removes it later", name = word(name));
         world.warning(&format!("the seed of `{name}` stays: {why}; {later}"));
         false
     };

@@ -389,7 +389,7 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
             None => None,
         };
         if file.is_none() {
-            let message = format!("domain `{name}` is another one by now, so it is not deleted");
+            let message = format!("domain `{name}` is now a different one, so it is not deleted");
             let hint = format!("`gpuvm show {}` shows it", word(name));
             return Err(classed(Class::Changed, message, hint));
         }

@@ -30,7 +30,7 @@ pub enum DropSeedError {
         why: String,
     },
     /// The domain is transient.
-    #[error("domain `{name}` has no definition that outlives it")]
+    #[error("domain `{name}` has no persistent definition")]
     NoDefinition {
         /// Its name.
         name: String,

@@ -164,9 +164,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// The change now includes something that was not confirmed.
-    #[error(
-        "something has changed since it was asked for, and this was not: {what}; nothing is done"
-    )]
+    #[error("the plan has changed since it was shown: {what}; nothing was changed")]
     #[strum(to_string = "-")]
     Changed {
         /// The step or loss.
@@ -295,7 +293,7 @@ pub enum Error {
     #[strum(to_string = "-")]
     System(#[from] std::io::Error),
     /// Signals.
-    #[error("cannot hold signals back")]
+    #[error("cannot block signals")]
     #[strum(to_string = "-")]
     Signals(#[from] Errno),
 }

@@ -110,7 +110,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     // Checked first for a clear message; the rename below decides.
     let exists = || {
         let hint = "name another file, or replace it with --overwrite";
-        classed(Class::Exists, format!("{shown} is there already"), hint)
+        classed(Class::Exists, format!("{shown} already exists"), hint)
     };
     match file.symlink_metadata() {
         // Renaming a file over /dev/null would remove it for everybody.

@@ -18,7 +18,7 @@ use crate::world::World;
 #[strum(serialize_all = "kebab-case", prefix = "host-undo-")]
 pub enum HostUndoError {
     /// A file was edited since the change to be undone.
-    #[error("{path} was edited since {change}, and what that made is not there any more: {what}")]
+    #[error("{path} was edited since {change}, and what that made no longer exists: {what}")]
     Edited {
         /// The path.
         path: String,
@@ -40,8 +40,8 @@ pub fn named(entry: &Entry) -> String {
 pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
     let history = world.host_history()?;
     let Some(entry) = history.entries.last() else {
-        let hint = "`gpuvm host files` and `gpuvm host tuning` say how it is";
-        return Err(classed(Class::NotFound, "there is no change of the host to undo", hint));
+        let hint = "`gpuvm host files` and `gpuvm host tuning` show how it is";
+        return Err(classed(Class::NotFound, "the host has no change to undo", hint));
     };
     let root = FsRoot::live()?;
     let mut steps = Vec::new();

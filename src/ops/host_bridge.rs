@@ -37,14 +37,14 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
         Some(name) => all.iter().find(|waiting| waiting.bridge == name),
         None if all.len() > 1 => {
             let names: Vec<&str> = all.iter().map(|waiting| waiting.bridge.as_str()).collect();
-            let message = format!("{} wait to be confirmed", names.join(" and "));
+            let message = format!("{} are waiting for confirmation", names.join(" and "));
             return Err(usage(message, "name one of them"));
         }
         None => all.first(),
     };
     let Some(found) = found else {
-        let hint = "`gpuvm network host-bridge show` says what there is; what was not confirmed in \
-                    time is taken back";
+        let hint = "`gpuvm network host-bridge show` shows what there is; what was not confirmed \
+                    in time is reverted";
         return Err(match name {
             Some(name) => HostBridgeError::NotWaiting { name: name.to_owned() }.hint(hint),
             None => HostBridgeError::NoneWaiting.hint(hint),
@@ -53,7 +53,7 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
     let bridge = found.bridge.clone();
     if !answer(&bridge, Answer::Keep, ANSWERED)? {
         return Err(HostBridgeError::NotKept { bridge, seconds: ANSWERED.as_secs().to_string() }
-            .hint("`gpuvm network host-bridge show` says what became of it"));
+            .hint("`gpuvm network host-bridge show` shows what became of it"));
     }
     Ok(bridge)
 }

@@ -21,7 +21,7 @@ use std::path::Path;
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
 pub enum HostVerbError {
     /// The kernel allows a process fewer open files.
-    #[error("{count} files: the kernel allows a process {most}")]
+    #[error("{count} open files: the kernel allows a process at most {most}")]
     TooManyFiles {
         /// How many.
         count: String,
@@ -29,7 +29,7 @@ pub enum HostVerbError {
         most: String,
     },
     /// The configuration of libvirt's QEMU driver does not exist.
-    #[error("{path} is not there")]
+    #[error("{path} does not exist")]
     NoQemuConf {
         /// The path.
         path: String,
@@ -69,7 +69,7 @@ pub enum HostVerbError {
         name: String,
     },
     /// The host does not know the value of the setting.
-    #[error("{option} {wish}: this host does not know it")]
+    #[error("{option} {wish}: not supported by this host")]
     NoValue {
         /// The option.
         option: String,
@@ -77,7 +77,7 @@ pub enum HostVerbError {
         wish: String,
     },
     /// A recorded host does not contain its kernel settings.
-    #[error("how a kernel is set is not recorded in a file")]
+    #[error("a recorded host does not include kernel settings")]
     NotRecorded,
 }
 

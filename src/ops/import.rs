@@ -250,7 +250,7 @@ pub fn import(
 /// The error of a definition that gpuvm does not export.
 fn unfit(bundle: &Bundle, why: String) -> Error {
     let name = word(&bundle.manifest.name).into_owned();
-    let hint = format!("`gpuvm export {name} --bundle DIR` on its host writes a bundle anew");
+    let hint = format!("`gpuvm export {name} --bundle DIR` on its host writes a new bundle");
     ImportError::Definition { why }.hint(hint)
 }
 
@@ -273,7 +273,7 @@ fn again(wanted: &ImportRequest) -> String {
 /// anybody may have written it. What was made for it are the disks that the manifest names.
 fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Result<DomainXml> {
     if let Some(what) = not_bundled(&xml)? {
-        return Err(unfit(bundle, format!("it has {what}, which no guest of a bundle has")));
+        return Err(unfit(bundle, format!("it has {what}, which a bundle cannot contain")));
     }
     let Some(Record { request, .. }) = xml.record()? else {
         return Err(unfit(bundle, "it has no record of ours".to_owned()));

@@ -39,7 +39,8 @@ pub enum GuestPagesError {
     },
     /// The node has less free memory than the huge pages need.
     #[error(
-        "{count} more pages of {page} on node {node} are {wanted}, and its memory has {left} left"
+        "{count} more pages of {page} on node {node} are {wanted}, but only {left} of its memory \
+         is left"
     )]
     Full {
         /// How many.

@@ -20,7 +20,7 @@ pub enum PoolError {
         name: String,
     },
     /// The connection has no storage, so that no pool can be made.
-    #[error("pool `{name}` cannot be made: {uri} has no storage")]
+    #[error("pool `{name}` cannot be made: {uri} has no storage driver")]
     NoStorage {
         /// Its name.
         name: String,
@@ -28,7 +28,7 @@ pub enum PoolError {
         uri: String,
     },
     /// The pool does not hold files.
-    #[error("pool `{name}` is of kind {kind}; images and disks are files")]
+    #[error("pool `{name}` is of type {kind}; images and disks need a pool of files")]
     PoolKind {
         /// Its name.
         name: String,

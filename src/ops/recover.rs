@@ -261,7 +261,7 @@ fn confirm_loss(lost: &[String], killed: &Killed, session: &Session<'_>) -> Resu
     let why = match session.ask(&question, &[], &[])? {
         Answer::Yes => return Ok(()),
         Answer::No => "was declined",
-        Answer::Nobody => "is not confirmed, and there is no terminal to ask at",
+        Answer::Nobody => "was not confirmed, and there is no terminal to ask at",
     };
     let hint = "`gpuvm recover --yes` finishes it all the same; `gpuvm recover --discard --yes` \
                 forgets it, and its disks \

@@ -21,7 +21,7 @@ pub enum RemoteError {
         host: String,
     },
     /// The output of gpuvm on the machine cannot be parsed.
-    #[error("what gpuvm on `{host}` says of its host cannot be read: {error}")]
+    #[error("cannot read what gpuvm on `{host}` reports of its host: {error}")]
     Malformed {
         /// The machine.
         host: String,

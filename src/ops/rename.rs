@@ -34,7 +34,7 @@ const MOST_LOGS: u32 = 1000;
 #[strum(serialize_all = "kebab-case", prefix = "rename-")]
 pub enum RenameError {
     /// The domain runs.
-    #[error("domain `{name}` {state}, and only a domain that is off can be renamed")]
+    #[error("domain `{name}` {state}; only a domain that is off can be renamed")]
     Active {
         /// Its name.
         name: String,
@@ -42,7 +42,7 @@ pub enum RenameError {
         state: &'static str,
     },
     /// The domain has no definition.
-    #[error("domain `{name}` has no definition, so it cannot be renamed")]
+    #[error("domain `{name}` has no persistent definition, so it cannot be renamed")]
     NoDefinition {
         /// Its name.
         name: String,

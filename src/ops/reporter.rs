@@ -85,7 +85,7 @@ impl Question {
     /// Refuses to go on after any answer but yes; `losses`: what the change would lose.
     pub fn settle(&self, answer: Answer, losses: &[String]) -> Result<()> {
         let nobody = answer == Answer::Nobody;
-        let no_one = "is not confirmed, and there is no terminal to ask at";
+        let no_one = "was not confirmed, and there is no terminal to ask at";
         let yes = "--yes does it without asking";
         Err(match self {
             _ if answer == Answer::Yes => return Ok(()),
@@ -111,8 +111,8 @@ impl Question {
             Question::End { why, name } => {
                 let message = if nobody {
                     format!(
-                        "{why}, and domain `{name}` runs: that it may be ended is not \
-                         confirmed, and there is no terminal to ask at"
+                        "{why}, and domain `{name}` is running: ending it was not confirmed, and \
+                         there is no terminal to ask at"
                     )
                 } else {
                     format!("domain `{name}` is not ended: its name was not repeated")

@@ -20,7 +20,7 @@ use std::cell::Cell;
 #[strum(serialize_all = "kebab-case", prefix = "restart-")]
 pub enum RestartError {
     /// The domain has no definition, so it would not exist after the stop.
-    #[error("domain `{name}` has no definition, so it would be gone once it is stopped")]
+    #[error("domain `{name}` has no persistent definition: stopping it would delete it")]
     NoDefinition {
         /// Its name.
         name: String,
@@ -72,7 +72,10 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
     };
     let Ok(hypervisor) = session.hypervisor() else { return Err(error) };
     if was_started(&error, &*hypervisor, name) {
-        session.world().note(&format!("domain `{name}` was started by somebody else meanwhile"));
+        session.world().note(&format!(
+            "domain `{name}` was started by someone else in the \
+                                       meantime"
+        ));
         return Ok(Done { change: Change::new("restart", name, Vec::new(), ()), made: true });
     }
     Err(told(error, &*hypervisor, name, ran.get()))

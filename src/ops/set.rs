@@ -34,7 +34,7 @@ pub use nics::explained;
 #[strum(serialize_all = "kebab-case", prefix = "set-")]
 pub enum SetError {
     /// The guest runs, and its GPUs are to be others.
-    #[error("domain `{name}` runs, and GPUs come and go only while it is off")]
+    #[error("domain `{name}` is running; GPUs can only be added or removed while it is off")]
     Runs {
         /// Its name.
         name: String,

@@ -30,7 +30,7 @@ use std::path::Path;
 #[strum(serialize_all = "kebab-case", prefix = "snapshot-")]
 pub enum SnapshotError {
     /// The domain runs.
-    #[error("domain `{name}` {state}, and its snapshots change only while it is off")]
+    #[error("domain `{name}` {state}; its snapshots can only be changed while it is off")]
     Active {
         /// Its name.
         name: String,
@@ -38,13 +38,13 @@ pub enum SnapshotError {
         state: &'static str,
     },
     /// The domain has no definition.
-    #[error("domain `{name}` has no definition, so it has no snapshots")]
+    #[error("domain `{name}` has no persistent definition, so it has no snapshots")]
     NoDefinition {
         /// Its name.
         name: String,
     },
     /// The domain has a saved state, which belongs to the content of its disks.
-    #[error("domain `{name}` has {what}, which belongs to what its disks hold now")]
+    #[error("domain `{name}` has {what}, which belongs to the present content of its disks")]
     Saved {
         /// Its name.
         name: String,
@@ -62,7 +62,7 @@ pub enum SnapshotError {
         why: String,
     },
     /// The domain has a drive, whose content no snapshot has.
-    #[error("no snapshot has what domain `{name}` writes on its drives: {drive}")]
+    #[error("a snapshot does not include what domain `{name}` writes to its drives: {drive}")]
     Drive {
         /// The domain's name.
         name: String,
@@ -70,13 +70,13 @@ pub enum SnapshotError {
         drive: String,
     },
     /// The domain has no disk to make a snapshot of.
-    #[error("domain `{name}` has no disk of its own to make a snapshot of")]
+    #[error("domain `{name}` has no disk of its own to snapshot")]
     NoDisk {
         /// Its name.
         name: String,
     },
     /// Others use a disk of the domain.
-    #[error("disk {path} of domain `{name}` is not its alone: {by}")]
+    #[error("disk {path} does not belong to domain `{name}` alone: {by}")]
     Shared {
         /// The domain's name.
         name: String,
@@ -124,7 +124,7 @@ pub enum SnapshotError {
         why: &'static str,
     },
     /// The domain has other disks than when the snapshot was made.
-    #[error("domain `{name}` had {before} when snapshot `{snapshot}` was made, and has {now}")]
+    #[error("domain `{name}` had {before} when snapshot `{snapshot}` was made; it now has {now}")]
     OtherDisks {
         /// The domain's name.
         name: String,

@@ -86,7 +86,7 @@ pub enum CardError {
         id: String,
     },
     /// The card no longer has SR-IOV.
-    #[error("{pf} has no SR-IOV any more")]
+    #[error("{pf} no longer has SR-IOV")]
     SriovLost {
         /// Its PCI address.
         pf: String,

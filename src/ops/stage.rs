@@ -167,7 +167,7 @@ fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
     let message = match kind {
         HypervisorErrorKind::NoDomain => "there is none",
         HypervisorErrorKind::NoConnection => "it is gone",
-        _ => "it does not say why",
+        _ => "it gives no reason",
     };
     HypervisorError { kind, doing: doing.to_owned(), message: message.into() }
 }

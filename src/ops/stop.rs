@@ -52,7 +52,7 @@ pub(crate) fn refuse_still(
         }
         _ => return Ok(()),
     };
-    let message = format!("domain `{name}` is {is}, so it does not hear that it is to shut down");
+    let message = format!("domain `{name}` is {is}, so it does not respond to a shutdown request");
     let hint = format!(
         "{goes_on}, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force {name_word}` cuts \
          its power and may lose data"

@@ -62,7 +62,7 @@ pub enum UndoError {
         disk: String,
     },
     /// A disk that the domain had is in use.
-    #[error("disk {path} is not taken back: {used}")]
+    #[error("disk {path} is not removed: {used}")]
     DiskTaken {
         /// The path.
         path: String,
@@ -153,11 +153,10 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let summary = find(hypervisor, name)?;
     let history = world.history(&summary.uuid)?;
     let Some(entry) = history.entries.last() else {
-        let hint =
-            format!("`gpuvm delete {name}` takes away what `create` made", name = word(name));
+        let hint = format!("`gpuvm delete {name}` removes what `create` made", name = word(name));
         return Err(classed(
             Class::NotFound,
-            format!("there is no change of domain `{name}` to undo"),
+            format!("domain `{name}` has no change to undo"),
             hint,
         ));
     };
@@ -236,7 +235,10 @@ fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     if !runs || !entry.steps.iter().any(binds) {
         return Ok(());
     }
-    let message = format!("domain `{name}` runs, and devices come and go only while it is off");
+    let message = format!(
+        "domain `{name}` is running; devices can only be added or removed while \
+                           it is off"
+    );
     let hint = format!("`gpuvm stop {}` first", word(name));
     Err(classed(Class::WrongState, message, hint))
 }

@@ -30,8 +30,8 @@ use std::collections::BTreeSet;
 pub enum VfsError {
     /// The card of the virtual function has no Ethernet device of the host.
     #[error(
-        "{bdf} cannot be set up: its card {pf} has no Ethernet device of the host, over which that \
-         is done"
+        "{bdf} cannot be configured: its card {pf} has no Ethernet device on the host, through \
+         which that is done"
     )]
     NoNetdev {
         /// Its PCI address.
@@ -40,7 +40,10 @@ pub enum VfsError {
         pf: String,
     },
     /// The network would hand out a virtual function that another guest has by its address.
-    #[error("network `{network}` would hand out {bdf}, which domain `{domain}` has by its address")]
+    #[error(
+        "network `{network}` would hand out {bdf}, which domain `{domain}` names by its PCI \
+             address"
+    )]
     HandedOut {
         /// The network.
         network: String,
@@ -51,7 +54,7 @@ pub enum VfsError {
     },
     /// The network has fewer virtual functions left.
     #[error(
-        "{asked} virtual {} of network `{network}` asked for, {free} of {all} are left",
+        "requested {asked} virtual {} of network `{network}`, only {free} of {all} are left",
         if *asked == 1 { "function" } else { "functions" }
     )]
     Short {
@@ -340,9 +343,10 @@ mod tests {
         assert_eq!(why(3, vec![]), None);
         assert_eq!(why(2, handed("a", 0).to_vec()), None);
         let two = [handed("a", 0), handed("b", 2)].concat();
-        let said = "2 virtual functions of network `p` asked for, 1 of 3 are left";
+        let said = "requested 2 virtual functions of network `p`, only 1 of 3 are left";
         assert_eq!(why(2, two).as_deref(), Some(said));
-        let said = "network `p` would hand out 0000:86:10.0, which domain `own` has by its address";
+        let said = "network `p` would hand out 0000:86:10.0, which domain `own` names by its PCI \
+                    address";
         assert_eq!(why(1, vec![runs("own", vec![bdf(0)])]).as_deref(), Some(said));
         assert_eq!(why(1, vec![runs("own", vec![bdf(4)])]), None);
         let empty = VfPool { name: "p".into(), functions: vec![] };

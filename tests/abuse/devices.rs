@@ -222,7 +222,7 @@ fn a_guest_whose_function_is_gone_is_refused_before_anything_is_done() {
     }
     let (code, out, err) = host.place.gpuvm(&["start", "a"]);
     assert!(code == 1 && out.is_empty(), "{code}: {out}{err}");
-    assert!(err.contains(&format!("domain `a` needs {VF}, which is not there")), "{err}");
+    assert!(err.contains(&format!("domain `a` needs {VF}, which is missing")), "{err}");
     assert!(err.contains(&format!("hint: `gpuvm nic vfs {CARD} --count 1` may")), "{err}");
     host.untouched(&err);
     // A GPU that fell off its bus.

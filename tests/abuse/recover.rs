@@ -55,7 +55,7 @@ fn a_newer_guest_of_the_name_is_neither_ended_nor_undefined() {
     let uuid = define(&place, "a", None, true);
     let (code, out, err) = place.gpuvm(&["recover", "--end", "a"]);
     assert_eq!(code, 0, "{out}{err}");
-    assert!(err.contains("domain `a` is another one by now"), "{out}{err}");
+    assert!(err.contains("domain `a` is now a different one"), "{out}{err}");
     assert!(out.contains("left as it is: define domain `a`"), "{out}{err}");
     assert_eq!(place.virsh(&["domuuid", "a"]).trim(), uuid);
     assert_eq!(place.virsh(&["domstate", "a"]).trim(), "running");
@@ -149,7 +149,7 @@ fn an_edit_is_not_put_over_by_the_definition_of_before() {
         assert_eq!((code, place.journal()), (0, String::new()), "{out}{err}");
         if edits {
             assert!(xml().contains("by the admin"), "{out}{err}");
-            assert!(err.contains("was changed by somebody else"), "{out}{err}");
+            assert!(err.contains("was changed by someone else"), "{out}{err}");
         } else {
             assert_eq!(xml(), before, "{out}{err}")
         }

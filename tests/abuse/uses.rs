@@ -417,7 +417,7 @@ fn create_takes_no_file_of_others() {
         (&ground.path("fifo"), "neither a file nor a block device"),
         (&ground.path("."), "neither a file nor a block device"),
         ("/dev/null", "neither a file nor a block device"),
-        (&ground.path("odd.raw"), "has 7 bytes, and a raw disk is whole sectors"),
+        (&ground.path("odd.raw"), "has 7 bytes; a raw disk has one or more whole sectors"),
     ] {
         refused(&ground, file, said);
     }

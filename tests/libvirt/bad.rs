@@ -101,12 +101,12 @@ fn a_changing_verb_does_not_take_a_recorded_host() {
 fn a_create_that_cannot_be_done_leaves_nothing() {
     let Some(daemon) = daemon() else { return };
     let disks = daemon.fresh_dir("bad-disks");
-    refused(daemon, "bad1", &disks.join("absent"), &[], &["is not there", "--disk-dir"]);
+    refused(daemon, "bad1", &disks.join("absent"), &[], &["does not exist", "--disk-dir"]);
     refused(daemon, "bad2", &disks, &["--network", "nonet"], &["nonet", "network list"]);
     let absent = disks.join("absent.img");
     refused(daemon, "bad3", &disks, &["--disk", absent.to_str().unwrap()], &["absent.img"]);
     std::fs::write(disks.join("bad4.raw"), "someone's").unwrap();
-    refused(daemon, "bad4", &disks, &["--no-start"], &["is there already", "not replaced"]);
+    refused(daemon, "bad4", &disks, &["--no-start"], &["already exists", "not replaced"]);
     assert_eq!(std::fs::read_to_string(disks.join("bad4.raw")).unwrap(), "someone's");
     refused(daemon, "bad5", &disks, &["--volGB", "5"], &["/raid", "--data-dir"]);
     // A template that asks for a device that no host has: libvirt would define it.

@@ -72,7 +72,7 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
     sums.args(["-c", "--quiet", "SHA256SUMS"]).current_dir(&dir);
     assert!(sums.status().unwrap().success(), "sha256sum refuses it");
     let (code, _, err) = here.gpuvm(&["export", NAME, "--bundle", &dir]);
-    assert!(code == 1 && err.contains("is there already"), "{err}");
+    assert!(code == 1 && err.contains("already exists"), "{err}");
     // Here it is still: nothing has two of it.
     let (code, _, err) = here.gpuvm(&["import", &dir]);
     assert!(code == 1 && err.contains("has a domain of this name"), "{err}");
@@ -108,7 +108,7 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
     there.done(&["delete", NAME, "--yes"]);
     same(&nothing, &there.state(), "something of it is left");
     let (code, _, err) = there.gpuvm(&["import", &dir, "--disks", &bundle(&there, "absent")]);
-    assert!(code == 1 && err.contains("which is not a directory"), "{err}");
+    assert!(code == 1 && err.contains("it is not a directory"), "{err}");
     // Where it does not fit nothing is made of it. Each run gets a copy of these mounts.
     let small = there.daemon.own_path("small").display().to_string();
     fs::create_dir(&small).unwrap();
@@ -189,13 +189,13 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     let gone = place.state();
     type Harm = (&'static str, fn(&Path));
     let harms: [Harm; 7] = [
-        ("is not whole", |dir| fs::remove_file(dir.join("SHA256SUMS")).unwrap()),
+        ("is incomplete", |dir| fs::remove_file(dir.join("SHA256SUMS")).unwrap()),
         ("has no manifest", |dir| fs::remove_file(dir.join("manifest.json")).unwrap()),
-        ("bytes, and had", |dir| {
+        ("bytes; it had", |dir| {
             let disk = fs::OpenOptions::new().write(true).open(dir.join("vda.raw")).unwrap();
             disk.set_len(4096).unwrap();
         }),
-        ("has the SHA-256", |dir| {
+        ("has SHA-256", |dir| {
             let mut bytes = fs::read(dir.join("vdb.raw")).unwrap();
             bytes[4096] ^= 1;
             fs::write(dir.join("vdb.raw"), bytes).unwrap();
@@ -204,7 +204,7 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
             fs::remove_file(dir.join("vda.raw")).unwrap();
             std::os::unix::fs::symlink("/etc/passwd", dir.join("vda.raw")).unwrap();
         }),
-        ("which is no file of a bundle", |dir| {
+        ("which is not a file of a bundle", |dir| {
             let text = fs::read_to_string(dir.join("manifest.json")).unwrap();
             let text = text.replace("vda.raw", "../vda.raw");
             fs::write(dir.join("manifest.json"), text).unwrap();

@@ -215,7 +215,7 @@ fn a_pool_that_is_full_fails_the_create_and_leaves_nothing() {
     place.virsh(&["vol-create-as", "small", "guest.os", "1M"]);
     let before = place.state();
     let (code, _, err) = place.gpuvm(&args);
-    assert!(code == 1 && err.contains("has a volume `guest.os` already"), "{err}");
+    assert!(code == 1 && err.contains("already has a volume `guest.os`"), "{err}");
     assert!(err.contains("virsh vol-delete guest.os --pool small"), "{err}");
     same(&before, &place.state(), &err);
 }

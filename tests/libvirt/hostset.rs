@@ -51,10 +51,11 @@ fn one_line_of_qemu_conf_comes_and_goes() {
         "let guests have 4096 files open: max_files = 4096 (/etc/libvirt/qemu.conf)",
         "mode 640\n3a4\n> max_files = 4096\n",
         "already set; nothing to do\n",
-        "`systemctl restart libvirtd`; guests that run go on with the limit that they have",
+        "`systemctl restart libvirtd`; running guests are not affected with the limit that they \
+         have",
         "take back: let guests have 4096 files open",
         "undone\n",
-        "there is no change of the host to undo",
+        "the host has no change to undo",
         "< vnc_password = \"x\"\n---\n> vnc_password = \"y\"",
         "was edited since change 1 of the host (host files, ",
         "max_files = 8192\n",

@@ -78,7 +78,7 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
         (Some(vec![7; 1 << 20]), Some("1048576 bytes of it with SHA-256")),
         (Some(disk(1 << 19)), Some("takes it for raw of 524288 bytes")),
         (Some(qcow2), Some("takes it for qcow2 of 67108864 bytes")),
-        (None, Some("not there any more")),
+        (None, Some("no longer exists")),
     ] {
         match bytes {
             Some(bytes) => std::fs::write(&at, bytes).unwrap(),

@@ -137,7 +137,7 @@ fn made(place: &Place) {
 fn refused(place: &Place) {
     let before = virsh(place, "net-list --all");
     for (line, said) in [
-        ("lab --kind nat", &["there is a network of this name", "--replace"][..]),
+        ("lab --kind nat", &["a network of this name already exists", "--replace"][..]),
         (
             "x --kind nat --range 10.77.0.0/16",
             &["10.77.0.0/24, where the host has 10.77.0.2 on nic0"],
@@ -147,10 +147,7 @@ fn refused(place: &Place) {
         (
             "x --kind nat --nic nic0 --mtu 9000 --range 192.168.200.0/24 --static \
              52:54:00:00:00:01=10.0.0.1",
-            &[
-                "an MTU of 9000 bytes is above the 1500 of nic0",
-                "10.0.0.1 is outside 192.168.200.0/24",
-            ],
+            &["MTU 9000 is above 1500, that of nic0", "10.0.0.1 is outside 192.168.200.0/24"],
         ),
         (
             "x --kind macvtap --mode passthrough --nic nic0",
@@ -207,7 +204,7 @@ fn undone(place: &Place, lab: &str) {
     let back = virsh(place, "net-dumpxml lab");
     assert!(back.contains("<mtu size='1400'/>") && !back.contains("52:54:00:aa:00:07"), "{back}");
     let (code, _, err) = gpuvm(place, "network undo lab");
-    assert!(code == 1 && err.contains("no change of network `lab` to undo"), "{err}");
+    assert!(code == 1 && err.contains("network `lab` has no change to undo"), "{err}");
     done(place, lab);
     let (host, other) = ("ip-dhcp-host", "<host mac='52:54:00:aa:00:09' ip='10.88.0.99'/>");
     let (edited, said) =

@@ -317,7 +317,7 @@ fn the_pages_of_a_node_are_set_now_and_at_boot() {
     assert!(code == 1 && err.contains("more pages of 2 MiB on node 0 are"), "{err}");
     let absent = ["host", "pages", "--node", "77", "--size", "2M", "--count", "1"];
     let (code, _, err) = place.gpuvm(&absent);
-    assert!(code == 1 && err.contains("node 77 is not there") && err.contains("hint:"), "{err}");
+    assert!(code == 1 && err.contains("node 77 does not exist") && err.contains("hint:"), "{err}");
     // At boot, on a directory that is the test's own.
     let mut shell = place.daemon.within("bash");
     let script = r#"mount -t tmpfs tmpfs /etc/tmpfiles.d || exit 9

@@ -276,7 +276,7 @@ fn a_guest_that_keeps_its_seed_loses_it_when_it_is_off() {
     // Its processor stands still, so it hears nothing.
     assert!(place.daemon.virsh(&["suspend", "kept"]).0);
     let (code, _, err) = place.gpuvm(&words("seed drop kept --now"));
-    assert!(code == 0 && err.contains("has not let go of disk"), "{err}");
+    assert!(code == 0 && err.contains("did not release disk"), "{err}");
     assert_eq!(files(&place.volumes), ["kept.seed"]);
     let xml = place.daemon.virsh(&["dumpxml", "--inactive", "kept"]).1;
     let (metadata, devices) = xml.split_once("<devices>").unwrap();

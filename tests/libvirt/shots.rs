@@ -88,7 +88,7 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
     place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
     place.done(&["disk", "add", "sb", &moved]);
     let delete = ["snapshot", "delete", "sa", "one", "--yes"];
-    refused(&place, &delete, &["not its alone", "domain `sb`"]);
+    refused(&place, &delete, &["does not belong to domain", "domain `sb`"]);
     let inside = || qemu("qemu-img", &["snapshot", "-l", &moved]).lines().skip(2).count();
     assert_eq!(inside(), 1);
     place.done(&["disk", "remove", "sb", "vdb", "--yes"]);

@@ -126,7 +126,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     virsh(daemon, &["start", name]);
     let (before, ran) = (definition(daemon, name), pins(daemon, name));
     assert!(
-        gpuvm(daemon, 1, &["undo", name, "--yes"]).1.contains("no change of domain"),
+        gpuvm(daemon, 1, &["undo", name, "--yes"]).1.contains("has no change to undo"),
         "nothing is there"
     );
 

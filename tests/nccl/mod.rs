@@ -129,7 +129,7 @@ fn what_nccl_would_misread_is_refused_with_what_helps() {
         (
             good.replace(&address(nic), &same_bus),
             "nccl-nics-on-one-bus",
-            "NCCL takes them for one",
+            "NCCL treats them as one",
             "tune",
         ),
         (good.replace(&address(0), ""), "nccl-no-address", "has no guest address", "virsh define"),
@@ -150,7 +150,7 @@ fn what_nccl_would_misread_is_refused_with_what_helps() {
     // On another host the functions are others, or none.
     std::fs::write(&file, &good).unwrap();
     let (exit, _, err) = nccl(&file, "dual-socket", &[]);
-    assert!(exit == 1 && err.contains("does not tell what bridges"), "{err}");
+    assert!(exit == 1 && err.contains("does not include the bridges"), "{err}");
 }
 
 #[test]

@@ -214,7 +214,7 @@ mdadm -q --create /dev/md7 --run --level=1 --metadata=1.2 --assume-clean --raid-
 X
 chmod +x "$umount"
 gpuvm drive release-array /dev/md7 --unmount --yes >/tmp/out 2>&1; equal "it is not stopped" 1 $? || cat /tmp/out
-has "why" /tmp/out 'md7 is another array by now: its UUID is' || cat /tmp/out
+has "why" /tmp/out 'md7 is now a different array: its UUID is' || cat /tmp/out
 check "it runs" grep -q '^md7 : active.*ubdd' /proc/mdstat
 [[ ! -e $umount.real ]] || mv "$umount.real" "$umount"
 rm -rf /var/lib/gpuvm/journal /var/lib/gpuvm/arrays

@@ -19,23 +19,23 @@ pub const GET: &str = "Examples:
 /// Arguments of `apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
-    /// File of guests, YAML, JSON or TOML; `-` reads stdin
+    /// File of guests (YAML, JSON or TOML); `-` reads stdin
     ///
-    /// Begins with `format: gpuvm-guests` and `version: 1`; each entry of `guests` has a `name` and
+    /// Begins with `format: gpuvm-guests` and `version: 1`; each entry of `guests` has a `name`,
     /// the long options of `gpuvm create` as fields, and `autostart`, `start` and `restart`. Paths
     /// are relative to the working directory. `gpuvm schema gpuvm-guests` prints the JSON Schema.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Delete guests that the file no longer has
+    /// Delete guests that are no longer in the file
     ///
-    /// Only those that an earlier file with the same `set` made, as recorded by their UUID on this
+    /// Only guests created from an earlier file with the same `set`, as recorded by UUID on this
     /// machine. Asks first, or takes --yes.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub prune: bool,
     /// Restart running guests whose size changes
     ///
-    /// As `restart: allowed` for every guest of the file. Without it such a change is not made, and
-    /// is reported as pending.
+    /// As if every guest had `restart: allowed`. Without it such changes are not made, and are
+    /// reported as pending.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub restart: bool,
     /// Allow overwriting drives that contain data

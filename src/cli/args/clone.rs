@@ -44,7 +44,8 @@ pub struct CloneArgs {
 pub struct CopyArgs {
     /// Number of GPUs
     ///
-    /// Default: as many as the other guest has. Sizes that `create` derived from the GPUs are derived again.
+    /// Default: as many as the original. Sizes that `create` derived from the GPUs are derived
+    /// again.
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub gpus: Option<u32>,
     /// Rules to relax
@@ -55,13 +56,13 @@ pub struct CopyArgs {
     pub allow: Vec<AllowArg>,
     /// File of SSH public keys that may log in; repeatable
     ///
-    /// Default: yours (~/.ssh/id_*.pub). Users that the copied disks have stay.
+    /// Default: yours (~/.ssh/id_*.pub). Users on the copied disks are kept.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = FIRST_BOOT)]
     pub ssh_key: Vec<PathBuf>,
     /// Create no cloud-init seed
     ///
-    /// It then boots with the host name and the SSH host keys of the other guest. Default for guests
-    /// that were not made of an image.
+    /// The clone then boots with the host name and SSH host keys of the original. Default for
+    /// guests that were not created from an image.
     #[arg(long, conflicts_with = "ssh_key", help_heading = FIRST_BOOT)]
     pub no_seed: bool,
     /// Accept an NVLink fabric shared with other guests
@@ -104,7 +105,7 @@ impl CloneArgs {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Directory that `export --bundle` has written
+    /// Directory written by `export --bundle`
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
     /// Domain name
@@ -112,15 +113,15 @@ pub struct ImportArgs {
     /// Default: the one that it had.
     #[arg(long, value_name = "NAME", help_heading = GUEST)]
     pub name: Option<DomainName>,
-    /// Make another guest of it, not the same one
+    /// Create a different guest instead of the same one
     ///
-    /// It gets a UUID, MAC addresses, settings of firmware and a seed of its own, as a clone does.
-    /// Without it the guest on its former host must not run any more.
+    /// It gets its own UUID, MAC addresses, firmware settings and seed, as a clone does. Without
+    /// --copy, the guest on the source host must not run again.
     #[arg(long, help_heading = GUEST)]
     pub copy: bool,
-    /// Directory of its disks
+    /// Directory for its disks
     ///
-    /// Default: /var/lib/libvirt/images. They are named NAME-TARGET.FORMAT.
+    /// Default: /var/lib/libvirt/images. Files are named NAME-TARGET.FORMAT.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = DISKS)]
     pub disks: Option<PathBuf>,
     /// What it gets.

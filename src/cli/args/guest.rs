@@ -39,11 +39,11 @@ pub struct GuestArgs {
     /// What it gets with them.
     #[command(flatten)]
     pub shape: ShapeArgs,
-    /// Take the place in this file of `plan --json`
+    /// Use the placement in this file (from `plan --json`)
     ///
-    /// Devices, cores, memory, and the name unless --name is given, are those of the plan; `-`
-    /// reads it from standard input. Refused if the guest cannot have that place any more. Disks,
-    /// networks and first boot are given as usual.
+    /// Devices, cores and memory are those of the plan, and so is the name unless --name is given;
+    /// `-` reads standard input. Refused if that placement is no longer free. Disks, networks and
+    /// first boot are given as usual.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = PLACEMENT)]
     #[arg(conflicts_with_all = ["GpuArgs", "ShapeArgs"])]
     pub plan: Option<PathBuf>,

@@ -133,7 +133,7 @@ pub struct AutostartArgs {
     /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Whether it starts with the host
+    /// on: start when the host boots; off: do not
     #[arg(value_name = "on|off", value_enum, hide_possible_values = true)]
     pub state: OnOff,
     /// Print the steps and change nothing

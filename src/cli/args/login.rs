@@ -19,8 +19,8 @@ pub const CP: &str = "Examples:
 pub struct LoginArgs {
     /// User in the guest
     ///
-    /// Default: the user with ID 1000, which cloud-init makes, if the guest's agent tells; else the
-    /// one that ssh takes.
+    /// Default: the user with ID 1000, which cloud-init creates, if the guest's agent reports it;
+    /// else the one ssh would use.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Option for ssh, as `ssh -o` takes it; repeatable
@@ -53,13 +53,13 @@ pub struct SshArgs {
 /// Arguments of `cp`.
 #[derive(Debug, Args)]
 pub struct CpArgs {
-    /// Files to copy, and where to
+    /// Files to copy, then the destination
     ///
     /// NAME:PATH is in the guest, where PATH is relative to the user's home directory. A local path
     /// with a colon: ./a:b.
     #[arg(value_name = "PATH", num_args = 2.., required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<OsString>,
-    /// Copy directories with all that is in them
+    /// Copy directories recursively
     #[arg(short, long)]
     pub recursive: bool,
     /// How.

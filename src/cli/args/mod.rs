@@ -257,24 +257,23 @@ pub enum Verb {
     /// --privateIP.
     #[command(after_long_help = make::CREATE)]
     Create(CreateArgs),
-    /// Make guests as a file describes them
+    /// Create, change and delete guests to match a file
     ///
-    /// Guests that are missing are planned together, so that all of them fit and none takes what
-    /// another needs more, and are made as `create` makes them. Those that differ in vCPUs, memory,
-    /// huge pages or autostart are changed as `set` and `autostart` do; a running guest is
-    /// restarted only where its entry says `restart: allowed`, or with --restart. A guest that
-    /// differs in something else is refused before anything changes. What only `create` uses
-    /// (image, users, sizes of new disks, preferences between places) is compared with what the
-    /// file said when the guest was made. Deletes first, then changes, then creates. Each guest is
-    /// a change of its own: `gpuvm recover` finishes an interrupted one, and applying the file
-    /// again does the rest. Exits with 3 if something is pending, and with --dry-run if anything
-    /// differs.
+    /// Missing guests are planned together, so that all of them fit and none takes what another
+    /// needs more, and are created as `create` does. Guests that differ in vCPUs, memory, huge
+    /// pages or autostart are changed as `set` and `autostart` do; a running guest is restarted
+    /// only if its entry says `restart: allowed`, or with --restart. A guest that differs in
+    /// anything else is refused before anything changes. Options that only matter to `create`
+    /// (image, users, sizes of new disks, placement preferences) are compared with the file from
+    /// which the guest was created. The order is: deletions, changes, creations. Each guest is a
+    /// separate change: `gpuvm recover` finishes an interrupted one, and applying the file again
+    /// does the rest. Exits with 3 if a change is pending, and with --dry-run if anything differs.
     #[command(after_long_help = apply::APPLY)]
     Apply(ApplyArgs),
-    /// Print guests as a file for `apply`
+    /// Print guests as a file that `apply` accepts
     ///
-    /// Prints what was requested of a guest and its present size, disks and NICs; `gpuvm apply` of
-    /// it changes nothing.
+    /// Prints the requested options of a guest with its current size, disks and NICs; `gpuvm apply`
+    /// of the output changes nothing.
     #[command(after_long_help = apply::GET)]
     Get(GetArgs),
     /// List domains and the devices they hold
@@ -312,15 +311,15 @@ pub enum Verb {
     /// not shut down in time keeps running. A stopped domain is started.
     #[command(after_long_help = life::RESTART)]
     Restart(StopArgs),
-    /// Start a guest with the host
+    /// Start a guest when the host boots
     ///
-    /// libvirt starts it when the machine boots, and what it needs is there before: its GPUs and
-    /// NVSwitches are bound to vfio-pci, its cards get their virtual functions, its huge pages are
-    /// reserved together with those of the other guests that start with the host, and libvirt's
-    /// daemons start after these and Fabric Manager. A guest with GPUs of a board with shared
-    /// NVSwitches needs `gpuvm fabric hook --install`. gpuvm-recover.service finishes or undoes
-    /// changes that a power cut interrupted. `off` sets only this guest back, and removes that
-    /// service with the last one; `gpuvm undo NAME` takes back what `on` made.
+    /// libvirt starts the guest at boot, after everything it needs: its GPUs and NVSwitches are
+    /// bound to vfio-pci, its virtual functions exist, and its huge pages are reserved together
+    /// with those of other guests with autostart; libvirt's daemons start after these and Fabric
+    /// Manager. A guest with GPUs of a board with shared NVSwitches needs `gpuvm fabric hook
+    /// --install`. gpuvm-recover.service finishes or reverts changes that a power cut interrupted.
+    /// `off` affects only this guest, and removes that service with the last one; `gpuvm undo NAME`
+    /// reverts `on`.
     #[command(after_long_help = life::AUTOSTART)]
     Autostart(AutostartArgs),
     /// Print the IP address of a running guest
@@ -348,61 +347,62 @@ pub enum Verb {
     Logs(LogsArgs),
     /// Log in to a running guest by ssh
     ///
-    /// Runs `ssh` at the guest's address, waiting for it if the guest has just started. The guest's
-    /// host key is remembered by the guest's UUID, and taken without a question at the first login,
-    /// so that a new guest at an old address is no alarm; StrictHostKeyChecking yes in the settings
-    /// of ssh is kept. A guest of another machine (--connect) is reached through that machine.
-    /// Under sudo, `ssh` runs as the user who called, with their keys. Exits as `ssh` does.
+    /// Runs `ssh` with the guest's address, waiting for it if the guest has just started. Host keys
+    /// are stored by the guest's UUID and accepted without a question at the first login, so that a
+    /// new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
+    /// configuration is respected. A guest on another machine (--connect) is reached through that
+    /// machine. Under sudo, `ssh` runs as the calling user, with that user's keys. Exits with the
+    /// status of `ssh`.
     #[command(after_long_help = login::SSH)]
     Ssh(SshArgs),
     /// Copy files to and from a running guest
     ///
-    /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; all paths but the
-    /// last are copied to the last.
+    /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; the last path is the
+    /// destination.
     #[command(after_long_help = login::CP)]
     Cp(CpArgs),
-    /// Change the vCPUs, memory, pages and GPUs of a domain
+    /// Change the vCPUs, memory, GPUs and NICs of a domain
     ///
-    /// The domain is planned anew with what it keeps: devices, disks, NICs, UUID and name;
+    /// The domain is planned again with what it keeps: devices, disks, NICs, UUID and name;
     /// everything else in its definition stays byte for byte. Pins, NUMA cells, queues and threads
-    /// follow as far as the domain has them; those that were chosen by hand stay. Takes any domain
-    /// of libvirt, also one that gpuvm did not create.
+    /// are adjusted if the domain has them; values set by hand are kept. Works on any libvirt
+    /// domain, also one that gpuvm did not create.
     ///
-    /// A running guest gets its new size at its next start. If there is no place, the nearest sizes
-    /// that have one are named.
+    /// A running guest gets its new size at its next start. If the new size does not fit, the
+    /// nearest sizes that do are listed.
     #[command(after_long_help = set::EXAMPLES)]
     Set(SetArgs),
-    /// Give a domain that is off another name
+    /// Rename a domain that is off
     ///
-    /// Takes any domain of libvirt. Its UUID, disks, addresses, autostart, record and history stay
-    /// its own; the files of its firmware's settings and of its serial console get the new name,
-    /// disks keep theirs, and the guest its host name. Refused while it runs, and with a saved
-    /// state or snapshots. `gpuvm rename NEW NAME` takes it back.
+    /// Works on any libvirt domain. UUID, disks, addresses, autostart, record and history are kept;
+    /// the files of firmware settings and of the serial console log are renamed, disks and the
+    /// guest's own host name are not. Refused while the domain runs, and with a saved state or
+    /// snapshots. `gpuvm rename NEW NAME` reverts it.
     #[command(after_long_help = life::RENAME)]
     Rename(RenameArgs),
-    /// Make another guest as one that is off
+    /// Clone a guest that is off
     ///
-    /// The clone has a name, a UUID, MAC addresses, settings of firmware and whole copies of the
-    /// disks of its own; its cores, memory and GPUs are planned anew. A new cloud-init seed gives
-    /// it its host name and SSH host keys. It is not started; deleting either leaves the other
-    /// whole, and `gpuvm undo NEW` deletes the clone.
+    /// The clone gets its own name, UUID, MAC addresses, firmware settings and full copies of the
+    /// disks; its cores, memory and GPUs are planned for it. A new cloud-init seed sets its host
+    /// name and SSH host keys. It is not started; deleting either guest leaves the other intact,
+    /// and `gpuvm undo NEW` deletes the clone.
     ///
-    /// Only guests that gpuvm created. Refused while NAME runs, with a saved state or snapshots,
-    /// and with drives, partitions or devices that are no GPUs; with too few free GPUs the number
-    /// that fits is named.
+    /// Only for guests that gpuvm created. Refused while NAME runs, with a saved state or
+    /// snapshots, and with drives, partitions or devices other than GPUs; if too few GPUs are free,
+    /// the number that fits is shown.
     #[command(after_long_help = clone::EXAMPLES)]
     Clone(CloneArgs),
-    /// Make the guest of a bundle that another host exported
+    /// Create a guest from a bundle exported by another host
     ///
-    /// Reads all of the bundle first, and refuses one that is not whole, not as it was, or not
-    /// gpuvm's. The guest is planned anew for this host: cores, memory, huge pages, GPUs and their
-    /// partition. It keeps its UUID, MAC addresses, settings of firmware and seed, if nothing here
-    /// has them; with --copy it becomes another guest. It is not started, and does not start with
-    /// the host; `gpuvm undo NAME` deletes it with its disks.
+    /// Checks the whole bundle first, and refuses one that is incomplete, damaged or not written by
+    /// gpuvm. The guest is planned for this host: cores, memory, huge pages, GPUs and their
+    /// partition. It keeps its UUID, MAC addresses, firmware settings and seed, unless a guest here
+    /// has them; with --copy it becomes a different guest. It is neither started nor set to
+    /// autostart; `gpuvm undo NAME` deletes it with its disks.
     ///
-    /// The host that it comes from keeps its guest until that is deleted there. Both must not run:
-    /// switches and DHCP servers know one guest by its MAC addresses. Checksums tell damage, not
-    /// intent: import bundles of your own hosts.
+    /// The source host keeps its guest until it is deleted there. Never run both: switches and DHCP
+    /// servers identify a guest by its MAC addresses. Checksums detect damage, not tampering:
+    /// import only bundles of your own hosts.
     #[command(after_long_help = clone::IMPORT)]
     Import(ImportArgs),
     /// Delete a domain and what was created for it
@@ -420,7 +420,7 @@ pub enum Verb {
     /// List, add, resize and remove disks of guests
     #[command(subcommand)]
     Disk(DiskVerb),
-    /// Make, list, revert and delete snapshots of guests
+    /// Create, list, revert to and delete snapshots of guests
     #[command(subcommand)]
     Snapshot(SnapshotVerb),
     /// Remove cloud-init seeds of guests
@@ -443,16 +443,16 @@ pub enum Verb {
     #[command(after_long_help = examples::CAPACITY)]
     #[command(group = about_records())]
     Capacity(CapacityArgs),
-    /// Print the XML of a planned guest, or write a guest as a bundle
+    /// Print the XML of a planned guest, or export a guest as a bundle
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
     ///
-    /// With --bundle DIR it copies the guest NAME, which is off, to a new directory from which
-    /// `gpuvm import` makes it on another host: its definition, what gpuvm remembers of it, its
-    /// disks and the settings of its firmware. The guest itself stays. manifest.json says what is in
-    /// the directory, and `sha256sum -c SHA256SUMS` checks it; `tar -cSf` packs it. Refused: saved
-    /// states, snapshots, emulated TPMs, devices that are no GPUs, and disks that are drives, shared
-    /// or over another image, if they are not left out (--without).
+    /// --bundle DIR copies the guest NAME, which must be off, to a new directory from which `gpuvm
+    /// import` creates it on another host: its definition, gpuvm's record of it, its disks and its
+    /// firmware settings. The guest itself stays. manifest.json lists the content, and `sha256sum
+    /// -c SHA256SUMS` checks it; `tar -cSf` packs it. Refused: saved states, snapshots, emulated
+    /// TPMs, devices other than GPUs, and, unless left out with --without, disks that are drives,
+    /// shared, or overlays of another image.
     #[command(after_long_help = make::EXPORT)]
     #[command(group = about_records())]
     Export(ExportArgs),

@@ -59,16 +59,16 @@ pub struct SetArgs {
     pub memory: Option<MemSize>,
     /// Number of GPUs
     ///
-    /// The guest keeps those that it has, or some of them, in their places; it must be off. What
-    /// comes is bound to vfio-pci; what goes is reset and returned to its driver. Sizes that
-    /// `create` derived from the GPUs are derived again.
+    /// The guest must be off. It keeps all or some of its GPUs in their places; added GPUs are
+    /// bound to vfio-pci, removed ones are reset and returned to their driver. Sizes that `create`
+    /// derived from the GPUs are derived again.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     pub gpus: Option<u32>,
     /// NIC on this libvirt network; repeatable
     ///
-    /// All NICs on networks that the guest has afterwards, in words of `create`: one that it has
-    /// stays in its place, with its MAC address and what is not named; it is found by mac=, or else
-    /// by its network. Others are removed, new ones get a root port.
+    /// The complete list of NICs on networks, with the keys of `create`. An existing NIC, matched
+    /// by mac= or else by its network, keeps its place, its MAC address and what is not given.
+    /// Others are removed, new ones get a root port.
     #[arg(long, value_name = "NAME[,KEY=VALUE]", group = "sizes", help_heading = NETWORK)]
     pub network: Vec<NicWish>,
     /// Remove all NICs on networks
@@ -76,9 +76,8 @@ pub struct SetArgs {
     pub no_network: bool,
     /// Change running guests as well
     ///
-    /// NICs alone: they are attached to free root ports, detached once the guest lets go of them,
-    /// and get other limits of bandwidth. The running guest and its next start are both changed,
-    /// or neither.
+    /// NICs only: they are attached to free root ports, detached once the guest releases them, and
+    /// get new bandwidth limits. The running guest and its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Accept an NVLink fabric shared with other guests

@@ -25,32 +25,32 @@ const DELETE: &str = "Examples:
 /// A verb on the snapshots of a guest.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotVerb {
-    /// Keep what the disks of a guest hold now
+    /// Create a snapshot of the disks of a guest
     ///
-    /// Takes any domain of libvirt that is off and whose disks are qcow2 images; read-only ones,
-    /// such as the seed, are left out. Refused with raw images
-    /// (`gpuvm tune NAME --convert DISK=qcow2`), passed-through drives and partitions, and disks
-    /// that others use. The images keep the content themselves: what the guest writes from then on
-    /// takes more space. The settings of its firmware are not kept.
+    /// Works on any libvirt domain that is off and whose disks are qcow2 images; read-only disks,
+    /// such as the seed, are skipped. Refused with raw images (`gpuvm tune NAME --convert
+    /// DISK=qcow2`), passed-through drives and partitions, and disks shared with others. Snapshots
+    /// are stored in the images: what the guest writes afterwards takes additional space. Firmware
+    /// settings are not included.
     #[command(after_long_help = CREATE)]
     Create(SnapshotCreateArgs),
     /// List the snapshots of a guest
     ///
-    /// Also those that gpuvm did not make. KIND: internal ones are in the disks' own images, and
-    /// gpuvm can revert to them; those in files of their own, and those of a running guest, are
-    /// left to virsh.
+    /// Includes snapshots that gpuvm did not create. KIND: internal snapshots are stored in the
+    /// disk images, and gpuvm can revert to them; external snapshots, and those of a running guest,
+    /// are left to virsh.
     #[command(after_long_help = LIST)]
     List(NameArgs),
-    /// Give the disks of a guest what a snapshot has
+    /// Revert the disks of a guest to a snapshot
     ///
-    /// What was written since is lost: gpuvm names the disks, and asks, or takes --yes. The
-    /// snapshot stays, and so do later ones. The definition stays as it is now, with the devices
-    /// and the tuning that the guest has; refused if its disks are other ones by now.
+    /// Data written since is lost: gpuvm lists the disks, and asks, or takes --yes. The snapshot
+    /// and later ones are kept. The definition is not reverted: devices and tuning stay as they
+    /// are; refused if the guest now has other disks.
     #[command(after_long_help = REVERT)]
     Revert(SnapshotChangeArgs),
-    /// Delete a snapshot; the disks stay as they are
+    /// Delete a snapshot; the disks keep their content
     ///
-    /// Asks, or takes --yes. A deleted snapshot does not come back.
+    /// Asks, or takes --yes. Cannot be undone.
     #[command(after_long_help = DELETE)]
     Delete(SnapshotChangeArgs),
 }

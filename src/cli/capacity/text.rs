@@ -83,7 +83,7 @@ fn advise(advice: &Advice) -> String {
         _ => gpus(&advice.gpus),
     };
     // Not that they become free: they may be free now, while cores or memory are missing.
-    format!("{only}{}: then {place} can be had", steps.join("; "))
+    format!("{only}{}: then {place} is free", steps.join("; "))
 }
 
 /// What to do with one guest.

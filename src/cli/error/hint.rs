@@ -127,7 +127,7 @@ fn bind_hint(error: &BindError) -> Option<String> {
              of use, so that others are chosen"
         ),
         BindError::Hangs { .. } => "the kernel still waits for a driver; a reboot ends that".into(),
-        BindError::Changed { .. } => "run it again: it is planned anew".into(),
+        BindError::Changed { .. } => "run it again: it is planned again".into(),
         BindError::NotTaken { .. } | BindError::Program { .. } => {
             "`journalctl -k -n 30` shows what the kernel says".into()
         }
@@ -153,7 +153,7 @@ fn pages_hint(error: &PagesError) -> Option<String> {
                 .into()
         }
         PagesError::Changed { .. } | PagesError::Taken { .. } => {
-            "run it again: it is planned anew".into()
+            "run it again: it is planned again".into()
         }
         PagesError::Short { .. } => {
             "memory is in pieces: --at-boot of `gpuvm host pages` reserves pages when the machine \
@@ -175,7 +175,7 @@ fn disk_hint(error: &DiskError) -> Option<String> {
             "--disk-dir DIR names another directory for new disks, --data-dir DIR one for the data \
              disk"
         }
-        DiskError::NoReserve { .. } => "--preallocate full, or none, needs no such thing",
+        DiskError::NoReserve { .. } => "--preallocate full and --preallocate none work without",
         DiskError::Journal(JournalError::File { path, source }) => {
             return Some(journal_hint(path, source));
         }

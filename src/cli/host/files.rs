@@ -30,9 +30,8 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !made.is_empty() {
         let daemon = daemon(&FsRoot::live()?)?;
         cx.output.progress(&format!(
-            "libvirt's daemon reads it when it starts: `systemctl restart {daemon}`; guests that \
-             run go on with the \
-             limit that they have, until they are started anew"
+            "libvirt's daemon reads it when it starts: `systemctl restart {daemon}`; running \
+             guests keep their limit until they are restarted"
         ));
     }
     Ok(EXIT_DONE)

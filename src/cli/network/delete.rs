@@ -28,7 +28,7 @@ pub fn run(args: &NetworkDeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     cx.output.progress(&format!("network `{name}` is deleted{again}"));
     if let Some(card) = card {
-        let hint = format!("`gpuvm nic vfs {card} --count 0 --at-boot` takes them away");
+        let hint = format!("`gpuvm nic vfs {card} --count 0 --at-boot` removes them");
         cx.output.progress(&format!("the virtual functions of {card} stay: {hint}"));
     }
     Ok(EXIT_DONE)

@@ -340,7 +340,7 @@ fn topoext<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
     let threads = cpu.topology.as_ref().map_or(1, |shown| shown.value[4]);
     if threads > 1 && cpu.mode == "host-passthrough" && !cpu.topoext {
         let message =
-            format!("threads={threads} on an AMD host, but the feature topoext is not asked for");
+            format!("threads={threads} on an AMD host, but the feature topoext is not requested");
         let hint = "add <feature policy='require' name='topoext'/> to <cpu>";
         report.add(&TOPOEXT, cpu.spot, message, hint);
     }

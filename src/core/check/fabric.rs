@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// The guest starts; its NVLink transfers fail or are corrupted (gpuvm-hardware(7), SHARED
 /// NVSWITCH).
 const NO_PARTITION: Rule =
-    Rule::error("gpus-no-partition", "a set of GPUs that is no NVLink partition of the host");
+    Rule::error("gpus-no-partition", "a set of GPUs that is not an NVLink partition of the host");
 /// CUDA says "system not ready" forever.
 const COUNT: Rule =
     Rule::error("nvswitch-count", "another number of NVSwitches than the set of GPUs needs");
@@ -99,14 +99,17 @@ pub fn strangers<'t>(
 /// Says that GPUs are no partition, or none that is known; `unknown`: those without a module id.
 fn no_partition(gpus: usize, unknown: usize) -> String {
     match (gpus, unknown) {
-        (1, 0) => "the passed GPU is no NVLink partition of this host".to_owned(),
+        (1, 0) => "the passed GPU is not an NVLink partition of this host".to_owned(),
         (1, _) => {
             "the module id of the passed GPU is unknown, and so is its NVLink partition".to_owned()
         }
-        (number, 0) => format!("the {number} passed GPUs are no NVLink partition of this host"),
+        (number, 0) => format!(
+            "the {number} passed GPUs do not form an NVLink partition of this \
+                                host"
+        ),
         (number, unknown) => format!(
-            "the {number} passed GPUs are no known NVLink partition of this host: the module ids \
-             of {unknown} are unknown"
+            "the {number} passed GPUs do not form a known NVLink partition of this host: the \
+             module ids of {unknown} are unknown"
         ),
     }
 }

@@ -114,7 +114,7 @@ fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
         } else if device.kind == "interface" && count > USUAL_QUEUES {
             let message = format!(
                 "{count} queues, each with a thread of the host, where {USUAL_QUEUES} usually do: \
-                 `gpuvm tune {} --net-queues 8` takes the others away",
+                 `gpuvm tune {} --net-queues 8` removes the others",
                 word(&guest.name)
             );
             report.note(&NET_MANY, queues.spot, message);

@@ -293,7 +293,7 @@ fn check_name(name: &str) -> Result<(), String> {
             && chars.all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
     };
     let (prefix, local) = name.split_once(':').unwrap_or(("x", name));
-    if good(prefix) && good(local) { Ok(()) } else { Err(format!("`{name}` is no name")) }
+    if good(prefix) && good(local) { Ok(()) } else { Err(format!("`{name}` is not a valid name")) }
 }
 
 /// Returns the namespace of a prefix at an element; an empty prefix asks for the default one.

@@ -45,7 +45,7 @@ pub enum Release {
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
 pub enum PartitionRefusal {
     /// A running domain has some of its GPUs.
-    #[error("NVLink partition {partition} is held by domain `{}`, which runs", domain.name)]
+    #[error("NVLink partition {partition} is held by running domain `{}`", domain.name)]
     Held {
         /// The partition.
         partition: u32,
@@ -75,7 +75,7 @@ pub enum PartitionRefusal {
     /// It has other GPUs than when this was planned: Fabric Manager has restarted with other
     /// definitions.
     #[error(
-        "NVLink partition {partition} has {} now, and had {} when this was planned",
+        "NVLink partition {partition} has {}; it had {} when this was planned",
         ModulesText(now),
         ModulesText(planned)
     )]

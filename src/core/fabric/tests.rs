@@ -102,7 +102,7 @@ fn one_that_a_running_domain_has_is_held() {
     assert_eq!(refusal(&h100(&[3]), &[runs("b", &[3])], &[]), held("b"));
     assert_eq!(refusal(&h100(&[]), &[runs("b", &[1, 3])], &[]), held("b"));
     let said = held("b").to_string();
-    assert_eq!(said, "NVLink partition 3 is held by domain `b`, which runs");
+    assert_eq!(said, "NVLink partition 3 is held by running domain `b`");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn one_of_other_gpus_than_planned_is_refused() {
     let changed = refusal(&b200, &[], &[]);
     assert_eq!(
         changed.to_string(),
-        "NVLink partition 3 has modules 5, 6, 7, 8 now, and had modules 1, 3 when this was planned"
+        "NVLink partition 3 has modules 5, 6, 7, 8; it had modules 1, 3 when this was planned"
     );
     let gone = refusal(&b200[1..], &[], &[]);
     assert_eq!(gone, PartitionRefusal::NotListed { partition: 3, listed: 1 });

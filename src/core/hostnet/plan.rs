@@ -70,7 +70,7 @@ impl Planner<'_> {
         let why = match self.host.link(name) {
             Some(link) => format!("this host has it, {}", what(link)),
             None if name.len() > MOST_NAME => {
-                format!("it has {} characters, and {MOST_NAME} are the most", name.len())
+                format!("it has {} characters; the limit is {MOST_NAME}", name.len())
             }
             None if !begins || !name.chars().all(fits) => {
                 "it has to begin with a letter and go on with letters, digits, -, _ or .".into()
@@ -238,7 +238,7 @@ fn unreachable(gateway: Ipv4Addr, address: HostIp) -> Option<Problem> {
 /// Describes the kind of a network device.
 fn what(link: &Link) -> String {
     match &link.kind {
-        _ if link.loopback => "the host's own loop".into(),
+        _ if link.loopback => "the loopback device".into(),
         Some(kind) => format!("of kind {kind}"),
         None => "a NIC".into(),
     }

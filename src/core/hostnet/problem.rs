@@ -26,7 +26,7 @@ pub enum Problem {
         name: String,
     },
     /// Not a NIC.
-    #[error("{name} is no NIC but {what}")]
+    #[error("{name} is not a NIC but {what}")]
     #[strum(to_string = "not-nic")]
     NoNic {
         /// Its name.
@@ -35,7 +35,7 @@ pub enum Problem {
         what: String,
     },
     /// A NIC that is part of another device.
-    #[error("{name} is a port of {master} already")]
+    #[error("{name} is already a port of {master}")]
     Port {
         /// Its name.
         name: String,
@@ -57,29 +57,28 @@ pub enum Problem {
         kind: String,
     },
     /// A NIC that is named twice.
-    #[error("{name} is named twice")]
+    #[error("{name} appears twice")]
     #[strum(to_string = "nic-twice")]
     Twice {
         /// Its name.
         name: String,
     },
     /// A bond of a single NIC.
-    #[error("a bond needs two NICs, and {count} is named")]
+    #[error("a bond needs two NICs; {count} is given")]
     LoneBond {
         /// How many are named.
         count: usize,
     },
     /// Several NICs side by side in a bridge.
     #[error(
-        "{count} NICs in one bridge without a bond send packets round in a circle where they are \
-         on one LAN"
+        "{count} NICs in one bridge without a bond form a network loop if they are on the same LAN"
     )]
     Unbonded {
         /// How many are named.
         count: usize,
     },
     /// A bridge that would cut the host off the network.
-    #[error("{nic} carries the host's default route, and {name} is to have no {what}")]
+    #[error("{nic} carries the host's default route, but {name} would have no {what}")]
     CutOff {
         /// The NIC.
         nic: String,
@@ -133,7 +132,7 @@ pub enum Problem {
         id: u32,
     },
     /// A VLAN that the NIC has already.
-    #[error("{name}, VLAN {id} of {nic}, is there already")]
+    #[error("{name}, VLAN {id} of {nic}, already exists")]
     #[strum(to_string = "vlan-exists")]
     VlanTaken {
         /// Its network device.
@@ -151,7 +150,7 @@ pub enum Problem {
         mtu: u32,
     },
     /// An MTU that the NIC does not support.
-    #[error("an MTU of {mtu} bytes is above the {most} that {nic} can have")]
+    #[error("MTU {mtu} is above {most}, the maximum of {nic}")]
     MtuAbove {
         /// The MTU.
         mtu: u32,
@@ -171,7 +170,7 @@ pub enum Problem {
         ours: String,
     },
     /// Netplan generates something else from the file.
-    #[error("{file}, as netplan makes it, does not say {wanted}")]
+    #[error("{file}, which netplan generates, does not contain {wanted}")]
     #[strum(to_string = "netplan-output")]
     NotSaid {
         /// The unit.
@@ -180,7 +179,7 @@ pub enum Problem {
         wanted: String,
     },
     /// A device of the name is configured but does not exist.
-    #[error("{name} is configured in {file} already")]
+    #[error("{name} is already configured in {file}")]
     Configured {
         /// The device.
         name: String,
@@ -189,7 +188,8 @@ pub enum Problem {
     },
     /// A netplan configuration that matches several NICs.
     #[error(
-        "netplan configures {nic} as `{id}`, and {other} with it, so the VLAN would be on either"
+        "netplan configures {nic} as `{id}`, which also matches {other}, so the VLAN could be on \
+         either"
     )]
     #[strum(to_string = "netplan-shared")]
     Shared {
@@ -209,7 +209,7 @@ impl Problem {
             Problem::NoLink { .. } | Problem::NoNic { .. } => {
                 "`gpuvm nic list` shows network cards, /sys/class/net every network device"
             }
-            Problem::Port { .. } => "`gpuvm network host-bridge show` says what bridges there are",
+            Problem::Port { .. } => "`gpuvm network host-bridge show` shows what bridges there are",
             Problem::Under { .. } => {
                 "macvtap guests and a bridge do not go together on one NIC: take another one, or \
                  move these guests first"
@@ -224,9 +224,10 @@ impl Problem {
                 "give that file a name that comes later, or let it match other devices"
             }
             Problem::NotSaid { .. } => {
-                "`--print-for netplan` prints the file; `netplan generate` says what it makes of it"
+                "`--print-for netplan` prints the file; `netplan generate` shows what it makes of \
+                 it"
             }
-            Problem::Configured { .. } => "take another name, or the configuration away",
+            Problem::Configured { .. } => "choose another name, or remove the configuration",
             Problem::Shared { .. } => "let netplan configure the NIC by its own name first",
             _ => "",
         }

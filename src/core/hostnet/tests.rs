@@ -125,13 +125,13 @@ fn refusal(nics: &[&str], change: impl FnOnce(&mut Request)) -> String {
 fn nics_that_cannot_be_in_a_bridge_are_refused() {
     for (nics, bond, said) in [
         (&["eth9"][..], None, "no network device eth9"),
-        (&["lo"], None, "lo is no NIC but the host's own loop"),
-        (&["virbr0"], None, "virbr0 is no NIC but of kind bridge"),
-        (&["nic2"], None, "nic2 is a port of br7 already"),
+        (&["lo"], None, "lo is not a NIC but the loopback device"),
+        (&["virbr0"], None, "virbr0 is not a NIC but of kind bridge"),
+        (&["nic2"], None, "nic2 is already a port of br7"),
         (&["nic3"], None, "tap3, a macvtap, is on top of nic3"),
         (&["nic0", "nic1"], None, "2 NICs in one bridge without a bond"),
-        (&["nic0"], Some(BondMode::Xor), "a bond needs two NICs, and 1 is named"),
-        (&["nic0", "nic0"], Some(BondMode::Xor), "nic0 is named twice"),
+        (&["nic0"], Some(BondMode::Xor), "a bond needs two NICs; 1 is given"),
+        (&["nic0", "nic0"], Some(BondMode::Xor), "nic0 appears twice"),
     ] {
         let refused = refusal(nics, |r| r.bond = bond);
         assert!(refused.contains(said), "{said}: {refused}");
@@ -141,13 +141,13 @@ fn nics_that_cannot_be_in_a_bridge_are_refused() {
 #[test]
 fn numbers_and_names_that_cannot_be_had_are_refused() {
     for (name, vlan, mtu, said) in [
-        ("a-very-long-name", None, None, "it has 16 characters, and 15 are the most"),
+        ("a-very-long-name", None, None, "it has 16 characters; the limit is 15"),
         ("br7", None, None, "br7 cannot be its name: this host has it, of kind bridge"),
         ("br/0", None, None, "it has to begin with a letter"),
-        ("br0", None, Some(9001), "an MTU of 9001 bytes is above the 9000 that nic1 can have"),
+        ("br0", None, Some(9001), "MTU 9001 is above 9000, the maximum of nic1"),
         ("br0", None, Some(500), "MTU 500 is out of range (576"),
         ("br0", Some(4095), None, "VLAN 4095 is out of range (1 to 4094)"),
-        ("br0", Some(9), None, "nic1.9, VLAN 9 of nic1, is there already"),
+        ("br0", Some(9), None, "nic1.9, VLAN 9 of nic1, already exists"),
     ] {
         let change = |r: &mut Request| (r.name, r.vlan, r.mtu) = (name.into(), vlan, mtu);
         let refused = refusal(&["nic1"], change);
@@ -160,7 +160,7 @@ fn numbers_and_names_that_cannot_be_had_are_refused() {
 #[test]
 fn addresses_that_do_not_fit_are_refused() {
     for (nic, address, gateway, said) in [
-        ("nic0", "10.77.0.2/24", "", "the host's default route, and br0 is to have no gateway"),
+        ("nic0", "10.77.0.2/24", "", "the host's default route, but br0 would have no gateway"),
         ("nic0", "10.77.0.0/24", "10.77.0.1", "it is the network address of 10.77.0.0/24"),
         ("nic0", "10.77.0.255/24", "10.77.0.1", "it is the broadcast address of 10.77.0.0/24"),
         ("nic0", "10.77.0.2/31", "10.77.0.3", "its prefix is 31 bits, and has to be 1 to 30"),
@@ -175,7 +175,7 @@ fn addresses_that_do_not_fit_are_refused() {
         assert!(refused.contains(said), "{said}: {refused}");
     }
     let refused = refusal(&["nic0"], |r| r.addressing = Addressing::None);
-    assert!(refused.contains("default route, and br0 is to have no address"), "{refused}");
+    assert!(refused.contains("default route, but br0 would have no address"), "{refused}");
 }
 
 #[test]
@@ -296,7 +296,10 @@ fn the_units_that_netplan_makes_are_judged() {
     assert_eq!(problem, ours);
     let problem = judge(&simple, "", &good[..2]).unwrap_err().to_string();
     assert!(
-        problem.contains("10-netplan-br0.network, as netplan makes it, does not say Address="),
+        problem.contains(
+            "10-netplan-br0.network, which netplan generates, does not contain \
+                          Address="
+        ),
         "{problem}"
     );
 }

@@ -48,7 +48,7 @@ pub enum ContentError {
     #[strum(to_string = "unreadable")]
     Read(#[from] io::Error),
     /// It is another kind of file.
-    #[error("is {kind}; raw and qcow2 are taken")]
+    #[error("is {kind}; only raw and qcow2 are supported")]
     #[strum(to_string = "type")]
     Other {
         /// What it is.
@@ -58,7 +58,7 @@ pub enum ContentError {
     #[error("is qcow2 {0}")]
     Qcow2(String),
     /// It holds nothing that could be a disk.
-    #[error("has {bytes} bytes, which is no disk")]
+    #[error("has {bytes} bytes, too few for a disk")]
     TooSmall {
         /// Its size.
         bytes: u64,

@@ -67,7 +67,7 @@ impl<W: Write> Write for Summing<W> {
 #[strum(serialize_all = "kebab-case", prefix = "checksum-")]
 pub enum SumError {
     /// Not 64 hexadecimal digits.
-    #[error("{text:?} is no SHA-256: 64 hexadecimal digits are")]
+    #[error("{text:?} is not a SHA-256 of 64 hexadecimal digits")]
     #[strum(to_string = "form")]
     NoSum {
         /// The text, shortened.

@@ -45,8 +45,8 @@ fn the_format_is_told_by_the_bytes() {
     let mut iso = vec![0; 0x9000];
     iso[0x8001..0x8006].copy_from_slice(b"CD001");
     assert!(told(&iso).contains("ISO 9660"));
-    assert_eq!(told(b""), "has 0 bytes, which is no disk");
-    assert!(told(b"hello").contains("no disk"));
+    assert_eq!(told(b""), "has 0 bytes, too few for a disk");
+    assert!(told(b"hello").contains("too few for a disk"));
 }
 
 #[test]

@@ -204,7 +204,7 @@ pub enum NcclError {
         bdf: Bdf,
     },
     /// A device is in a PCI segment that no guest has.
-    #[error("domain XML, {path}: PCI domain {segment:#06x}, and a guest has 0 only")]
+    #[error("domain XML, {path}: PCI domain {segment:#06x}; a guest has only domain 0")]
     OtherSegment {
         /// The place of its address.
         path: String,
@@ -222,13 +222,13 @@ pub enum NcclError {
         limit: u32,
     },
     /// The host's record does not tell where a function is.
-    #[error("the host's record does not tell what bridges {bdf} is behind")]
+    #[error("the host's record does not include the bridges above {bdf}")]
     UnknownPath {
         /// The function, on the host.
         bdf: Bdf,
     },
     /// NCCL would look a NIC up at another address than its own.
-    #[error("NIC {bdf} is at {guest} in the guest, and NCCL looks for it at device 00, function 0")]
+    #[error("NIC {bdf} is at {guest} in the guest, but NCCL looks for it at device 00, function 0")]
     NicPlace {
         /// The NIC, on the host.
         bdf: Bdf,
@@ -236,7 +236,7 @@ pub enum NcclError {
         guest: Bdf,
     },
     /// NCCL would take two NICs for one.
-    #[error("NICs {first} and {second} are on guest bus {bus:02x}, and NCCL takes them for one")]
+    #[error("NICs {first} and {second} are on guest bus {bus:02x}, so NCCL treats them as one")]
     NicsOnOneBus {
         /// A NIC, on the host.
         first: Bdf,
@@ -246,7 +246,7 @@ pub enum NcclError {
         bus: u8,
     },
     /// It exceeds a limit of NCCL.
-    #[error("the topology has {count} {what}, and NCCL reads {most}")]
+    #[error("the topology has {count} {what}; NCCL reads at most {most}")]
     TooLarge {
         /// How many.
         count: usize,

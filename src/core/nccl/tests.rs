@@ -226,8 +226,8 @@ fn one_gpu_needs_no_file_and_an_unknown_link_is_left_out() {
     assert!(!told.system.to_string().contains("link_"));
     assert_eq!(
         notes(&told, About::Link),
-        ["the host's record lacks the link speed or width above 0000:86:00.0: NCCL takes what \
-             the guest shows"]
+        ["the host's record lacks the link speed or width above 0000:86:00.0: NCCL uses what the \
+          guest shows"]
     );
 }
 

@@ -163,9 +163,9 @@ impl Builder<'_> {
         if !link.is_known() {
             // For an existing function, NCCL reads missing attributes from the guest.
             let then = if of == branch.path[0] {
-                "NCCL takes what the guest shows"
+                "NCCL uses what the guest shows"
             } else {
-                "NCCL takes it for 16 lanes of 8 GT/s"
+                "NCCL assumes 16 lanes of 8 GT/s"
             };
             let says =
                 format!("the host's record lacks the link speed or width above {of}: {then}");

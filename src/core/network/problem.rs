@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
 pub enum Problem {
     /// The name is taken.
-    #[error("there is a network of this name")]
+    #[error("a network of this name already exists")]
     Exists,
     /// An option that applies to other kinds of networks only.
     #[error("{option} is of {of} networks, and this one is {kind}")]
@@ -40,13 +40,13 @@ pub enum Problem {
         name: String,
     },
     /// The host's loopback device.
-    #[error("{name} is the host's own loop")]
+    #[error("{name} is the loopback device")]
     Loopback {
         /// Its name.
         name: String,
     },
     /// A device that is part of another.
-    #[error("{name} is a port of {master}, which has its packets")]
+    #[error("{name} is a port of {master}, which receives its packets")]
     Port {
         /// Its name.
         name: String,
@@ -54,15 +54,13 @@ pub enum Problem {
         master: String,
     },
     /// A device that the host cannot do without.
-    #[error(
-        "{name} carries the host's default route, and in mode passthrough a guest has it for itself"
-    )]
+    #[error("{name} carries the host's default route; in mode passthrough one guest owns it")]
     DefaultRoute {
         /// Its name.
         name: String,
     },
     /// A device that a guest of another network may have for itself.
-    #[error("{name} is given away whole by network `{network}`")]
+    #[error("network `{network}` passes {name} to a guest as a whole")]
     #[strum(to_string = "device-passed")]
     GivenAway {
         /// Its name.
@@ -71,9 +69,7 @@ pub enum Problem {
         network: String,
     },
     /// A device that other networks use already.
-    #[error(
-        "{name} is used by network `{network}`, and in mode passthrough a guest has it for itself"
-    )]
+    #[error("{name} is used by network `{network}`; in mode passthrough one guest owns it")]
     Shared {
         /// Its name.
         name: String,
@@ -97,7 +93,7 @@ pub enum Problem {
         why: String,
     },
     /// A bridge that libvirt makes for another network.
-    #[error("bridge {name} is made by network `{network}`: use that")]
+    #[error("bridge {name} belongs to network `{network}`: use that network")]
     BridgeOfNetwork {
         /// The bridge.
         name: String,
@@ -105,7 +101,7 @@ pub enum Problem {
         network: String,
     },
     /// A range that is too small.
-    #[error("range {range} has no room for guests: its prefix must be 8 to 30 bits")]
+    #[error("range {range} is not usable: its prefix must be 8 to 30 bits")]
     RangeSize {
         /// The range.
         range: Subnet,
@@ -176,7 +172,7 @@ pub enum Problem {
         ip: Ipv4Addr,
     },
     /// Nothing is left for DHCP.
-    #[error("static addresses leave DHCP nothing of {hosts}")]
+    #[error("static addresses leave no address of {hosts} for DHCP")]
     DhcpFull {
         /// The host addresses.
         hosts: Span,
@@ -199,7 +195,7 @@ pub enum Problem {
         ip: Ipv4Addr,
     },
     /// A static address in the dynamic DHCP range.
-    #[error("static address {ip} is inside {span}, which DHCP hands out to everybody")]
+    #[error("static address {ip} is inside the DHCP range {span}")]
     StaticDynamic {
         /// The address.
         ip: Ipv4Addr,
@@ -234,7 +230,7 @@ pub enum Problem {
         mtu: u32,
     },
     /// An MTU above the device's.
-    #[error("an MTU of {mtu} bytes is above the {link_mtu} of {link}")]
+    #[error("MTU {mtu} is above {link_mtu}, that of {link}")]
     MtuAbove {
         /// The MTU.
         mtu: u32,
@@ -250,7 +246,7 @@ impl Problem {
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::Exists => {
-                "`gpuvm network show NAME` shows it; --replace makes it anew as it is asked for \
+                "`gpuvm network show NAME` shows it; --replace replaces it with what is requested \
                  here"
             }
             Problem::NoLink { .. } | Problem::NoBridge { .. } => {

@@ -203,10 +203,7 @@ fn ranges_that_clash_are_refused_with_the_numbers() {
             "172.20.0.0/16",
             "range 172.20.0.0/16 overlaps the host's route to 172.16.0.0/12 that leads nowhere",
         ),
-        (
-            "10.9.0.0/31",
-            "range 10.9.0.0/31 has no room for guests: its prefix must be 8 to 30 bits",
-        ),
+        ("10.9.0.0/31", "range 10.9.0.0/31 is not usable: its prefix must be 8 to 30 bits"),
         (
             "10.9.0.255/24",
             "10.9.0.255 cannot be the host's address: it is the broadcast address of 10.9.0.0/24",
@@ -216,7 +213,7 @@ fn ranges_that_clash_are_refused_with_the_numbers() {
         let request = Request { range, ..request("a", Kind::Nat) };
         assert_eq!(refused(&request), [said]);
     }
-    assert_eq!(refused(&request("default", Kind::Nat)), ["there is a network of this name"]);
+    assert_eq!(refused(&request("default", Kind::Nat)), ["a network of this name already exists"]);
 }
 
 #[test]
@@ -237,9 +234,7 @@ fn static_addresses_shrink_what_is_handed_out() {
         (
             span("10.9.0.2-10.9.0.254"),
             &[(1, "10.9.0.45")][..],
-            "static address 10.9.0.45 is inside 10.9.0.2-10.9.0.254, which DHCP hands out to \
-             everybody"
-                .to_owned(),
+            "static address 10.9.0.45 is inside the DHCP range 10.9.0.2-10.9.0.254".to_owned(),
         ),
         (
             None,
@@ -275,7 +270,7 @@ fn static_addresses_shrink_what_is_handed_out() {
         statics: vec![fixed(1, "10.9.0.2")],
         ..request("a", Kind::Nat)
     };
-    assert_eq!(refused(&full), ["static addresses leave DHCP nothing of 10.9.0.1-10.9.0.2"]);
+    assert_eq!(refused(&full), ["static addresses leave no address of 10.9.0.1-10.9.0.2 for DHCP"]);
     let none_handed_out = Request { dhcp: Some(Dhcp::Off), ..full };
     assert_eq!(planned(&none_handed_out).unwrap().network.dhcp, []);
 }
@@ -289,18 +284,17 @@ fn devices_that_cannot_have_guests_are_refused() {
     let bridge = |name: &str| Request { bridge: Some(name.into()), ..request("a", Kind::Bridge) };
     for (request, said) in [
         (macvtap(Mode::Bridge, "eth9"), "this host has no network device eth9"),
-        (macvtap(Mode::Bridge, "lo"), "lo is the host's own loop"),
-        (macvtap(Mode::Vepa, "eth2"), "eth2 is a port of br0, which has its packets"),
+        (macvtap(Mode::Bridge, "lo"), "lo is the loopback device"),
+        (macvtap(Mode::Vepa, "eth2"), "eth2 is a port of br0, which receives its packets"),
         (
             macvtap(Mode::Passthrough, "eth0"),
-            "eth0 carries the host's default route, and in mode passthrough a guest has it for \
-             itself",
+            "eth0 carries the host's default route; in mode passthrough one guest owns it",
         ),
         (request("a", Kind::Macvtap(Mode::Bridge)), "a macvtap bridge network needs --nic NIC"),
         (request("a", Kind::Bridge), "a bridge network needs --bridge BRIDGE"),
         (bridge("br9"), "this host has no network device br9"),
         (bridge("eth0"), "eth0 is not a bridge but a NIC"),
-        (bridge("virbr0"), "bridge virbr0 is made by network `default`: use that"),
+        (bridge("virbr0"), "bridge virbr0 belongs to network `default`: use that network"),
         (
             Request { mtu: Some(9000), ..bridge("br0") },
             "--mtu is of nat and private networks, and this one is bridge",
@@ -324,7 +318,7 @@ fn devices_that_cannot_have_guests_are_refused() {
         let again = Request { name: "b".into(), ..macvtap(mode, "eth1") };
         plan(&again, Some(&host()), std::slice::from_ref(&whole), false).unwrap_err().to_string()
     };
-    let said = "network `b` cannot be made: eth1 is given away whole by network `a`";
+    let said = "network `b` cannot be made: network `a` passes eth1 to a guest as a whole";
     assert_eq!(beside(Mode::Bridge), said);
 }
 
@@ -335,10 +329,7 @@ fn an_mtu_above_that_of_the_nic_is_refused() {
         mtu: Some(mtu),
         ..request("a", Kind::Nat)
     };
-    assert_eq!(
-        refused(&of(Some("eth0"), 9000)),
-        ["an MTU of 9000 bytes is above the 1500 of eth0"]
-    );
+    assert_eq!(refused(&of(Some("eth0"), 9000)), ["MTU 9000 is above 1500, that of eth0"]);
     let bounds = "MTU 70000 is out of range (576 to 65535)";
     assert_eq!(refused(&of(None, 70_000)), [bounds]);
     assert_eq!(planned(&of(Some("eth1"), 9000)).unwrap().network.mtu, Some(9000));

@@ -120,7 +120,7 @@ mod tests {
             ("a=10.0.0.9,x", "not name="),
             ("a=10.0.0.9,name=-x", "not name="),
             ("a=10.0.0.9,name=a..b", "not name="),
-            ("01:00:5e:00:00:01=10.0.0.9", "is of a group"),
+            ("01:00:5e:00:00:01=10.0.0.9", "is a multicast address"),
             ("52:54:00=10.0.0.9", "not a MAC address"),
         ] {
             let error = bad.parse::<FixedAddress>().unwrap_err();

@@ -10,7 +10,6 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::DeviceWish;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Sriov, Topology};
-use crate::words::are;
 use std::collections::BTreeMap;
 
 /// A kind of device that a guest can have besides its GPUs.
@@ -203,7 +202,7 @@ impl Devices<'_> {
             return Ok(());
         }
         let there = supply.free + supply.refused.len();
-        let asked = format!("{} {} asked for", count(number, kind.noun()), are(number));
+        let asked = format!("requested {}", count(number, kind.noun()));
         if there < number {
             let what = match there {
                 0 => match self.topology.unlisted() {
@@ -217,7 +216,7 @@ impl Devices<'_> {
                 hint: self.fewer(kind, number, supply.free),
             });
         }
-        let what = format!("{asked}, {} of {there} can be had", supply.free);
+        let what = format!("{asked}, {} of {there} available", supply.free);
         Err(short(what, &supply.refused, self.fewer(kind, number, supply.free)))
     }
 
@@ -259,7 +258,7 @@ impl Devices<'_> {
             let hint = if supply.candidates.is_empty() {
                 format!("leave {flag} out; `gpuvm host show` shows the devices")
             } else {
-                format!("can be had: {}", list(free))
+                format!("available: {}", list(free))
             };
             return Err(short(what, std::slice::from_ref(refused), hint));
         }
@@ -267,15 +266,15 @@ impl Devices<'_> {
         let (what, hint) = match (device, device.and_then(Kind::of)) {
             (_, Some(is)) if is == kind => return Ok(()),
             (_, Some(is)) => (
-                format!("{bdf} is no {noun} but a{} {}", n(is), is.noun()),
+                format!("{bdf} is not a {noun} but a{} {}", n(is), is.noun()),
                 format!("{} {bdf} asks for it", is.flag()),
             ),
             (Some(device), None) => (
-                format!("{bdf} is no {noun}: its class is {:#08x}", device.class),
+                format!("{bdf} is not a {noun}: its class is {:#08x}", device.class),
                 "`gpuvm host show` shows the devices".to_owned(),
             ),
             (None, None) => (
-                format!("{bdf} is no device of this host"),
+                format!("{bdf} is not a device of this host"),
                 "`gpuvm host show` shows the devices".to_owned(),
             ),
         };

@@ -28,7 +28,7 @@ pub(super) fn cliques(
     };
     let is_foreign = |bdf: &&Bdf| topology.device(**bdf).is_none_or(|gpu| gpu.vendor != NVIDIA);
     if let Some(foreign) = gpus.iter().find(is_foreign) {
-        return impossible(format!("{foreign} is no GPU of NVIDIA's"), "leave --p2p-clique out");
+        return impossible(format!("{foreign} is not an NVIDIA GPU"), "leave --p2p-clique out");
     }
     if gpus.len() < 2 {
         return impossible(

@@ -17,7 +17,6 @@ use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::Topology;
 use crate::topology::model::model as model_name;
-use crate::words::are;
 use std::collections::BTreeMap;
 
 /// The hint if the host has no GPU at all.
@@ -211,7 +210,7 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
         }
         GpuWish::Exact(bdfs) => {
             if let Some(bdf) = bdfs.iter().find(|&&bdf| slots.gpus.index(bdf).is_none()) {
-                return impossible(format!("{bdf} is no GPU of this host"));
+                return impossible(format!("{bdf} is not a GPU of this host"));
             }
             slots.gpus.mask(bdfs).unwrap_or_default()
         }
@@ -260,10 +259,9 @@ fn unpartitioned(
             search::offer(&scorer, &mut ranking, number, false);
             let Some(key) = ranking.winner() else {
                 let what = format!(
-                    "{} of {} can be had, {number} {} asked for",
-                    size(free),
-                    count(all, "GPU"),
-                    are(number)
+                    "requested {}, {} of {all} available",
+                    count(number, "GPU"),
+                    size(free)
                 );
                 return Err(short(slots, what, number));
             };

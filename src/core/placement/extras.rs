@@ -14,7 +14,6 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::{DeviceWish, Near, Request};
 use crate::topology::{PciDevice, Proximity, Topology, Way};
-use crate::words::are;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -383,7 +382,6 @@ impl Wish {
             let bdf = far.map(|at| self.candidates[at].bdf.to_string()).unwrap_or_default();
             format!("{noun} {bdf} is not {place} {label}")
         } else {
-            let are = are(number);
             let unknown = self.candidates.iter().filter(|candidate| candidate.node.is_none());
             let unknown = match unknown.count() {
                 0 => String::new(),
@@ -392,7 +390,7 @@ impl Wish {
                     crate::words::are(some)
                 ),
             };
-            format!("{what} {place} {label} {are} asked for, {} can be had{unknown}", near.len())
+            format!("requested {what} {place} {label}, {} available{unknown}", near.len())
         };
         let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
             !self.is_exact && beside.iter().any(|gpu| gpus.contains(gpu))

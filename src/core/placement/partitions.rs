@@ -104,7 +104,7 @@ impl Candidate {
             }
         }
         format!(
-            "{name} needs {}, {} of {} can be had{held}",
+            "{name} needs {}, {} of {} available{held}",
             count(self.needs as usize, "NVSwitch"),
             size(self.pool & slots.switches.free),
             size(self.pool)
@@ -324,7 +324,7 @@ impl<'a> Choice<'a> {
             ""
         };
         let label = self.slots.label(gpus);
-        let what = format!("{label} are no NVLink partition of this board{why}");
+        let what = format!("{label} do not form an NVLink partition of this board{why}");
         PlanError::Impossible { what, hint: self.legal(size(gpus)) }
     }
 

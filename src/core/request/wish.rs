@@ -120,8 +120,8 @@ mod tests {
             ("1,trust=yes", "`trust=yes` ends neither"),
             ("1,rate=5", "`rate=5` is none of"),
             ("2,mac=52:54:00:00:00:01", "mac= is of one"),
-            ("1,mac=01:00:5e:00:00:01", "is of a group"),
-            ("1,mac=00:00:00:00:00:00", "is no interface's"),
+            ("1,mac=01:00:5e:00:00:01", "is a multicast address"),
+            ("1,mac=00:00:00:00:00:00", "cannot belong to an interface"),
             ("1,mac=52:54:00:00:00", "is not a MAC address"),
             ("1,mac=52:54:00:00:00:+1", "is not a MAC address"),
         ] {

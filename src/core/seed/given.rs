@@ -20,7 +20,7 @@ pub enum SeedError {
         reason: String,
     },
     /// A password, or a hash in a form unknown to guests.
-    #[error("the password's hash {reason}")]
+    #[error("the password hash {reason}")]
     Password {
         /// What is wrong with it; never the text itself.
         reason: String,
@@ -84,7 +84,7 @@ impl SshKey {
     /// Checks one key.
     fn new(line: &str) -> Result<SshKey, String> {
         if line.contains("PRIVATE KEY") {
-            return Err("this is a private key; hand over the file that ends with .pub".into());
+            return Err("this is a private key; use the file that ends with .pub".into());
         }
         if line.chars().any(char::is_control) {
             return Err("it holds a control character".into());
@@ -132,7 +132,7 @@ pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
             }
         }
         _ => Err(wrong(
-            "is none: it has to look like $6$salt$hash; `openssl passwd -6` or `mkpasswd` makes \
+            "is not valid: it must look like $6$salt$hash; `openssl passwd -6` or `mkpasswd` makes \
              one",
         )),
     }

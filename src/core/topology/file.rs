@@ -59,7 +59,7 @@ pub enum FileError {
         found: String,
     },
     /// A version that this program does not know.
-    #[error("version {found} of the host file is not known; this program reads version {VERSION}")]
+    #[error("host file version {found} is not supported; this program reads version {VERSION}")]
     Version {
         /// The version.
         found: u32,

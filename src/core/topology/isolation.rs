@@ -70,7 +70,7 @@ impl Weakness {
                  device list`"
             }
             Weakness::UnsafeInterrupts => {
-                "turn interrupt remapping on in the firmware, and take the option away: `grep -r \
+                "turn interrupt remapping on in the firmware, and remove the option: `grep -r \
                  allow_unsafe_interrupts /etc/modprobe.d /proc/cmdline`"
             }
             Weakness::NoIommu(_) => {

@@ -149,7 +149,7 @@ pub enum TopologyError {
         id: String,
     },
     /// An item refers to something missing.
-    #[error("{kind} {id} names {names} {missing}, which is not there")]
+    #[error("{kind} {id} names {names} {missing}, which does not exist")]
     Dangling {
         /// Kind of the referring item.
         kind: &'static str,

@@ -61,8 +61,8 @@ fn refuses_what_contradicts_itself() {
             p.nodes[1].pcpus.insert(PcpuId(2));
         }),
         ("node 1: 1 distances for 2 nodes", |p| p.nodes[1].distances.truncate(1)),
-        ("node 1 names pcpu 9, which is not there", |p| p.nodes[1].pcpus.insert(PcpuId(9))),
-        ("core 1 of package 1 names node 3, which is not there", |p| p.cores[1].node = NodeId(3)),
+        ("node 1 names pcpu 9, which does not exist", |p| p.nodes[1].pcpus.insert(PcpuId(9))),
+        ("core 1 of package 1 names node 3, which does not exist", |p| p.cores[1].node = NodeId(3)),
         ("core 1 of package 1: pcpus 1 are not all on node 0", |p| p.cores[1].node = NodeId(0)),
         ("core 1 of package 1: no online pcpu", |p| p.cores[1].pcpus = CpuSet::new()),
         ("pcpu 0 appears twice", |p| p.cores.push(p.cores[0].clone())),
@@ -71,19 +71,19 @@ fn refuses_what_contradicts_itself() {
             p.nodes.clear();
         }),
         ("PCI function 0000:01:00.0 appears twice", |p| p.devices.push(p.devices[1].clone())),
-        ("PCI function 0000:00:01.0 names node 4, which is not there", |p| {
+        ("PCI function 0000:00:01.0 names node 4, which does not exist", |p| {
             p.devices[0].node = Some(NodeId(4));
         }),
         ("PCI function 0000:00:01.0: it stands above itself", |p| {
             p.devices[0].parent = Some(p.devices[1].bdf);
         }),
-        ("names bridge 0000:09:00.0, which is not there", |p| {
+        ("names bridge 0000:09:00.0, which does not exist", |p| {
             p.devices[0].parent = "09:00.0".parse().ok();
         }),
-        ("names physical function 0000:09:00.0, which is not there", |p| {
+        ("names physical function 0000:09:00.0, which does not exist", |p| {
             p.devices[0].sriov = Some(Sriov::Vf { pf: "09:00.0".parse().unwrap() });
         }),
-        ("fabric NVLink names PCI function 0000:09:00.0, which is not there", |p| {
+        ("fabric NVLink names PCI function 0000:09:00.0, which does not exist", |p| {
             p.fabric.module_ids.push(("09:00.0".parse().unwrap(), 1));
         }),
     ];

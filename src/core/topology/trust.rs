@@ -31,8 +31,8 @@ impl Trust {
         match unread {
             None => Trust::advice(said).into(),
             Some(why) => format!(
-                "{why}; so guests are taken for strangers: `gpuvm host trust one-tenant` tells how \
-                 that file is replaced"
+                "{why}; so guests are treated as strangers: `gpuvm host trust one-tenant` tells \
+                 how that file is replaced"
             )
             .into(),
         }

@@ -123,7 +123,7 @@ fn iothread_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     if !pins.is_empty() && !consecutive {
         let ids: Vec<String> = claims.iothreads.keys().map(ToString::to_string).collect();
         let message = format!("the I/O threads have the ids {}", ids.join(", "));
-        return Err(TuneError::item(item, message, "add --iothreads on, which numbers them anew"));
+        return Err(TuneError::item(item, message, "add --iothreads on, which renumbers them"));
     }
     work.set(item, Setting::IothreadPins { pins })
 }

@@ -95,7 +95,7 @@ pub struct Tuned {
 #[strum(serialize_all = "kebab-case", prefix = "tune-")]
 pub enum TuneError {
     /// It does not run on QEMU.
-    #[error("it is of type `{kind}`, and only `kvm` and `qemu` run on QEMU")]
+    #[error("its type is `{kind}`; only `kvm` and `qemu` run on QEMU")]
     #[strum(to_string = "hypervisor-type")]
     Kind {
         /// The type.

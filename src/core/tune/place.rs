@@ -133,7 +133,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
             TuneError::item(
                 ItemName::Pins,
                 "the vCPUs' pins stay as they are, and no plan has these",
-                "--pins on pins them anew",
+                "--pins on pins them again",
             )
         });
     }

@@ -221,7 +221,7 @@ impl<'t> Guest<'t> {
             return Err(TuneError::item(
                 ItemName::Pins,
                 "the vCPUs' pins stay as they are, and not each is on one pcpu",
-                "--pins on pins them anew",
+                "--pins on pins them again",
             ));
         };
         Ok(order)

@@ -124,10 +124,8 @@ fn queues(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) {
             vhosts += queues;
         }
     }
-    let hint = format!(
-        "`gpuvm restart {}` opens them anew; QEMU's log says what failed",
-        word(&live.name)
-    );
+    let hint =
+        format!("`gpuvm restart {}` reopens them; QEMU's log says what failed", word(&live.name));
     let mut tell = |rule, what: &str, expected: usize, found: usize, hint: &str| {
         if found < expected {
             let (what, at) = (what.to_owned(), at.to_owned());

@@ -18,7 +18,7 @@ const OFF_NODE: Rule =
     Rule::error("memory-off-node", "guest memory on other nodes than it is bound to");
 /// QEMU was started without, or has mapped another file.
 const NOT_HUGE: Rule =
-    Rule::error("memory-not-on-huge-pages", "guest memory that is not on the huge pages asked for");
+    Rule::error("memory-not-on-huge-pages", "guest memory that is not on the huge pages requested");
 /// The guest runs, but would not start again.
 const NEXT: Rule = Rule::warning(
     "huge-pages-next-start",
@@ -94,7 +94,7 @@ fn stray<'m>(
             expected: nodes.to_string(),
             found: found.join(", "),
             at: at.to_owned(),
-            hint: "a restart allocates it anew where it is bound; `migratepages` moves pages that \
+            hint: "a restart allocates it again where it is bound; `migratepages` moves pages that \
                    are not huge",
         };
         report.differs(&OFF_NODE, Between::Reality, wrong);
@@ -119,7 +119,7 @@ fn huge(
         let of_size = memory.iter().filter(|mapped| mapped.page_kib == page);
         let there: MemSize = of_size.flat_map(|mapped| mapped.nodes.values().copied()).sum();
         if there < wanted {
-            let hint = format!("`gpuvm restart {}` allocates it anew", word(&live.name));
+            let hint = format!("`gpuvm restart {}` allocates it again", word(&live.name));
             let wrong = Wrong {
                 what: format!("memory on pages of {page}"),
                 expected: wanted.to_string(),

@@ -63,7 +63,7 @@ fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report:
     let name = domain.name();
     let name = word(&name);
     let hint = &if told.is_needed {
-        format!("`gpuvm nccl {name} --install` writes it anew")
+        format!("`gpuvm nccl {name} --install` rewrites it")
     } else {
         format!("`gpuvm nccl {name} --uninstall` removes it: the guest needs none")
     };

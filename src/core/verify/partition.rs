@@ -112,7 +112,7 @@ fn of_running(one: &Running, state: &PartitionState, is_exact: bool, report: &mu
     match state.verdict {
         Verdict::Missing if is_exact => {
             let hint =
-                format!("`gpuvm restart {}` activates it and starts the guest anew", word(name));
+                format!("`gpuvm restart {}` activates it and restarts the guest", word(name));
             let (expected, found) = ("active".into(), "inactive".into());
             let wrong = Wrong { what, expected, found, at: at(state.id), hint: &hint };
             report.differs(&MISSING, Between::Host, wrong);

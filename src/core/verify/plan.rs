@@ -11,17 +11,17 @@ use crate::shell::word;
 use crate::topology::{DeviceKind, Sriov, Topology};
 
 /// `--vcpus`.
-const VCPUS: Rule = Rule::warning("plan-vcpus", "another number of vCPUs than was asked for");
+const VCPUS: Rule = Rule::warning("plan-vcpus", "another number of vCPUs than was requested");
 /// `--memory`.
-const MEMORY: Rule = Rule::warning("plan-memory", "another amount of memory than was asked for");
+const MEMORY: Rule = Rule::warning("plan-memory", "another amount of memory than was requested");
 /// `--huge-pages`.
-const PAGES: Rule = Rule::warning("plan-pages", "other pages than were asked for");
+const PAGES: Rule = Rule::warning("plan-pages", "other pages than requested");
 /// `--pins`.
-const PINS: Rule = Rule::warning("plan-pins", "vCPUs pinned otherwise than was asked for");
+const PINS: Rule = Rule::warning("plan-pins", "vCPUs pinned otherwise than was requested");
 /// `--cells`, `--threads`.
-const CELLS: Rule = Rule::warning("plan-cells", "other cells or threads than were asked for");
+const CELLS: Rule = Rule::warning("plan-cells", "other cells or threads than requested");
 /// `--gpus`, `--gpu`, `--nic`, `--vf`, `--nvme`.
-const DEVICES: Rule = Rule::warning("plan-devices", "other passed devices than were asked for");
+const DEVICES: Rule = Rule::warning("plan-devices", "other passed devices than requested");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[VCPUS, MEMORY, PAGES, PINS, CELLS, DEVICES];
@@ -59,7 +59,7 @@ impl Plan<'_> {
     /// Reports that two values differ.
     fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
         if expected != found {
-            let hint = format!("`gpuvm show {}` shows what was asked for", word(&self.name));
+            let hint = format!("`gpuvm show {}` shows what was requested", word(&self.name));
             let (what, at) = (what.to_owned(), format!("{at} of the definition"));
             let wrong = Wrong { what, expected, found, at, hint: &hint };
             self.report.differs(rule, Between::Plan, wrong);

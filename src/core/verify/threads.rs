@@ -22,7 +22,7 @@ const EMULATOR: Rule =
 const HELPER: Rule =
     Rule::warning("helper-affinity", "other threads of QEMU outside of the emulator's pcpus");
 /// Disks that name it are served by the main thread.
-const NO_IOTHREAD: Rule = Rule::error("iothread-missing", "an I/O thread that is not there");
+const NO_IOTHREAD: Rule = Rule::error("iothread-missing", "an I/O thread that does not exist");
 /// As for vCPUs: moved, or restricted by a cgroup.
 const IOTHREAD: Rule =
     Rule::error("iothread-affinity", "an I/O thread that is not where it is pinned");

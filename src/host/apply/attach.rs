@@ -29,7 +29,7 @@ pub(super) fn expects(
     }
     match device {
         Plugged::Disk(path) => {
-            let by = format!("domain `{name}` runs with it already");
+            let by = format!("running domain `{name}` already has it");
             Err(StepError::Taken { path: path.into(), by })
         }
         _ => Err(StepError::Plugged { name: name.to_owned(), device: device.clone() }),

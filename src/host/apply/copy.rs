@@ -62,7 +62,7 @@ pub(super) fn seen(
 ) -> Result<Volume, StepError> {
     let volumes = hypervisor.storage().volumes(pool)?;
     match volumes.into_iter().find(|volume| volume.name == *name) {
-        None => Err(other("it is not there any more".into())),
+        None => Err(other("it no longer exists".into())),
         Some(Volume { backing: Some(file), .. }) => {
             Err(other(format!("the hypervisor sees it lie over {}", file.display())))
         }

@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Returns why a crashed guest keeps its device: it cannot respond, and its process has it open.
 fn crashed() -> HypervisorError {
     let message = "it has crashed and is kept with all it holds".to_owned();
-    let doing = "take the device away".to_owned();
+    let doing = "remove the device".to_owned();
     HypervisorError { kind: HypervisorErrorKind::WrongState, doing, message }
 }
 

@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 #[strum(serialize_all = "kebab-case", prefix = "disk-")]
 pub enum DiskError {
     /// The file already exists.
-    #[error("{} is there already and is not replaced", path.display())]
+    #[error("{} already exists and is not replaced", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
     /// The directory does not exist.
-    #[error("directory {} is not there", dir.display())]
+    #[error("directory {} does not exist", dir.display())]
     NoDirectory {
         /// The directory.
         dir: PathBuf,

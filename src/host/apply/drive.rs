@@ -43,7 +43,7 @@ pub struct WipeStep {
 impl fmt::Display for WipeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let content = match &self.content[..] {
-            [] => "nothing that is known is on it".to_owned(),
+            [] => "its content is of no known kind".to_owned(),
             all => all.join(", "),
         };
         write!(f, "erase all {} bytes of drive {} ({content})", self.bytes, self.path.display())

@@ -64,7 +64,7 @@ mod tests {
         let id = FileId::at(&from).unwrap().unwrap();
         fs::write(&to, "theirs").unwrap();
         let text = expects(&from, &to, &id).unwrap_err().to_string();
-        assert!(text.contains("is there already"), "{text}");
+        assert!(text.contains("already exists"), "{text}");
         file(&from, &to, &id).unwrap_err();
         back(&from, &to, &id).unwrap();
         assert_eq!(fs::read_to_string(&to).unwrap(), "theirs");

@@ -17,7 +17,7 @@ pub(super) const UNBORN: &str =
 /// The reason to keep a file that was replaced.
 const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
 /// The reason to keep a file that a journal identifies only by path.
-const UNKNOWN: &str = "an older gpuvm did not write down which file it was";
+const UNKNOWN: &str = "an older gpuvm did not record which file it was";
 
 /// Returns why a step must not remove its subject; none: nobody needs it, or the step removes
 /// nothing. `later`: an interrupted run planned it, so the file may have been recreated since.

@@ -141,7 +141,7 @@ impl NetworkStep {
                 Err(StepError::NetworkEdited { name: name.clone() })
             }
             (NetworkStep::Redefine { .. } | NetworkStep::Autostart { .. }, None) => {
-                Err(self.refused(NoNetwork, "it is not there any more".into()))
+                Err(self.refused(NoNetwork, "it no longer exists".into()))
             }
             _ => Ok(()),
         }

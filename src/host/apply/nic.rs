@@ -83,13 +83,13 @@ pub enum NicError {
     #[strum(transparent, to_string = "")]
     Link(#[from] LinkError),
     /// There is no such PF, or it has no SR-IOV.
-    #[error("{pf} has no SR-IOV, or is not there")]
+    #[error("{pf} does not exist or has no SR-IOV")]
     Absent {
         /// The PF.
         pf: Bdf,
     },
     /// The number has changed since the plan.
-    #[error("{pf} has {} now, and had {was} when this was planned", functions(*now))]
+    #[error("{pf} has {}; it had {was} when this was planned", functions(*now))]
     Changed {
         /// The PF.
         pf: Bdf,
@@ -99,7 +99,7 @@ pub enum NicError {
         was: u32,
     },
     /// The number that was written is not the number that is read.
-    #[error("{pf} has {} after {count} {} asked for", functions(*now), if *count == 1 { "was" } else { "were" })]
+    #[error("{pf}: requested {}, got {now}", functions(*count))]
     NotMade {
         /// The PF.
         pf: Bdf,
@@ -109,7 +109,7 @@ pub enum NicError {
         now: u32,
     },
     /// It failed, and restoring the previous state failed, too.
-    #[error("{first}; and it is not as it was: {second}")]
+    #[error("{first}; restoring it also failed: {second}")]
     #[strum(to_string = "not-restored")]
     Twice {
         /// What failed.

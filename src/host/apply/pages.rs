@@ -81,7 +81,7 @@ pub enum PagesError {
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// There is no such node.
-    #[error("node {node} is not there")]
+    #[error("node {node} does not exist")]
     NoNode {
         /// The node.
         node: NodeId,
@@ -95,9 +95,7 @@ pub enum PagesError {
         page: MemSize,
     },
     /// The number has changed since the plan.
-    #[error(
-        "node {node} has {now} pages of {page} reserved now, and had {was} when this was planned"
-    )]
+    #[error("node {node} has {now} pages of {page} reserved; it had {was} when this was planned")]
     Changed {
         /// The node.
         node: NodeId,
@@ -110,7 +108,7 @@ pub enum PagesError {
     },
     /// The kernel gave fewer.
     #[error(
-        "node {node} gave {got} of the {wanted} pages of {page} asked for{}",
+        "node {node}: requested {wanted} pages of {page}, got {got}{}",
         available.map(|left| format!("; {left} are available there, but not in whole pages")).unwrap_or_default()
     )]
     Short {
@@ -138,7 +136,7 @@ pub enum PagesError {
         goes: u64,
     },
     /// Others took pages meanwhile.
-    #[error("{free} pages of {page} are free on node {node} now, and {needed} are needed")]
+    #[error("{needed} pages of {page} are needed on node {node}, only {free} are free")]
     Taken {
         /// The node.
         node: NodeId,

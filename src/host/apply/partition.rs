@@ -151,7 +151,7 @@ pub enum PartitionError {
     Journal(#[from] JournalError),
     /// Fabric Manager reports success, but lists something else.
     #[error(
-        "Fabric Manager has returned success, and lists NVLink partition {partition} as {}",
+        "Fabric Manager returned success but lists NVLink partition {partition} as {}",
         if *active { "active" } else { "inactive" }
     )]
     NotProven {
@@ -161,7 +161,7 @@ pub enum PartitionError {
         active: bool,
     },
     /// The partition belongs to another domain by now.
-    #[error("NVLink partition {partition} was activated for domain {domain} since")]
+    #[error("NVLink partition {partition} has since been activated for domain {domain}")]
     Reassigned {
         /// The partition.
         partition: u32,
@@ -169,7 +169,7 @@ pub enum PartitionError {
         domain: String,
     },
     /// A signal came while waiting.
-    #[error("{signal} came")]
+    #[error("received {signal}")]
     #[strum(to_string = "")]
     Signal {
         /// The signal's name.

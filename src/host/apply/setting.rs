@@ -38,7 +38,7 @@ pub enum SettingError {
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// It has changed since the plan.
-    #[error("/{path} is {now} now, and was {was} when this was planned")]
+    #[error("/{path} is {now}; it was {was} when this was planned")]
     Changed {
         /// The file.
         path: String,

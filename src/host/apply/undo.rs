@@ -406,10 +406,7 @@ fn definition(
         _ => uuid_of(xml),
     };
     let Some(uuid) = uuid else {
-        return not_ours(
-            format!("domain `{name}`"),
-            "an older gpuvm has not written its UUID down",
-        );
+        return not_ours(format!("domain `{name}`"), "an older gpuvm did not record its UUID");
     };
     of_uuid(hypervisor, name, &uuid)?;
     if is_active(Some(row.state)) {

@@ -109,7 +109,7 @@ impl Alone {
         let file = file.map_err(|error| match error.raw_os_error() {
             Some(nix::libc::EBUSY) => BlockError::InUse {
                 path: path.to_owned(),
-                by: "the kernel holds it for somebody alone".to_owned(),
+                by: "it is opened exclusively".to_owned(),
             },
             _ => other(&error.to_string()),
         })?;

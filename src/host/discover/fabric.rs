@@ -98,7 +98,7 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
     let (notes, source) = match board.sets {
         Sets::Mesh(_) => (Vec::new(), format!("NVLinks: {table}")),
         Sets::Rack => {
-            (Vec::new(), format!("NVLinks: {table}; the rack's switches rule partitions"))
+            (Vec::new(), format!("NVLinks: {table}; the rack's switches manage the partitions"))
         }
         Sets::Switched { shared, .. } if told.model == FabricModel::SharedNvswitch => {
             shared::fill(&mut fabric, found, told, shared)

@@ -103,7 +103,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     pci::devices(root, &mut parts)?;
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
         // If it cannot be read, nobody is trusted, and the rest continues.
-        parts.notes.push(format!("{error}; so guests are taken for strangers"));
+        parts.notes.push(format!("{error}; so guests are treated as strangers"));
         parts.machine.trust_unread = Some(error.to_string());
         Some(Trust::Strangers)
     });

@@ -317,7 +317,7 @@ fn resolve(devices: &mut [PciDevice], parts: &mut Parts) {
         if let Some(node) = device.node
             && !parts.nodes.iter().any(|known| known.os_index == node)
         {
-            notes.push(format!("PCI function {bdf}: it names node {node}, which is not there"));
+            notes.push(format!("PCI function {bdf}: it names node {node}, which does not exist"));
             device.node = None;
         }
         if let Some(parent) = device.parent.filter(|parent| !known.contains(parent)) {

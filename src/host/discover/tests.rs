@@ -95,7 +95,7 @@ fn contradictions_become_notes() {
         "core of pcpu 3: its pcpus 3-4 are on several nodes",
         "sys/bus/pci/devices/new_id is not a PCI address; passed over",
         "PCI function 0000:01:00.0: the record does not say its vendor",
-        "PCI function 0000:01:00.0: it names node 3, which is not there",
+        "PCI function 0000:01:00.0: it names node 3, which does not exist",
         "PCI function 0000:01:00.0: the bridge 0000:00:01.0 above it is not listed",
         "PCI function 0000:01:00.0: its physical function 0000:02:00.0 is not listed",
     ];

@@ -20,7 +20,7 @@ const SHOWN: usize = 4;
 #[strum(serialize_all = "kebab-case", prefix = "gpu-table-")]
 pub enum TopoError {
     /// There is no table.
-    #[error("no row of column names that begins with `GPU0`")]
+    #[error("no header row that begins with `GPU0`")]
     NoTable,
     /// A word is not what it should be.
     #[error("line {line} column {column}: {reason}")]

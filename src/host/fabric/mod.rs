@@ -119,7 +119,7 @@ pub enum ManagerRefusal {
         reason: String,
     },
     /// A signal was received before the answer to a change.
-    #[error("Fabric Manager had not answered when {signal} came")]
+    #[error("interrupted by {signal} before Fabric Manager answered")]
     Interrupted {
         /// The signal's name.
         signal: String,
@@ -413,7 +413,7 @@ mod tests {
             (call(-77), "unknown code -77"),
             (ManagerRefusal::List { reason: "it counts 99".into() }, "it counts 99"),
             (ManagerRefusal::Silent { reason: "crashed".into() }, "systemctl status"),
-            (ManagerRefusal::Interrupted { signal: "SIGINT".into() }, "when SIGINT came"),
+            (ManagerRefusal::Interrupted { signal: "SIGINT".into() }, "interrupted by SIGINT"),
         ] {
             let note = refusal.note(&address);
             assert!(note.contains(text), "{note}");

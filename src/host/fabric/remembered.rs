@@ -59,7 +59,7 @@ pub enum RestoreFileError {
         reason: String,
     },
     /// Another process changes partitions.
-    #[error("{} is locked by another process, which has not let go of it within {} s", path.display(), waited.as_secs_f32())]
+    #[error("{} is locked by another process, which did not release it within {} s", path.display(), waited.as_secs_f32())]
     Held {
         /// The file.
         path: PathBuf,

@@ -75,7 +75,7 @@ pub enum HistoryError {
         what: String,
     },
     /// The definition of a network to be recorded cannot be parsed.
-    #[error("the definition of network `{name}` is not understood: {reason}")]
+    #[error("cannot parse the definition of network `{name}`: {reason}")]
     #[strum(to_string = "network-definition")]
     Network {
         /// The network.

@@ -98,7 +98,7 @@ fn drive_uses(drive: &Drive, mut add: impl FnMut(String)) {
                 format!("{device}{what}, of which {name} is a part")
             }
             DriveUse::Member { of } => format!("{of}, of which {name} is a member"),
-            DriveUse::Kernel => format!("the kernel, which holds {name} for somebody alone"),
+            DriveUse::Kernel => format!("the kernel, which has {name} open exclusively"),
             DriveUse::EfiSystem => {
                 format!("the host, of which {name} is the EFI system partition")
             }

@@ -44,7 +44,7 @@ impl Take {
                 continue;
             };
             if is_bridge(device) {
-                refuse("is a bridge, which no guest can have".into(), None);
+                refuse("is a bridge, which cannot be passed through".into(), None);
                 continue;
             }
             for used in uses.iter().filter(|used| used.bdf == bdf) {

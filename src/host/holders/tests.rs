@@ -261,6 +261,6 @@ fn groups_are_taken_whole_or_not_at_all() {
     };
     let bridged = Topology::new(parts()).unwrap();
     assert!(forbids(&bridged, &held, &[GPU]).is_empty());
-    let wanted = format!("{bridge} is a bridge, which no guest can have");
+    let wanted = format!("{bridge} is a bridge, which cannot be passed through");
     assert_eq!(forbids(&bridged, &held, &[&bridge.to_string()]), [wanted]);
 }

@@ -60,7 +60,7 @@ impl Hypervisor for NoHypervisor {
         none(&format!("end domain `{name}`"))
     }
     fn detach(&self, name: &str, _: &str) -> Result<(), HypervisorError> {
-        none(&format!("take a device away from domain `{name}`"))
+        none(&format!("remove a device from domain `{name}`"))
     }
     fn pin(&self, name: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
         none(&format!("pin a thread of domain `{name}`"))

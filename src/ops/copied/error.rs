@@ -7,19 +7,19 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "clone-")]
 pub enum CloneError {
     /// The guest runs.
-    #[error("domain `{name}` is not off, and its disks are copied only while nobody writes them")]
+    #[error("domain `{name}` is not off; its disks can only be copied while nobody writes to them")]
     Active {
         /// Its name.
         name: String,
     },
     /// The domain has no definition.
-    #[error("domain `{name}` has no definition that could be copied")]
+    #[error("domain `{name}` has no persistent definition to copy")]
     NoDefinition {
         /// Its name.
         name: String,
     },
     /// libvirt keeps a saved state or snapshots, which the copy would not have.
-    #[error("domain `{name}` has {what}, which a clone would not have")]
+    #[error("domain `{name}` has {what}, which cannot be cloned")]
     Kept {
         /// Its name.
         name: String,
@@ -33,7 +33,7 @@ pub enum CloneError {
         name: String,
     },
     /// It has a device that only one guest can have.
-    #[error("domain `{name}` has {device} of the host, which no second guest can have")]
+    #[error("domain `{name}` has {device} of the host, which a second guest cannot have")]
     Device {
         /// Its name.
         name: String,

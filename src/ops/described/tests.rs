@@ -23,7 +23,7 @@ fn a_domain_that_is_another_by_now_is_not_deleted() {
         let (name, uuid) = ("a".to_owned(), uuid.to_owned());
         let row = DomainSummary { name, uuid, state: DomainState::ShutOff, persistent: true };
         let error = prune(&mut session, &row, Some(&set)).unwrap_err();
-        assert!(error.to_string().contains("is another one by now"), "{error}");
+        assert!(error.to_string().contains("is now a different one"), "{error}");
     }
     assert_eq!(stage.fake.runs("a"), Some(false), "it is deleted");
 }

@@ -27,7 +27,7 @@ pub enum ArrayVerbError {
         lines: String,
     },
     /// An array of this name was released and is not restored.
-    #[error("/{file} is kept of an array of this name that was released")]
+    #[error("/{file} records a released array of this name")]
     AlreadyReleased {
         /// The file.
         file: String,
@@ -53,7 +53,7 @@ pub enum ArrayVerbError {
         name: String,
     },
     /// Another array has the name.
-    #[error("{device} is another array now")]
+    #[error("{device} is now a different array")]
     NameTaken {
         /// The device.
         device: String,
@@ -78,8 +78,8 @@ pub enum ArrayVerbError {
     },
     /// Members of the array have lost its superblocks.
     #[error(
-        "{count} of {all} drives of `{name}` carry its superblocks no more: a guest has written \
-         over them{lines}"
+        "{count} of {all} drives of `{name}` no longer carry its superblocks: a guest has \
+         overwritten them{lines}"
     )]
     SuperblocksLost {
         /// How many.
@@ -92,7 +92,7 @@ pub enum ArrayVerbError {
         lines: String,
     },
     /// Members of the array belong to something else.
-    #[error("drives of array `{name}` belong to something else by now{lines}")]
+    #[error("drives of array `{name}` now belong to something else{lines}")]
     MembersOfAnother {
         /// Its name.
         name: String,
@@ -108,7 +108,7 @@ pub enum ArrayVerbError {
         lines: String,
     },
     /// The restored array is not as before its release.
-    #[error("array `{name}` is not as it was{lines}")]
+    #[error("array `{name}` has changed{lines}")]
     NotRestored {
         /// Its name.
         name: String,

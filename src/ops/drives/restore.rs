@@ -228,7 +228,7 @@ fn refuse_unmakeable(record: &Released) -> Result<()> {
     match &record.file_system {
         Some(file_system) if can_make(&file_system.kind) => Ok(()),
         Some(file_system) => Err(usage(
-            format!("a file system of kind `{}` cannot be made here", file_system.kind),
+            format!("file systems of type `{}` cannot be made here", file_system.kind),
             "restore the array without --mkfs and make it by hand",
         )),
         None => Err(usage("there was no file system on the array", "leave --mkfs out")),

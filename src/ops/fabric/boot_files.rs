@@ -38,14 +38,14 @@ pub enum BootFileError {
         path: String,
     },
     /// The hook would never be called.
-    #[error("libvirt {found} does not read {HOOK}: version {HOOK_SINCE} is the first that does")]
+    #[error("libvirt {found} does not read {HOOK}: this needs version {HOOK_SINCE} or later")]
     #[strum(to_string = "old-libvirt")]
     OldLibvirt {
         /// Its version.
         found: Version,
     },
     /// Fabric Manager's configuration does not exist.
-    #[error("{path} is not there")]
+    #[error("{path} does not exist")]
     #[strum(to_string = "no-config")]
     NoConfig {
         /// The file.

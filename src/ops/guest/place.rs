@@ -139,7 +139,7 @@ impl PlannedPlace {
     /// Refuses a guest that has no place there any more.
     pub(super) fn refused(&self, why: &NoPlace) -> crate::error::Error {
         let path = self.path.display();
-        let message = format!("the place in {path} cannot be had now: {}", why.error);
+        let message = format!("the place in {path} is no longer available: {}", why.error);
         classed(Class::Changed, message, HINT)
     }
 

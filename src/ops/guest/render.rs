@@ -22,7 +22,7 @@ pub enum RenderError {
         why: String,
     },
     /// A path is not plain UTF-8 text.
-    #[error("path {path} cannot stand in XML")]
+    #[error("path {path} cannot be written in XML")]
     Path {
         /// The path.
         path: String,

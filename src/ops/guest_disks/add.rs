@@ -75,7 +75,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     let owner = Owner { name: &subject.name, target: &target, devices: &devices };
     let Disks { steps, disks, made, notices, losses, .. } =
         another(&wanted.disk, owner, abilities, world)?;
-    let [disk] = &disks[..] else { unreachable!("one disk was asked for") };
+    let [disk] = &disks[..] else { unreachable!("one disk was requested") };
     refuse_present(&subject, disk, hypervisor)?;
     let mut after = more(&subject.xml, disk, &target, abilities, Port::FreeOrNew)?
         .expect("a port is made where none is free");

@@ -7,7 +7,7 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "guest-disk-")]
 pub enum GuestDiskError {
     /// The domain has no definition that could be changed.
-    #[error("domain `{name}` has no definition to change")]
+    #[error("domain `{name}` has no persistent definition to change")]
     NoDefinition {
         /// Its name.
         name: String,
@@ -23,7 +23,7 @@ pub enum GuestDiskError {
         all: Vec<String>,
     },
     /// The domain has the disk already.
-    #[error("domain `{name}` has {path} as disk `{target}` already")]
+    #[error("domain `{name}` already has {path} as disk `{target}`")]
     Present {
         /// Its name.
         name: String,

@@ -39,7 +39,7 @@ pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Resul
     let name = &wanted.name;
     if !guarded.dry_run && waiting()?.iter().any(|waiting| waiting.bridge == *name) {
         answer(name, Answer::TakeBack, ANSWERED)?;
-        world.progress(&format!("{name}: not confirmed, so it is taken back"));
+        world.progress(&format!("{name}: not confirmed, so it is reverted"));
         return Ok(0);
     }
     let change = delete(world, wanted)?;
@@ -73,13 +73,13 @@ pub(super) fn plan(
     // Only the file that holds until the next boot is left if an interrupted change was forgotten
     // (`recover --discard`).
     let Some(text) = files.kept.as_ref().or(files.tried.as_ref()) else {
-        let hint = "`gpuvm network host-bridge show` says who made which bridge";
+        let hint = "`gpuvm network host-bridge show` shows who made which bridge";
         let path = kept.display().to_string();
         return Err(HostBridgeError::NotOurs { name: name.clone(), path }.hint(hint));
     };
     if netplan::made(text) != Some(name) {
         return Err(HostBridgeError::Edited { path: kept.display().to_string() }
-            .hint("take it away by hand, then `netplan apply`"));
+            .hint("remove it by hand, then `netplan apply`"));
     }
     let links = netplan::links(text);
     let lost = losses(name, &links, &netplan::nics(text), host);
@@ -88,7 +88,7 @@ pub(super) fn plan(
     let wait_s = SETTLE_S.min(*within_s);
     let steps = [
         HostNetStep::Try {
-            what: format!("take bridge {name} away"),
+            what: format!("remove bridge {name}"),
             path: tried.clone(),
             text: NOTHING.to_owned(),
             was: files.tried,
@@ -107,7 +107,7 @@ pub(super) fn plan(
     let question = Some(Question::Agree {
         lines: Some(lost.clone()),
         question: "take it away?",
-        what: format!("taking bridge {name} away"),
+        what: format!("removing bridge {name}"),
     });
     let again = format!("gpuvm {DELETED} {}", word(name));
     Ok(Change { losses: lost, question, again, ..Change::new(DELETED, "", steps, ()) })

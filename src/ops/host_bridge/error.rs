@@ -7,19 +7,19 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
 pub enum HostBridgeError {
     /// netplan no longer configures the host.
-    #[error("netplan does not configure this host any more")]
+    #[error("netplan no longer configures this host")]
     NoNetplan,
     /// The network of the host is configured by a program that gpuvm does not change.
     #[error(
         "the network of this host is configured by {manager}, which gpuvm does not change: nothing \
-         is done"
+         was changed"
     )]
     OtherManager {
         /// What configures it.
         manager: String,
     },
     /// gpuvm manages no such bridge.
-    #[error("no bridge {name} of gpuvm is kept: {path} is not there")]
+    #[error("gpuvm has no bridge {name}: {path} does not exist")]
     NotOurs {
         /// Its name.
         name: String,
@@ -27,7 +27,7 @@ pub enum HostBridgeError {
         path: String,
     },
     /// The file of the bridge was edited.
-    #[error("{path} was edited: its first line does not say whose it is")]
+    #[error("{path} was edited: its first line no longer names gpuvm")]
     Edited {
         /// The path.
         path: String,
@@ -42,13 +42,13 @@ pub enum HostBridgeError {
     #[error("the terminal is gone")]
     NoTerminal,
     /// The bridge does not wait to be confirmed.
-    #[error("{name} does not wait to be confirmed")]
+    #[error("{name} is not waiting for confirmation")]
     NotWaiting {
         /// Its name.
         name: String,
     },
     /// No bridge waits to be confirmed.
-    #[error("nothing waits to be confirmed")]
+    #[error("nothing is waiting for confirmation")]
     NoneWaiting,
     /// The confirmed bridge was not kept in time.
     #[error("{bridge} is not kept after {seconds} s")]

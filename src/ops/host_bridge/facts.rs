@@ -53,7 +53,7 @@ pub fn bridges(name: Option<&str>) -> Result<Vec<HostBridgeRow>> {
         Some(name) if rows.is_empty() => Err(classed(
             Class::NotFound,
             format!("this host has no bridge {name}"),
-            "`gpuvm network host-bridge show` says which it has",
+            "`gpuvm network host-bridge show` shows which it has",
         )),
         _ => Ok(rows),
     }

@@ -65,7 +65,7 @@ pub(super) fn follow(world: &World, question: Option<Question>, guarded: &Guarde
     }
     take_back(&mut watch, world)?;
     Err(HostBridgeError::GuardKilled { status: status.to_string() }
-        .hint("what it had begun is undone; `gpuvm network host-bridge show` says what is there"))
+        .hint("what it had begun is undone; `gpuvm network host-bridge show` shows what is there"))
 }
 
 /// Starts the guard.
@@ -98,7 +98,7 @@ fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
         if let Some(signal) = watch.interrupted().filter(|_| !told) {
             if signal == Signal::SIGHUP.as_str() {
                 return Err(HostBridgeError::NoTerminal
-                    .hint("the change goes on, and is taken back unless it is confirmed"));
+                    .hint("the change continues, and is reverted unless it is confirmed"));
             }
             told = true;
             // It may have ended at this moment.

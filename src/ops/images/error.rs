@@ -7,7 +7,7 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
 pub enum ImageError {
     /// The pool has an image of this name.
-    #[error("pool `{pool_name}` has an image `{name}` already")]
+    #[error("pool `{pool_name}` already has an image `{name}`")]
     Exists {
         /// The pool.
         pool_name: String,
@@ -15,7 +15,7 @@ pub enum ImageError {
         name: String,
     },
     /// The image does not fit into the pool.
-    #[error("pool `{pool_name}` has {left} left, and {file} takes {size}")]
+    #[error("pool `{pool_name}` has {left} free, and {file} needs {size}")]
     PoolFull {
         /// The pool.
         pool_name: String,
@@ -43,7 +43,7 @@ pub enum ImageError {
         users: String,
     },
     /// The file of the image cannot be opened.
-    #[error("{shown} cannot be taken: {error}")]
+    #[error("{shown} cannot be used: {error}")]
     NotTaken {
         /// The file, as it was given.
         shown: String,

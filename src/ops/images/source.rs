@@ -83,7 +83,7 @@ impl Source {
         })?;
         let bytes = file.metadata().map_err(taken)?.len();
         let content = content(&mut file).map_err(|error| {
-            let message = format!("{shown} is not taken: it {error}");
+            let message = format!("{shown} is not accepted: it {error}");
             let hint = match &error {
                 ContentError::Qcow2(why) if why == BACKED => format!(
                     "`qemu-img convert -O qcow2 {} {}` makes one with all that it shows",
@@ -153,7 +153,7 @@ fn path(given: &Path) -> Result<PathBuf> {
     match unescaped(rest).filter(|path| path.starts_with(b"/") && !path.contains(&0)) {
         Some(path) => Ok(PathBuf::from(std::ffi::OsString::from_vec(path))),
         None => Err(usage(
-            format!("{} is no URL of a file of this machine", given.display()),
+            format!("{} is not the URL of a file on this machine", given.display()),
             "file:///PATH is, with %XX for bytes that a URL cannot have; a path alone will do, too",
         )),
     }
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(meant(given), expected, "{given}");
         }
         for bad in ["file://other/x", "file://", "file:///x%2", "file:///%zz", "file:///%00"] {
-            assert!(meant(bad).contains("no URL of a file of this machine"), "{bad}");
+            assert!(meant(bad).contains("not the URL of a file on this machine"), "{bad}");
         }
         for scheme in ["https", "http", "s3", "ssh+x"] {
             let text = meant(&format!("{scheme}://h/a.img"));

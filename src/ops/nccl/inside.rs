@@ -23,7 +23,7 @@ pub enum InstallError {
         name: String,
     },
     /// No agent in the guest answers.
-    #[error("no agent answers in `{name}`")]
+    #[error("no guest agent answers in `{name}`")]
     NoAgent {
         /// Its name.
         name: String,
@@ -168,7 +168,7 @@ impl<'a> Inside<'a> {
         match inside.read("/proc/sys/kernel/ostype")?.as_deref().map(str::trim) {
             Some("Linux") => Ok(inside),
             _ => Err(InstallError::NotLinux { name: name.to_owned() }
-                .hint("NCCL's file is of no use there")),
+                .hint("the NCCL file has no effect there")),
         }
     }
 

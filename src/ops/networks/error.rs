@@ -7,7 +7,7 @@ use crate::error::Coded;
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
 pub enum NetworkError {
     /// The definition of the network cannot be understood.
-    #[error("the definition of network `{name}` is not understood: {reason}")]
+    #[error("cannot parse the definition of network `{name}`: {reason}")]
     Definition {
         /// Its name.
         name: String,
@@ -27,7 +27,7 @@ pub enum NetworkError {
         bdf: String,
     },
     /// The guest has no NIC on the network.
-    #[error("guest `{name}` has no NIC on network `{network}`, or is not there")]
+    #[error("guest `{name}` does not exist or has no NIC on network `{network}`")]
     NoGuestNic {
         /// Its name.
         name: String,
@@ -35,7 +35,7 @@ pub enum NetworkError {
         network: String,
     },
     /// The card has no virtual functions.
-    #[error("{card} has no virtual functions to hand out, of the {total} that it can have")]
+    #[error("{card} has no virtual functions to hand out; it can have {total}")]
     NoVfs {
         /// The card.
         card: String,

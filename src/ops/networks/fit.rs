@@ -54,7 +54,8 @@ fn unfit(
     };
     match kind {
         Kind::Sriov => named(&["model=", "queues=", "mtu=", "inbound=", "outbound="])
-            .map(|words| (words, "a virtual function is set in the guest; mac= and vlan= are its card's")),
+            .map(|words| (words, "a virtual function is configured in the guest; mac= and vlan= \
+                                  are set on its card")),
         Kind::Macvtap(_) if wish.settings.mtu.is_some() => {
             Some(("mtu=".into(), "a macvtap has its NIC's MTU, and the guest sets its own"))
         }

@@ -53,7 +53,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
         let hint = "`network create --replace` and `network delete` keep what they change; what \
                     `create` made goes with \
                     `network delete`";
-        let message = format!("there is no change of network `{name}` to undo");
+        let message = format!("network `{name}` has no change to undo");
         return Err(classed(Class::NotFound, message, hint));
     };
     let entry = &last.entry;

@@ -11,7 +11,7 @@ use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 #[strum(serialize_all = "kebab-case")]
 pub enum FabricError {
     /// This host does not share NVSwitches between guests.
-    #[error("Fabric Manager rules no partitions here: NVSwitches of this host are not shared")]
+    #[error("Fabric Manager manages no partitions here: this host's NVSwitches are not shared")]
     #[strum(to_string = "fabric-not-shared")]
     NotShared,
     /// Virtual GPUs are in use, and the holder of a partition is then not known here.
@@ -101,8 +101,8 @@ pub enum FabricError {
     },
     /// Fabric Manager accepted a partition as active, and lists it as inactive.
     #[error(
-        "Fabric Manager has taken the list of active partitions, and lists partition {partition} \
-         as inactive"
+        "Fabric Manager accepted the list of active partitions but lists partition {partition} as \
+         inactive"
     )]
     #[strum(to_string = "fabric-not-told")]
     NotTold {

@@ -486,7 +486,7 @@ fn a_restart_takes_what_the_stop_gives_back_and_refuses_what_others_have() {
     place.stage.fake.put_xml(other.text(), true);
     let after = place.domain("a", OWN, &[2, 4]);
     let error = to_restart(&place.stage.world, &before, &after).unwrap_err();
-    assert!(error.to_string().contains("partition 4 is held by domain `b`"), "{error}");
+    assert!(error.to_string().contains("partition 4 is held by running domain `b`"), "{error}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub fn make(world: &World, cards: &[(Bdf, AtBoot)]) -> Result<()> {
         return Ok(());
     }
     Err(CardError::NotAtBoot { lines: failed.join("\n  ") }
-        .hint("`gpuvm nic vfs PF --count N --at-boot` writes the list anew"))
+        .hint("`gpuvm nic vfs PF --count N --at-boot` rewrites the list"))
 }
 
 /// The steps that create a card's virtual functions at boot, once its driver is bound and its

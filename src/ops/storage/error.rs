@@ -13,22 +13,22 @@ pub enum StorageError {
         gigabytes: String,
     },
     /// A data disk is a local file, and the guest is on another machine.
-    #[error("no data disk can be made: it is a file of this machine, and the guest is on another")]
+    #[error("cannot make a data disk: it is a file of this machine, and the guest is on another")]
     Elsewhere,
     /// The file system does not report its size.
-    #[error("the file system of {path} does not say its size")]
+    #[error("cannot tell the size of the file system of {path}")]
     NoSpaceTold {
         /// The path.
         path: String,
     },
     /// The directory of the data disk does not exist.
-    #[error("no disk can be made in {dir}, which is not a directory")]
+    #[error("cannot make a disk in {dir}: it is not a directory")]
     NoDirectory {
         /// The directory.
         dir: String,
     },
     /// No file system is mounted for data disks.
-    #[error("no data disk can be made: {array} is not a mounted file system")]
+    #[error("cannot make a data disk: {array} is not a mounted file system")]
     NotMounted {
         /// The array.
         array: String,
@@ -74,13 +74,15 @@ pub enum StorageError {
         why: String,
     },
     /// A block device contains a qcow2 image.
-    #[error("device `{at}` begins as a qcow2 image, and a device is given to guests as it is")]
+    #[error("device `{at}` contains a qcow2 image, but guests get a device as a raw disk")]
     Qcow2OnDevice {
         /// The path.
         at: String,
     },
     /// The size of a raw disk is not a multiple of the sector size.
-    #[error("disk `{at}` has {bytes} bytes, and a raw disk is whole sectors of {sector} bytes")]
+    #[error(
+        "disk `{at}` has {bytes} bytes; a raw disk has one or more whole sectors of {sector} bytes"
+    )]
     Sectors {
         /// The path.
         at: String,
@@ -152,7 +154,7 @@ pub enum StorageError {
         text: String,
     },
     /// The guest gets the PCI function of the drive as well.
-    #[error("{drive} goes to the guest as PCI function {bdf} already")]
+    #[error("{drive} is already passed to the guest as PCI function {bdf}")]
     FunctionToo {
         /// The drive.
         drive: String,
@@ -176,7 +178,7 @@ pub enum StorageError {
         name: String,
     },
     /// The pool has a volume of this name.
-    #[error("pool `{pool}` has a volume `{name}` already, which no domain of this name has")]
+    #[error("pool `{pool}` already has a volume `{name}`, which no domain of this name uses")]
     VolumeExists {
         /// The pool.
         pool: String,

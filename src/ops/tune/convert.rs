@@ -309,7 +309,7 @@ impl<'h> Ground<'h> {
             let size = |bytes: u64| MemSize::from_kib(bytes.div_ceil(1024));
             return refused(
                 format!(
-                    "pool `{name}` has {} left, and the copy of disk `{disk}` takes {}",
+                    "pool `{name}` has {} free, and the copy of disk `{disk}` needs {}",
                     size(left),
                     size(needed)
                 ),

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 #[strum(serialize_all = "kebab-case", prefix = "tuned-")]
 pub enum TunedError {
     /// The domain has no definition that could be changed.
-    #[error("domain `{name}` has no definition that could be changed")]
+    #[error("domain `{name}` has no persistent definition to change")]
     NoDefinition {
         /// Its name.
         name: String,
@@ -184,7 +184,7 @@ fn of_hypervisor(
                 chosen.push(summary);
             } else {
                 let name = &summary.name;
-                world.warning(&format!("{name}: it has no definition, so it is left out"));
+                world.warning(&format!("{name}: skipped, since it has no persistent definition"));
             }
         }
     }
@@ -413,7 +413,7 @@ pub(crate) fn refused(
         | TuneError::NoPort
         | TuneError::Xml(_)
         | TuneError::Plan(PlanError::Request(_)) => {
-            format!("`gpuvm check {name}` says what is wrong with it")
+            format!("`gpuvm check {name}` shows what is wrong with it")
         }
     };
     Error::from(error.clone()).around(Refusal::around(message, subject.naming(&hint)))

@@ -234,7 +234,7 @@ fn a_definition_that_does_not_outlive_its_domain_and_a_file_among_domains_are_re
     assert_eq!(code(&pins(&["b"])), Some("tuned-no-definition"));
     let all = look(&stage.world, &Tune { all_domains: true, ..pins(&[]) }).unwrap();
     assert_eq!(all.subjects.all.len(), 1);
-    assert_eq!(stage.caller.heard("warning: b: it has no definition"), 1);
+    assert_eq!(stage.caller.heard("warning: b: skipped, since it has no persistent definition"), 1);
     assert_eq!(code(&pins(&["absent"])), Some("not-found"));
     let mixed = Tune {
         sources: vec![Source::Domain("a".into()), Source::File("b.xml".into())],

@@ -86,7 +86,7 @@ qemu-system-x86_64 -nodefaults -display none -S -m 64 -device "vfio-pci,host=${g
 open() { gpuvm device list --json | grep -q "process $holder (qemu-system"; }
 check "QEMU has it open" wait_for 60 open
 phase "release --force" gpuvm device release "${g[0]}" --force >/tmp/out 2>&1; equal "it gives up" 1 $?
-has "it names driver and holder" /tmp/out "driver vfio-pci does not let go of ${g[0]} within 60 s; it is held by process $holder"
+has "it names driver and holder" /tmp/out "driver vfio-pci did not release ${g[0]} within 60 s; it is held by process $holder"
 kill $holder; wait $holder 2>/dev/null
 free() { [[ $(driver_of "${g[0]}") == - ]]; }
 check "the kernel goes on when the holder ends" wait_for 60 free

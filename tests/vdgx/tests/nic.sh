@@ -60,7 +60,7 @@ equal "no driver of the host has one" - "$(driver_of "$vf0")"
 equal "the card is up" 1 $(($(<"/sys/class/net/$net/flags") & 1))
 vfs "$pf" --count 2 >/tmp/out 2>&1; equal "the same again" 0 $?
 has "the same again: already set" /tmp/out "already set"
-refused "more without asking" 2 "is not confirmed" "$pf" --count 4
+refused "more without asking" 2 "was not confirmed" "$pf" --count 4
 refused "too many" 1 "can have 7 virtual functions, not 8" "$pf" --count 8
 phase "make 4 of 2" vfs "$pf" --count 4 --yes || fail "make 4"
 equal "there are 4" "4 4" "$(number) $(ls -d "$dev"/virtfn* | wc -l)"
@@ -106,7 +106,7 @@ refused "out of the pool" 1 "is used by domain \`own\`, which runs" "$other" --c
 gpuvm create --name third --network pool --vcpus 1 --memory 64M --pins none --template /tmp/own.template --virt-type qemu \
   --disk-dir /tmp --os-size 1M --data-size none --no-seed --dry-run >/tmp/out 2>&1
 equal "no more than the pool has" 1 $?
-has "no more than the pool has: numbers" /tmp/out "1 virtual function of network .pool. asked for, 0 of 1 are left"
+has "no more than the pool has: numbers" /tmp/out "requested 1 virtual function of network .pool., only 0 of 1 are left"
 phase "delete own" gpuvm delete own --yes || fail "delete own"
 check "delete the network" gpuvm network delete pool --yes
 check "it is kept for undo" grep -q '"name": "pool"' /var/lib/gpuvm/networks/*.json

@@ -34,7 +34,7 @@ fn table(rows: &[HostBridgeRow]) -> Table {
     let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     for row in rows {
         let state = match (row.up, row.confirm_within_s, &row.file) {
-            (_, Some(left), _) => format!("waits {left} s to be confirmed"),
+            (_, Some(left), _) => format!("waits {left} s for confirmation"),
             (None, _, _) => "not there".into(),
             (Some(up), _, file) => {
                 let kept = if file.is_some() && !row.kept { ", until the next boot" } else { "" };

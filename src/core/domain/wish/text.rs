@@ -130,7 +130,7 @@ mod tests {
             ("lan,mtu=67", "`mtu=67` is not a number from 68 to 65535"),
             ("lan,queues=0", "from 1 to 256"),
             ("lan,queues=257", "from 1 to 256"),
-            ("lan,mac=01:00:5e:00:00:01", "is of a group"),
+            ("lan,mac=01:00:5e:00:00:01", "is a multicast address"),
             ("lan,vlan=0", "VLAN `0`"),
             ("lan,bandwidth=100", "`100` is not a rate"),
             ("lan,inbound=1Gbit/s:2Gbit/s:4M:1", "is not a rate"),

@@ -119,7 +119,7 @@ pub fn examine(case: &Case<'_>) -> Diagnosis {
         (_, Attached::Other(kind)) => {
             hops.unchecked(
                 "host",
-                &format!("a NIC of type `{kind}` has no path that is known here"),
+                &format!("the path of a NIC of type `{kind}` is not known here"),
             );
         }
     }

@@ -15,7 +15,7 @@ pub const INSIDE_MTU: Rule =
     Rule::warning("guest-mtu", "a guest that uses another MTU than its NIC offers");
 /// It was deleted after the guest was made.
 pub const NETWORK_MISSING: Rule =
-    Rule::error("network-missing", "a libvirt network that is not there");
+    Rule::error("network-missing", "a libvirt network that does not exist");
 /// Guests do not start on it, and running ones lose their bridge.
 pub const NETWORK_DOWN: Rule = Rule::error("network-down", "a libvirt network that is down");
 /// QEMU's end of the cable.
@@ -30,14 +30,14 @@ pub const TAP_LOOSE: Rule =
 pub const PORT_STATE: Rule =
     Rule::error("port-not-forwarding", "a port that its bridge does not pass packets to");
 /// Without it nothing is connected.
-pub const BRIDGE_MISSING: Rule = Rule::error("bridge-missing", "a bridge that is not there");
+pub const BRIDGE_MISSING: Rule = Rule::error("bridge-missing", "a bridge that does not exist");
 /// Set by hand, or its network is down.
 pub const BRIDGE_DOWN: Rule = Rule::error("bridge-down", "a bridge that is down");
 /// Only guests and host reach each other.
 pub const BRIDGE_ALONE: Rule =
     Rule::warning("bridge-without-nic", "a bridge of the host's without a NIC");
 /// The way to the LAN.
-pub const NIC_MISSING: Rule = Rule::error("nic-missing", "a network device that is not there");
+pub const NIC_MISSING: Rule = Rule::error("nic-missing", "a network device that does not exist");
 /// Set by hand, or by the host's configuration.
 pub const NIC_DOWN: Rule = Rule::error("nic-down", "a network device of the path that is down");
 /// Cable, switch, or a port that is off there.

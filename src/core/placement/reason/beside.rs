@@ -72,10 +72,10 @@ impl fmt::Display for BesideReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BesideReason::Taken { devices, of: None, .. } => {
-                write!(f, "{}, as asked for", list(devices))
+                write!(f, "{}, as requested", list(devices))
             }
             BesideReason::Taken { devices, kind, of: Some(free) } => {
-                write!(f, "{}, of {} that can be had", list(devices), count(*free, kind.noun()))
+                write!(f, "{}, of {} available", list(devices), count(*free, kind.noun()))
             }
             BesideReason::OffSwitch { devices } => write!(
                 f,

@@ -231,7 +231,7 @@ impl fmt::Display for CoreReason {
             }
             CoreReason::Floating { vcpus, rule, is_asked, pcpus } => {
                 let rule = match rule {
-                    _ if *is_asked => "as asked for",
+                    _ if *is_asked => "as requested",
                     Profile::Share | Profile::Near => "as a pinned guest would have",
                     Profile::NvidiaVm => "as `nvidia-vm` gives",
                 };
@@ -325,7 +325,7 @@ impl CoreReason {
                 count(*threads, "thread")
             ),
             CoreReason::ThreadOrder => f.write_str(
-                "first threads of all cores first, as asked for: the guest does not see which \
+                "first threads of all cores first, as requested: the guest does not see which \
                  vCPUs share a core",
             ),
             CoreReason::EmulatorFree => f.write_str("not pinned, as in `nvidia-vm`"),
@@ -423,7 +423,7 @@ fn on_node(
             )?;
             if taken > 0 { write!(f, "; other guests have {taken} of them") } else { Ok(()) }
         }
-        NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as asked for"),
+        NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as requested"),
         NodeRule::Default { cores, free } => write!(
             f,
             "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {cores} \

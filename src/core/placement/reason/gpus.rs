@@ -361,7 +361,7 @@ pub enum GpuReason {
 impl fmt::Display for GpuReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GpuReason::Asked { gpus } => write!(f, "{gpus} as asked for"),
+            GpuReason::Asked { gpus } => write!(f, "{gpus} as requested"),
             GpuReason::Together { gpus, unit: None } => gpus.fmt(f),
             GpuReason::Together { gpus, unit: Some(unit) } => {
                 write!(f, "{gpus}, all {}", unit.place())
@@ -389,7 +389,7 @@ impl fmt::Display for GpuReason {
                 }
             }
             GpuReason::NoPartition { gpus, why } => {
-                write!(f, "{gpus} are no partition: no NVLink between them; {why}")
+                write!(f, "{gpus} do not form a partition: no NVLink between them; {why}")
             }
             GpuReason::BestOf { sets, next, by } => {
                 write!(f, "best of {sets} free sets; the next, {next}, {by}")

@@ -190,9 +190,9 @@ pub enum MemoryReason {
 impl fmt::Display for MemoryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MemoryReason::Asked { memory } => write!(f, "{memory}, as asked for"),
+            MemoryReason::Asked { memory } => write!(f, "{memory}, as requested"),
             MemoryReason::Rounded { memory, asked, rounding } => {
-                write!(f, "{} KiB: the {} KiB asked for{rounding}", memory.kib(), asked.kib())
+                write!(f, "{} KiB: the {} KiB requested{rounding}", memory.kib(), asked.kib())
             }
             MemoryReason::Default { memory } => write!(f, "{memory}, the default without GPUs"),
             MemoryReason::Vendor { memory, gpus, whole, rounding } => write!(
@@ -205,7 +205,7 @@ impl fmt::Display for MemoryReason {
                 let gpus = count(*gpus, "GPU");
                 write!(f, "{memory}: the share of {gpus} in the nodes' memory, of which ")?;
                 match kept {
-                    Some(kept) => write!(f, "{kept} of each stay with the host, as asked for"),
+                    Some(kept) => write!(f, "{kept} of each stay with the host, as requested"),
                     None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
                 }
             }
@@ -222,7 +222,7 @@ impl fmt::Display for MemoryReason {
             }
             MemoryReason::OneCell { nodes } => write!(
                 f,
-                "one cell over nodes {}, as asked for: the guest does not see which memory is near \
+                "one cell over nodes {}, as requested: the guest does not see which memory is near \
                  which vCPU",
                 list(nodes.iter())
             ),

@@ -216,7 +216,7 @@ mod tests {
         };
         let reason = Reason { choice: Topic::Vcpus, because: because.into(), compromise: false };
         let text = serde_json::to_string(&reason).unwrap();
-        let words = "3 vCPUs, as asked for; not pinned: they float over the 8 pcpus";
+        let words = "3 vCPUs, as requested; not pinned: they float over the 8 pcpus";
         assert_eq!(text, format!(r#"{{"choice":"vcpus","because":"{words}","compromise":false}}"#));
         let read: Reason = serde_json::from_str(&text).unwrap();
         assert_eq!(read.because, Because::Said(words.into()));

@@ -375,7 +375,7 @@ fn a_split_set_is_the_last_choice_and_says_its_price() {
     assert!(plan_on(&host, &domains, &Request::for_gpus(4)).is_err());
     let placement = plan_on(&host, &domains, &request(4)).unwrap();
     assert_eq!((placement.partition, placement.devices.len()), (None, 4), "no NVSwitch");
-    let text = "GPUs 1, 2, 3 and 5 are no partition: no NVLink between them";
+    let text = "GPUs 1, 2, 3 and 5 do not form a partition: no NVLink between them";
     let gpus =
         placement.reasons.iter().find(|reason| reason.compromise && reason.choice == Topic::Gpus);
     assert!(
@@ -386,7 +386,11 @@ fn a_split_set_is_the_last_choice_and_says_its_price() {
     assert!(whole.partition.is_some(), "a partition of 2 is free");
     assert_eq!(plan_on(&host, &[], &request(3)).unwrap().devices.len(), 3);
     let exact = Request { gpus: GpuWish::Indexes(vec![2, 5]), ..request(0) };
-    assert!(says(&plan_on(&host, &[], &exact).unwrap(), "GPUs 2 and 5 are no partition", true));
+    assert!(says(
+        &plan_on(&host, &[], &exact).unwrap(),
+        "GPUs 2 and 5 do not form a partition",
+        true
+    ));
     let (what, _, _) = refusal(plan_on(
         &host,
         &domains,

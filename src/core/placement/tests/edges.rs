@@ -55,7 +55,7 @@ fn a_partition_without_its_switches_is_refused_with_who_has_them() {
     let (what, holders, _) = refusal(plan_on(&host, &[other], &request));
     assert!(what.contains("GPUs 0 to 7"), "{what}");
     let [line] = &holders[..] else { panic!("{what}: {holders:?}") };
-    assert!(line.contains("0 of 6 can be had; domain `b` holds others"), "{line}");
+    assert!(line.contains("0 of 6 available; domain `b` holds others"), "{line}");
 }
 
 #[test]

@@ -149,8 +149,8 @@ fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
     assert!(is_taken);
     assert_eq!(
         text,
-        "1 NIC below one PCIe switch with GPU 0 is asked for, 0 can be had: \
-         [\"0000:18:00.0 is held by domain `first`\"]"
+        "requested 1 NIC below one PCIe switch with GPU 0, 0 available: [\"0000:18:00.0 is held by \
+         domain `first`\"]"
     );
     assert_eq!(hint, "--nic-near node takes those of the node, too");
     near.extras.nic_near = Near::Node;
@@ -170,18 +170,26 @@ fn what_the_host_uses_is_refused_with_the_use() {
     );
     for (request, reason, advice) in [
         (exactly(&["01:00.0"], &[], &[]), "network, default route over br0", "01:00.1"),
-        (exactly(&["3b:00.0"], &[], &[]), "has 4 virtual functions enabled", "can be had"),
-        (exactly(&["3b:00.2"], &[], &[]), "is no NIC but a virtual function", "--vf 0000:3b:00.2"),
-        (exactly(&["3c:00.0"], &[], &[]), "is no NIC but an NVMe drive", "--nvme 0000:3c:00.0"),
-        (exactly(&[], &["3b:00.1"], &[]), "is no virtual function but a NIC", "--nic 0000:3b:00.1"),
+        (exactly(&["3b:00.0"], &[], &[]), "has 4 virtual functions enabled", "available"),
+        (
+            exactly(&["3b:00.2"], &[], &[]),
+            "is not a NIC but a virtual function",
+            "--vf 0000:3b:00.2",
+        ),
+        (exactly(&["3c:00.0"], &[], &[]), "is not a NIC but an NVMe drive", "--nvme 0000:3c:00.0"),
+        (
+            exactly(&[], &["3b:00.1"], &[]),
+            "is not a virtual function but a NIC",
+            "--nic 0000:3b:00.1",
+        ),
         (exactly(&[], &[], &["3c:00.0"]), "nvme0n1p", "0000:b0:00.0"),
         (exactly(&[], &[], &["af:00.0"]), "is part of md0", "0000:b0:00.0"),
         (exactly(&["18:00.0"], &[], &[]), "its class is 0x030000", "host show"),
-        (exactly(&["77:00.0"], &[], &[]), "0000:77:00.0 is no device of this host", "host show"),
-        (request(&[0], 9, 0, 0), "9 NICs are asked for, this host has 4", "capacity"),
-        (request(&[0], 3, 0, 0), "3 NICs are asked for, 2 of 4 can be had", "capacity"),
-        (request(&[0], 0, 0, 2), "2 NVMe drives are asked for, 1 of 3 can be had", "capacity"),
-        (request(&[0], 0, 5, 0), "5 virtual functions are asked for, this host has 4", "nic vfs"),
+        (exactly(&["77:00.0"], &[], &[]), "0000:77:00.0 is not a device of this host", "host show"),
+        (request(&[0], 9, 0, 0), "requested 9 NICs, this host has 4", "capacity"),
+        (request(&[0], 3, 0, 0), "requested 3 NICs, 2 of 4 available", "capacity"),
+        (request(&[0], 0, 0, 2), "requested 2 NVMe drives, 1 of 3 available", "capacity"),
+        (request(&[0], 0, 5, 0), "requested 5 virtual functions, this host has 4", "nic vfs"),
     ] {
         let (is_taken, text, hint) = refusal(&host, &empty, &request);
         assert!(!is_taken && text.contains(reason), "{text}");
@@ -199,7 +207,7 @@ fn nearness_of_named_devices_chooses_no_gpu_but_refuses_one() {
     let mut asked = request(&[0], 0, 0, 0);
     asked.extras.nics = DeviceWish::Exact(vec![bdf("dc:00.0")]);
     let (_, reasons) = choose(&host, &Occupancy::default(), &asked).unwrap();
-    assert_eq!(reasons[0].because.to_string(), "0000:dc:00.0 beside GPU 0 (SYS), as asked for");
+    assert_eq!(reasons[0].because.to_string(), "0000:dc:00.0 beside GPU 0 (SYS), as requested");
     assert!(
         reasons[1].compromise
             && reasons[1].because.to_string().contains("not on the node of any GPU")
@@ -338,6 +346,6 @@ fn virtual_functions_are_spread_over_their_nics() {
     assert_eq!(plan(&host, &occupancy, &next).unwrap().devices, [bdf("41:00.2")]);
     next.extras.vfs = DeviceWish::Count(4);
     let (is_taken, text, hint) = refusal(&host, &occupancy, &next);
-    assert!(is_taken && text.contains("3 of 4 can be had"), "{text}");
+    assert!(is_taken && text.contains("3 of 4 available"), "{text}");
     assert!(hint.contains("gpuvm capacity"), "{hint}");
 }

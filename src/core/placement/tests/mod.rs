@@ -69,7 +69,7 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
     for (request, what, hint) in [
         (Request::for_gpus(3), "no partition of this board has 3 GPUs", "1, 2, 4, 8, 16"),
         (Request::for_gpus(17), "no partition of this board has 17 GPUs", "1, 2, 4, 8, 16"),
-        (run(4, 5), "GPUs 5 to 8 are no NVLink partition", "for 4 GPUs: 0, 4, 8, 12"),
+        (run(4, 5), "GPUs 5 to 8 do not form an NVLink partition", "for 4 GPUs: 0, 4, 8, 12"),
         (run(1, 16), "1 GPU from index 16 on: this host has 16", "0 to 15"),
         (run(u32::MAX, u32::MAX), "this host has 16", "0 to 15"),
         (
@@ -311,13 +311,13 @@ fn memory_is_divided_in_whole_pages_and_what_is_rounded_is_said() {
     let missing: Vec<u64> = placement.node_pages.iter().map(NodePages::missing).collect();
     assert_eq!(missing, [724, 723]);
     assert_eq!(sizes(&placement), [724 << 20, 723 << 20]);
-    assert!(says(&placement, "as asked for", false));
+    assert!(says(&placement, "as requested", false));
     assert_eq!(placement.cells[0].distances, [10, 21]);
     assert_eq!(placement.cells[1].distances, [21, 10]);
     // Up if the nodes have it, otherwise down; both are reported by default.
     let up = on(MemSize::from_kib((8 << 20) + 1), None);
     assert_eq!(up.memory().kib(), (8 << 20) + 2048);
-    assert!(says(&up, "the 8388609 KiB asked for, rounded up to whole pages of 2 MiB", true));
+    assert!(says(&up, "the 8388609 KiB requested, rounded up to whole pages of 2 MiB", true));
     let most = placement_most(&host);
     let down = on(MemSize::from_kib((most << 20) + 1), Some(PageSize::OneGib));
     assert_eq!(down.memory().kib(), most << 20);

@@ -41,7 +41,7 @@ impl Case<'_> {
         }
         assert_eq!(next as usize, vcpus, "cells and topology");
         if let Some(asked) = request.vcpus {
-            assert_eq!(asked as usize, vcpus, "as asked for");
+            assert_eq!(asked as usize, vcpus, "as requested");
         }
         if let Some(asked) = request.memory_kib {
             let unit = plan.huge_pages.unwrap_or(PageSize::TwoMib).size();
@@ -49,7 +49,7 @@ impl Case<'_> {
             assert!([down, up].contains(&plan.memory()), "{asked:?}: {:?}", plan.memory());
         }
         if let CellWish::Count(cells) = request.cells {
-            assert_eq!(plan.cells.len(), cells as usize, "cells as asked for");
+            assert_eq!(plan.cells.len(), cells as usize, "cells as requested");
         }
         let grouped: Vec<Bdf> =
             plan.guest_pcie.groups.iter().flat_map(|g| g.devices.clone()).collect();
@@ -247,8 +247,10 @@ impl Case<'_> {
             None => {
                 assert!(switches.is_empty());
                 let all: Vec<Bdf> = gpus.iter().copied().collect();
-                let split =
-                    plan.reasons.iter().any(|r| r.because.to_string().contains("are no partition"));
+                let split = plan
+                    .reasons
+                    .iter()
+                    .any(|r| r.because.to_string().contains("do not form a partition"));
                 assert!(split || topology.partition_of(&all) == Ok(None));
             }
         }

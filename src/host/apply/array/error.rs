@@ -21,7 +21,7 @@ pub enum ArrayError {
         source: io::Error,
     },
     /// A file is not what it was when the change was planned.
-    #[error("{} was changed by somebody else meanwhile", path.display())]
+    #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed {
         /// The file.
@@ -38,14 +38,14 @@ pub enum ArrayError {
         wanted: String,
     },
     /// A drive has content that it did not have when the change was planned.
-    #[error("{found}, which was not so when this was planned")]
+    #[error("{found}; this was not so when it was planned")]
     #[strum(to_string = "drive-changed")]
     Become {
         /// What is seen.
         found: String,
     },
     /// Another array has the name by now.
-    #[error("{device} is another array by now: {seen}")]
+    #[error("{device} is now a different array: {seen}")]
     OtherArray {
         /// The device.
         device: String,
@@ -53,21 +53,18 @@ pub enum ArrayError {
         seen: String,
     },
     /// A journal of an older version does not identify the array, and array names are reassigned.
-    #[error(
-        "whether {device} is the array that was meant cannot be told: no UUID of it was written \
-         down"
-    )]
+    #[error("cannot tell whether {device} is the intended array: its UUID was not recorded")]
     #[strum(to_string = "uuid-unknown")]
     Unproven {
         /// The device.
         device: String,
     },
     /// An array that it builds on was left as it is.
-    #[error("a step before it was left out")]
+    #[error("an earlier step was skipped")]
     #[strum(to_string = "skipped")]
     Left,
     /// A file system type that gpuvm does not make.
-    #[error("a file system of kind `{kind}` cannot be made here")]
+    #[error("file systems of type `{kind}` cannot be made here")]
     #[strum(to_string = "file-system-type")]
     UnknownKind {
         /// The kind.

@@ -19,7 +19,7 @@ pub enum BindError {
         bdf: Bdf,
     },
     /// Its binding has changed since the plan.
-    #[error("{bdf} is bound to {now} now, and was to {was} when this was planned")]
+    #[error("{bdf} is bound to {now}; it was {was} when this was planned")]
     Changed {
         /// The function.
         bdf: Bdf,
@@ -47,7 +47,7 @@ pub enum BindError {
         reason: String,
     },
     /// The kernel does not respond in time.
-    #[error("{path} does not answer within {seconds} s")]
+    #[error("{path} did not answer within {seconds} s")]
     #[strum(to_string = "timeout")]
     Hangs {
         /// The file.
@@ -56,7 +56,7 @@ pub enum BindError {
         seconds: u64,
     },
     /// A driver does not release a function.
-    #[error("driver {driver} does not let go of {bdf} within {seconds} s{}", holders_text(holders))]
+    #[error("driver {driver} did not release {bdf} within {seconds} s{}", holders_text(holders))]
     Stuck {
         /// The function.
         bdf: Bdf,
@@ -68,7 +68,7 @@ pub enum BindError {
         holders: Vec<String>,
     },
     /// A driver did not take a function.
-    #[error("driver {driver} does not take {bdf}: {now} has it")]
+    #[error("driver {driver} did not bind {bdf}: it is bound to {now}")]
     NotTaken {
         /// The function.
         bdf: Bdf,
@@ -111,7 +111,7 @@ pub enum BindError {
         source: std::io::Error,
     },
     /// It failed, and restoring the previous state failed, too.
-    #[error("{first}; and it is not as it was: {second}")]
+    #[error("{first}; restoring it also failed: {second}")]
     #[strum(to_string = "not-restored")]
     Twice {
         /// What failed.

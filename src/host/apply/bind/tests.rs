@@ -248,10 +248,7 @@ fn a_driver_that_does_not_let_go_is_left_alone() {
     let was = bound(Some("nvidia"), None);
     let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.starts_with("driver nvidia does not let go of 0000:34:00.0 within 60 s"),
-        "{text}"
-    );
+    assert!(text.starts_with("driver nvidia did not release 0000:34:00.0 within 60 s"), "{text}");
     // Any further write would wait for the driver, too.
     assert_eq!(played.writes.get(), 2);
 }
@@ -262,11 +259,15 @@ fn a_driver_that_takes_nothing_gives_way_to_the_one_before() {
     played.refusing = vec!["vfio-pci"];
     let was = bound(Some("nvidia"), None);
     let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
-    assert_eq!(error.to_string(), "driver vfio-pci does not take 0000:34:00.0: no driver has it");
+    assert_eq!(
+        error.to_string(),
+        "driver vfio-pci did not bind 0000:34:00.0: it is bound to no \
+                                   driver"
+    );
     assert_eq!(played.seen(), was);
     played.refusing.push("nvidia");
     let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
-    assert!(error.to_string().contains("; and it is not as it was: "), "{error}");
+    assert!(error.to_string().contains("; restoring it also failed: "), "{error}");
 }
 
 #[test]
@@ -320,7 +321,7 @@ fn what_was_bound_otherwise_meanwhile_is_refused() {
     let played = Played::new(Some("nouveau"), None);
     let was = bound(Some("nvidia"), None);
     let error = played.bind(|b, bdf| b.expect(bdf, &was)).unwrap_err();
-    let text = "0000:34:00.0 is bound to nouveau now, and was to nvidia when this was planned";
+    let text = "0000:34:00.0 is bound to nouveau; it was nvidia when this was planned";
     assert_eq!(error.to_string(), text);
     played.bind(|b, bdf| b.expect(bdf, &bound(Some("nouveau"), None))).unwrap();
     let absent = played.bind(|b, _| b.expect("35:00.0".parse().unwrap(), &was)).unwrap_err();
@@ -385,7 +386,7 @@ fn only_what_nobody_has_is_reset() {
         (
             Some("nvidia"),
             true,
-            Err("0000:34:00.0 is bound to nvidia now, and was to vfio-pci when this was planned"),
+            Err("0000:34:00.0 is bound to nvidia; it was vfio-pci when this was planned"),
         ),
         (
             Some("vfio-pci"),

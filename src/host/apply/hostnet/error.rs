@@ -23,7 +23,7 @@ pub enum HostNetError {
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
     /// A file is not what it was when the change was planned.
-    #[error("{} was changed by somebody else meanwhile", path.display())]
+    #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed {
         /// The file.
@@ -51,13 +51,13 @@ pub enum HostNetError {
         waited_s: u64,
     },
     /// Nobody confirmed that the host is reachable.
-    #[error("not confirmed within {within_s} s that this host can be reached")]
+    #[error("nobody confirmed within {within_s} s that this host can be reached")]
     Unconfirmed {
         /// How long it waited, in seconds.
         within_s: u64,
     },
     /// Somebody requested to revert it.
-    #[error("it is taken back as asked")]
+    #[error("it is reverted as requested")]
     #[strum(to_string = "reverted")]
     Declined,
 }

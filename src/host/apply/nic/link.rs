@@ -16,7 +16,7 @@ use std::io;
 #[strum(serialize_all = "kebab-case", prefix = "link-")]
 pub enum LinkError {
     /// There is no such network device.
-    #[error("network device {netdev} is not there")]
+    #[error("network device {netdev} does not exist")]
     Absent {
         /// Its name.
         netdev: String,
@@ -32,7 +32,7 @@ pub enum LinkError {
         source: io::Error,
     },
     /// The kernel accepted a setting but reports another one.
-    #[error("virtual function {vf} of {netdev} has {now} after {wanted} was set")]
+    #[error("virtual function {vf} of {netdev}: set {wanted}, got {now}")]
     NotSet {
         /// The PF's name.
         netdev: String,
@@ -159,7 +159,7 @@ mod tests {
             let text = error.to_string();
             // The kernel checks permissions before it looks up the name.
             let denied = text.contains("not permitted");
-            assert!(denied || text == "network device gpuvm-none is not there", "{text}");
+            assert!(denied || text == "network device gpuvm-none does not exist", "{text}");
         }
     }
 }

@@ -155,8 +155,8 @@ fn a_shortfall_is_told_with_numbers_and_can_be_undone() {
     played.most = Cell::new(10);
     played.compacted = 12;
     let error = played.on(|pages| pages.perform(&step(2, 32))).unwrap_err();
-    let said = "node 1 gave 10 of the 30 pages of 2 MiB asked for; 4 MiB are available there, but \
-                not in whole pages";
+    let said = "node 1: requested 30 pages of 2 MiB, got 10; 4 MiB are available there, but not in \
+                whole pages";
     assert_eq!(error.to_string(), said);
     assert!(error.may_have_done());
     let log = ["32 nr_hugepages", "1 compact_memory", "32 nr_hugepages"];
@@ -175,7 +175,7 @@ fn pages_that_others_took_first_are_told() {
     let played = Played::new(12, 6);
     let taken = PagesStep { needed: 16, ..step(12, 20) };
     let error = played.on(|pages| pages.perform(&taken)).unwrap_err();
-    let said = "14 pages of 2 MiB are free on node 1 now, and 16 are needed";
+    let said = "16 pages of 2 MiB are needed on node 1, only 14 are free";
     assert_eq!(error.to_string(), said);
     assert!(error.may_have_done());
     played.on(|pages| pages.undo(&taken)).unwrap();
@@ -187,14 +187,14 @@ fn pages_that_others_took_first_are_told() {
 fn what_is_not_there_is_told() {
     let played = Played::new(2, 0);
     let told = |step: PagesStep| played.on(|pages| pages.expect(&step)).unwrap_err().to_string();
-    assert_eq!(told(PagesStep { node: NodeId(5), ..step(2, 4) }), "node 5 is not there");
+    assert_eq!(told(PagesStep { node: NodeId(5), ..step(2, 4) }), "node 5 does not exist");
     let gib = MemSize::from_gib(1);
     let absent = PagesStep { page_kib: gib, ..step(2, 4) };
     assert_eq!(told(absent), "node 1 has no pool of 1 GiB pages");
     // What is to go is gone.
     played.on(|pages| pages.undo(&absent)).unwrap();
     played.on(|pages| pages.perform(&PagesStep { node: NodeId(5), ..step(4, 2) })).unwrap();
-    let changed = "node 1 has 2 pages of 2 MiB reserved now, and had 3 when this was planned";
+    let changed = "node 1 has 2 pages of 2 MiB reserved; it had 3 when this was planned";
     assert_eq!(told(step(3, 9)), changed);
     played.on(|pages| pages.expect(&step(3, 0))).unwrap();
     fs::write(played.dir.path().join(POOL).join("nr_hugepages"), "many\n").unwrap();

@@ -221,10 +221,7 @@ fn what_is_not_free_is_refused_before_anything_is_begun() {
     let (place, fake) = (Place::new(&[]), active(&[]));
     fake.narrow.set(true);
     let error = place.activate(&fake).result.unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "NVLink partition 3 has module 1 now, and had modules 1, 3 when this was planned"
-    );
+    assert_eq!(error, "NVLink partition 3 has module 1; it had modules 1, 3 when this was planned");
     let held = [step().gpus[1].bdf];
     let end = place.with(&fake, &held, Watch::default(), |s, w, m| s.activate(&step(), w, m));
     let error = StepError::from(end.result.unwrap_err());

@@ -51,7 +51,7 @@ pub enum StepError {
         by: String,
     },
     /// A disk of a domain to be defined or started is in use.
-    #[error("disk {} of it is not free any more: {by}", path.display())]
+    #[error("its disk {} is no longer free: {by}", path.display())]
     #[strum(to_string = "disk-in-use")]
     Taken {
         /// The disk, or its backing file.
@@ -110,7 +110,7 @@ pub enum StepError {
         wait_s: u64,
     },
     /// The guest did not release a disk in time.
-    #[error("the guest `{name}` has not let go of disk {path} after {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    #[error("guest `{name}` did not release disk {path} within {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     HoldsDisk {
         /// The domain's name.
         name: String,
@@ -122,7 +122,7 @@ pub enum StepError {
         why: Option<Box<HypervisorError>>,
     },
     /// The guest did not release a NIC or a passed-through function in time.
-    #[error("the guest `{name}` has not let go of {device} after {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    #[error("guest `{name}` did not release {device} within {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     HoldsDevice {
         /// The domain's name.
         name: String,
@@ -134,7 +134,7 @@ pub enum StepError {
         why: Option<Box<HypervisorError>>,
     },
     /// The running guest has a device of this identity already.
-    #[error("domain `{name}` runs with {device} already")]
+    #[error("running domain `{name}` already has {device}")]
     Plugged {
         /// The domain's name.
         name: String,
@@ -151,14 +151,14 @@ pub enum StepError {
         what: String,
     },
     /// A definition has changed since the plan.
-    #[error("the definition of domain `{name}` was changed by somebody else meanwhile")]
+    #[error("the definition of domain `{name}` was changed by someone else in the meantime")]
     #[strum(to_string = "domain-edited")]
     Edited {
         /// The domain's name.
         name: String,
     },
     /// Another domain has the name by now.
-    #[error("domain `{name}` is another one by now: its UUID is {theirs}, not {uuid}")]
+    #[error("domain `{name}` is now a different one: its UUID is {theirs}, not {uuid}")]
     OtherDomain {
         /// Its name.
         name: String,
@@ -182,13 +182,13 @@ pub enum StepError {
     #[strum(transparent, to_string = "")]
     Lock(#[from] LockError),
     /// A guest runs that this run has not started.
-    #[error("domain `{name}` runs, and was not started by this change")]
+    #[error("domain `{name}` is running, and was not started by this change")]
     StartedSince {
         /// Its name.
         name: String,
     },
     /// A guest runs, and nobody has confirmed that it may be ended.
-    #[error("domain `{name}` runs, and that it may be ended is not confirmed")]
+    #[error("domain `{name}` is running, and ending it was not confirmed")]
     NotConfirmed {
         /// Its name.
         name: String,
@@ -197,7 +197,7 @@ pub enum StepError {
     #[error("the step after it is not undone")]
     NotReached,
     /// A network's definition has changed since the plan.
-    #[error("the definition of network `{name}` was changed by somebody else meanwhile")]
+    #[error("the definition of network `{name}` was changed by someone else in the meantime")]
     NetworkEdited {
         /// The network's name.
         name: String,
@@ -228,7 +228,7 @@ pub enum StepError {
         host: String,
     },
     /// A signal came while waiting.
-    #[error("{signal} came")]
+    #[error("received {signal}")]
     Signal {
         /// The signal's name.
         signal: String,

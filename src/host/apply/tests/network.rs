@@ -213,7 +213,7 @@ fn what_somebody_did_meanwhile_is_not_lost() {
     let there = fake(true, vec![]);
     assert!(told(&make(), &there).contains("has a network of this name"));
     there.networks.all.borrow_mut().get_mut("n").unwrap().xml = xml(4000);
-    let said = "the definition of network `n` was changed by somebody else meanwhile";
+    let said = "the definition of network `n` was changed by someone else in the meantime";
     assert_eq!(told(&change(), &there), said);
     assert_eq!(there.networks.seen(), [(n(), true, true, Some(4000))]);
     assert!(told(&delete()[2..], &there).contains("somebody has started it again"));

@@ -123,9 +123,8 @@ pub fn from_file(
     let unnamed = gpus.iter().find(|gpu| !ids.contains_key(gpu));
     if let (Some(absent), Some(unnamed)) = (absent, unnamed) {
         let note = format!(
-            "{PATH} is not used: it names {absent}, which is no GPU of this host, and not \
-             {unnamed}, which is one; \
-             `gpuvm host modules --write` writes it anew"
+            "{PATH} is not used: it names {absent}, which is not a GPU of this host, and not \
+             {unnamed}, which is one; `gpuvm host modules --write` rewrites it"
         );
         return Ok((BTreeMap::new(), Some(note)));
     }

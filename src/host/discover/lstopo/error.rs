@@ -81,7 +81,7 @@ pub enum LstopoError {
         reason: String,
     },
     /// An id above what a host can have.
-    #[error("{kind} set of {owner} is without end or above {max}", max = MAX_ID)]
+    #[error("{kind} set of {owner} is unbounded or above {max}", max = MAX_ID)]
     Set {
         /// What the set holds.
         kind: &'static str,

@@ -292,7 +292,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
-        let doing = format!("take a device away from domain `{name}`");
+        let doing = format!("remove a device from domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))

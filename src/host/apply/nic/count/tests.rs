@@ -114,7 +114,7 @@ fn what_cannot_be_made_leaves_the_number_before() {
     played.most = 3;
     let (done, log) = played.with(|functions, pf| functions.change(pf, 2, 8));
     let error = done.unwrap_err().to_string();
-    assert_eq!(error, "0000:86:00.0 has 3 virtual functions after 8 were asked for");
+    assert_eq!(error, "0000:86:00.0: requested 8 virtual functions, got 3");
     assert_eq!(log, ["0", "8", "0", "2"]);
     played.refuses = vec!["0"];
     let error = played.with(|functions, pf| functions.change(pf, 2, 1)).0.unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn a_killed_change_is_undone_from_everywhere() {
 fn another_number_than_planned_is_refused_and_a_setting_written_once() {
     let played = Played::new(2);
     let error = played.with(|functions, pf| functions.expect(pf, 0)).0.unwrap_err().to_string();
-    let wanted = "0000:86:00.0 has 2 virtual functions now, and had 0 when this was planned";
+    let wanted = "0000:86:00.0 has 2 virtual functions; it had 0 when this was planned";
     assert_eq!(error, wanted);
     let (_, log) = played.with(|functions, pf| {
         for on in [true, false, false, true] {
