@@ -115,7 +115,12 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
     let taps: Vec<usize> = nics(work).iter().filter(|nic| nic.tap).map(|nic| nic.nth).collect();
     if taps.is_empty() {
         let message = "no NIC of the guest has a device on the host";
-        return Err(TuneError::item(item, message, "passed-through NICs are set in the guest"));
+        return Err(TuneError::item(
+            item,
+            message,
+            "passed-through NICs are configured in the \
+                                                   guest",
+        ));
     }
     Ok(taps)
 }
@@ -184,6 +189,7 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     if seats.is_empty() && dropped.is_empty() {
         return Ok(());
     }
+    refuse_twice(&there, &seats, &dropped)?;
     // New ones after the existing ones, in order.
     seats.sort_by_key(|seat| seat.nth);
     let mut edits = seated(work, &mut seats, (there.len(), &dropped))?;
@@ -200,6 +206,22 @@ fn refuse_taken(work: &Work<'_>, mac: Option<&str>) -> Result<(), TuneError> {
     let Some(held) = running.find(has) else { return Ok(()) };
     let message = format!("running domain `{}` has the MAC address {mac}", held.domain);
     Err(TuneError::item(ItemName::Network, message, "leave mac= out: it gets one of its own then"))
+}
+
+/// Refuses a MAC address that a NIC gets while another one of the guest has it.
+fn refuse_twice(there: &[Hook], seats: &[NicSeat], dropped: &[usize]) -> Result<(), TuneError> {
+    let gets = |nth: usize| seats.iter().any(|seat| seat.nth == nth && seat.mac.is_some());
+    let kept = (0..there.len()).filter(|nth| !dropped.contains(nth) && !gets(*nth));
+    let mut macs: Vec<String> = kept.map(|nth| there[nth].mac.to_lowercase()).collect();
+    for mac in seats.iter().filter_map(|seat| seat.mac.as_deref()) {
+        if macs.contains(&mac.to_lowercase()) {
+            let message = format!("two NICs of the guest would have the MAC address {mac}");
+            let hint = "give each its own mac=, or leave it out: a new NIC gets one of its own";
+            return Err(TuneError::item(ItemName::Network, message, hint));
+        }
+        macs.push(mac.to_lowercase());
+    }
+    Ok(())
 }
 
 /// What the guest sees of the NIC at this place.
@@ -314,6 +336,25 @@ mod tests {
         let networks = wishes.iter().map(|wish| (wish.parse().unwrap(), false)).collect();
         let items = Items { networks, all_nics: Some(ports), ..Items::default() };
         Ok(made(&guest(), &items)?.after)
+    }
+
+    #[test]
+    fn one_mac_address_of_two_nics_is_refused() {
+        let tuned = |wishes: &[&str]| {
+            let networks = wishes.iter().map(|wish| (wish.parse().unwrap(), false)).collect();
+            made(&guest(), &Items { networks, ..Items::default() })
+        };
+        for wishes in [
+            &["lab,mac=52:54:00:00:00:01"][..],
+            &["new,mac=52:54:00:00:00:03"],
+            &["new,mac=52:54:00:00:00:0A", "lab,mac=52:54:00:00:00:0a"],
+        ] {
+            let error = tuned(wishes).unwrap_err().to_string();
+            assert!(error.contains("two NICs of the guest would have"), "{wishes:?}: {error}");
+        }
+        // Its own, and exchanged ones.
+        tuned(&["lan,mac=52:54:00:00:00:01"]).unwrap();
+        tuned(&["lan,mac=52:54:00:00:00:02", "lab,mac=52:54:00:00:00:01"]).unwrap();
     }
 
     #[test]
