@@ -208,7 +208,7 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
         }
         let (string, after) = (&rest[begin..end], &rest[end..]);
         shown.push_str(&rest[..begin]);
-        let made = serde_json::from_str(string).ok().and_then(|plain: String| {
+        let made = unquoted(string).and_then(|plain| {
             let told = redacted(&plain);
             let told = if offer::has_commands(&told) { offered(told) } else { told };
             if told == plain { None } else { serde_json::to_string(&told).ok() }
@@ -218,6 +218,15 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
     }
     shown.push_str(rest);
     Cow::Owned(shown)
+}
+
+/// The text of a JSON string, which is read only where it has escapes; none where it has no end.
+fn unquoted(string: &str) -> Option<Cow<'_, str>> {
+    let plain = string.strip_prefix('"').and_then(|string| string.strip_suffix('"'));
+    match plain {
+        Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+        _ => serde_json::from_str(string).ok().map(Cow::Owned),
+    }
 }
 
 /// Returns a text whose commands connect to the machine it is about.
