@@ -15,7 +15,7 @@ use std::borrow::Cow;
 pub(in crate::cli) struct Answer {
     /// The admin's setting; none: not set.
     trust: Option<Trust>,
-    /// Why it is not read, so that guests are taken for strangers; none: it is.
+    /// Why it is not read, so that guests are treated as strangers; none: it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
     /// What that means for guests that are not isolated on NVLink.

@@ -88,7 +88,7 @@ pub struct Machine {
     /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Why what its admin has said is not read, so that its guests are taken for strangers; none:
+    /// Why what its admin has said is not read, so that its guests are treated as strangers; none:
     /// it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
