@@ -137,7 +137,7 @@ fn what_is_no_host_is_refused_by_name() {
         ("text", "neither JSON"),
         ("binary", "byte 5 is not UTF-8"),
         ("packed", "tar -xf"),
-        ("newer", "version 99 of the host file is not known"),
+        ("newer", "host file version 99 is not supported"),
         ("other", "`format` is `gpuvm-plan`"),
         ("array", "line 1 column 2"),
         ("cut", "line 3 column"),

@@ -228,7 +228,7 @@ fn a_guest_whose_function_is_gone_is_refused_before_anything_is_done() {
     // A GPU that fell off its bus.
     fs::remove_file(host.path(&function(GPU))).unwrap();
     let (code, _, err) = host.place.gpuvm(&["start", "a"]);
-    assert!(code == 1 && err.contains(&format!("needs {GPU}, {VF}, which are not there")), "{err}");
+    assert!(code == 1 && err.contains(&format!("needs {GPU}, {VF}, which are missing")), "{err}");
 }
 
 #[test]

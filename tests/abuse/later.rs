@@ -95,7 +95,7 @@ fn a_disk_that_another_tool_defines_meanwhile_is_not_taken() {
     define(&place, "b", &disk);
     place.virsh(&["start", "--paused", "b"]);
     let (code, out, err) = place.gpuvm(&["start", "a"]);
-    assert!(code == 1 && err.contains("is not free any more: domain `b`"), "{out}{err}");
+    assert!(code == 1 && err.contains("is no longer free: domain `b`"), "{out}{err}");
     place.virsh(&["destroy", "b"]);
     place.done(&["start", "a"]);
 }
@@ -110,7 +110,7 @@ fn what_is_undone_leaves_a_disk_that_is_taken() {
         define(&place, "b", &disk);
     });
     let (code, out, err) = ended.unwrap();
-    assert!(code == 1 && err.contains("not free any more: domain `b`"), "{out}{err}");
+    assert!(code == 1 && err.contains("no longer free: domain `b`"), "{out}{err}");
     assert!(err.contains("is in use by domain `b`") && !err.contains("`rm "), "{out}{err}");
     assert!(disk.exists() && !place.has("a") && place.journal().is_empty());
 }

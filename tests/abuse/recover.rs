@@ -106,7 +106,7 @@ fn a_guest_that_runs_is_ended_by_its_name_only() {
         let half = place.state();
         for args in [&["recover"][..], &["recover", "--yes"], &["recover", "--end", "b"]] {
             let (code, out, err) = place.gpuvm(args);
-            assert!(code == 1 && err.contains("domain `a` runs"), "{args:?}: {out}{err}");
+            assert!(code == 1 && err.contains("domain `a` is running"), "{args:?}: {out}{err}");
             assert!(err.contains("gpuvm recover --end a") && err.contains("--discard"), "{err}");
             same(&half, &place.state(), &format!("{args:?}: {out}{err}"));
         }

@@ -176,7 +176,7 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     assert!(!bundled.contains("nvme-one") && !bundled.contains("dev='vda'"), "{bundled}");
     // What import would take from nobody.
     define(&xml.replace("</devices>", "<vsock model='virtio'/></devices>"));
-    refused(&export, "has domain/devices/vsock, which no guest");
+    refused(&export, "has domain/devices/vsock, which a bundle cannot contain");
     define(&xml);
     place.virsh(&["start", NAME]);
     refused(&export, "is not off");
@@ -235,7 +235,7 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     refused(&["import", &at], "is not in the bundle");
     let root = "<devices><filesystem type='mount'><source dir='/'/><target dir='x'/></filesystem>";
     lie(xml.replace("<devices>", root));
-    refused(&["import", &at], "domain/devices/filesystem, which no guest");
+    refused(&["import", &at], "domain/devices/filesystem, which a bundle cannot contain");
     // What belongs to a host is this host's: the program that runs it, and its logs. What was made
     // for it are only its own disks.
     let (_, rest) = xml.split_once("<emulator>").unwrap();

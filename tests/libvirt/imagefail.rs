@@ -103,7 +103,7 @@ fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
     };
     assert!(place.daemon.mount_tmpfs(&place.volumes, "3m"), "no tmpfs");
     virsh(&["pool-refresh", place.pool]);
-    place.refused(&["add", &raw], 1, &["has 3 MiB left", "takes 4 MiB", "--pool"]);
+    place.refused(&["add", &raw], 1, &["has 3 MiB free", "needs 4 MiB", "--pool"]);
     // The pool becomes full between the check and the copy: the volume is not made, and no stream
     // runs into its end.
     let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();

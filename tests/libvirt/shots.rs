@@ -140,7 +140,7 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     bytes("write", 0x22, &image);
     assert!(!place.killed(3, &revert));
     place.virsh(&["start", "sa"]);
-    refused(&place, &["recover"], &["domain `sa` runs", "`gpuvm recover --end sa`"]);
+    refused(&place, &["recover"], &["domain `sa` is running", "`gpuvm recover --end sa`"]);
     assert_eq!(place.virsh(&["domstate", "sa"]).trim(), "running");
     place.virsh(&["destroy", "sa"]);
     bytes("write", 0x33, &image);
