@@ -1,8 +1,9 @@
 //! `rename`.
 
-use super::args::RenameArgs;
+use super::args::{ChangeArgs, RenameArgs};
 use super::change::manner;
 use super::context::Context;
+use super::diff::Diff;
 use super::error::EXIT_DONE;
 use gpuvm_ops::rename::{Rename, rename};
 use gpuvm_ops::session::{Manner, Session};
@@ -11,9 +12,15 @@ use gpuvm_ops::session::{Manner, Session};
 pub fn run(args: &RenameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("rename")?;
     let wanted = Rename { name: args.name.clone(), to: args.to.clone() };
-    let mut session = Session::begin(cx, Manner { dry_run: args.dry_run, ..manner(&args.lock) })?;
+    let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let mut session = Session::begin(cx, Manner { dry_run, ..manner(lock) })?;
+    if diff {
+        let (before, after) = session.look(|world| rename(world, &wanted))?.about.definitions;
+        Diff::of(&args.name, Some(&before), Some(&after)).print(cx.output)?;
+        return Ok(EXIT_DONE);
+    }
     let done = session.run(|world| rename(world, &wanted))?;
-    if args.dry_run {
+    if dry_run {
         return Ok(EXIT_DONE);
     }
     let renamed = done.change.about;

@@ -24,6 +24,7 @@ use gpuvm_core::check::guest::Guest;
 use gpuvm_core::check::memory::wanted_pages;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// A request to start a guest with the host, or not.
 #[derive(Debug, Clone)]
@@ -120,6 +121,25 @@ pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result
         return Ok(Vec::new());
     }
     Ok(boot_steps(startup::files(None))?)
+}
+
+/// The steps that undo a change, of which one may take back a start with the host: the files for all guests that start with it stay as
+/// long as another one does, and go with the last.
+pub(crate) fn undone(
+    steps: Vec<Step>,
+    name: &str,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Vec<Step>> {
+    if !steps.iter().any(|step| matches!(step, Step::Autostart { on: false, .. })) {
+        return Ok(steps);
+    }
+    let shared = startup::files(None).map(|(path, _)| Path::new("/").join(path));
+    let is_shared =
+        |step: &Step| matches!(step, Step::SetFile { path, .. } if shared.contains(path));
+    let mut own: Vec<Step> = steps.into_iter().filter(|step| !is_shared(step)).collect();
+    own.extend(without(name, hypervisor, world)?);
+    Ok(own)
 }
 
 /// The steps on files for the boot, and in words what is missing without them.

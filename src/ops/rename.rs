@@ -3,14 +3,15 @@
 //! file of its serial console, its record and its history. Disks and everything else keep their
 //! names.
 
-use crate::apply::{Step, nvram};
+use crate::apply::{Step, now_s, nvram};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::{DomainEdit, NvramPath};
-use crate::domain_history::refuse_of_another;
+use crate::domain_history::{boot, refuse_of_another};
 use crate::error::{Coded, Error, Result, dump_and_define};
 use crate::guest::{find, refuse_name_taken, stop_first};
-use crate::history::guest;
+use crate::history::{History, guest};
+use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::FileId;
@@ -90,11 +91,14 @@ pub struct RenamedDomain {
     pub uuid: String,
     /// Files that moved with it, by their new paths.
     pub moved: Vec<PathBuf>,
+    /// Its definition before and after.
+    #[serde(skip)]
+    pub definitions: (String, String),
 }
 
 /// The new paths of what carries a domain's name.
 #[derive(Debug, Default)]
-struct Paths {
+pub(crate) struct Paths {
     /// The old and the new path of its firmware's settings.
     nvram: Option<(PathBuf, PathBuf)>,
     /// The same of its serial console.
@@ -107,12 +111,51 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
     let (name, to) = (&wanted.name, wanted.to.as_str());
     let row = find(hypervisor, name)?;
     let uuid = row.uuid.clone();
-    let mut about =
-        RenamedDomain { name: to.to_owned(), before: name.clone(), uuid, moved: Vec::new() };
+    let (moved_none, same) = (Vec::new(), (String::new(), String::new()));
+    let mut about = RenamedDomain {
+        name: to.to_owned(),
+        before: name.clone(),
+        uuid,
+        moved: moved_none,
+        definitions: same,
+    };
     if name == to {
         return Ok(Change::new("rename", name, Vec::new(), about));
     }
-    refuse(world, hypervisor, &row, to)?;
+    let history = world.history(&row.uuid)?;
+    let (mut steps, paths) = renaming((world, hypervisor), &row, to, &history)?;
+    about.moved = steps.iter().filter_map(moved).collect();
+    let before = hypervisor.xml(name, XmlOf::Inactive)?;
+    let mut entry = history.next("rename", hypervisor.uri(), to, now_s(), before);
+    entry.what = vec![format!("name: {name} -> {to}")];
+    entry.after = Some(paths.put(&entry.before, to)?);
+    entry.boot = boot()?;
+    let renames = |step: &&Step| matches!(step, Step::RenameDomain { .. });
+    entry.steps = steps.iter().filter(renames).cloned().collect();
+    steps.push(history.remember(&entry, None));
+    about.definitions = (entry.before, entry.after.unwrap_or_default());
+    let again = format!("gpuvm rename {} {}", word(name), word(to));
+    Ok(Change { again, ..Change::new("rename", name, steps, about) })
+}
+
+/// The new path of a file that a step moves.
+fn moved(step: &Step) -> Option<PathBuf> {
+    match step {
+        Step::MoveFile { to, .. } => Some(to.clone()),
+        _ => None,
+    }
+}
+
+/// The steps that give a domain, and what is its own, another name, and the paths that follow it;
+/// `history`: the changes that follow it, too.
+pub(crate) fn renaming(
+    (world, hypervisor): (&World, &dyn Hypervisor),
+    row: &DomainSummary,
+    to: &str,
+    history: &History,
+) -> Result<(Vec<Step>, Paths)> {
+    refuse(world, hypervisor, row, to)?;
+    let name = &row.name;
     let before = hypervisor.xml(name, XmlOf::Inactive)?;
     let xml = DomainXml::parse(&before)?;
     let paths = Paths::of(&xml, name, to);
@@ -124,18 +167,14 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
     }
     let uses = Uses::read(hypervisor)?;
     for (from, into) in paths.all() {
-        if let Some(step) = moves((from, into), (&row, to), &uses)? {
-            steps.push(step);
-            about.moved.push(into.clone());
-        }
+        steps.extend(moves((from, into), (row, to), &uses)?);
     }
     let (old, new, uuid) = (name.clone(), to.to_owned(), row.uuid.clone());
     steps.push(Step::RenameDomain { name: old, to: new, uuid });
     let defined = |text: &str| paths.put(text, to).unwrap_or_else(|_| text.to_owned());
-    steps.extend(world.history(&row.uuid)?.rename(name, to, defined));
+    steps.extend(history.rename(name, to, defined));
     steps.extend(guest::rename(world.state(), &row.uuid, to)?);
-    let again = format!("gpuvm rename {} {}", word(name), word(to));
-    Ok(Change { again, ..Change::new("rename", name, steps, about) })
+    Ok((steps, paths))
 }
 
 /// Refuses a domain that libvirt does not rename, or only in part, and a name that another one has.
@@ -152,7 +191,8 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
         return Err(RenameError::Active { name: name.clone(), state }.hint(hint));
     }
     if let Some(kept) = hypervisor.keeps(name)?.into_iter().next() {
-        let first = hypervisor.snapshots(name)?.into_iter().next().filter(|_| !kept.starts);
+        let is_ours = |one: &Snapshot| one.kind == SnapshotKind::Internal && !kept.starts;
+        let first = hypervisor.snapshots(name)?.into_iter().find(is_ours);
         let hint = first.map(|first| {
             let delete = format!("gpuvm snapshot delete {} {}", word(name), word(&first.name));
             format!("{}; `{delete}` deletes one, and its disks keep what they hold", kept.hint)

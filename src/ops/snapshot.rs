@@ -2,15 +2,16 @@
 //! of guests that are off, whose disks are all of qcow2: nothing that a snapshot does not have is
 //! left out silently.
 
-use crate::apply::{MadeSnapshot, Step};
+use crate::apply::{MadeSnapshot, Step, now_s};
 use crate::change::Change;
 use crate::discover::openers::in_use;
 use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::{DomainXml, Element};
-use crate::domain_history::when;
+use crate::domain_history::{boot, when};
 use crate::drives;
 use crate::error::{Coded, Result, dump_and_define};
 use crate::guest::{find, stop_first};
+use crate::history::Owner;
 use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
@@ -420,13 +421,14 @@ fn is_written(disk: Element<'_>) -> bool {
     !is_medium && disk.child("readonly").is_none()
 }
 
-/// The change of a snapshot by one step.
+/// The change of a snapshot by one step, which is recorded, so that `undo` does not take an earlier
+/// change for the last one.
 fn change(
-    verb: &'static str,
-    wanted: &SnapshotOf,
+    (verb, world, hypervisor): (&'static str, &World, &dyn Hypervisor),
+    (wanted, subject): (&SnapshotOf, &Subject),
     step: Step,
     (deed, disks): (SnapshotDeed, &[(String, String)]),
-) -> Change<ChangedSnapshot> {
+) -> Result<Change<ChangedSnapshot>> {
     let (name, snapshot) = (&wanted.name, wanted.snapshot.as_str());
     let about = ChangedSnapshot {
         name: name.clone(),
@@ -434,8 +436,20 @@ fn change(
         deed,
         disks: disks.iter().map(|(target, _)| target.clone()).collect(),
     };
+    let mut steps = Vec::new();
+    if world.owner(&subject.row.uuid, hypervisor) == Owner::This {
+        let history = world.history(&subject.row.uuid)?;
+        let text = subject.xml.text().to_owned();
+        let mut entry = history.next(verb, hypervisor.uri(), name, now_s(), text.clone());
+        entry.what = vec![format!("snapshot {snapshot}")];
+        entry.after = Some(text);
+        entry.boot = boot()?;
+        entry.steps = vec![step.clone()];
+        steps.push(history.remember(&entry, None));
+    }
+    steps.push(step);
     let again = format!("gpuvm {verb} {} {}", word(name), word(snapshot));
-    Change { again, ..Change::new(verb, name, vec![step], about) }
+    Ok(Change { again, ..Change::new(verb, name, steps, about) })
 }
 
 /// Plans to make a snapshot.
@@ -452,7 +466,8 @@ pub fn create(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     subject.refuse_images(&disks, &snapshot, (hypervisor, world), |there| there == 0)?;
     let uuid = subject.row.uuid.clone();
     let step = Step::MakeSnapshot { name, uuid, snapshot };
-    Ok(change("snapshot create", wanted, step, (SnapshotDeed::Created, &disks)))
+    let by = ("snapshot create", world, hypervisor);
+    change(by, (wanted, &subject), step, (SnapshotDeed::Created, &disks))
 }
 
 /// Plans to give a domain's disks the content of a snapshot again. Its definition stays as it is.
@@ -486,7 +501,8 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let what = format!("reverting domain `{}` to snapshot `{}`", wanted.name, snapshot.name);
     let xml = subject.xml.text().to_owned();
     let step = Step::RevertSnapshot { of: subject.made(snapshot), xml };
-    let all = change("snapshot revert", wanted, step, (SnapshotDeed::Reverted, &now));
+    let by = ("snapshot revert", world, hypervisor);
+    let all = change(by, (wanted, &subject), step, (SnapshotDeed::Reverted, &now))?;
     let question = Some(Question::Agree { lines: None, question: "revert it?", what });
     Ok(Change { warnings: lost, question, ..all })
 }
@@ -504,7 +520,8 @@ pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let what = format!("deleting snapshot `{}` of domain `{}`", snapshot.name, wanted.name);
     let step = Step::DeleteSnapshot(subject.made(snapshot));
     let disks = &snapshot.disks;
-    let all = change("snapshot delete", wanted, step, (SnapshotDeed::Deleted, disks));
+    let by = ("snapshot delete", world, hypervisor);
+    let all = change(by, (wanted, &subject), step, (SnapshotDeed::Deleted, disks))?;
     let question = Some(Question::Agree { lines: None, question: "delete it?", what });
     Ok(Change { question, ..all })
 }

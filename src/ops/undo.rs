@@ -1,6 +1,9 @@
 //! `undo`: reverts the last change of a domain, if nobody has edited the domain since.
 
-use crate::apply::{ApplyError, Step, StepError};
+mod other;
+
+use crate::apply::{self, ApplyError, Step, StepError};
+use crate::autostart;
 use crate::change::Change;
 use crate::delete::{Delete, delete};
 use crate::domain::guest::VolumeRef;
@@ -8,15 +11,17 @@ use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
-use crate::history::{DiskCopy, Entry};
+use crate::history::{Beyond, DiskCopy, Entry};
 use crate::hypervisor::uses::{Conflict, Uses, files_of};
 use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::identity::Identity;
 use crate::made::said;
 use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -60,6 +65,20 @@ pub enum UndoError {
         change: String,
         /// The disk.
         disk: String,
+    },
+    /// A change that nothing takes back.
+    #[error("{change} cannot be undone: {why}")]
+    Final {
+        /// The change.
+        change: String,
+        /// Why not.
+        why: String,
+    },
+    /// Another file is where a disk of the domain was.
+    #[error("disk {path} is not taken back: another file is there now than the one it had")]
+    OtherFile {
+        /// The path.
+        path: String,
     },
     /// A disk that the domain had is in use.
     #[error("disk {path} is not removed: {used}")]
@@ -136,7 +155,11 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     let waits_for_start = done.change.about.runs && steps.iter().any(redefines) && !is_live;
     let Undoing { entry, .. } = done.change.about;
     let change = named(&entry);
-    let (name, number, what) = (wanted.name.clone(), entry.number, entry.what);
+    let name = match entry.beyond() {
+        Some(Beyond::Renamed(before)) => before.to_owned(),
+        _ => wanted.name.clone(),
+    };
+    let (number, what) = (entry.number, entry.what);
     Ok(Some(Undone { name, number, what, waits_for_start, change }))
 }
 
@@ -173,8 +196,18 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         )));
     }
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
+    let runs = summary.state.is_active();
     if entry.makes() {
-        return unmake(world, name, entry, (now, summary.state.is_active()));
+        return unmake(world, name, entry, (now, runs));
+    }
+    if let Some(beyond) = entry.beyond() {
+        let all = (&history, entry, beyond);
+        return other::undo(
+            world,
+            (&summary, *force),
+            all,
+            Undoing { entry: entry.clone(), now, runs },
+        );
     }
     if !edited && entry.after.as_ref() != Some(&now) {
         return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }
@@ -187,10 +220,11 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     if !force {
         refuse_lost(entry, name)?;
         refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
+        refuse_other_files(world, (&entry.before, &now), name)?;
     }
-    let runs = summary.state.is_active();
     refuse_devices(entry, name, runs)?;
-    let mut steps = entry.undo(&now, runs, &boot()?, !force);
+    let steps = entry.undo(&now, runs, &boot()?, !force);
+    let mut steps = autostart::undone(steps, name, hypervisor, world)?;
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     stays.extend(entry.grown());
@@ -288,6 +322,36 @@ fn refuse_taken(
     }
 }
 
+/// Refuses to go back to a file that somebody has put where a disk was that gpuvm had made: the
+/// guest would write on it.
+fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) -> Result<()> {
+    if !world.is_here()? {
+        return Ok(());
+    }
+    let [old, new] = [before, now].map(|text| Ok(files_of(&DomainXml::parse(text)?, &[])));
+    let (old, new): (Result<Vec<_>>, Result<Vec<_>>) = (old, new);
+    let (old, new) = (old?, new?);
+    let state = world.state().map_or_else(apply::state_root, Path::to_owned);
+    let is_other = |path: &&PathBuf| match apply::disk_made_at(&state, path) {
+        Some(Identity::File(was) | Identity::Volume { file: Some(was), .. }) => {
+            apply::is_another_file(Some(&was), path)
+        }
+        _ => false,
+    };
+    match old.iter().filter(|file| !new.contains(file)).find(is_other) {
+        None => Ok(()),
+        Some(path) => {
+            let path = path.display().to_string();
+            let hint = format!(
+                "`ls -l {}` shows it; `gpuvm undo {} --force` gives it to the guest nevertheless",
+                word(&path),
+                word(name)
+            );
+            Err(UndoError::OtherFile { path }.hint(hint))
+        }
+    }
+}
+
 /// Removes the deletion of copies that others need from the steps. Returns the reasons.
 fn keep_needed(
     hypervisor: &dyn Hypervisor,
@@ -333,7 +397,7 @@ fn written_since(error: Error, name: &str) -> Error {
 
 /// Warns if the definition is not the previous one.
 fn read_back(world: &World, undone: &Undoing) -> Result<()> {
-    if undone.entry.makes() {
+    if undone.entry.makes() || undone.entry.beyond().is_some() {
         return Ok(());
     }
     let hypervisor = &*world.hypervisor()?;

@@ -135,6 +135,14 @@ fn libvirt_starts_it_when_the_machine_boots() {
     assert_eq!(state("stays"), "shut off");
     assert!(machine.daemon.virsh(&["destroy", "boots"]).0);
     assert!(!machine.file("systemd/system/gpuvm-recover.service").is_empty());
+    // What serves every guest that starts with the host goes with the last of them.
+    machine.done(&["autostart", "stays", "on"]);
+    machine.done(&["undo", "boots", "--yes"]);
+    assert!(!machine.starts("boots") && machine.starts("stays"));
+    assert!(!machine.file("systemd/system/gpuvm-recover.service").is_empty());
+    machine.done(&["autostart", "boots", "on"]);
+    machine.done(&["undo", "stays", "--yes"]);
+    assert!(!machine.file("systemd/system/gpuvm-recover.service").is_empty());
     machine.done(&["delete", "boots", "--yes"]);
     assert!(machine.file("systemd/system/gpuvm-recover.service").is_empty());
     assert!(!machine.etc.join("systemd/system/libvirtd.service.d").exists());

@@ -119,12 +119,9 @@ pub struct RenameArgs {
     /// New name
     #[arg(value_name = "NEW")]
     pub to: DomainName,
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// The lock.
+    /// How it is changed.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 /// Arguments of `autostart`.

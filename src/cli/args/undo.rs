@@ -38,7 +38,8 @@ pub struct UndoArgs {
     ///
     /// Edits of the definition by other means since then are lost; --diff shows them. What the
     /// guest has written to a disk since its conversion stays in the new image, which is not
-    /// deleted.
+    /// deleted. The reverting or deleting of a snapshot, which nothing takes back, is only taken out
+    /// of the history.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Do not ask for confirmation

@@ -45,7 +45,31 @@ pub struct DiskCopy {
     pub comparable: bool,
 }
 
+/// A change of a domain that is not one of its definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beyond<'a> {
+    /// It got another name; the one that it had.
+    Renamed(&'a str),
+    /// This snapshot of it was made.
+    SnapshotMade(&'a str),
+    /// Its disks got the content of this snapshot.
+    Reverted(&'a str),
+    /// This snapshot of it was deleted.
+    SnapshotDeleted(&'a str),
+}
+
 impl Entry {
+    /// What it changed instead of the definition; none: that, as most changes do.
+    pub fn beyond(&self) -> Option<Beyond<'_>> {
+        self.steps.iter().find_map(|step| match step {
+            Step::RenameDomain { name, .. } => Some(Beyond::Renamed(name)),
+            Step::MakeSnapshot { snapshot, .. } => Some(Beyond::SnapshotMade(snapshot)),
+            Step::RevertSnapshot { of, .. } => Some(Beyond::Reverted(&of.snapshot)),
+            Step::DeleteSnapshot(of) => Some(Beyond::SnapshotDeleted(&of.snapshot)),
+            _ => None,
+        })
+    }
+
     /// Returns the steps that undo it if the domain is defined as `now`; `runs`: the running domain
     /// is changed back, too; `boot`: the machine's current boot; `copies`: copies of disks are
     /// removed, after checking that nothing was written to them since; otherwise they stay.

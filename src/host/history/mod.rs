@@ -24,7 +24,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{DiskCopy, Entry};
+pub use entry::{Beyond, DiskCopy, Entry};
 pub use owner::Owner;
 
 use crate::apply::{Step, kept_in};
@@ -204,8 +204,11 @@ impl History {
         let renamed = |entry: &Entry| {
             let mut new = entry.clone();
             to.clone_into(&mut new.domain);
-            new.before = defined(&entry.before);
-            new.after = entry.after.as_deref().map(&defined);
+            // What an earlier renaming was from and to stays.
+            if !matches!(entry.beyond(), Some(Beyond::Renamed(_))) {
+                new.before = defined(&entry.before);
+                new.after = entry.after.as_deref().map(&defined);
+            }
             new.steps = entry.steps.iter().map(|step| step.renamed(name, to)).collect();
             self.remember(&new, Some(entry))
         };
