@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::{User, Uses, files_of};
+use crate::images;
 use crate::topology::DriveUse;
 use gpuvm_core::check::DiskFact;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -96,6 +97,9 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
             "it is a file of the host's system, below {}",
             directory.display()
         )));
+    }
+    if !is_read && real.starts_with(images::POOL_DIR) {
+        return Ok(Some("it is an image that guests are made of, which none may write".into()));
     }
     if is_swap(&FsRoot::live()?.read("proc/swaps")?.unwrap_or_default(), &meta) {
         return Ok(Some("the host swaps on it".into()));

@@ -177,3 +177,78 @@ fn a_deletion_and_a_growth_killed_at_any_record_are_undone_or_finished() {
         }
     }
 }
+
+#[test]
+fn what_is_no_disk_of_the_guest_by_now_is_neither_opened_nor_given_back() {
+    let Some(place) = guest() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&["disk", "add", NAME, &format!("size=4M,dir={disks}")]);
+    let file = place.disks.join(format!("{NAME}-vdb.raw"));
+    place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
+    std::fs::rename(&file, place.disks.join("kept.raw")).unwrap();
+    std::fs::write(&file, vec![0x55; 4 << 20]).unwrap();
+    refused(&place, "undo-other-file", &["undo", NAME, "--yes"]);
+    assert!(!has(&place, "vdb").0);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::rename(place.disks.join("kept.raw"), &file).unwrap();
+    place.done(&["undo", NAME, "--yes"]);
+    assert!(has(&place, "vdb").0);
+    // libvirt would wait for somebody to write, and the domain with it.
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let disk = listed(&place).remove(1);
+    assert!(disk["target"] == "vdb" && disk["bytes"].is_null(), "{disk}");
+    refused(&place, "guest-disk-fixed", &["disk", "resize", NAME, "vdb", "8M"]);
+    refused(&place, "clone-disk", &["clone", NAME, "disks-b"]);
+    place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
+}
+
+#[test]
+fn no_guest_gets_an_image_of_the_store_nor_what_lies_over_a_file_of_the_host() {
+    let Some(place) = Place::with_image() else { return };
+    place.done(&place.create(NAME, &["--no-start", "--image", "tiny", "--os-size", "2M"]));
+    let before = place.state();
+    let image = "/var/lib/libvirt/gpuvm-images/tiny.raw";
+    for disk in [image, "volume=gpuvm-images/tiny.raw"] {
+        refused(&place, "storage-of-host", &["disk", "add", NAME, disk]);
+    }
+    let (_, _, err) = place.gpuvm(&["disk", "add", NAME, image]);
+    assert!(err.contains("`cp --sparse=always ") && err.contains("--image tiny`"), "{err}");
+    refused(&place, "storage-of-host", &["create", "--name", "disks-b", "--disk", image]);
+    let over = |name: &str, backing: &str| {
+        let path = place.disks.join(name).to_str().unwrap().to_owned();
+        let mut qemu = std::process::Command::new("qemu-img");
+        qemu.args(["create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", backing, &path, "1M"]);
+        assert!(qemu.status().unwrap().success());
+        path
+    };
+    let below = over("below.qcow2", "/etc/shadow");
+    let json = r#"json:{"driver":"raw","file":{"driver":"file","filename":"/etc/shadow"}}"#;
+    let mut evil = vec![below.clone(), over("a.qcow2", json), over("b.qcow2", "file:/etc/shadow")];
+    let path = place.disks.join("c.qcow2").to_str().unwrap().to_owned();
+    let mut qemu = std::process::Command::new("qemu-img");
+    qemu.args([
+        "create",
+        "-q",
+        "-u",
+        "-f",
+        "qcow2",
+        "-F",
+        "qcow2",
+        "-b",
+        "below.qcow2",
+        &path,
+        "1M",
+    ]);
+    assert!(qemu.status().unwrap().success());
+    evil.push(path);
+    for disk in &evil {
+        refused(&place, "storage-of-host", &["disk", "add", NAME, disk]);
+        std::fs::remove_file(disk).unwrap_or_else(|_| panic!("{disk}"));
+        if *disk == below {
+            over("below.qcow2", "/etc/shadow");
+        }
+    }
+    std::fs::remove_file(&below).unwrap();
+    same(&before, &place.state(), "a refusal changed something");
+}

@@ -95,6 +95,9 @@ pub(crate) fn copies(
         copies.disks.push(Copied { target: target.clone(), from: path.clone(), path: new.clone() });
         copies.paths.insert(path, new);
     }
+    // Each is compared once all are copied, so that the disks of a guest that ran meanwhile are not
+    // of different times.
+    copies.steps.sort_by_key(|step| matches!(step, Step::CompareDisk { .. }));
     Ok(copies)
 }
 
@@ -189,7 +192,10 @@ fn usual_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
 
 /// Refuses an image of another format than its guest is told, or with snapshots, which no copy has.
 pub(crate) fn refuse_image(old: &Old<'_>) -> Result<Option<String>> {
-    let mut file = open_regular(old.path)?;
+    let mut file = match open_regular(old.path) {
+        Ok(file) => file,
+        Err(error) => return refused(old, error.to_string()),
+    };
     let mut head = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut head)?;
     let found = match image::disk(&mut file) {

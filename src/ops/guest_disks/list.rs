@@ -1,5 +1,6 @@
 //! `disk list`: the disks of a domain with kind, size, origin and other users.
 
+use super::subject::can_be_opened;
 use crate::domain::DomainXml;
 use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
@@ -169,7 +170,7 @@ impl Ground<'_> {
             let at = self.uses.volume_at(Path::new(path.as_deref()?))?;
             Some(VolumeRef { pool: at.pool.clone(), name: at.name.clone() })
         });
-        let size = self.size(&target, volume.as_ref());
+        let size = self.size(&target, path.as_deref(), volume.as_ref());
         let others = path
             .as_ref()
             .map(|path| self.uses.others_of_disk(Path::new(path), volume.as_ref(), &self.uuid));
@@ -190,7 +191,15 @@ impl Ground<'_> {
     }
 
     /// Returns the size of a disk, from the hypervisor, otherwise from its pool.
-    fn size(&self, target: &str, volume: Option<&VolumeRef>) -> Option<DiskSize> {
+    fn size(
+        &self,
+        target: &str,
+        path: Option<&str>,
+        volume: Option<&VolumeRef>,
+    ) -> Option<DiskSize> {
+        if !path.is_none_or(|path| can_be_opened(Path::new(path), self.hypervisor)) {
+            return None;
+        }
         let told = self.hypervisor.disk_size(&self.name, target).ok().flatten();
         told.or_else(|| {
             let known = self.uses.volume(volume?)?;

@@ -3,7 +3,7 @@
 
 use super::error::GuestDiskError;
 use super::inside::{self, InGuest};
-use super::subject::Subject;
+use super::subject::{Subject, can_be_opened};
 use crate::apply::{GrowBy, Step, space, volume_file};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
@@ -184,6 +184,11 @@ fn fit(disk: Element<'_>, target: &str) -> Result<String> {
 impl Grown<'_> {
     /// How large it is.
     fn size(&self) -> Result<DiskSize> {
+        if !can_be_opened(Path::new(&self.path), self.hypervisor) {
+            let why = format!("{} is neither a file nor a block device", self.path);
+            let hint = format!("`ls -l {}` shows it", word(&self.path));
+            return Err(GuestDiskError::Fixed { target: self.target.to_owned(), why }.hint(hint));
+        }
         let told = self.hypervisor.disk_size(&self.subject.name, self.target)?;
         let known = || {
             let known = self.uses.volume_at(Path::new(&self.path))?;

@@ -7,6 +7,8 @@ use crate::error::{Class, Coded as _, Doing as _, Result, classed, dump_and_defi
 use crate::guest::find;
 use crate::hypervisor::{DomainState, Hypervisor, XmlOf};
 use crate::shell::word;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 
 /// The domain.
 pub(super) struct Subject {
@@ -80,6 +82,13 @@ impl Subject {
             )),
         }
     }
+}
+
+/// Whether libvirt can be asked for the size of a disk: it opens the file, and waits for ever for
+/// one that is a named pipe, holding the domain.
+pub(super) fn can_be_opened(path: &Path, hypervisor: &dyn Hypervisor) -> bool {
+    let meta = hypervisor.machine().is_here().then(|| path.metadata().ok()).flatten();
+    meta.is_none_or(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
 /// Returns the path of a disk, or its name if it has none.

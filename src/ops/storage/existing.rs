@@ -12,6 +12,7 @@ use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::path_text;
 use crate::image::{self, Format};
+use crate::images::POOL_DIR;
 use crate::input::{open_block, open_regular};
 use crate::shell::word;
 use crate::topology::Content;
@@ -21,6 +22,10 @@ use std::path::Path;
 
 /// The smallest sector size in bytes; the size of every disk is a multiple of it.
 const SECTOR: u64 = 512;
+/// The most images that one lies over.
+const MOST_BACKING: usize = 32;
+/// Where copies of images are kept.
+const COPIES: &str = "/var/lib/libvirt/images";
 
 /// Adds an existing disk: a device or a file. The path stays as it is given, since links such as
 /// those of /dev/disk/by-id are more stable than their targets. On a recorded host, whose files are
@@ -59,8 +64,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         refuse_used(path)?;
         disks.losses.extend(remains(path));
     } else if let Some(why) = of_host(path, false, false)? {
-        return Err(StorageError::OfHost { at: at.to_string(), why: why.to_string() }
-            .hint("use an image, such as those in /var/lib/libvirt/images, or a device"));
+        return Err(StorageError::OfHost { at: at.to_string(), why }.hint(instead_of(path)));
     }
     let mut disk = match kind {
         DiskKind::Block => open_block(path).map_err(failed)?,
@@ -78,10 +82,65 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     let bytes = std::fs::metadata(path).map_err(failed)?.len();
     refuse_unlike(path, &text, (kind, format, bytes))?;
     if let Some(backing) = found.backing {
+        refuse_backing(path, &backing)?;
         disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));
     }
     disks.disks.push(Disk::new(text, format, kind));
     Ok(())
+}
+
+/// What to give a guest instead of a file of the host.
+fn instead_of(path: &Path) -> String {
+    if !path.canonicalize().is_ok_and(|real| real.starts_with(POOL_DIR)) {
+        return "use an image, such as those in /var/lib/libvirt/images, or a device".to_owned();
+    }
+    let text = path.to_string_lossy();
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let copy = format!("{COPIES}/copy-{file}");
+    format!(
+        "`cp --sparse=always {} {}` makes a copy that a guest may have; `gpuvm create --image {}` \
+         makes one by itself",
+        word(&text),
+        word(&copy),
+        word(file.rsplit_once('.').map_or(&*file, |(name, _)| name))
+    )
+}
+
+/// Refuses an image that lies, over whatever number of others, over a file of the host: libvirt
+/// gives all of them to the guest's user, and the guest reads them.
+fn refuse_backing(path: &Path, backing: &str) -> Result<()> {
+    let (mut above, mut name) = (path.to_owned(), backing.to_owned());
+    for _ in 0..MOST_BACKING {
+        let refused = |why: String| {
+            let why = format!("it lies over {name}: {why}");
+            let at = path.display().to_string();
+            let hint = "`qemu-img info --backing-chain` shows what it lies over; an image of an \
+                        unknown maker is not given to a guest";
+            Err(StorageError::OfHost { at, why }.hint(hint))
+        };
+        if name.starts_with("json:") {
+            return refused("what that names is not known before a guest has it".to_owned());
+        }
+        let file = name.strip_prefix("file:").unwrap_or(&name);
+        let below = above.parent().unwrap_or(Path::new("/")).join(file);
+        if let Some(why) = of_host(&below, true, false)? {
+            return refused(why);
+        }
+        // QEMU says itself what is missing.
+        if !below.is_file() {
+            return Ok(());
+        }
+        match image::disk(&mut open_regular(&below)?) {
+            Ok(found) => match found.backing {
+                Some(next) => (above, name) = (below, next),
+                None => return Ok(()),
+            },
+            Err(error) => return refused(error.to_string()),
+        }
+    }
+    let at = path.display().to_string();
+    let why = format!("it lies over more than {MOST_BACKING} others");
+    Err(StorageError::OfHost { at, why }.hint("`qemu-img info --backing-chain` shows them"))
 }
 
 /// Refuses a disk whose content is not what it is, or what its name says.
