@@ -92,7 +92,7 @@ impl Failure {
 }
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 17] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 20] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
@@ -110,6 +110,9 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 17] = [
     (&["dumpxml", "xml"], "gpuvm export"),
     (&["resize", "modify", "edit", "setvcpus", "setmem", "setmaxmem"], "gpuvm set"),
     (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
+    (&["mv", "domrename"], "gpuvm rename"),
+    (&["enable", "disable"], "gpuvm autostart"),
+    (&["move", "migrate", "backup"], "gpuvm export"),
 ];
 
 /// Suggests our verbs for a word that other tools use for them; by spelling alone clap would

@@ -203,7 +203,8 @@ pub fn import(
     let source = elsewhere(source, bundle, hypervisor)?;
     let again = again(wanted);
     if wanted.copy.is_none() {
-        refuse_same(&source, (&manifest.uuid, &again), hypervisor, world)?;
+        let unnamed = ImportRequest { name: None, ..wanted.clone() };
+        refuse_same(&source, (&manifest.uuid, &self::again(&unnamed)), hypervisor, world)?;
     }
     refuse_missing(&source, hypervisor)?;
     let copies = copies(&source, wanted, bundle, name)?;

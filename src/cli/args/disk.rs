@@ -42,7 +42,7 @@ pub enum DiskVerb {
     /// Works on any libvirt domain. MADE: gpuvm created the disk for this guest and deletes it with
     /// the guest. USED BY: other domains, volumes backed by the disk, and loop devices of the host;
     /// also whether a running guest has it only until it is off, or only from its next start.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     List(NameArgs),
     /// Add a disk to a guest, running or not
     ///
@@ -50,7 +50,7 @@ pub enum DiskVerb {
     /// domain or the host uses is refused. The disk gets a root port, I/O threads and queues as
     /// `create` and `tune` set them. A running guest gets it at its next start, or with --live at
     /// once. `gpuvm undo` removes the disk and keeps its data.
-    #[command(after_long_help = ADD)]
+    #[command(after_long_help = ADD, aliases = ["attach", "create"])]
     Add(DiskAddArgs),
     /// Grow a disk of a guest, and the file system on it
     ///
@@ -58,7 +58,7 @@ pub enum DiskVerb {
     /// once. If its agent answers and the disk holds a single ext4 or xfs file system, on the disk
     /// itself or on its only partition, gpuvm grows that as well; otherwise it prints the commands
     /// to run in the guest. Growing cannot be undone.
-    #[command(after_long_help = RESIZE)]
+    #[command(after_long_help = RESIZE, aliases = ["grow", "extend"])]
     Resize(DiskResizeArgs),
     /// Remove a disk from a guest; keeps its data
     ///
@@ -66,7 +66,7 @@ pub enum DiskVerb {
     /// it in the guest first. Data is deleted only with --delete-data, and only if gpuvm created
     /// the disk for this very guest and nothing else uses it. Asks, or takes --yes. `gpuvm undo`
     /// restores the disk unless its data was deleted.
-    #[command(after_long_help = REMOVE)]
+    #[command(after_long_help = REMOVE, aliases = ["rm", "detach"])]
     Remove(DiskRemoveArgs),
 }
 

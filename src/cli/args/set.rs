@@ -52,10 +52,10 @@ pub struct SetArgs {
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Number of vCPUs
-    #[arg(long, value_name = "N", group = "sizes", help_heading = CPU)]
+    #[arg(long, alias = "cpus", value_name = "N", group = "sizes", help_heading = CPU)]
     pub vcpus: Option<u32>,
     /// Memory size, such as 180G
-    #[arg(long, value_name = "SIZE", group = "sizes", help_heading = CPU)]
+    #[arg(long, aliases = ["ram", "mem"], value_name = "SIZE", group = "sizes", help_heading = CPU)]
     pub memory: Option<MemSize>,
     /// Number of GPUs
     ///

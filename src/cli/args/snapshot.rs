@@ -39,19 +39,19 @@ pub enum SnapshotVerb {
     /// Includes snapshots that gpuvm did not create. KIND: internal snapshots are stored in the
     /// disk images, and gpuvm can revert to them; external snapshots, and those of a running guest,
     /// are left to virsh.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     List(NameArgs),
     /// Revert the disks of a guest to a snapshot
     ///
     /// Data written since is lost: gpuvm lists the disks, and asks, or takes --yes. The snapshot
     /// and later ones are kept. The definition is not reverted: devices and tuning stay as they
     /// are; refused if the guest now has other disks.
-    #[command(after_long_help = REVERT)]
+    #[command(after_long_help = REVERT, aliases = ["restore", "rollback"])]
     Revert(SnapshotChangeArgs),
     /// Delete a snapshot; the disks keep their content
     ///
     /// Asks, or takes --yes. Cannot be undone.
-    #[command(after_long_help = DELETE)]
+    #[command(after_long_help = DELETE, alias = "rm")]
     Delete(SnapshotChangeArgs),
 }
 

@@ -198,8 +198,11 @@ impl Hypervisor for Libvirt {
         };
         let mut kept = Vec::new();
         if number(domain.has_managed_save(0).map(u32::from))? > 0 {
-            let hint =
-                format!("`virsh managedsave-remove {name}` throws it away", name = word(name));
+            let hint = format!(
+                "`gpuvm start {name}` lets it go on from there, then `gpuvm stop {name}` ends it; \
+                     `virsh managedsave-remove {name}` throws it away",
+                name = word(name)
+            );
             kept.push(Kept { what: "a saved state".into(), hint, starts: true });
         }
         match number(domain.num_snapshots(0))? {
