@@ -280,8 +280,6 @@ fn a_library_that_fails_leaves_health_unknown_and_guests_are_not_touched() {
     let uri = guest_with(&machine, &["1b"]);
     let (_, out, err) = machine.gpuvm(&["-c", &uri, "gpu", "list"], true);
     assert!(out.contains("is held by domain `train-a`"), "{out}{err}");
-    let (_, out, err) = machine.gpuvm(&["-c", &uri, "verify", "train-a"], true);
-    assert!(out.contains("hostdev-unhealthy") && out.contains("remapping a row"), "{out}{err}");
 }
 
 #[test]
