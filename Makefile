@@ -47,11 +47,12 @@ mutants:
 
 # Passthrough by gpuvm on virtual hosts with real VFIO; needs root. What is kept of the runs lies in target/vdgx-out.
 # All of it takes an optimized program: emulated, the unoptimized one needs half as much time again.
-# VDGX_SET=short leaves out what takes longest, and takes the one that the other tests have built; VDGX_SET=reboot is about
-# reboots, VDGX_SET=abuse about others in the middle of a change, which the others leave out.
+# VDGX_SET=short leaves out what takes longest, and takes the one that the tests have built (`cargo build` would build most
+# of it anew, with fewer features of what all depend on); VDGX_SET=reboot is about reboots, VDGX_SET=abuse about others in
+# the middle of a change, which the others leave out.
 test-vdgx:
 	tests/setup test
-	$(CARGO) build --locked $(if $(filter short,$(VDGX_SET)),,--release)
+	$(CARGO) $(if $(filter short,$(VDGX_SET)),test --locked --workspace --no-run,build --locked --release)
 	tests/vdgx/all $(TARGET)/$(if $(filter short,$(VDGX_SET)),debug,release)/gpuvm $(TARGET)/vdgx-out $(VDGX_SET)
 
 # What .ci/run checks besides the tests.
