@@ -308,8 +308,8 @@ fn hung_agent(guest: &Guest) {
     assert!(err.contains("power button"), "{err}");
 }
 
-#[test]
-fn an_image_becomes_a_guest_that_one_logs_in_to_and_deletion_leaves_nothing() {
+/// The test of `a_long`.
+pub fn from_image_to_deletion() {
     let Some(daemon) = daemon() else { return };
     let Some(built) = image() else { return };
     let begun = Instant::now();
