@@ -31,11 +31,13 @@ test:
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # What `make test` samples, whole: every host and size (tests/law), the arrays of every level, the trees that kernels
-# see. And the documentation without private items, which `make lint` leaves out.
+# see, kills that differ little from others, the modes of bonds. And the documentation without private items, which
+# `make lint` leaves out.
 test-nightly:
 	tests/setup test
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_TEST_LIMIT_S=3600 tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_TEST_LIMIT_S=3600 \
+	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
 # notice; MUTANTS=1/12 takes the next ones, MUTANTS=0/1 all. The missed ones stand in target/mutants/mutants.out/missed.txt.
