@@ -42,6 +42,10 @@ virtlogd --pid-file $dir/virtlogd.pid &
 daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
 if [ -n "$host" ]; then while :; do daemon; sleep 0.1; done & else daemon & fi
 cat >/dev/null
+# What is mounted below would stay where it lies.
+while read -r _ at _; do
+  case $at in "$dir"/*) umount --lazy "$at" ;; esac
+done </proc/mounts
 # Notes of guests that are gone with their libvirtd.
 grep -sl "socket=$dir/" /var/lib/gpuvm/reserved/*.json | xargs -r rm -f
 rm -rf "$dir"

@@ -24,6 +24,7 @@ pub fn give(into: &Path, host: &Path) {
     let cpuinfo = std::fs::read_to_string(host.join("proc/cpuinfo")).unwrap_or_default();
     for path in files(into) {
         let text = std::fs::read_to_string(&path).unwrap();
+        let text = if Path::new("/dev/kvm").exists() { text } else { without_kvm(&text) };
         std::fs::write(&path, of_host(&text, &cpuinfo)).unwrap();
     }
 }
@@ -44,6 +45,30 @@ pub fn keep(from: &Path) {
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// A cache file of libvirt without what QEMU can do by KVM: as it is written where there is no
+/// /dev/kvm. libvirt does not believe another one there, and probes again; on user-mode Linux, which
+/// has no KVM, that takes a minute.
+fn without_kvm(text: &str) -> String {
+    let mut until = None;
+    let mut all = String::new();
+    for line in text.lines() {
+        let word = line.trim_start();
+        if let Some(end) = until {
+            until = Some(end).filter(|end| word != *end);
+            continue;
+        }
+        let of_kvm = |name: &str| word.starts_with(&format!("<{name} type='kvm'"));
+        match ["hostCPU", "cpu", "machine"].into_iter().find(|name| of_kvm(name)) {
+            Some(_) if word.ends_with("/>") => {}
+            Some("hostCPU") => until = Some("</hostCPU>"),
+            Some(_) => until = Some("</cpu>"),
+            None if word == "<flag name='kvm'/>" => {}
+            None => all += &format!("{line}\n"),
+        }
+    }
+    all
 }
 
 /// A cache file of libvirt, adapted to the processor of a /proc/cpuinfo: libvirt's
@@ -73,4 +98,19 @@ fn of_host(text: &str, cpuinfo: &str) -> String {
         }
     };
     text.lines().map(line).collect()
+}
+
+#[test]
+fn what_qemu_can_do_without_kvm_is_what_libvirt_keeps_of_tcg() {
+    let text = "<qemuCaps>\n  <flag name='kvm'/>\n  <flag name='kvm-pit'/>\n  \
+                <hostCPU type='kvm' model='base'>\n    <property name='a'/>\n  </hostCPU>\n  \
+                <cpu type='kvm' name='max'/>\n  <cpu type='kvm' name='b' usable='no'>\n    \
+                <blocker name='c'/>\n  </cpu>\n  <machine type='kvm' name='q35'/>\n  \
+                <hostCPU type='tcg'>\n    <property name='a'/>\n  </hostCPU>\n  \
+                <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  </cpu>\n</qemuCaps>\n";
+    let left = "<qemuCaps>\n  <flag name='kvm-pit'/>\n  \
+                <hostCPU type='tcg'>\n    <property name='a'/>\n  </hostCPU>\n  \
+                <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  </cpu>\n</qemuCaps>\n";
+    assert_eq!(without_kvm(text), left);
+    assert_eq!(without_kvm(left), left);
 }
