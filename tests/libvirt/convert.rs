@@ -211,7 +211,7 @@ fn no_room(images: &Images) {
     std::fs::write(file, vec![7; 2 << 20]).unwrap();
     place.virsh(&["pool-create-as", "small", "dir", "--target", dir.to_str().unwrap()]);
     images.define("small", "raw", dir.join("s.raw").to_str().unwrap(), "");
-    images.refused("small", "qcow2", &["pool `small` has 1 MiB left", "of disk `vda` takes 2 MiB"]);
+    images.refused("small", "qcow2", &["pool `small` has 1 MiB free", "of disk `vda` needs 2 MiB"]);
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn one_line_of_qemu_conf_comes_and_goes() {
         "max_files = 8192\n",
         "change 1 of the host (host files, ",
         "is forgotten; the host stays as it is",
-        "99999999999 files: the kernel allows a process",
+        "99999999999 open files: the kernel allows a process",
         "qemu+ssh://dgx/system is of machine `dgx`",
         "sets max_files in lines",
     ] {
