@@ -2,7 +2,9 @@ mod unfound;
 
 use super::guest::{Function, View};
 use super::*;
+use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::health::{Health, HealthCode, HealthFinding, HealthSource};
 use crate::memsize::MemSize;
 use crate::request::{HugePages, PageSize};
 use crate::topology::FabricModel;
@@ -349,6 +351,16 @@ fn what_the_guest_sees_otherwise_is_found() {
     ]);
 }
 
+/// Gives the guest's first GPU a finding over a limit.
+fn unhealthy(case: &mut Case, accepted: &[HealthCode]) {
+    let bdf: Bdf = "0000:34:00.0".parse().unwrap();
+    let device = case.parts.devices.iter_mut().find(|device| device.bdf == bdf).unwrap();
+    let (code, text) = (HealthCode::RemapFailed, "remapping a row failed".to_owned());
+    let findings = vec![HealthFinding { code, text }];
+    let source = HealthSource::Nvml;
+    device.health = Some(Health { source, findings, accepted: accepted.to_vec() });
+}
+
 #[test]
 fn hosts_that_cost_the_guest_are_found() {
     /// Takes huge pages and one node's binding away.
@@ -377,7 +389,14 @@ fn hosts_that_cost_the_guest_are_found() {
         ("isolated-not-spread", "pcpus of the emulator, which", |case| {
             case.parts.isolated = set("0-20,48-60");
         }),
+        ("hostdev-unhealthy", "health of 0000:34:00.0: expected no finding over", |case| {
+            unhealthy(case, &[]);
+        }),
     ]);
+    // What an admin accepted is none.
+    let mut case = good();
+    unhealthy(&mut case, &[HealthCode::RemapFailed]);
+    assert_eq!(case.found(true), []);
 }
 
 #[test]

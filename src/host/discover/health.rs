@@ -184,7 +184,7 @@ impl Begun {
         match self.question.map(nvml::health_answer) {
             Some(Ok(answer)) => known.add(answer),
             Some(Err(reason)) => {
-                known.notes.push(format!("NVML has not told the health of GPUs: {reason}"));
+                known.notes.push(format!("NVML did not report the health of GPUs: {reason}"));
             }
             None => {}
         }
@@ -201,7 +201,8 @@ impl Known {
                     self.now.insert(gpu, judge(Some(&reading), self.xids_of(gpu)));
                 }
                 Err(reason) => {
-                    self.notes.push(format!("NVML has not told the health of GPU {gpu}: {reason}"))
+                    let what = format!("NVML did not report the health of GPU {gpu}");
+                    self.notes.push(format!("{what}: {reason}"));
                 }
             }
         }
