@@ -123,8 +123,8 @@ pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result
     Ok(boot_steps(startup::files(None))?)
 }
 
-/// The steps that undo a change, of which one may take back a start with the host: the files for all guests that start with it stay as
-/// long as another one does, and go with the last.
+/// The steps that undo a change, of which one may take back a start with the host: the files for all
+/// guests that start with it stay as long as another one does, and go with the last.
 pub(crate) fn undone(
     steps: Vec<Step>,
     name: &str,

@@ -55,8 +55,8 @@ pub enum Part {
     Domain(DomainChange),
     /// Settings of the host; recorded for `host undo`.
     Host(Vec<Step>),
-    /// Stores the driver's report of NVLinks and of the health of GPUs: before it loses GPUs, and once it
-    /// has them back.
+    /// Stores the driver's report of NVLinks and of the health of GPUs: before it loses GPUs, and
+    /// once it has them back.
     Reports,
     /// Reads a new definition back, and reports differences.
     ReadBack {

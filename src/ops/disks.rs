@@ -99,7 +99,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
         )));
     }
     if !is_read && real.starts_with(images::POOL_DIR) {
-        return Ok(Some("it is an image that guests are made of, which none may write".into()));
+        return Ok(Some("guests are created from this image, and none may write to it".into()));
     }
     if is_swap(&FsRoot::live()?.read("proc/swaps")?.unwrap_or_default(), &meta) {
         return Ok(Some("the host swaps on it".into()));
