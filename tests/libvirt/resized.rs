@@ -30,7 +30,9 @@ fn size(place: &Place, inactive: bool) -> (String, u64) {
 fn judged(place: &Place) -> [(i32, String); 2] {
     [&["check", NAME][..], &["tune", NAME, "--check"]].map(|args| {
         let (code, out, _) = place.gpuvm(args);
-        (code, out)
+        // How many pages are free is up to the tests beside this one.
+        let lines = out.lines().filter(|line| !line.contains("lie in huge pages that nobody uses"));
+        (code, lines.collect::<Vec<_>>().join("\n"))
     })
 }
 

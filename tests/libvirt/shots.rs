@@ -138,7 +138,7 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     let revert = ["snapshot", "revert", "sa", "one", "--yes"];
     // Begun, and nothing of it done.
     bytes("write", 0x22, &image);
-    assert!(!place.killed(3, &revert));
+    assert!(!place.killed(5, &revert));
     place.virsh(&["start", "sa"]);
     refused(&place, &["recover"], &["domain `sa` is running", "`gpuvm recover --end sa`"]);
     assert_eq!(place.virsh(&["domstate", "sa"]).trim(), "running");
@@ -149,13 +149,13 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     assert!(holds(0x33, &image));
     place.done(&["recover", "--discard", "--yes"]);
     assert!(holds(0x33, &image));
-    assert!(!place.killed(3, &revert));
+    assert!(!place.killed(5, &revert));
     bytes("write", 0x44, &image);
     place.done(&["recover", "--yes"]);
     assert!(holds(0x11, &image));
     // Somebody starts it between the question and the deed.
     let (code, out, err) = place
-        .halted(2, &revert, |_| drop(place.virsh(&["start", "sa"])))
+        .halted(4, &revert, |_| drop(place.virsh(&["start", "sa"])))
         .expect("it is halted before it begins");
     assert!(code == 1 && err.contains("somebody has started it"), "{code}: {out}{err}");
     assert_eq!(place.virsh(&["domstate", "sa"]).trim(), "running");

@@ -24,7 +24,7 @@ fn what_cannot_be_understood_is_refused_with_its_place() {
     for (xml, said) in [
         ("<domain type='lxc'><name>x</name></domain>".to_owned(), "`lxc`"),
         ("<domain type='xen'><name>x</name></domain>".to_owned(), "`xen`"),
-        ("<domain><name>x</name></domain>".to_owned(), "type ``"),
+        ("<domain><name>x</name></domain>".to_owned(), "type is ``"),
         (domain("<cputune><vcpupin vcpu='0' cpuset='a'/></cputune>"), "cpuset"),
         (
             domain(
