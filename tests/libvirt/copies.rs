@@ -252,12 +252,19 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
     place.done(&["snapshot", "create", "sb", "one"]);
     place.done(&["undo", "sb", "--yes"]);
     assert_eq!(snapshots(&place, "sb", &image), before);
+    // One of somebody else by this name stays.
+    place.done(&["snapshot", "create", "sb", "one"]);
+    place.virsh(&["snapshot-delete", "sb", "one"]);
+    place.virsh(&["snapshot-create-as", "sb", "one"]);
+    let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
+    assert!(code == 0 && err.contains("is another one by now, and stays"), "{err}");
+    assert_ne!(snapshots(&place, "sb", &image), before);
+    place.virsh(&["snapshot-delete", "sb", "one"]);
     place.done(&["snapshot", "create", "sb", "one"]);
     place.done(&["snapshot", "delete", "sb", "one", "--yes"]);
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
     assert!(code == 1 && err.contains("snapshot `one` is gone"), "{err}");
     assert!(place.has("sb") && Path::new(&image).exists());
-    // One of somebody else by this name stays.
     place.done(&["undo", "sb", "--yes", "--force"]);
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
     assert!(code == 0 && err.contains("gone already"), "{err}");

@@ -54,6 +54,7 @@ pub use needed::nvram;
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
+pub use snapshot::is_by_gpuvm;
 pub use state::{kept_in, now_s, state_directory, state_root};
 pub use step::{GrowBy, LET_GO_S, MadeSnapshot, Step, StepError, unknown_step};
 

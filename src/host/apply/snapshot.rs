@@ -17,6 +17,12 @@ fn description(mark: &Mark) -> String {
     mark.token().map_or_else(|| MAKER.to_owned(), |token| format!("{MAKER} {token}"))
 }
 
+/// Whether gpuvm made a snapshot, or somebody else one of its name.
+pub fn is_by_gpuvm(snapshot: &Snapshot) -> bool {
+    let maker = snapshot.description.as_deref().and_then(|text| text.split(' ').next());
+    maker == Some(MAKER)
+}
+
 /// The snapshot of a name; none: there is none.
 fn named(
     hypervisor: &dyn Hypervisor,

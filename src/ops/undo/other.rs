@@ -2,7 +2,7 @@
 //! refused, so that no earlier change is undone in its place.
 
 use super::{UndoError, Undoing, named};
-use crate::apply::Step;
+use crate::apply::{Step, is_by_gpuvm};
 use crate::change::Change;
 use crate::error::{Coded as _, Result};
 use crate::history::{Beyond, Entry, History};
@@ -79,7 +79,7 @@ fn unmade(
 ) -> Result<(Vec<Step>, Vec<String>)> {
     let known = world.hypervisor()?.snapshots(name)?;
     let its = known.iter().find(|one| one.name == snapshot);
-    let is_it = its.is_some_and(|one| one.made_s >= entry.at_s);
+    let is_it = its.is_some_and(|one| is_by_gpuvm(one) && one.made_s >= entry.at_s);
     let Some(of) = DomainName::new(snapshot).ok().filter(|_| is_it) else {
         let why =
             if its.is_some() { "is another one by now, and stays" } else { "is gone already" };
