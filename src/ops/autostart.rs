@@ -120,7 +120,7 @@ pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result
     if !all.remove(name) || !all.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(boot_steps(startup::files(None))?)
+    Ok(boot_steps(startup::files(None, false))?)
 }
 
 /// The steps that undo a change, of which one may take back a start with the host: the files for all
@@ -134,7 +134,7 @@ pub(crate) fn undone(
     if !steps.iter().any(|step| matches!(step, Step::Autostart { on: false, .. })) {
         return Ok(steps);
     }
-    let shared = startup::files(None).map(|(path, _)| Path::new("/").join(path));
+    let shared = startup::files(None, false).map(|(path, _)| Path::new("/").join(path));
     let is_shared =
         |step: &Step| matches!(step, Step::SetFile { path, .. } if shared.contains(path));
     let mut own: Vec<Step> = steps.into_iter().filter(|step| !is_shared(step)).collect();
@@ -151,12 +151,13 @@ fn at_boot(
 ) -> Result<(Vec<Step>, Vec<String>)> {
     let mut others = hypervisor.autostarted()?;
     others.remove(&wanted.name);
-    let program = wanted.program.as_str();
+    let (root, program) = (FsRoot::live()?, wanted.program.as_str());
+    let installed = startup::is_installed(&root, program)?;
     if !wanted.on {
         let program = (!others.is_empty()).then_some(program);
-        return Ok((boot_steps(startup::files(program))?, Vec::new()));
+        return Ok((boot_steps(startup::files(program, installed))?, Vec::new()));
     }
-    let (root, topology) = (FsRoot::live()?, world.topology()?);
+    let topology = world.topology()?;
     refuse_without_hook(xml, &wanted.name, &topology, program)?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
@@ -171,7 +172,7 @@ fn at_boot(
         steps.extend(boot_steps(vf_boot::files(&needed.cards, program))?);
     }
     steps.extend(boot_steps([page_boot::file(&needed.pages)])?);
-    steps.extend(boot_steps(startup::files(Some(program)))?);
+    steps.extend(boot_steps(startup::files(Some(program), installed))?);
     Ok((steps, needed.missing))
 }
 

@@ -21,6 +21,8 @@ pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
 const HOOK_SINCE: Version = Version(6, 5, 0);
 /// The drop-in of Fabric Manager's unit.
 pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
+/// What Fabric Manager's start runs, by the drop-in and by the packages' gpuvm-fabric.service.
+const RESTORE: &str = "fabric restore --boot";
 /// The path of Fabric Manager's state with it; systemd makes the directory, by the drop-in.
 pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";
 /// The start of the hook's second line and the drop-in's first.
@@ -113,7 +115,7 @@ pub fn unit(program: &str) -> Result<FabricFile> {
          [Service]\n\
          StateDirectory=nvidia-fabricmanager\n\
          # Whatever becomes of guests, Fabric Manager goes on.\n\
-         ExecStartPost=-{} fabric restore --boot\n",
+         ExecStartPost=-{} {RESTORE}\n",
         unit_word(program)
     );
     shown(UNIT, text)
@@ -196,6 +198,15 @@ mod tests {
             let text = unit(path).unwrap().text;
             assert!(text.contains(&format!("ExecStartPost=-{wanted} fabric restore")), "{text}");
         }
+    }
+
+    /// The unit of the packages does what the drop-in does, and only where that does not.
+    #[test]
+    fn the_packaged_unit_agrees_with_the_drop_in() {
+        let packaged = include_str!("../../packaging/units/gpuvm-fabric.service");
+        let has = |line: &str| assert!(packaged.lines().any(|l| l == line), "{line}: {packaged}");
+        has(&format!("ExecStart=/usr/bin/gpuvm {RESTORE}"));
+        has(&format!("ConditionPathExists=!{UNIT}"));
     }
 
     #[test]
