@@ -5,13 +5,12 @@ DESTDIR ?=
 CARGO   ?= cargo
 BINDIR   = $(DESTDIR)$(PREFIX)/bin
 LINK     = $(BINDIR)/nvidia-vm
-SHARE    = $(DESTDIR)$(PREFIX)/share
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
 # What is installed is built as `dist`, with LTO: faster, and longer in the making.
 PROFILE ?= release
 GPUVM    = $(TARGET)/$(patsubst dev,debug,$(PROFILE))/gpuvm
 
-.PHONY: build demo test test-nightly mutants test-vdgx lint bench install install-link uninstall clean
+.PHONY: build demo test test-nightly mutants test-vdgx lint bench install install-link uninstall packed deb rpm source clean
 
 build:
 	tests/setup build
@@ -31,12 +30,14 @@ test:
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # What `make test` samples, whole: every host and size (tests/law), the arrays of every level, the trees that kernels
-# see, kills that differ little from others, the modes of bonds. And the documentation without private items, which
-# `make lint` leaves out.
+# see, kills that differ little from others, the modes of bonds, the packages in a new Debian and their two builds. And the
+# documentation without private items, which `make lint` leaves out.
 test-nightly:
 	tests/setup test
+	tests/setup package
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_TEST_LIMIT_S=3600 \
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_PACKAGES=all \
+	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
@@ -76,19 +77,8 @@ bench:
 
 install: PROFILE = dist
 install: build
-	install -Dm755 $(GPUVM) $(BINDIR)/gpuvm
+	src/packaging/stage $(abspath $(PREFIX)) plain install $(GPUVM) "$(DESTDIR)"
 	$(MAKE) --no-print-directory install-link
-	install -d $(SHARE)/man/man1 $(SHARE)/man/man7 $(SHARE)/gpuvm/templates $(SHARE)/gpuvm/topologies $(SHARE)/gpuvm/schemas
-	install -m644 man/*.1 $(SHARE)/man/man1/
-	install -m644 man/*.7 $(SHARE)/man/man7/
-	install -m644 templates/*.xml $(SHARE)/gpuvm/templates/
-	install -m644 topologies/*.json $(SHARE)/gpuvm/topologies/
-	install -m644 src/cli/schemas/*.json $(SHARE)/gpuvm/schemas/
-	install -Dm644 src/host/apply/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
-	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	$(GPUVM) completions bash >$(SHARE)/bash-completion/completions/gpuvm
-	$(GPUVM) completions zsh >$(SHARE)/zsh/site-functions/_gpuvm
-	$(GPUVM) completions fish >$(SHARE)/fish/vendor_completions.d/gpuvm.fish
 
 # The name of the vendor's tool; a program of this name that is not ours stays.
 install-link:
@@ -98,11 +88,25 @@ install-link:
 
 uninstall:
 	if [ "$$(readlink $(LINK))" = gpuvm ]; then rm -f $(LINK); fi
-	rm -f $(BINDIR)/gpuvm $(SHARE)/man/man1/gpuvm.1 $(SHARE)/man/man1/gpuvm-*.1
-	rm -f $(SHARE)/man/man7/gpuvm-*.7
-	rm -f $(SHARE)/bash-completion/completions/gpuvm $(SHARE)/zsh/site-functions/_gpuvm
-	rm -f $(SHARE)/fish/vendor_completions.d/gpuvm.fish
-	rm -rf $(SHARE)/gpuvm $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/gpuvm.conf
+	src/packaging/stage $(abspath $(PREFIX)) plain uninstall "$(DESTDIR)"
+
+# Packages for Debian and Fedora, and a source archive with all crates, below target/packages. Their program is built in a
+# folder of its own, without the paths of this machine, so that two builds of a commit are equal.
+PACKAGES = $(TARGET)/packages
+PACKED   = $(TARGET)/package/dist/gpuvm
+
+packed:
+	tests/setup pack
+	src/packaging/build $(TARGET)/package
+
+deb: packed
+	src/packaging/deb $(PACKED) $(PACKAGES)
+
+rpm: packed
+	src/packaging/rpm $(PACKED) $(PACKAGES)
+
+source:
+	src/packaging/source $(PACKAGES)
 
 clean:
 	$(CARGO) clean

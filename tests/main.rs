@@ -29,6 +29,7 @@ mod manual;
 mod matrix;
 mod nccl;
 mod nics;
+mod packages;
 mod partitions;
 mod plans;
 mod posted;

@@ -1,0 +1,422 @@
+//! The packages, packed from the program under test: what they have, that packing gives the same
+//! bytes, what they do to a machine. `GPUVM_PACKAGES=all`, as in `make test-nightly`, adds what
+//! takes minutes: lintian and rpmlint, a new Debian, two whole builds, the source archive.
+
+use crate::support::daemon::namespaces;
+use crate::support::{lawful, project, run, skip, tree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Packages of the program under test.
+struct Packed {
+    /// The Debian packages.
+    deb: PathBuf,
+    /// Those of a later version.
+    later: PathBuf,
+    /// The RPM packages.
+    rpm: PathBuf,
+    /// The program, without symbols, as it is packed.
+    program: PathBuf,
+    /// All of this.
+    _dir: tempfile::TempDir,
+}
+
+/// Whether what takes minutes, or a network, is tested as well; otherwise the test is skipped.
+fn nightly() -> bool {
+    std::env::var("GPUVM_PACKAGES").is_ok_and(|value| value == "all") || skip(lawful::NIGHTLY)
+}
+
+/// A script of this project, in an environment in which cargo works also where sudo changed it.
+fn script(path: &str, args: &[&Path]) -> Command {
+    let cargo = PathBuf::from(std::env::var_os("CARGO").expect("cargo runs the tests"));
+    let home = option_env!("CARGO_HOME").map_or_else(
+        || Path::new(option_env!("HOME").unwrap_or("/root")).join(".cargo"),
+        PathBuf::from,
+    );
+    let path_of_cargo = cargo.parent().unwrap().display().to_string();
+    let mut command = Command::new(project().join(path));
+    command.args(args).env("CARGO_HOME", home).env("CARGO_NET_OFFLINE", "true");
+    command.env("PATH", format!("{path_of_cargo}:{}", std::env::var("PATH").unwrap()));
+    command.env("SOURCE_DATE_EPOCH", "1795000000").env("GPUVM_PACK_LEVEL", "none");
+    command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    command
+}
+
+/// Runs a command that has to succeed. Returns what it prints.
+fn done(command: &mut Command) -> String {
+    let (code, out, err) = run(command);
+    assert_eq!(code, 0, "{command:?}: {out}{err}");
+    out
+}
+
+/// Whether these programs are here; otherwise the test is skipped.
+fn have(programs: &[&str]) -> bool {
+    let lacks = |program: &&&str| {
+        !Command::new("which").arg(program).output().is_ok_and(|found| found.status.success())
+    };
+    match programs.iter().find(lacks) {
+        Some(missing) => skip(format!("{missing} is not installed")),
+        None => true,
+    }
+}
+
+/// The packages of this test run; none, with the reason reported, if this machine cannot pack.
+fn packed() -> Option<&'static Packed> {
+    static PACKED: OnceLock<Packed> = OnceLock::new();
+    if !have(&["dpkg-shlibdeps", "rpmbuild", "strip", "objcopy", "python3"]) {
+        return None;
+    }
+    Some(PACKED.get_or_init(|| {
+        let dir = tree::scratch();
+        let at = |name: &str| dir.path().join(name);
+        let program = at("gpuvm");
+        fs::copy(env!("CARGO_BIN_EXE_gpuvm"), &program).unwrap();
+        done(Command::new("strip").arg(&program));
+        done(&mut script("src/packaging/deb", &[&program, &at("deb")]));
+        done(script("src/packaging/deb", &[&program, &at("later")]).env("GPUVM_VERSION", "0.1.1"));
+        done(&mut script("src/packaging/rpm", &[&program, &at("rpm")]));
+        let (deb, later, rpm) = (at("deb"), at("later"), at("rpm"));
+        Packed { deb, later, rpm, program, _dir: dir }
+    }))
+}
+
+/// The files of a folder, by name.
+fn of_folder(dir: &Path) -> BTreeMap<String, PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path)).collect()
+}
+
+/// The package of a folder whose name starts so.
+fn package(dir: &Path, start: &str) -> PathBuf {
+    let found = of_folder(dir).into_iter().find(|(name, _)| name.starts_with(start));
+    found.expect(start).1
+}
+
+/// The version in Cargo.toml.
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Files with their modes and owners, sorted; of folders whose content is that of a folder of the
+/// project, and grows with it, one line with the ending of names.
+fn summed(lines: impl Iterator<Item = String>) -> String {
+    let grows = ["/usr/share/man/man", "/usr/share/gpuvm/"];
+    let lines = lines.map(|line| match grows.iter().any(|dir| line.contains(dir)) {
+        true if line.contains("nvidia-vm.1.gz") => line,
+        true => {
+            let (dir, name) = line.rsplit_once('/').unwrap();
+            let end = name.split_once('.').map_or("", |(_, end)| end);
+            format!("{dir}/*.{end}")
+        }
+        false => line,
+    });
+    BTreeSet::from_iter(lines).into_iter().map(|line| line + "\n").collect()
+}
+
+/// The files of a Debian package: mode, owner, path, target of a link.
+fn listed(deb: &Path) -> Vec<String> {
+    let text = done(Command::new("dpkg-deb").arg("-c").arg(deb));
+    let lines = text.lines().filter(|line| !line.starts_with('d')).map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        format!("{} {} {}", words[0], words[1], words[5..].join(" ").trim_start_matches('.'))
+    });
+    lines.collect()
+}
+
+/// The files of an RPM package, in the same words.
+fn listed_rpm(rpm: &Path) -> Vec<String> {
+    let form =
+        "[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILENAMES} %{FILELINKTOS}\n]";
+    let text = done(Command::new("rpm").args(["-qp", "--qf", form]).arg(rpm));
+    let files = text.lines().filter(|line| !line.starts_with('d'));
+    files.map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// Compares with a golden file, or writes it.
+fn golden(name: &str, text: &str) {
+    let path = project().join("tests/golden/packages").join(name);
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+    }
+    assert_eq!(text, fs::read_to_string(&path).unwrap_or_default(), "{}", path.display());
+}
+
+#[test]
+fn packages_have_these_files() {
+    let Some(packed) = packed() else { return };
+    for (name, dir, list) in [
+        ("deb.txt", &packed.deb, listed as fn(&Path) -> Vec<String>),
+        ("rpm.txt", &packed.rpm, listed_rpm),
+    ] {
+        let mut text = String::new();
+        for (package, path) in of_folder(dir) {
+            text += &format!(
+                "{}\n{}",
+                package.replace(version(), "VERSION"),
+                summed(list(&path).into_iter())
+            );
+        }
+        golden(name, &text);
+    }
+    // What is one line above is what the project has.
+    let has = |end: &str| {
+        listed(&package(&packed.deb, "gpuvm_")).iter().filter(|l| l.contains(end)).count()
+    };
+    let ours = |dir: &str, end: &str| {
+        let all = of_folder(&project().join(dir));
+        all.keys().filter(|name| name.ends_with(end)).count()
+    };
+    assert_eq!(has("/man/man1/gpuvm"), ours("man", ".1"));
+    assert_eq!(has("/man/man7/gpuvm"), ours("man", ".7"));
+    assert_eq!(has("/usr/share/gpuvm/templates/"), ours("templates", ".xml"));
+    assert_eq!(has("/usr/share/gpuvm/topologies/"), ours("topologies", ".json"));
+    assert_eq!(has("/usr/share/gpuvm/schemas/"), ours("src/cli/schemas", ".json"));
+}
+
+#[test]
+fn packing_again_gives_the_same_bytes() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    for (kind, first) in [("deb", &packed.deb), ("rpm", &packed.rpm)] {
+        let again = dir.path().join(kind);
+        let path = project().join("src/packaging").join(kind);
+        // Another umask, time zone, language, folder and time of the program's file.
+        let program = dir.path().join("other-name");
+        fs::copy(&packed.program, &program).unwrap();
+        let mut command = script("tests/packages/with-umask", &[]);
+        command.arg("077").arg(path).arg(&program).arg(&again);
+        command.env("TZ", "Asia/Kathmandu").env("LC_ALL", "C.UTF-8").env("TMPDIR", dir.path());
+        done(&mut command);
+        let bytes = |dir: &Path| -> BTreeMap<String, Vec<u8>> {
+            of_folder(dir).into_iter().map(|(name, path)| (name, fs::read(path).unwrap())).collect()
+        };
+        assert!(bytes(first) == bytes(&again), "{kind} differs when it is packed again");
+    }
+}
+
+#[test]
+fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    let root = dir.path().join("root");
+    let stage = |act: &[&Path]| {
+        let args: Vec<&Path> =
+            [Path::new("/usr"), Path::new("plain")].iter().chain(act).copied().collect();
+        done(&mut script("src/packaging/stage", &args))
+    };
+    stage(&[Path::new("install"), &packed.program, &root]);
+    let listed_ones: BTreeSet<String> = stage(&[]).lines().map(str::to_owned).collect();
+    let found = done(Command::new("find").arg(&root).args(["-type", "f", "-printf", "/%P\n"]));
+    assert_eq!(found.lines().map(str::to_owned).collect::<BTreeSet<_>>(), listed_ones);
+    let is_own =
+        |path: &String| !path.starts_with("/usr/share/doc/") && !path.contains("/lintian/");
+    let of_deb = listed(&package(&packed.deb, "gpuvm_")).into_iter();
+    let of_deb = of_deb.map(|line| line.split(' ').nth(2).unwrap().to_owned()).filter(is_own);
+    let plain = |path: String| {
+        if path.contains("/man/") {
+            path.trim_end_matches(".gz").to_owned()
+        } else {
+            path.replace("/vendor-completions/_", "/site-functions/_")
+        }
+    };
+    assert_eq!(of_deb.map(plain).collect::<BTreeSet<_>>(), listed_ones);
+    // Elsewhere the units run what is there.
+    let other =
+        [Path::new("/opt/x"), Path::new("plain"), Path::new("install"), &packed.program, &root];
+    done(&mut script("src/packaging/stage", &other));
+    let unit =
+        fs::read_to_string(root.join("opt/x/lib/systemd/system/gpuvm-recover.service")).unwrap();
+    assert!(unit.contains("\nExecStart=/opt/x/bin/gpuvm --quiet recover\n"), "{unit}");
+    fs::remove_dir_all(root.join("opt")).unwrap();
+    stage(&[Path::new("uninstall"), &root]);
+    let left = done(Command::new("find").arg(&root).args(["-type", "f"]));
+    assert_eq!(left, "");
+    assert!(!root.join("usr/share/gpuvm").exists());
+}
+
+/// Packages with versions.
+type Parts = BTreeSet<(String, String)>;
+
+/// Reads them from JSON: a name and a version each.
+fn parts(json: &serde_json::Value) -> Parts {
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    json.as_array()
+        .unwrap()
+        .iter()
+        .map(|part| (text(&part["name"]), text(&part["version"])))
+        .collect()
+}
+
+#[test]
+fn the_list_of_parts_is_what_is_linked() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    done(Command::new("dpkg-deb").arg("-x").arg(package(&packed.deb, "gpuvm_")).arg(dir.path()));
+    let beside = fs::read(dir.path().join("usr/share/doc/gpuvm/sbom.cdx.json")).unwrap();
+    let bom: serde_json::Value = serde_json::from_slice(&beside).unwrap();
+    assert_eq!((&bom["bomFormat"], &bom["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
+    let mut all = parts(&bom["components"]);
+    assert!(all.insert(("gpuvm".into(), version().into())), "the program is one of its own parts");
+
+    // The same list is in the program, as tools that read cargo-auditable's expect it.
+    let section = dir.path().join("section");
+    let mut copy = Command::new("objcopy");
+    copy.args(["-O", "binary", "--only-section=.dep-v0", "--set-section-flags", ".dep-v0=alloc"]);
+    done(copy.arg(dir.path().join("usr/bin/gpuvm")).arg(&section));
+    let inflate =
+        "import sys, zlib; print(zlib.decompress(open(sys.argv[1], 'rb').read()).decode())";
+    let inside = done(Command::new("python3").args(["-c", inflate]).arg(&section));
+    let inside: serde_json::Value = serde_json::from_str(&inside).unwrap();
+    assert_eq!(parts(&inside["packages"]), all);
+    let roots = inside["packages"].as_array().unwrap().iter().filter(|part| part["root"] == true);
+    assert_eq!(roots.map(|part| &part["name"]).collect::<Vec<_>>(), ["gpuvm"]);
+
+    // Every part is locked, with the checksum that the list has.
+    let lock = fs::read_to_string(project().join("Cargo.lock")).unwrap();
+    for part in bom["components"].as_array().unwrap() {
+        let (name, version) = (part["name"].as_str().unwrap(), part["version"].as_str().unwrap());
+        let head = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n");
+        let entry =
+            lock.split(&head).nth(1).unwrap_or_else(|| panic!("{name} {version} is not locked"));
+        let entry = entry.split("[[package]]").next().unwrap();
+        if let Some(sum) = part["hashes"][0]["content"].as_str() {
+            assert!(entry.contains(&format!("checksum = \"{sum}\"")), "{name} {version}");
+        } else {
+            assert!(name.starts_with("gpuvm-") && !entry.contains("checksum"), "{name} {version}");
+        }
+    }
+
+    // Where panics of crates come from stands in the program, so each of these is in the list.
+    let bytes = fs::read(env!("CARGO_BIN_EXE_gpuvm")).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    let named: BTreeSet<&str> = text
+        .split("/registry/src/")
+        .skip(1)
+        .filter_map(|rest| rest.split('/').nth(1))
+        .filter(|name| name.len() < 80)
+        .collect();
+    assert!(named.len() > 20, "{named:?}");
+    let known: BTreeSet<String> =
+        all.iter().map(|(name, version)| format!("{name}-{version}")).collect();
+    let missing: Vec<&&str> = named.iter().filter(|name| !known.contains(**name)).collect();
+    assert!(missing.is_empty(), "linked and not in the list: {missing:?}");
+    // And each has its licence told.
+    let copyright = fs::read_to_string(dir.path().join("usr/share/doc/gpuvm/copyright")).unwrap();
+    for (name, version) in all.iter().filter(|(name, _)| !name.starts_with("gpuvm")) {
+        assert!(copyright.contains(&format!("\nFiles: vendor/{name}-{version}/*\n")), "{name}");
+    }
+}
+
+#[test]
+fn units_are_sound_and_confined() {
+    if !have(&["systemd-analyze"]) {
+        return;
+    }
+    let dir = tree::scratch();
+    let mut services = 0;
+    for (name, path) in of_folder(&project().join("src/packaging/units")) {
+        // The program need not be installed here.
+        let text = fs::read_to_string(path).unwrap().replace("/usr/bin/gpuvm", "/bin/true");
+        fs::write(dir.path().join(&name), text).unwrap();
+        let unit = dir.path().join(&name);
+        let (code, out, err) =
+            run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));
+        assert!(code == 0 && !err.contains("gpuvm"), "{name}: {out}{err}");
+        if name.ends_with(".service") {
+            services += 1;
+            let mut security = Command::new("systemd-analyze");
+            // In tenths: below 6.
+            done(security.args(["security", "--offline=true", "--threshold=59"]).arg(&unit));
+        }
+    }
+    assert_eq!(services, 3);
+}
+
+#[test]
+fn rpm_installs_and_its_program_needs_an_old_glibc_only() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    let mut install = Command::new("rpm");
+    install.arg("--root").arg(dir.path()).args(["--nodeps", "--noscripts", "-i"]);
+    done(install.args(of_folder(&packed.rpm).values()));
+    for path in ["usr/bin/gpuvm", "usr/share/man/man1/gpuvm.1.gz", "usr/lib/tmpfiles.d/gpuvm.conf"]
+    {
+        assert!(dir.path().join(path).is_file(), "{path}");
+    }
+    assert_eq!(fs::read_link(dir.path().join("usr/bin/nvidia-vm")).unwrap(), Path::new("gpuvm"));
+    // README.md says for which distributions the packages are: RHEL 9 has glibc 2.34, Debian 12 has 2.36.
+    let symbols = done(Command::new("objdump").arg("-T").arg(dir.path().join("usr/bin/gpuvm")));
+    let newest = symbols.split("GLIBC_2.").skip(1).filter_map(|rest| {
+        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|minor| minor.parse::<u32>().ok())
+    });
+    assert!(newest.max().is_some_and(|minor| minor <= 34), "{symbols}");
+}
+
+#[test]
+fn a_guest_survives_upgrade_removal_and_purge() {
+    let Some(packed) = packed() else { return };
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if !have(&["libvirtd", "virtlogd", "qemu-system-x86_64", "dnsmasq", "man", "dpkg"]) {
+        return;
+    }
+    let mut install =
+        script("tests/packages/root", &[Path::new("machine"), &packed.deb, &packed.later]);
+    let (code, out, err) = run(&mut install);
+    match code {
+        77 => skip(lawful::NO_OVERLAY),
+        _ => assert_eq!(code, 0, "{out}{err}"),
+    }
+}
+
+#[test]
+fn a_bare_debian_takes_the_package_as_the_readme_says() {
+    if !nightly() {
+        return;
+    }
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if !have(&["debootstrap"]) {
+        return;
+    }
+    let Some(packed) = packed() else { return };
+    let args = [packed.deb.as_path(), &packed.later];
+    done(&mut script("tests/packages/bookworm", &args));
+}
+
+#[test]
+fn lintian_and_rpmlint_find_no_error() {
+    if !nightly() {
+        return;
+    }
+    let Some(packed) = packed() else { return };
+    if !have(&["lintian", "rpmlint"]) {
+        return;
+    }
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--profile", "debian"]);
+    done(lintian.args(of_folder(&packed.deb).values()));
+    let mut rpmlint = Command::new("rpmlint");
+    rpmlint.arg("--config").arg(project().join("src/packaging/rpmlint.toml"));
+    let said = done(rpmlint.args(of_folder(&packed.rpm).values()));
+    assert!(said.contains(" 0 errors,"), "{said}");
+}
+
+#[test]
+fn two_builds_and_the_source_archive_give_one_program() {
+    if !nightly() {
+        return;
+    }
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    // Gigabytes: not in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    done(script("tests/packages/builds", &[dir.path()]).env_remove("CARGO_NET_OFFLINE"));
+}
