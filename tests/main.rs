@@ -7,6 +7,7 @@ mod a_long;
 mod abuse;
 mod arrays;
 mod devices;
+mod doctor;
 mod gpus;
 mod help;
 mod hints;

@@ -269,8 +269,8 @@ fn the_sections_that_comments_name_exist() {
     assert!(seen >= LEAST_NAMED, "{seen} sections are named");
 }
 
-/// The rules that a section of gpuvm-codes(7) lists, each with whether it is an error.
-fn listed(page: &str, section: &str) -> BTreeMap<String, bool> {
+/// The rules that a section of gpuvm-codes(7) lists, each with its severity.
+fn listed(page: &str, section: &str) -> BTreeMap<String, Severity> {
     let start = page.find(&format!("\n.SH {section}\n")).unwrap_or_else(|| panic!("{section}"));
     let text = page[start + 1..].split("\n.SH ").next().unwrap();
     let tags = text.split("\n.TP 4\n").skip(1);
@@ -280,8 +280,9 @@ fn listed(page: &str, section: &str) -> BTreeMap<String, bool> {
         let head = plain(head);
         let (rule, severity) = head.split_once(' ').unwrap_or_else(|| panic!("{head}"));
         let severity = match severity {
-            "(error)" => true,
-            "(warning)" => false,
+            "(error)" => Severity::Error,
+            "(warning)" => Severity::Warning,
+            "(note)" => Severity::Note,
             other => panic!("{rule}: {other}"),
         };
         assert!(sentence.split("\n.").next().unwrap().ends_with('.'), "{rule}: {sentence}");
@@ -291,8 +292,8 @@ fn listed(page: &str, section: &str) -> BTreeMap<String, bool> {
 }
 
 /// Rules as a page should list them.
-fn as_listed<'r>(rules: impl Iterator<Item = &'r Rule>) -> BTreeMap<String, bool> {
-    rules.map(|rule| (rule.id.to_owned(), rule.severity == Severity::Error)).collect()
+fn as_listed<'r>(rules: impl Iterator<Item = &'r Rule>) -> BTreeMap<String, Severity> {
+    rules.map(|rule| (rule.id.to_owned(), rule.severity)).collect()
 }
 
 #[test]
@@ -304,6 +305,12 @@ fn gpuvm_codes_lists_every_rule_and_no_other() {
     only_verify.retain(|rule, _| !check.contains_key(rule));
     assert_eq!(listed(page, "VERIFY"), only_verify);
     assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::OfHop::rules()));
+    let mut host = as_listed(gpuvm_core::doctor::rules());
+    for rule in ["governor", "numa-balancing-off", "transparent-huge-pages-off"] {
+        // Judged by `verify` for a guest, and only shown for a host.
+        assert_eq!(host.insert(rule.to_owned(), Severity::Note), Some(Severity::Warning));
+    }
+    assert_eq!(listed(page, "HOST DOCTOR"), host);
 }
 
 /// The names that a section of gpuvm-codes(7) lists, each with a sentence.

@@ -142,7 +142,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 18] = [
+const MODULES: [(&str, &[&str]); 19] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -163,6 +163,7 @@ const MODULES: [(&str, &[&str]); 18] = [
         "verify",
         &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],
     ),
+    ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

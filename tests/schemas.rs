@@ -130,7 +130,7 @@ fn parts(schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// The differences between a document and its schema, one per line.
-fn faults(name: &str, document: &Value) -> String {
+pub fn faults(name: &str, document: &Value) -> String {
     let validator = jsonschema::draft202012::new(&strict(name)).expect("a valid schema");
     let faults = validator.iter_errors(document);
     faults.map(|fault| format!("{name} at {}: {fault}\n", fault.instance_path)).collect()
@@ -143,6 +143,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         for (verb, name) in [
             ("host show", "gpuvm-host-show"),
             ("host matrix", "gpuvm-matrix"),
+            ("host doctor", "gpuvm-host-doctor"),
             ("host capture -", "gpuvm-host"),
             ("host modules", "gpuvm-host-modules"),
             ("host pages", "gpuvm-host-pages"),

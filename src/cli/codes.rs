@@ -44,6 +44,7 @@ use gpuvm_ops::clone::CloneError;
 use gpuvm_ops::console::ConsoleError;
 use gpuvm_ops::create::CreateError;
 use gpuvm_ops::described::{DescribedError, GuestsError};
+use gpuvm_ops::doctor::DoctorError;
 use gpuvm_ops::domain_history::HistoryOfError;
 use gpuvm_ops::drives::error::{ArrayVerbError, DriveError};
 use gpuvm_ops::drop_seed::DropSeedError;
@@ -101,7 +102,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 88] = [
+static KNOWN: [Known; 89] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -197,6 +198,7 @@ static KNOWN: [Known; 88] = [
     known::<NetworkError>(),
     known::<HostBridgeError>(),
     known::<DeviceError>(),
+    known::<DoctorError>(),
     known::<GpuError>(),
     known::<CardError>(),
     known::<HostVerbError>(),

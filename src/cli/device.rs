@@ -8,6 +8,8 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use crate::apply::Step;
 use crate::apply::bind::boot;
+use crate::discover::facts::boot::initramfs_command;
+use crate::fsroot::FsRoot;
 use gpuvm_ops::bind::{self as ops, Bind, bind_at_boot};
 use gpuvm_ops::change::Change;
 use gpuvm_ops::error::Error;
@@ -28,7 +30,12 @@ pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `device bind`.
 fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let at_boot = if args.at_boot { Some(program()?) } else { None };
-    let wanted = Bind { devices: args.devices.clone(), force: args.force, at_boot };
+    let wanted = Bind {
+        devices: args.devices.clone(),
+        force: args.force,
+        at_boot,
+        initramfs: args.initramfs,
+    };
     let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
     let manner = Manner { confirm, dry_run: args.dry_run, ..manner(&args.lock) };
     change("device bind", &wanted, manner, ops::bind, cx)
@@ -37,7 +44,12 @@ fn bind(args: &BindArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `device release`.
 fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let at_boot = if args.at_boot { Some(program()?) } else { None };
-    let wanted = Bind { devices: args.devices.clone(), force: args.force, at_boot };
+    let wanted = Bind {
+        devices: args.devices.clone(),
+        force: args.force,
+        at_boot,
+        initramfs: args.initramfs,
+    };
     let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
     change("device release", &wanted, manner, ops::release, cx)
 }
@@ -61,12 +73,14 @@ fn change(
         cx.output.progress(&format!("{}: already set; nothing to do", done.change.subject));
     }
     let steps = done.change.steps();
-    let options = Path::new("/").join(boot::OPTIONS);
-    if steps.iter().any(|step| matches!(step, Step::SetFile { path, .. } if *path == options)) {
-        cx.output.progress(
-            "the initial file system has its own copy of /etc/modprobe.d: `update-initramfs -u` \
-             (Debian, Ubuntu) or `dracut --force` (Fedora, RHEL) renews it",
-        );
+    let is_copied = |path: &Path| boot::COPIED.iter().any(|file| Path::new("/").join(file) == path);
+    let has_copies = |step: &Step| matches!(step, Step::SetFile { path, .. } if is_copied(path));
+    if !wanted.initramfs && steps.iter().any(has_copies) {
+        let command = initramfs_command(&FsRoot::live()?).unwrap_or("update-initramfs -u -k all");
+        cx.output.progress(&format!(
+            "the initramfs has its own copies of these files: `{command}` renews them (--initramfs \
+             runs it)"
+        ));
     }
     if cx.output.json {
         cx.output.json_rows("gpuvm-steps", &steps)?;

@@ -92,7 +92,7 @@ impl Failure {
 }
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 24] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 20] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
@@ -104,22 +104,15 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 24] = [
     (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer"], "gpuvm cp"),
-    (&["pull", "images"], "gpuvm image"),
-    (&["net", "networks"], "gpuvm network"),
-    (&["diff", "validate", "reconcile", "sync"], "gpuvm apply --dry-run"),
-    (&["stats", "top"], "gpuvm list"),
     (&["address", "addr", "domifaddr"], "gpuvm ip"),
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
     (&["dumpxml", "xml"], "gpuvm export"),
-    (
-        &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
-        "gpuvm set",
-    ),
+    (&["resize", "modify", "edit", "setvcpus", "setmem", "setmaxmem"], "gpuvm set"),
     (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
     (&["mv", "domrename"], "gpuvm rename"),
     (&["enable", "disable"], "gpuvm autostart"),
-    (&["move", "migrate", "backup"], "gpuvm export --bundle"),
+    (&["move", "migrate", "backup"], "gpuvm export"),
 ];
 
 /// Suggests our verbs for a word that other tools use for them; by spelling alone clap would
@@ -139,51 +132,7 @@ pub fn name_the_verb(error: &mut clap::Error) {
     }
 }
 
-/// Words that other tools take where ours takes another, with the verb and what to write instead.
-const WORDS_ELSEWHERE: [(&str, &[&str], &str); 9] = [
-    ("create", &["-f", "--file", "--filename"], "`gpuvm apply -f FILE` makes the guests of a file"),
-    ("create", &["--ram", "--mem"], "`--memory SIZE`, such as 16G"),
-    ("create", &["--cdrom", "--location", "--import"], "`--image NAME` or `--disk PATH` boots it"),
-    (
-        "create",
-        &["--hostdev", "--host-device", "--device"],
-        "`--gpu`, `--nic` and `--nvme` pass a device through",
-    ),
-    ("create", &["--os-variant", "--osinfo", "--os-type"], "leave it out: no option depends on it"),
-    ("list", &["-a", "--all"], "leave it out: all domains are listed"),
-    (
-        "delete",
-        &["-f", "--file", "--filename"],
-        "`gpuvm apply -f FILE --prune` deletes guests of a file",
-    ),
-    (
-        "plan",
-        &["-f", "--file", "--filename"],
-        "`gpuvm apply -f FILE --dry-run` plans the guests of a file",
-    ),
-    ("show", &["-o", "--output"], "`--json`, or `gpuvm get NAME -o yaml`"),
-];
-
-/// What to write in place of a word that a verb does not take; none: it is not known.
-fn instead(verb: &clap::Command, unknown: &str) -> Option<String> {
-    let elsewhere = WORDS_ELSEWHERE
-        .iter()
-        .find(|(name, words, _)| *name == verb.get_name() && words.contains(&unknown));
-    let is_option = unknown.starts_with('-');
-    let takes_guest = verb.get_positionals().any(|arg| arg.get_id() == "name");
-    match (elsewhere, verb.get_name()) {
-        (Some((.., tip)), _) => Some((*tip).to_owned()),
-        (None, "apply") if !is_option => Some(format!("`-f {}` names the file", word(unknown))),
-        (None, "ssh") if !is_option => Some(format!("`-- {}` runs it in the guest", word(unknown))),
-        (None, _) if unknown == "--name" && takes_guest => {
-            Some("leave `--name` out: the name follows the verb".to_owned())
-        }
-        _ => None,
-    }
-}
-
-/// Suggests `--name` where the name of a planned guest is given without it, and ours for words of
-/// other tools.
+/// Suggests `--name` where the name of a new guest is given without it.
 pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
     if error.kind() == ErrorKind::MissingRequiredArgument {
         // A guest is named behind `export` only for its bundle.
@@ -197,16 +146,16 @@ pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
     let root = Cli::command();
     let mut given = words.iter().skip(1).filter_map(|word| word.to_str());
+    let is_named = given.clone().any(|word| word.starts_with("--name"));
     let verb = given.find_map(|word| root.find_subcommand(word));
-    let verb = verb.filter(|_| error.kind() == ErrorKind::UnknownArgument);
-    if let Some(tip) = verb.and_then(|verb| instead(verb, unknown)) {
-        error.remove(ContextKind::SuggestedArg);
+    let takes_name = verb.is_some_and(|verb| {
+        verb.get_arguments().any(|arg| arg.get_long() == Some("name"))
+            && verb.get_positionals().next().is_none()
+    });
+    let is_extra = error.kind() == ErrorKind::UnknownArgument && !unknown.starts_with('-');
+    if is_extra && takes_name && !is_named {
+        let tip = format!("`--name {}` names the guest", word(unknown));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    } else if unknown.starts_with('-')
-        && verb.is_some_and(|verb| ["create", "plan"].contains(&verb.get_name()))
-    {
-        // clap would offer the option as the guest's name.
-        error.remove(ContextKind::Suggested);
     }
 }
 

@@ -1,8 +1,8 @@
 //! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`,
-//! `host trust`, `host undo`, `host capture`.
+//! `host trust`, `host undo`, `host capture`, `host doctor`.
 
 pub mod capture;
-
+mod doctor;
 pub mod files;
 pub mod matrix;
 pub mod modules;
@@ -30,5 +30,6 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         HostVerb::Trust(args) => trust::run(args, cx),
         HostVerb::Undo(args) => undo::run(args, cx),
         HostVerb::Capture(args) => capture::run(args, cx),
+        HostVerb::Doctor(args) => doctor::run(args, cx),
     }
 }

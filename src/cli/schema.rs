@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 69] = [
+const ALL: [Listed; 70] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -51,6 +51,7 @@ const ALL: [Listed; 69] = [
     ("gpuvm-host", host_file),
     ("gpuvm-host-bridge-list", rows::<gpuvm_ops::host_bridge::facts::HostBridgeRow>),
     ("gpuvm-host-bridge-preview", document::<network::bridge::create::Preview<'static>>),
+    ("gpuvm-host-doctor", document::<gpuvm_ops::doctor::Diagnosed>),
     ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),
     ("gpuvm-host-modules", rows::<gpuvm_ops::modules::ModuleOfGpu>),
     ("gpuvm-host-pages", rows::<gpuvm_ops::host_pages::NodePool>),

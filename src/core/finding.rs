@@ -1,4 +1,5 @@
-//! Findings, their severity and their rules, common to `check`, `verify` and `network doctor`.
+//! Findings, their severity and their rules, common to `check`, `verify`, `network doctor` and
+//! `host doctor`.
 //! Contains no rule; each of these families has its own, with its own details of a finding.
 
 use serde::Serialize;
@@ -14,6 +15,8 @@ pub enum Severity {
     Error,
     /// It works, but not as well as it could.
     Warning,
+    /// It is worth knowing and may be meant so.
+    Note,
 }
 
 /// One thing that is checked.
@@ -37,6 +40,11 @@ impl Rule {
     /// Makes a rule whose findings are warnings.
     pub const fn warning(id: &'static str, refuses: &'static str) -> Rule {
         Rule { id, severity: Severity::Warning, refuses }
+    }
+
+    /// Makes a rule whose findings are notes.
+    pub const fn note(id: &'static str, refuses: &'static str) -> Rule {
+        Rule { id, severity: Severity::Note, refuses }
     }
 }
 

@@ -56,6 +56,7 @@ pub mod placement;
 pub mod domain;
 
 pub mod check;
+pub mod doctor;
 pub mod nccl;
 pub mod tune;
 pub mod verify;

@@ -1,4 +1,5 @@
-//! Versions of the components that a guest runs on. Values and comparisons only.
+//! Versions of the components that a guest runs on, and the one table of versions with known
+//! defects, which `check`, `verify` and `host doctor` judge by. Values and comparisons only.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -54,6 +55,273 @@ impl Versions {
     }
 }
 
+/// The component that a version belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Component {
+    /// The host's kernel.
+    Kernel,
+    /// QEMU.
+    Qemu,
+    /// libvirt.
+    Libvirt,
+}
+
+impl Component {
+    /// Its name in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Component::Kernel => "the host's kernel",
+            Component::Qemu => "QEMU",
+            Component::Libvirt => "libvirt",
+        }
+    }
+}
+
+/// The versions that have a defect.
+#[derive(Debug, Clone, Copy)]
+pub enum Bad {
+    /// All before this one.
+    Before(Version),
+    /// From the first one on, before the second one.
+    Between(Version, Version),
+    /// This one and later ones; no good one is known.
+    From(Version),
+    /// These.
+    Only(&'static [Version]),
+    /// Kernels with these whole release names.
+    Releases(&'static [&'static str]),
+    /// Kernels of Debian 12, those of its backports included, as their configuration is.
+    Debian12,
+}
+
+/// What the source of a defect is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// The project's own release notes, code or configuration, or measured.
+    Documented,
+    /// Users have reported it; the project has not named the cause.
+    Reported,
+}
+
+/// A defect of some versions of a component.
+#[derive(Debug, Clone, Copy)]
+pub struct Defect {
+    /// The component.
+    pub of: Component,
+    /// The versions that have it.
+    pub bad: Bad,
+    /// What happens with them.
+    pub what: &'static str,
+    /// The public source.
+    pub source: &'static str,
+    /// What the source is worth.
+    pub evidence: Evidence,
+}
+
+impl Defect {
+    /// Whether a version has it; for a kernel with its whole release name.
+    pub fn is_in(&self, version: Version, release: &str) -> bool {
+        match self.bad {
+            Bad::Before(good) => version < good,
+            Bad::Between(bad, good) => (bad..good).contains(&version),
+            Bad::From(bad) => version >= bad,
+            Bad::Only(bad) => bad.contains(&version),
+            Bad::Releases(bad) => bad.contains(&release),
+            Bad::Debian12 => {
+                let is_debian = ["-amd64", "-arm64"].iter().any(|end| release.ends_with(end));
+                is_debian && ((version.0, version.1) == (6, 1) || release.contains("+deb12"))
+            }
+        }
+    }
+
+    /// Returns the first version without it, if one is known.
+    pub fn good_from(&self) -> Option<Version> {
+        match self.bad {
+            Bad::Before(good) | Bad::Between(_, good) => Some(good),
+            _ => None,
+        }
+    }
+
+    /// Returns what to change, half a sentence.
+    pub fn remedy(&self) -> String {
+        let name = self.of.name();
+        match self.good_from() {
+            Some(good) => format!("{name} {good} or later does not"),
+            None => format!("another version of {name} does not: {}", self.source),
+        }
+    }
+}
+
+/// A kernel that maps large BARs in 4 KiB pieces (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
+pub const KERNEL_SMALL_MAPS: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Before(Version(6, 12, 0)),
+    what: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+    evidence: Evidence::Documented,
+};
+/// A QEMU that does not align large BARs for it (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
+pub const QEMU_SMALL_MAPS: Defect = Defect {
+    of: Component::Qemu,
+    bad: Bad::Before(Version(9, 2, 0)),
+    what: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+    evidence: Evidence::Documented,
+};
+/// A QEMU that takes long for BARs of 256 GiB (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
+pub const QEMU_HUGE_BARS: Defect = Defect {
+    of: Component::Qemu,
+    bad: Bad::Before(Version(10, 1, 0)),
+    what: "BARs of 256 GiB can keep the guest's firmware busy for minutes to an hour",
+    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+    evidence: Evidence::Documented,
+};
+/// A QEMU that misplaces the clique (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
+pub const QEMU_CLIQUE: Defect = Defect {
+    of: Component::Qemu,
+    bad: Bad::Before(Version(8, 1, 0)),
+    what: "the clique's capability can lie over another one of the GPU",
+    source: "gpuvm-hardware(7), PEER-TO-PEER CLIQUES",
+    evidence: Evidence::Documented,
+};
+/// A QEMU that fills cells in turn (gpuvm-hardware(7), MEMORY AT START).
+pub const QEMU_FILL: Defect = Defect {
+    of: Component::Qemu,
+    bad: Bad::Before(Version(9, 0, 0)),
+    what: "the cells' huge pages are filled one cell after the other",
+    source: "QEMU commit b41484ccb6",
+    evidence: Evidence::Documented,
+};
+/// A libvirt without `<maxphysaddr>` (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
+pub const LIBVIRT_ADDRESS_BITS: Defect = Defect {
+    of: Component::Libvirt,
+    bad: Bad::Before(Version(8, 7, 0)),
+    what: "<maxphysaddr> is not known, so large BARs may find no window",
+    source: "libvirt news, 8.7.0",
+    evidence: Evidence::Documented,
+};
+/// Kernels whose change of PCI resets broke passed-through GPUs.
+pub const KERNEL_RESET: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Only(&[Version(6, 14, 2), Version(6, 12, 23)]),
+    what: "resetting a GPU between guests fails, so it works only once",
+    source: "https://github.com/zen-kernel/zen-kernel/issues/380",
+    evidence: Evidence::Reported,
+};
+/// Kernels with which AMD's RDNA GPUs do not reset.
+pub const KERNEL_RESET_RDNA: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::From(Version(6, 15, 0)),
+    what: "AMD RDNA GPUs may not be reset between guests",
+    source: "https://github.com/void-linux/void-packages/issues/56829",
+    evidence: Evidence::Reported,
+};
+/// Kernels that do not tell reset methods.
+pub const KERNEL_RESET_METHOD: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Before(Version(5, 15, 0)),
+    what: "reset methods are not shown and cannot be chosen",
+    source: "Linux 5.15, Documentation/ABI/testing/sysfs-bus-pci",
+    evidence: Evidence::Documented,
+};
+/// Kernels that refuse a process its VFIO group.
+pub const KERNEL_PERMISSION: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Releases(&["6.8.12-12-pve", "6.14.8-1-bpo12-pve"]),
+    what: "QEMU gets no access to the VFIO group: \"error getting device from group: Permission \
+           denied\"",
+    source: "https://github.com/strongtz/i915-sriov-dkms/issues/322",
+    evidence: Evidence::Reported,
+};
+/// Kernels without `hugepages=NODE:N`.
+pub const KERNEL_NODE_PAGES: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Before(Version(5, 16, 0)),
+    what: "hugepages= on the command line cannot name a node",
+    source: "Linux 5.16, Documentation/admin-guide/kernel-parameters.txt",
+    evidence: Evidence::Documented,
+};
+/// Kernels whose firmware framebuffer is not `simpledrm` or `efifb` by a switch of its own.
+pub const KERNEL_SYSFB: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Before(Version(5, 15, 0)),
+    what: "`initcall_blacklist=sysfb_init` is not known; `video=efifb:off` is",
+    source: "Linux 5.15, drivers/firmware/sysfb.c",
+    evidence: Evidence::Documented,
+};
+/// Kernels that no longer have the module `vfio_virqfd`.
+pub const KERNEL_VIRQFD: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::From(Version(6, 2, 0)),
+    what: "the module `vfio_virqfd` is part of vfio, and a list that names it fails",
+    source: "https://github.com/pavolelsig/passthrough_helper_fedora/issues/2",
+    evidence: Evidence::Reported,
+};
+
+/// Defects that every GPU guest of such a version may meet, which `host doctor` lists. Those of the
+/// table that depend on devices or files of the host are judged by its rules.
+pub const DEFECTS: &[Defect] = &[
+    QEMU_HUGE_BARS,
+    QEMU_CLIQUE,
+    QEMU_FILL,
+    LIBVIRT_ADDRESS_BITS,
+    KERNEL_RESET_METHOD,
+    KERNEL_NODE_PAGES,
+    Defect {
+        of: Component::Kernel,
+        bad: Bad::Before(Version(6, 8, 0)),
+        what: "vGPUs by a vendor's VFIO driver are not possible",
+        source: "gpuvm-hardware(7)",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Kernel,
+        bad: Bad::Before(Version(6, 19, 0)),
+        what: "devices of one guest cannot reach each other by iommufd and dma-buf",
+        source: "Linux 6.19, drivers/vfio/pci/vfio_pci_dmabuf.c",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Kernel,
+        bad: Bad::Debian12,
+        what: "the kernel is built without iommufd, whatever libvirt offers",
+        source: "configuration of Debian's kernels 6.1.0 and 6.12.95+deb12, CONFIG_IOMMUFD",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Libvirt,
+        bad: Bad::Before(Version(10, 0, 0)),
+        what: "VFIO drivers of a vendor's own are not bound",
+        source: "libvirt news, 10.0.0",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Libvirt,
+        bad: Bad::Between(Version(11, 2, 0), Version(11, 4, 0)),
+        what: "going back to an internal snapshot fails",
+        source: "libvirt news, 11.4.0",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Libvirt,
+        bad: Bad::Between(Version(12, 1, 0), Version(12, 2, 0)),
+        what: "the daemon can crash on a hot-plugged NIC that is a passed-through function",
+        source: "libvirt news, 12.2.0",
+        evidence: Evidence::Documented,
+    },
+    Defect {
+        of: Component::Libvirt,
+        bad: Bad::Before(Version(12, 3, 0)),
+        what: "whether a bus can be reset is judged by bus 0 only",
+        source: "libvirt news, 12.3.0",
+        evidence: Evidence::Documented,
+    },
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +345,29 @@ mod tests {
         assert_eq!(Version::of_libvirt(11_003_000), Version(11, 3, 0));
         assert!(Version(6, 9, 0) < Version(6, 12, 0));
         assert_eq!(Version(9, 2, 0).to_string(), "9.2.0");
+    }
+
+    #[test]
+    fn a_defect_is_in_the_versions_that_the_table_says() {
+        let kernel =
+            |defect: &Defect, release: &str| defect.is_in(Version::read(release).unwrap(), release);
+        for (defect, bad, good) in [
+            (&KERNEL_SMALL_MAPS, "6.11.9-amd64", "6.12.0-amd64"),
+            (&KERNEL_RESET, "6.14.2-zen1", "6.14.3"),
+            (&KERNEL_RESET, "6.12.23-generic", "6.12.24"),
+            (&KERNEL_RESET_RDNA, "6.15.0", "6.14.9"),
+            (&KERNEL_PERMISSION, "6.8.12-12-pve", "6.8.12-13-pve"),
+            (&KERNEL_VIRQFD, "6.2.0", "6.1.0"),
+        ] {
+            assert!(kernel(defect, bad) && !kernel(defect, good), "{defect:?}");
+        }
+        let iommufd = DEFECTS.iter().find(|defect| matches!(defect.bad, Bad::Debian12)).unwrap();
+        assert!(kernel(iommufd, "6.1.0-28-amd64") && !kernel(iommufd, "6.1.0-generic"));
+        assert!(kernel(iommufd, "6.12.95+deb12-amd64") && !kernel(iommufd, "6.12.41+deb13-amd64"));
+        let snapshot =
+            Defect { bad: Bad::Between(Version(11, 2, 0), Version(11, 4, 0)), ..*iommufd };
+        assert!(!snapshot.is_in(Version(11, 1, 9), "") && snapshot.is_in(Version(11, 3, 0), ""));
+        assert_eq!(snapshot.good_from(), Some(Version(11, 4, 0)));
+        assert!(DEFECTS.iter().all(|defect| !defect.source.is_empty()));
     }
 }

@@ -7,8 +7,10 @@
 //! for each. This module knows nothing of the files' content.
 
 mod head;
+mod kind;
 mod node;
 
+pub use kind::FileKind;
 pub use node::NodeNumber;
 
 use gpuvm_core::topology::file::MOST_STRING;

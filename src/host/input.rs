@@ -278,6 +278,16 @@ pub fn text_or_stdin(path: &Path, limit: u64) -> Result<String, InputError> {
     utf8(bounded(Source::Stdin(io::stdin().lock()), named, limit)?, named)
 }
 
+/// Reads a file, or standard input for `-`, as text; bytes that are not UTF-8 are replaced.
+pub fn lossy_or_stdin(path: &Path, limit: u64) -> Result<String, InputError> {
+    let bytes = if path == Path::new("-") {
+        bounded(Source::Stdin(io::stdin().lock()), Path::new("standard input"), limit)?
+    } else {
+        read(path, limit)?
+    };
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Bytes as text. The error does not contain them: they may be secret.
 fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String, InputError> {
     String::from_utf8(bytes).map_err(|error| InputError::NotText {

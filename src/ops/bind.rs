@@ -2,11 +2,13 @@
 //! gives the reasons against it.
 
 use crate::apply::Step;
+use crate::apply::array::ArrayStep;
 use crate::apply::bind::{boot, on_this_machine};
 use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::claim::bound_to;
+use crate::doctor;
 use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
@@ -56,6 +58,8 @@ pub struct Bind {
     pub force: bool,
     /// The program that repeats it at each boot; none: only now.
     pub at_boot: Option<String>,
+    /// Whether the initramfs is renewed after its files have changed.
+    pub initramfs: bool,
 }
 
 impl Bind {
@@ -131,11 +135,20 @@ impl Host {
     }
 
     /// Returns the steps on files for binding these functions at boot.
-    fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str) -> Result<Vec<Step>> {
+    fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str, initramfs: bool) -> Result<Vec<Step>> {
         let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
         let built_in = boot::is_built_in(&self.root, kernel)?;
         let by_id = !built_in && !boot::has_other_ids(&self.root)?;
-        Ok(boot_steps(boot::files(&self.topology, wanted, program, by_id))?)
+        let mut files = boot::files(&self.topology, wanted, program, by_id).to_vec();
+        let early = boot::early(&self.topology, wanted);
+        // Without initramfs-tools nothing would run the script.
+        let has_scripts = self.root.exists(boot::SCRIPTS);
+        files.push(if has_scripts { early } else { (early.0, None) });
+        let mut steps = boot_steps(files)?;
+        if initramfs && !steps.is_empty() {
+            steps.push(Step::Array(ArrayStep::UpdateInitramfs));
+        }
+        Ok(steps)
     }
 }
 
@@ -184,6 +197,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(is_vfio)
     };
+    doctor::before(world, topology, &host.held, &asked)?;
     let uses = host.uses(&holders::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
     // A guest's function is already bound.
@@ -200,7 +214,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     if let Some(program) = &bind.at_boot {
         let mut wanted = boot::functions(&host.root)?;
         wanted.extend(&take.functions);
-        steps.extend(host.at_boot(&wanted, program)?);
+        steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     Ok(steps)
 }
@@ -243,7 +257,7 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
     if let Some(program) = &bind.at_boot {
         let mut wanted = boot::functions(&host.root)?;
         wanted.retain(|bdf| !asked.contains(bdf));
-        steps.extend(host.at_boot(&wanted, program)?);
+        steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     let mut change = bind.change("device release", steps);
     if change.steps().iter().any(|step| matches!(step, Step::ReleaseDevice { .. })) {

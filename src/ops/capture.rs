@@ -3,10 +3,11 @@
 use crate::discover::crosscheck::crosscheck;
 use crate::discover::topo::{Topo, TopoError};
 use crate::discover::{discover, discover_identified};
+use crate::doctor::facts;
 use crate::error::{Error, Refusal, Result, usage};
 use crate::fsroot::FsRoot;
 use crate::input;
-use crate::topology::{Parts, Topology, TopologyError};
+use crate::topology::{Facts, Parts, Topology, TopologyError};
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
@@ -25,11 +26,21 @@ pub struct Capture {
 /// The host to record: this machine, or that of `--host`, which converts a directory or an lstopo
 /// XML to a file.
 pub fn capture(world: &World, wanted: &Capture) -> Result<Topology> {
-    let topology = read(world, wanted)?;
+    let topology = with_facts(world, read(world, wanted)?)?;
     match &wanted.topo {
         Some(file) => with_topo(&topology, file),
         None => Ok(topology),
     }
+}
+
+/// The host with the facts for `host doctor`, if its files are here; without who uses what now.
+fn with_facts(world: &World, topology: Topology) -> Result<Topology> {
+    let is_elsewhere = world.settings.host.is_none() && !world.is_here()?;
+    let root = if is_elsewhere { None } else { world.root()? };
+    let Some(root) = root else { return Ok(topology) };
+    let facts = Facts { users: None, ..facts(&root, &topology) };
+    let parts = topology.parts().clone();
+    Ok(Topology::new(Parts { facts: Some(Box::new(facts)), ..parts })?)
 }
 
 /// Reads the host unchanged.

@@ -132,6 +132,7 @@ pub mod delete;
 pub mod described;
 pub mod devices;
 pub mod disks;
+pub mod doctor;
 pub mod domain_history;
 pub mod domains;
 pub mod drives;

@@ -239,6 +239,32 @@ fn the_layout_of_another_machine_is_its_own_or_refused() {
 }
 
 #[test]
+fn the_doctor_of_another_machine_never_judges_this_one() {
+    let Some(other) = Other::new() else { return };
+    let (code, out, err) = other.here(&["host", "doctor"]);
+    assert!(code == 1 && out.is_empty() && err.contains(NAME), "{code} {out}{err}");
+    assert!(err.contains("ssh other-host gpuvm host capture -"), "{err}");
+    // Beside a record of it, only what that says is known: whatever this machine merges.
+    let mut record: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&other.record).unwrap()).unwrap();
+    for ksm in [Some(true), None] {
+        record["host"]["facts"] = serde_json::json!({ "kernel": { "ksm": ksm } });
+        std::fs::write(&other.record, record.to_string()).unwrap();
+        let (_, out, err) = other.here(&["host", "doctor", "--json", "--host", &other.record]);
+        let answer: serde_json::Value =
+            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
+        assert_eq!(answer["findings"].to_string().contains(r#""rule":"ksm""#), ksm.is_some());
+        let not_checked = answer["not_checked"].to_string();
+        assert_eq!(not_checked.contains("ksm ("), ksm.is_none(), "{not_checked}");
+        // Nor are files of this machine known of it.
+        assert!(
+            not_checked.contains("memlock (/etc/systemd/system is not known)"),
+            "{not_checked}"
+        );
+    }
+}
+
+#[test]
 fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
     let Some(other) = Other::new() else { return };
     let bin = Path::new(GPUVM).parent().unwrap().display();

@@ -69,9 +69,15 @@ pub struct BindArgs {
     /// Apply at every boot as well
     ///
     /// By files in /etc/modprobe.d and /etc/modules-load.d if all GPUs with a device ID are bound,
-    /// else by a systemd unit.
+    /// else by a systemd unit. With initramfs-tools (Debian, Ubuntu) a script in the initramfs also
+    /// reserves them for vfio-pci before any driver in it is loaded.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
+    /// Update the initramfs of every kernel
+    ///
+    /// It contains copies of what --at-boot writes. Without this option the command is printed.
+    #[arg(long, requires = "at_boot", help_heading = BEHAVIOUR)]
+    pub initramfs: bool,
     /// Bind devices that are in use
     ///
     /// Devices that a process has open, and NICs that have an address. A driver may never release
@@ -106,6 +112,11 @@ pub struct ReleaseArgs {
     /// Stops binding them at boot.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
+    /// Update the initramfs of every kernel
+    ///
+    /// It contains copies of what --at-boot wrote. Without this option the command is printed.
+    #[arg(long, requires = "at_boot", help_heading = BEHAVIOUR)]
+    pub initramfs: bool,
     /// Release devices that a process has open
     ///
     /// vfio-pci lets go of them when the process ends. Devices that may belong to a guest, because

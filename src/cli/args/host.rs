@@ -26,6 +26,12 @@ const UNDO: &str = "Examples:
 const CAPTURE: &str = "Examples:
   gpuvm host capture dgx.json
   nvidia-smi topo -m >topo.txt && gpuvm host capture dgx.json --topo topo.txt";
+/// Examples of `doctor`.
+const DOCTOR: &str = "Examples:
+  gpuvm host doctor
+  gpuvm host doctor --fix
+  journalctl -k | gpuvm host doctor --journal -
+  gpuvm host doctor --host topologies/dgx-2.json --json";
 /// Examples of `pages`.
 const PAGES: &str = "Examples:
   gpuvm host pages
@@ -57,6 +63,17 @@ pub enum HostVerb {
     #[command(after_long_help = SHOW)]
     #[command(group = about_records())]
     Show(HostShowArgs),
+    /// Find what will go wrong with GPU guests on this host
+    ///
+    /// Reads the host and applies rules in the order in which users meet what they find: the IOMMU
+    /// is off, a driver or the console has the GPU, its group is shared, it does not answer or
+    /// cannot be reset, its memory has no address, locked memory is limited, and more;
+    /// gpuvm-codes(7) lists them. Changes nothing, and needs no libvirt. What cannot be read is
+    /// listed as not checked. The exit status is 3 if there is an error, 0 if there are only
+    /// warnings and notes.
+    #[command(after_long_help = DOCTOR)]
+    #[command(group = about_records())]
+    Doctor(HostDoctorArgs),
     /// Show the distances between GPUs, NICs and NVMe drives
     ///
     /// NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges but no host
@@ -131,6 +148,22 @@ pub struct HostShowArgs {
     /// Not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them.
     #[arg(long)]
     pub all: bool,
+}
+
+/// Arguments of `host doctor`.
+#[derive(Debug, Args)]
+pub struct HostDoctorArgs {
+    /// Print the commands that mend what was found; runs none
+    ///
+    /// As a script to read, with each finding as a comment above its commands.
+    #[arg(long, conflicts_with = "json")]
+    pub fix: bool,
+    /// Search a kernel log as well; `-`: standard input
+    ///
+    /// Output of `journalctl -k` or `dmesg`. Finds errors that no file tells, such as Xid, AER and
+    /// VFIO messages, each with the rule that it belongs to.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub journal: Option<PathBuf>,
 }
 
 /// Arguments of `host matrix`.

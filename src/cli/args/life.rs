@@ -133,9 +133,12 @@ pub struct AutostartArgs {
     /// on: start when the host boots; off: do not
     #[arg(value_name = "on|off", value_enum, hide_possible_values = true)]
     pub state: OnOff,
-    /// How it is made or shown.
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub lock: LockArgs,
 }
 
 /// Arguments of `ip`.

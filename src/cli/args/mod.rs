@@ -54,8 +54,8 @@ pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use help::{GROUPS, command, exit_status};
 pub use host::{
-    CaptureArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs, HostTuningArgs,
-    HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
+    CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
+    HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use life::{

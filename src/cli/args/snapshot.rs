@@ -1,7 +1,7 @@
 //! The verbs on snapshots of guests.
 
 use super::heading::BEHAVIOUR;
-use super::{ChangeArgs, NameArgs};
+use super::{LockArgs, NameArgs};
 use crate::request::DomainName;
 use clap::{Args, Subcommand};
 use gpuvm_ops::snapshot::SnapshotOf;
@@ -64,9 +64,12 @@ pub struct SnapshotCreateArgs {
     /// Name of the snapshot
     #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
     pub snapshot: DomainName,
-    /// How it is made or shown.
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub lock: LockArgs,
 }
 
 /// Arguments of `snapshot revert` and `snapshot delete`.

@@ -23,6 +23,7 @@ pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
 pub use others::free_cores;
 pub use report::{Finding, InXml, Note};
+pub(crate) use versions::SLOW_BARS;
 
 use crate::domain::DomainXml;
 use crate::finding::Rule;

@@ -1,16 +1,16 @@
-//! Rules on versions of kernel, QEMU and libvirt with known defects for what the guest has: a
-//! table, each line with its source. An unknown version is not judged.
+//! Rules on versions of kernel, QEMU and libvirt with known defects for what the guest has, by the
+//! table of [`crate::versions`]. An unknown version is not judged.
 
 use super::guest::Guest;
 use super::report::Report;
 use crate::finding::Rule;
 use crate::topology::{DeviceKind, Topology};
-use crate::versions::{Version, Versions};
+use crate::versions::{self, Component, Defect, Version, Versions};
 
 /// Without huge mappings each access to a BAR's decode bit maps it again in 4 KiB pieces, about 2 s
 /// for 128 GiB and 20 to 40 times a boot: with 8 GPUs up to half an hour. Kernel 6.12 maps them in
 /// one piece, QEMU 9.2 aligns them for it (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
-const SLOW_BARS: Rule =
+pub(crate) const SLOW_BARS: Rule =
     Rule::warning("slow-large-bars", "a kernel or QEMU that maps large BARs in small pieces");
 /// BARs of 256 GiB took minutes to an hour with QEMU 8.2 and no such time with 10.1
 /// (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
@@ -38,17 +38,6 @@ const MACHINE: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[SLOW_BARS, HUGE_BARS, ADDRESS_BITS, CLIQUE, FILL, MACHINE];
 
-/// The component that a version belongs to.
-#[derive(Debug, Clone, Copy)]
-enum Of {
-    /// The host's kernel.
-    Kernel,
-    /// QEMU.
-    Qemu,
-    /// libvirt.
-    Libvirt,
-}
-
 /// The guest's properties that traps depend on.
 struct Facts {
     /// The largest passed-through BAR, in GiB.
@@ -61,64 +50,29 @@ struct Facts {
     huge_cells: usize,
 }
 
-/// A defect with the version that fixes it.
+/// A defect that matters to some guests.
 struct Trap {
     /// Its rule.
     rule: &'static Rule,
     /// Whether it matters to a guest.
     matters: fn(&Facts) -> bool,
-    /// The component with the defect.
-    of: Of,
-    /// The first version without the defect.
-    from: Version,
-    /// What happens with older versions.
-    before: &'static str,
+    /// The defect.
+    defect: Defect,
+}
+
+/// Makes an entry of the table.
+const fn trap(rule: &'static Rule, defect: Defect, matters: fn(&Facts) -> bool) -> Trap {
+    Trap { rule, matters, defect }
 }
 
 /// The table.
 const TRAPS: &[Trap] = &[
-    Trap {
-        rule: &SLOW_BARS,
-        matters: |facts| facts.bar_gib >= 64,
-        of: Of::Kernel,
-        from: Version(6, 12, 0),
-        before: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
-    },
-    Trap {
-        rule: &SLOW_BARS,
-        matters: |facts| facts.bar_gib >= 64,
-        of: Of::Qemu,
-        from: Version(9, 2, 0),
-        before: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
-    },
-    Trap {
-        rule: &HUGE_BARS,
-        matters: |facts| facts.bar_gib >= 256,
-        of: Of::Qemu,
-        from: Version(10, 1, 0),
-        before: "BARs of 256 GiB can keep the guest's firmware busy for minutes to an hour",
-    },
-    Trap {
-        rule: &ADDRESS_BITS,
-        matters: |facts| facts.address_bits,
-        of: Of::Libvirt,
-        from: Version(8, 7, 0),
-        before: "<maxphysaddr> is not known, so large BARs may find no window",
-    },
-    Trap {
-        rule: &CLIQUE,
-        matters: |facts| facts.clique,
-        of: Of::Qemu,
-        from: Version(8, 1, 0),
-        before: "the clique's capability can lie over another one of the GPU",
-    },
-    Trap {
-        rule: &FILL,
-        matters: |facts| facts.huge_cells > 1,
-        of: Of::Qemu,
-        from: Version(9, 0, 0),
-        before: "the cells' huge pages are filled one cell after the other",
-    },
+    trap(&SLOW_BARS, versions::KERNEL_SMALL_MAPS, |facts| facts.bar_gib >= 64),
+    trap(&SLOW_BARS, versions::QEMU_SMALL_MAPS, |facts| facts.bar_gib >= 64),
+    trap(&HUGE_BARS, versions::QEMU_HUGE_BARS, |facts| facts.bar_gib >= 256),
+    trap(&ADDRESS_BITS, versions::LIBVIRT_ADDRESS_BITS, |facts| facts.address_bits),
+    trap(&CLIQUE, versions::QEMU_CLIQUE, |facts| facts.clique),
+    trap(&FILL, versions::QEMU_FILL, |facts| facts.huge_cells > 1),
 ];
 
 /// Checks versions.
@@ -130,16 +84,18 @@ pub fn check<'t>(
 ) {
     machine(guest, versions, report);
     let facts = facts(guest, topology);
-    let kernel = topology.machine().kernel_release.as_deref().and_then(Version::read);
+    let release = topology.machine().kernel_release.as_deref().unwrap_or_default();
+    let kernel = Version::read(release);
     for trap in TRAPS.iter().filter(|trap| (trap.matters)(&facts)) {
-        let (name, version) = match trap.of {
-            Of::Kernel => ("the host's kernel", kernel),
-            Of::Qemu => ("QEMU", versions.qemu),
-            Of::Libvirt => ("libvirt", versions.libvirt),
+        let version = match trap.defect.of {
+            Component::Kernel => kernel,
+            Component::Qemu => versions.qemu,
+            Component::Libvirt => versions.libvirt,
         };
-        let Some(old) = version.filter(|version| *version < trap.from) else { continue };
-        let message = format!("{name} {old}: {}", trap.before);
-        let hint = format!("{name} {} or later does not", trap.from);
+        let has = |version: &Version| trap.defect.is_in(*version, release);
+        let Some(old) = version.filter(has) else { continue };
+        let message = format!("{} {old}: {}", trap.defect.of.name(), trap.defect.what);
+        let hint = trap.defect.remedy();
         // No other definition would start faster.
         if [SLOW_BARS.id, HUGE_BARS.id].contains(&trap.rule.id) {
             report.note(trap.rule, guest.spot, format!("{message}; {hint}"));

@@ -11,6 +11,7 @@ mod checked;
 pub mod cpu;
 pub mod drive;
 pub mod fabric;
+pub mod facts;
 pub mod file;
 pub mod isolation;
 pub mod matrix;
@@ -26,6 +27,7 @@ pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, HOW_MODULES, NoPartition, NvLink, Partition, PartitionId};
+pub use facts::Facts;
 pub use isolation::{Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
@@ -129,6 +131,9 @@ pub struct Parts {
     /// NVLink and NVSwitch.
     #[serde(default)]
     pub fabric: Fabric,
+    /// What `host doctor` looks at beyond this; only a captured host has it. None: not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Box<Facts>>,
     /// Unreadable and contradictory data, for people; a host with notes is still usable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -5,7 +5,7 @@ pub const VENDOR_NVIDIA: u16 = 0x10de;
 /// PCI vendor Mellanox.
 pub const VENDOR_MELLANOX: u16 = 0x15b3;
 /// PCI vendor AMD, graphics (formerly ATI).
-pub(super) const VENDOR_ATI: u16 = 0x1002;
+pub(crate) const VENDOR_ATI: u16 = 0x1002;
 /// PCI vendor AMD, processors and their parts.
 pub(super) const VENDOR_AMD: u16 = 0x1022;
 /// PCI vendor Intel.

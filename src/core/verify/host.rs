@@ -8,15 +8,15 @@ use crate::topology::Topology;
 use crate::verify::tuning::Tuning;
 
 /// A pcpu in a deep sleep state or at low frequency responds late.
-const GOVERNOR: Rule =
+pub(crate) const GOVERNOR: Rule =
     Rule::warning("governor", "pinned pcpus whose frequency is not governed for performance");
 /// Unbound memory of a guest stays where it was allocated, wherever its vCPUs went.
-const BALANCING: Rule = Rule::warning(
+pub(crate) const BALANCING: Rule = Rule::warning(
     "numa-balancing-off",
     "unbound memory on a host of several nodes that does not balance it",
 );
 /// Each access to a page not seen lately walks through more levels.
-const THP: Rule = Rule::warning(
+pub(crate) const THP: Rule = Rule::warning(
     "transparent-huge-pages-off",
     "memory on normal pages of a host that never joins them",
 );
@@ -25,7 +25,7 @@ const ISOLATED: Rule =
     Rule::warning("isolated-not-spread", "threads that float over several isolated pcpus");
 
 /// A guest that has it keeps it; no other gets it.
-const UNHEALTHY: Rule =
+pub(crate) const UNHEALTHY: Rule =
     Rule::warning("hostdev-unhealthy", "a passed-through GPU whose health is over a limit");
 
 /// Rules of this module.

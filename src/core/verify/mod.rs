@@ -18,6 +18,7 @@ mod threads;
 pub mod tuning;
 mod versions;
 
+pub(crate) use host::{BALANCING, GOVERNOR, THP, UNHEALTHY};
 pub use report::{Between, Differs, Finding};
 
 use crate::check;

@@ -25,7 +25,9 @@ pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, Bin
         let was = file::content(&path)
             .map_err(|source| BindError::Configuration { path: path.clone(), source })?;
         if text != was {
-            steps.push(Step::SetFile { path, text, was, program: false, kept: false });
+            // Scripts of the initramfs are run only if they are executable.
+            let program = path.starts_with("/etc/initramfs-tools/scripts");
+            steps.push(Step::SetFile { path, text, was, program, kept: false });
         }
     }
     Ok(steps)

@@ -19,6 +19,7 @@ pub mod drives;
 pub mod ear;
 pub mod exclusions;
 pub mod fabric;
+pub mod facts;
 pub mod files;
 pub mod health;
 pub mod holders;

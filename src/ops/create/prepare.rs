@@ -6,6 +6,7 @@ use super::{CreateError, CreateRequest, Told, macs, refuse_existing, told};
 use crate::apply::Step;
 use crate::claim::claim;
 use crate::disks;
+use crate::doctor;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Record, SeededNccl};
 use crate::domain::setting::{Setting, serial_log_path};
@@ -70,6 +71,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     }
     let devices = &planned.placement.devices;
     losses.extend(remains(&planned.topology, devices));
+    doctor::before(world, &planned.topology, &planned.occupancy, devices)?;
     let claim = claim(&name, devices, &planned.topology, &planned.occupancy, world)?;
     let pages = pages::reserve(&planned, wanted.reserve_pages, wanted.starts, world)?;
     let reserves = !pages.steps.is_empty();

@@ -2,9 +2,11 @@
 //! util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
+use crate::discover::facts::boot::initramfs_command;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use crate::discover::signatures::foreign;
+use crate::fsroot::FsRoot;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -265,7 +267,11 @@ pub(super) fn words(file_system: &FileSystem) -> String {
 
 /// Rebuilds the initramfs of every kernel.
 pub(super) fn update_initramfs() -> Result<(), ArrayError> {
-    output(&["update-initramfs", "-u", "-k", "all"], INITRAMFS_S)?;
+    let root = FsRoot::live().ok();
+    let here = root.as_ref().and_then(initramfs_command);
+    let command = here.unwrap_or("update-initramfs -u -k all");
+    let words: Vec<&str> = command.split(' ').collect();
+    output(&words, INITRAMFS_S)?;
     Ok(())
 }
 

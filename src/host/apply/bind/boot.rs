@@ -24,6 +24,12 @@ pub const UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
 pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
 /// The file that makes systemd load the module, since its options act only then.
 pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
+/// Where initramfs-tools has the scripts that run before udev.
+pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
+/// The script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
+pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
+/// The files that an initramfs has copies of.
+pub const COPIED: [&str; 2] = [OPTIONS, EARLY];
 /// Directory of other option files.
 const MODPROBE: &str = "etc/modprobe.d";
 /// The first line of each file.
@@ -92,6 +98,28 @@ pub fn files(
         (WANTED, (!single.is_empty()).then(|| wants(HEAD, "gpuvm-vfio.service"))),
         (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
     ]
+}
+
+/// Returns the script of the initramfs that reserves these functions for vfio-pci, each if its ids
+/// match.
+pub fn early(topology: &Topology, functions: &BTreeSet<Bdf>) -> BootFile {
+    let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
+    if devices.is_empty() {
+        return (EARLY, None);
+    }
+    let mut text = format!(
+        "#!/bin/sh\n{}case $1 in prereqs) exit 0 ;; esac\n\
+         reserve() {{\n  at=/sys/bus/pci/devices/$1\n  [ -e \"$at/driver_override\" ] || return 0\n  \
+         read -r vendor <\"$at/vendor\"\n  read -r device <\"$at/device\"\n  \
+         [ \"$vendor:$device\" = \"$2\" ] || return 0\n  \
+         echo vfio-pci >\"$at/driver_override\"\n}}\n",
+        head(&devices)
+    );
+    for device in devices {
+        let PciDevice { bdf, vendor, device: id, .. } = device;
+        writeln!(text, "reserve {bdf} {vendor:#06x}:{id:#06x}").expect("text");
+    }
+    (EARLY, Some(text))
 }
 
 /// The first lines of a file that binds these.
@@ -174,6 +202,41 @@ mod tests {
         assert_eq!(back(&single), some);
         let none = files(&host, &BTreeSet::new(), "/usr/bin/gpuvm", true);
         assert!(none.iter().all(|(_, text)| text.is_none()));
+    }
+
+    #[test]
+    fn the_script_of_the_initramfs_reserves_what_has_the_ids_and_nothing_else() {
+        let host = dgx2();
+        let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).take(3).collect();
+        assert_eq!(early(&host, &BTreeSet::new()).1, None);
+        let text = early(&host, &gpus).1.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let devices = dir.path().join("devices");
+        let at = |bdf: &Bdf, file: &str| devices.join(bdf.to_string()).join(file);
+        let all: Vec<Bdf> = gpus.into_iter().collect();
+        // The second one is another device now, the third is gone.
+        for (bdf, id) in all.iter().zip(["0x1db8", "0x2330"]) {
+            std::fs::create_dir_all(at(bdf, "")).unwrap();
+            for (file, value) in
+                [("vendor", "0x10de"), ("device", id), ("driver_override", "(null)")]
+            {
+                std::fs::write(at(bdf, file), format!("{value}\n")).unwrap();
+            }
+        }
+        let here = text.replace("/sys/bus/pci/devices", devices.to_str().unwrap());
+        let script = dir.path().join("script");
+        std::fs::write(&script, here).unwrap();
+        let run = |words: &[&str]| {
+            let mut command = crate::program::command("sh");
+            let done = command.arg(&script).args(words).output().unwrap();
+            assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+            let read = |bdf: &Bdf| std::fs::read_to_string(at(bdf, "driver_override")).unwrap();
+            (read(&all[0]), read(&all[1]))
+        };
+        let none = "(null)\n".to_owned();
+        assert_eq!(run(&["prereqs"]), (none.clone(), none.clone()));
+        assert_eq!(run(&[]), ("vfio-pci\n".to_owned(), none));
+        assert!(!at(&all[2], "").exists());
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! `host doctor`.
+
+use crate::cli::args::HostDoctorArgs;
+use crate::cli::context::Context;
+use crate::cli::error::{EXIT_DONE, EXIT_FOUND};
+use crate::finding::Severity;
+use crate::input;
+use crate::words;
+use gpuvm_core::doctor::{Entry, Finding, KnownDefect, OfHost};
+use gpuvm_core::versions::Evidence;
+use gpuvm_ops::doctor::{Diagnosed, diagnose};
+use std::fmt::Write as _;
+
+/// The largest log in bytes; a busy host's of a month has some 100 MiB.
+const LARGEST_LOG: u64 = 256 << 20;
+
+/// Runs the verb.
+pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let log = args.journal.as_ref().map(|file| input::lossy_or_stdin(file, LARGEST_LOG));
+    let log = log.transpose()?;
+    let answer = diagnose(cx, log.as_deref())?;
+    if cx.output.json {
+        cx.output.json("gpuvm-host-doctor", &answer)?;
+    } else if args.fix {
+        cx.output.text(&commands(&answer))?;
+    } else {
+        cx.output.text(&text(&answer))?;
+    }
+    Ok(if answer.has_errors() { EXIT_FOUND } else { EXIT_DONE })
+}
+
+/// The commands that mend what was found, as a script to read and run by hand.
+fn commands(answer: &Diagnosed) -> String {
+    let mut text = String::new();
+    for Finding { rule, severity, says, .. } in &answer.findings {
+        writeln!(text, "# {severity}: {} ({rule})", says.message).expect("text");
+        says.fix.iter().for_each(|line| writeln!(text, "{line}").expect("text"));
+    }
+    if answer.findings.is_empty() { "# nothing to mend\n".to_owned() } else { text }
+}
+
+/// The answer for people.
+fn text(answer: &Diagnosed) -> String {
+    let mut text = String::new();
+    for Finding { rule, severity, says, hint } in &answer.findings {
+        let OfHost { message, expected, found, at, .. } = says;
+        writeln!(text, "{severity}: {message}").expect("text");
+        writeln!(text, "  {at}: expected {expected}, found {found} ({rule})").expect("text");
+        writeln!(text, "  hint: {hint}").expect("text");
+    }
+    for entry in &answer.journal {
+        let Entry { rule, lines, first_line, example, hint, .. } = entry;
+        let lines = words::count(*lines, "line");
+        writeln!(text, "log: {lines} as line {first_line}: {example}").expect("text");
+        writeln!(text, "  ({rule})\n  hint: {hint}").expect("text");
+    }
+    for defect in &answer.known_defects {
+        let KnownDefect { of, version, what, source, .. } = defect;
+        let by = if defect.evidence == Evidence::Reported { "reported by users: " } else { "" };
+        writeln!(text, "note: {} {version}: {what} ({by}{source})", of.name()).expect("text");
+    }
+    let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
+    let found =
+        [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
+    let found = found.map(|(severity, name)| words::count(count(severity), name));
+    let (found, rules) = (found.join(", "), answer.rules);
+    writeln!(text, "{found}, {rules} rules; not checked:").expect("text");
+    answer.not_checked.iter().for_each(|line| writeln!(text, "  {line}").expect("text"));
+    text
+}

@@ -1,0 +1,183 @@
+//! Rules on who has a GPU: the driver that wins at boot, and what holds it now.
+
+use super::report::{Report, Wrong, warn};
+use super::{Case, fix, name};
+use crate::finding::Rule;
+use crate::topology::facts::BootDrivers;
+use crate::topology::{PciDevice, is_vfio};
+use crate::versions::KERNEL_VIRQFD;
+
+/// After an update of driver or kernel the host's driver takes the GPU.
+pub const DRIVER_FIRST: Rule =
+    Rule::error("driver-first", "a GPU for guests that a driver of the host takes at boot");
+/// Unbinding a driver waits for these, for ever.
+pub const HOLDERS: Rule = Rule::warning("holders", "a GPU that programs or a console hold");
+
+/// Services that open every GPU.
+const SERVICES: [&str; 3] = ["nvidia-persistenced", "nv-hostengine", "dcgm-exporter"];
+
+/// Applies the rules.
+pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
+    if let Some(drivers) = report.need(&DRIVER_FIRST, &case.facts.boot_drivers, "etc/modprobe.d") {
+        first(case, drivers, report);
+    }
+    holders(case, report);
+}
+
+/// Whether an id of vfio-pci's list means a device: `10de:2330`, or more of the fields after it.
+fn is_id_of(listed: &str, device: &PciDevice) -> bool {
+    let mut fields = listed.split(':');
+    let ids = [device.vendor, device.device];
+    ids.iter()
+        .all(|id| fields.next().is_some_and(|field| u16::from_str_radix(field, 16) == Ok(*id)))
+}
+
+/// Finds GPUs that are meant for guests and that another driver has or will have.
+fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
+    let mut meant = 0;
+    for gpu in case.gpus() {
+        let given =
+            drivers.vfio_ids.iter().find(|given| given.ids.iter().any(|one| is_id_of(one, gpu)));
+        let listed = drivers.at_boot.contains(&gpu.bdf);
+        if given.is_none() && !listed {
+            continue;
+        }
+        meant += 1;
+        let driver = gpu.driver.as_deref().filter(|driver| !is_vfio(driver));
+        let Some(driver) = driver else { continue };
+        let at = given
+            .map_or_else(|| "etc/systemd/system/gpuvm-vfio.service".to_owned(), |g| g.at.clone());
+        let from_cmdline = at == "proc/cmdline";
+        let why = match given {
+            Some(_) if drivers.built_in == Some(true) && !from_cmdline => {
+                "vfio-pci is built into this kernel, so options in /etc/modprobe.d do not apply"
+                    .to_owned()
+            }
+            Some(_) if !from_cmdline && !drivers.later.iter().any(|later| later == driver) => {
+                format!("no `softdep {driver} pre: vfio-pci` makes {driver} wait")
+            }
+            _ => match &drivers.stale {
+                Some((image, file)) => format!("{image} has an older copy of {file}"),
+                None => "it was loaded earlier, or took the GPU later".to_owned(),
+            },
+        };
+        let wrong = Wrong {
+            message: format!(
+                "{} is to go to vfio-pci at boot, and {driver} has it: {why}",
+                name(gpu)
+            ),
+            values: ("vfio-pci".into(), driver.to_owned()),
+            at: format!("/{at}"),
+            hint: format!(
+                "`gpuvm device bind {} --at-boot --initramfs` binds it now and before any driver \
+                 at each boot",
+                gpu.bdf
+            ),
+            fix: vec![format!("gpuvm device bind {} --at-boot --initramfs", gpu.bdf)],
+        };
+        report.of(&DRIVER_FIRST, gpu.bdf, wrong);
+    }
+    stale(case, drivers, meant, report);
+    virqfd(case, drivers, report);
+}
+
+/// Warns of an initramfs that is older than what it has a copy of.
+fn stale(case: &Case<'_>, drivers: &BootDrivers, meant: usize, report: &mut Report<'_>) {
+    let Some((image, file)) = drivers.stale.as_ref().filter(|_| meant > 0) else { return };
+    let command = fix::initramfs(case.facts);
+    let wrong = Wrong {
+        message: format!(
+            "{image} is older than {file}, of which it has a copy: a driver in it may take the GPU \
+             at the next boot"
+        ),
+        values: (format!("newer than {file}"), "older".into()),
+        at: format!("/{image}"),
+        hint: format!("renew it: `{}`", command.trim_start_matches("# ")),
+        fix: vec![command],
+    };
+    warn(report.add(&DRIVER_FIRST, wrong));
+}
+
+/// Warns of a module that newer kernels do not have.
+fn virqfd(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
+    let Some(file) = &drivers.virqfd else { return };
+    let Some(kernel) = case.defect(&KERNEL_VIRQFD) else { return };
+    let wrong = Wrong {
+        message: format!("{file} lists a module that kernel {kernel} does not have: vfio_virqfd"),
+        values: ("vfio, vfio_iommu_type1, vfio_pci".into(), "vfio_virqfd".into()),
+        at: format!("/{file}"),
+        hint: "take the word out and renew the initramfs: what builds it may stop at the module"
+            .into(),
+        fix: vec![format!("sed -i 's/\\bvfio_virqfd\\b//' /{file}"), fix::initramfs(case.facts)],
+    };
+    warn(report.add(&DRIVER_FIRST, wrong));
+}
+
+/// Finds what holds GPUs that a driver of the host has.
+fn holders(case: &Case<'_>, report: &mut Report<'_>) {
+    let taken = |gpu: &&PciDevice| gpu.driver.as_deref().is_some_and(|driver| !is_vfio(driver));
+    let gpus: Vec<&PciDevice> = case.topology.gpus().filter(taken).collect();
+    if gpus.is_empty() {
+        return;
+    }
+    let nvidia = gpus.iter().find(|gpu| gpu.driver.as_deref() == Some("nvidia"));
+    if let Some(users) = report.need(&HOLDERS, &case.facts.users, "proc/PID/fd") {
+        for gpu in &gpus {
+            let by: Vec<&str> = users
+                .iter()
+                .filter(|user| user.bdf == gpu.bdf)
+                .map(|user| user.by.as_str())
+                .collect();
+            let Some(first) = by.first() else { continue };
+            let more =
+                if by.len() > 1 { format!(" and {} more", by.len() - 1) } else { String::new() };
+            let wrong = Wrong {
+                message: format!("{} is used by {first}{more}", name(gpu)),
+                values: ("no user".into(), by.join(", ")),
+                at: format!("/sys/bus/pci/devices/{}", gpu.bdf),
+                hint: format!("end it before `gpuvm device bind {}`", gpu.bdf),
+                fix: vec![format!("# end {}", by.join(", "))],
+            };
+            report.of(&HOLDERS, gpu.bdf, wrong);
+        }
+    }
+    let Some(nvidia) = nvidia else { return };
+    if let Some(services) = report.need(&HOLDERS, &case.facts.services, "proc/PID/comm") {
+        let held: Vec<&str> =
+            SERVICES.into_iter().filter(|name| services.iter().any(|one| one == name)).collect();
+        if !held.is_empty() {
+            let units: Vec<&str> = held
+                .iter()
+                .map(|name| if *name == "nv-hostengine" { "nvidia-dcgm" } else { name })
+                .collect();
+            let wrong = Wrong {
+                message: format!(
+                    "{} runs: it opens every GPU of the driver nvidia",
+                    held.join(", ")
+                ),
+                values: ("stopped before GPUs are bound".into(), "running".into()),
+                at: format!("/sys/bus/pci/devices/{}/driver", nvidia.bdf),
+                hint: format!("`systemctl stop {}`, then bind", units.join(" ")),
+                fix: vec![format!("systemctl stop {}", units.join(" "))],
+            };
+            report.add(&HOLDERS, wrong);
+        }
+    }
+    if case.facts.kernel.drm_console == Some(true) {
+        let wrong = Wrong {
+            message: "nvidia_drm shows the host's console, so the driver nvidia does not let go"
+                .into(),
+            values: ("modeset=N, or no console on it".into(), "modeset=Y".into()),
+            at: "/sys/module/nvidia_drm/parameters/modeset".into(),
+            hint: "`options nvidia_drm modeset=0` in /etc/modprobe.d, then unload nvidia_drm, \
+                   nvidia_modeset, nvidia_uvm, nvidia in this order"
+                .into(),
+            fix: vec![
+                fix::module_option("options nvidia_drm modeset=0"),
+                fix::initramfs(case.facts),
+                "modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia".into(),
+            ],
+        };
+        report.add(&HOLDERS, wrong);
+    }
+}

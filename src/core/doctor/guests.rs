@@ -1,0 +1,195 @@
+//! Rules on what runs guests: kernels that refuse them, libvirt's configuration, the host's
+//! shutdown.
+
+use super::report::{Report, Wrong, warn};
+use super::{Case, fix, name};
+use crate::check::SLOW_BARS;
+use crate::finding::Rule;
+use crate::versions::{Component, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, QEMU_SMALL_MAPS, Version};
+
+/// Kernels whose VFIO refuses QEMU.
+pub const PERMISSION: Rule =
+    Rule::error("permission", "a kernel that gives QEMU no access to VFIO groups");
+/// What confidential guests need of the IOMMU.
+pub const CONFIDENTIAL: Rule =
+    Rule::note("snp-tdx", "settings of the host that confidential guests cannot use");
+/// QEMU cannot open VFIO's nodes.
+pub const QEMU_USER: Rule =
+    Rule::error("qemu-user", "a configuration of libvirt that keeps QEMU from VFIO");
+/// Guests with much memory take minutes to end.
+pub const SHUTDOWN: Rule =
+    Rule::warning("guests-at-shutdown", "guests that are killed when the host goes down");
+
+/// BARs from this size on are slow with old versions.
+const LARGE_BAR: u64 = 64 << 30;
+/// Seconds that a guest with much memory takes to end.
+const ENOUGH_S: u64 = 300;
+/// The first libvirt whose daemon can end guests itself.
+const AUTO_SHUTDOWN: Version = Version(11, 2, 0);
+/// What a list of devices needs for guests with GPUs.
+const NODE: &str = "/dev/vfio/vfio";
+
+/// Applies the rules.
+pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
+    permission(case, report);
+    slow(case, report);
+    confidential(case, report);
+    configuration(case, report);
+    shutdown(case, report);
+}
+
+/// Finds kernels that refuse QEMU.
+fn permission(case: &Case<'_>, report: &mut Report<'_>) {
+    let release = &case.topology.machine().kernel_release;
+    let Some(release) = report.need(&PERMISSION, release, "proc/sys/kernel/osrelease") else {
+        return;
+    };
+    if case.defect(&KERNEL_PERMISSION).is_none() {
+        return;
+    }
+    let wrong = Wrong {
+        message: format!("kernel {release}: {}", KERNEL_PERMISSION.what),
+        values: ("another kernel".into(), release.clone()),
+        at: "/proc/sys/kernel/osrelease".into(),
+        hint: format!("boot the kernel before, or a later one: {}", KERNEL_PERMISSION.source),
+        fix: vec!["# boot another kernel".into()],
+    };
+    // Users have reported it of virtual functions; whether all devices are refused is not known.
+    report.add(&PERMISSION, wrong);
+}
+
+/// Finds versions that map large BARs slowly.
+fn slow(case: &Case<'_>, report: &mut Report<'_>) {
+    let large = |bar: &&crate::topology::Bar| bar.index < 6 && bar.bytes >= LARGE_BAR;
+    let Some(gpu) = case.topology.gpus().find(|gpu| gpu.bars.iter().any(|bar| large(&bar))) else {
+        return;
+    };
+    for defect in [KERNEL_SMALL_MAPS, QEMU_SMALL_MAPS] {
+        if case.version(defect.of).is_none() {
+            let what = if defect.of == Component::Kernel { "the kernel" } else { "QEMU" };
+            report.skip(&SLOW_BARS, format!("the version of {what} is not known"));
+        }
+        let Some(version) = case.defect(&defect) else { continue };
+        let wrong = Wrong {
+            message: format!("{} {version} and {}: {}", defect.of.name(), name(gpu), defect.what),
+            values: (
+                format!("{} or later", defect.good_from().unwrap_or(version)),
+                version.to_string(),
+            ),
+            at: match defect.of {
+                Component::Kernel => "/proc/sys/kernel/osrelease".into(),
+                _ => "the hypervisor".into(),
+            },
+            hint: defect.remedy(),
+            fix: vec![format!("# {}", defect.remedy())],
+        };
+        report.add(&SLOW_BARS, wrong);
+    }
+}
+
+/// Says what confidential guests find.
+fn confidential(case: &Case<'_>, report: &mut Report<'_>) {
+    let path = "sys/module/kvm_amd/parameters/sev_snp";
+    let Some(offered) = report.need(&CONFIDENTIAL, &case.facts.kernel.confidential, path) else {
+        return;
+    };
+    let is_passed_through = case.argument("iommu") == Some("pt");
+    if offered.iter().any(|kind| kind == "SEV-SNP") && is_passed_through {
+        let wrong = Wrong {
+            message:
+                "KVM offers SEV-SNP, and `iommu=pt` keeps the IOMMU from protecting such guests"
+                    .into(),
+            values: ("no iommu=pt".into(), "iommu=pt".into()),
+            at: "/proc/cmdline".into(),
+            hint: "remove `iommu=pt` from the kernel's arguments if guests are to be confidential"
+                .into(),
+            fix: fix::kernel(case.facts, &[], &["iommu=pt"]),
+        };
+        report.add(&CONFIDENTIAL, wrong);
+    }
+}
+
+/// Judges libvirt's configuration of QEMU.
+fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
+    let Some(config) = report.need(&QEMU_USER, &case.facts.libvirt, "etc/libvirt/qemu.conf") else {
+        return;
+    };
+    let at = "/etc/libvirt/qemu.conf";
+    if let Some(list) =
+        config.device_acl.as_ref().filter(|list| !list.iter().any(|one| one == NODE))
+    {
+        let wrong = Wrong {
+            message: format!(
+                "cgroup_device_acl lists devices for QEMU, and {NODE} is not one of them"
+            ),
+            values: (NODE.into(), list.join(" ")),
+            at: at.into(),
+            hint: format!("add \"{NODE}\" to the list, and restart libvirt's daemon"),
+            fix: vec![format!("# add \"{NODE}\" to cgroup_device_acl in {at}")],
+        };
+        report.add(&QEMU_USER, wrong);
+    }
+    let usual = ["root", "qemu", "libvirt-qemu", "+0", "0"];
+    if let Some(user) = config.user.as_ref().filter(|user| !usual.contains(&user.as_str())) {
+        let wrong = Wrong {
+            message: format!(
+                "QEMU runs as user `{user}`, whose access to VFIO and huge pages is not libvirt's usual one"
+            ),
+            values: ("the distribution's user".into(), user.clone()),
+            at: at.into(),
+            hint: format!(
+                "`sudo -u {user} test -w {NODE}` tells; udev rules and hugetlbfs mounts have to allow it",
+                user = crate::shell::word(user)
+            ),
+            fix: vec![format!("# remove `user` from {at}")],
+        };
+        warn(report.add(&QEMU_USER, wrong));
+    }
+}
+
+/// Judges how guests end with the host.
+fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
+    let unit = &case.facts.guests_unit;
+    let Some(unit) = report.need(&SHUTDOWN, unit, "etc/default/libvirt-guests") else { return };
+    let auto = case.facts.libvirt.as_ref().is_some_and(|config| config.auto_shutdown);
+    let at = "/etc/default/libvirt-guests";
+    let wrong = if !unit.enabled && !auto {
+        Wrong {
+            message: "libvirt-guests is not enabled: guests are killed when the host goes down".into(),
+            values: ("enabled".into(), "disabled".into()),
+            at: "/etc/systemd/system/multi-user.target.wants/libvirt-guests.service".into(),
+            hint: "`systemctl enable --now libvirt-guests`, with ON_SHUTDOWN=shutdown and \
+                   SHUTDOWN_TIMEOUT=600 in /etc/default/libvirt-guests (Fedora, RHEL: /etc/sysconfig)"
+                .into(),
+            fix: vec!["systemctl enable --now libvirt-guests".into()],
+        }
+    } else if unit.enabled && auto && case.versions.libvirt.is_none_or(|one| one >= AUTO_SHUTDOWN) {
+        Wrong {
+            message: "libvirt's daemon and libvirt-guests both end guests when the host goes down"
+                .into(),
+            values: ("one of them".into(), "both".into()),
+            at: "/etc/libvirt/qemu.conf".into(),
+            hint: "`systemctl disable libvirt-guests`, or take auto_shutdown_* out of qemu.conf"
+                .into(),
+            fix: vec!["systemctl disable libvirt-guests".into()],
+        }
+    } else if let Some(seconds) =
+        unit.timeout_s.filter(|seconds| unit.enabled && (1..ENOUGH_S).contains(seconds))
+    {
+        Wrong {
+            message: format!(
+                "guests have {seconds} s to end when the host goes down, and those with much memory \
+                 take longer"
+            ),
+            values: (format!("{ENOUGH_S} or more"), seconds.to_string()),
+            at: at.into(),
+            hint: format!(
+                "SHUTDOWN_TIMEOUT=600 in {at} (Fedora, RHEL: /etc/sysconfig/libvirt-guests)"
+            ),
+            fix: vec![format!("sed -i 's/^SHUTDOWN_TIMEOUT=.*/SHUTDOWN_TIMEOUT=600/' {at}")],
+        }
+    } else {
+        return;
+    };
+    report.add(&SHUTDOWN, wrong);
+}

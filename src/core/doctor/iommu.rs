@@ -1,0 +1,263 @@
+//! Rules on the IOMMU: whether it is on, what its groups share, and how it maps.
+
+use super::report::{Report, Wrong, warn};
+use super::{Case, fix, name};
+use crate::finding::Rule;
+use crate::topology::isolation::{ACS_OVERRIDE as OVERRIDE, acs_override};
+use crate::topology::{DeviceKind, PciDevice, Weakness, is_vfio};
+
+/// libvirt then says only that the host does not support passthrough.
+pub const OFF: Rule = Rule::error("iommu-off", "a host whose IOMMU is off");
+/// QEMU refuses a group that is not viable.
+pub const GROUP_SHARED: Rule = Rule::error(
+    "group-shared",
+    "a GPU that shares its IOMMU group with a device that a driver of the host has",
+);
+/// Groups look fine and isolate nothing.
+pub const ACS_OVERRIDE: Rule =
+    Rule::error("acs-override", "groups that are split against what the hardware isolates");
+/// The kernel refuses to attach such a group (field knowledge; HPE's RBSU has an option).
+pub const RMRR: Rule = Rule::error(
+    "group-legacy-rmrr",
+    "a GPU whose group has memory that the firmware keeps for itself",
+);
+/// VFIO refuses devices without it.
+pub const IRQ_REMAP: Rule = Rule::error("irq-remap", "a host without interrupt remapping");
+/// The host's own NICs and drives then pay for each mapping.
+pub const MODE: Rule = Rule::note("iommu-mode", "devices of the host whose DMA is mapped strictly");
+
+/// Where the kernel shows groups.
+const GROUPS: &str = "sys/kernel/iommu_groups";
+
+/// Applies the rules.
+pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
+    off(case, report);
+    shared(case, report);
+    overridden(case, report);
+    rmrr(case, report);
+    interrupts(case, report);
+    mode(case, report);
+}
+
+/// Says why the host has no IOMMU groups.
+fn off(case: &Case<'_>, report: &mut Report<'_>) {
+    let devices = case.topology.devices();
+    if devices.iter().any(|device| device.iommu_group.is_some()) {
+        return;
+    }
+    let Some(&groups) = report.need(&OFF, &case.facts.iommu_groups, GROUPS) else { return };
+    if groups > 0 {
+        return;
+    }
+    let is_amd = case.topology.machine().cpu_vendor.as_deref() == Some("AuthenticAMD");
+    let (technology, on) =
+        if is_amd { ("AMD-Vi (IOMMU)", "amd_iommu=on") } else { ("VT-d", "intel_iommu=on") };
+    let disabling = ["iommu=off", "intel_iommu=off", "amd_iommu=off"];
+    let arguments = &case.topology.machine().kernel_arguments;
+    let given: Vec<&str> =
+        disabling.into_iter().filter(|word| arguments.iter().any(|given| given == word)).collect();
+    let restart = "then restart libvirt's daemon once vfio-pci is loaded: it asks for the IOMMU \
+                   only at its start";
+    let no_groups = "the IOMMU is off: the host has no IOMMU group";
+    let tables = case.facts.iommu_tables.as_deref();
+    let (why, hint, fix) = if !given.is_empty() {
+        let words = given.join(" ");
+        let hint = format!("remove `{words}` from the kernel's arguments and reboot; {restart}");
+        (
+            format!("the kernel's command line has `{words}`"),
+            hint,
+            fix::kernel(case.facts, &[], &given),
+        )
+    } else if tables.is_some_and(<[String]>::is_empty) {
+        let hint = format!("turn on {technology} in the BIOS setup and reboot; {restart}");
+        let line = format!("# turn on {technology} in the BIOS setup: no command does");
+        (
+            format!("the firmware offers none: {technology} is off in the BIOS setup"),
+            hint,
+            vec![line],
+        )
+    } else if !is_amd && case.argument("intel_iommu").is_none() {
+        let hint = format!("add `{on}` to the kernel's arguments and reboot; {restart}");
+        let why = match tables {
+            Some(_) => format!("the firmware offers it, and the command line lacks `{on}`"),
+            None => {
+                format!("the command line lacks `{on}`, or {technology} is off in the BIOS setup")
+            }
+        };
+        (why, hint, fix::kernel(case.facts, &[on], &[]))
+    } else {
+        let hint = format!(
+            "turn on {technology} in the BIOS setup, or boot a kernel that is built with it; `dmesg \
+             | grep -e DMAR -e AMD-Vi` says more; {restart}"
+        );
+        let line = format!("# turn on {technology} in the BIOS setup: no command does");
+        ("the firmware does not offer it, or the kernel lacks it".to_owned(), hint, vec![line])
+    };
+    let wrong = Wrong {
+        message: format!("{no_groups}; {why}"),
+        values: ("IOMMU groups".into(), "none".into()),
+        at: format!("/{GROUPS}"),
+        hint,
+        fix,
+    };
+    report.add(&OFF, wrong).says.fatal = true;
+}
+
+/// Finds GPUs whose groups have other members that a driver of the host has.
+fn shared(case: &Case<'_>, report: &mut Report<'_>) {
+    for gpu in case.topology.gpus() {
+        let Some(group) = case.topology.iommu_group(gpu.bdf) else { continue };
+        let slot =
+            |device: &PciDevice| (device.bdf.segment(), device.bdf.bus(), device.bdf.device());
+        let is_in_the_way = |device: &&PciDevice| {
+            let driver = device.driver.as_deref();
+            let harmless =
+                |driver: &str| is_vfio(driver) || ["pci-stub", "pcieport"].contains(&driver);
+            let is_bridge = matches!(device.kind(), DeviceKind::Bridge | DeviceKind::HostBridge);
+            !is_bridge
+                && slot(device) != slot(gpu)
+                && driver.is_some_and(|driver| !harmless(driver))
+        };
+        let members = group.members.iter().filter_map(|bdf| case.topology.device(*bdf));
+        let others: Vec<&PciDevice> = members.filter(is_in_the_way).collect();
+        if others.is_empty() {
+            continue;
+        }
+        let all_gpus = others.iter().all(|device| device.kind() == DeviceKind::Gpu);
+        let list: Vec<String> = others
+            .iter()
+            .map(|device| {
+                format!("{} (driver {})", device.bdf, device.driver.as_deref().unwrap_or_default())
+            })
+            .collect();
+        let list = list.join(", ");
+        let bind: Vec<String> = others.iter().map(|device| device.bdf.to_string()).collect();
+        let wrong = Wrong {
+            message: format!("{} shares IOMMU group {} with {list}", name(gpu), group.number),
+            values: ("its own slot only, or devices on vfio-pci".into(), list.clone()),
+            at: format!("/{GROUPS}/{}/devices", group.number),
+            hint:
+                "move the card to another slot, turn on ACS in the BIOS setup, or give the whole \
+                   group to one guest: `gpuvm device list` shows it"
+                    .into(),
+            fix: vec![format!("gpuvm device bind {} {}", gpu.bdf, bind.join(" "))],
+        };
+        let finding = report.of(&GROUP_SHARED, gpu.bdf, wrong);
+        // Together they go to one guest.
+        if all_gpus {
+            warn(finding);
+        }
+    }
+}
+
+/// Finds the argument that splits groups.
+fn overridden(case: &Case<'_>, report: &mut Report<'_>) {
+    let arguments = &case.topology.machine().kernel_arguments;
+    let given = arguments.iter().rev().find(|argument| acs_override(argument).is_some());
+    let Some(argument) = given else { return };
+    let weakness = Weakness::AcsOverride(acs_override(argument).unwrap_or_default());
+    let wrong = Wrong {
+        message: weakness.says(),
+        values: (format!("no {OVERRIDE}="), argument.clone()),
+        at: "/proc/cmdline".into(),
+        hint: weakness.hint().into(),
+        fix: fix::kernel(case.facts, &[], &[argument]),
+    };
+    report.add(&ACS_OVERRIDE, wrong);
+}
+
+/// Finds groups that the kernel does not attach.
+fn rmrr(case: &Case<'_>, report: &mut Report<'_>) {
+    let path = "sys/kernel/iommu_groups/N/reserved_regions";
+    let Some(groups) = report.need(&RMRR, &case.facts.direct_groups, path) else { return };
+    for gpu in case.gpus() {
+        let Some(number) = gpu.iommu_group.filter(|number| groups.contains(number)) else {
+            continue;
+        };
+        let wrong = Wrong {
+            message: format!(
+                "{}: the firmware keeps memory of its group {number} for itself, so the kernel \
+                 gives it to no guest (\"ineligible for IOMMU domain attach due to platform RMRR\")",
+                name(gpu)
+            ),
+            values: ("no region of type direct".into(), "direct".into()),
+            at: format!("/{GROUPS}/{number}/reserved_regions"),
+            hint:
+                "turn the device's shared memory off in the firmware (HPE: RBSU, \"shared memory \
+                   features\"), or use another slot"
+                    .into(),
+            fix: vec!["# change the firmware's setting: no command does".into()],
+        };
+        report.of(&RMRR, gpu.bdf, wrong).says.fatal = true;
+    }
+}
+
+/// Finds interrupt remapping that is off, or that VFIO does without.
+fn interrupts(case: &Case<'_>, report: &mut Report<'_>) {
+    let arguments = &case.topology.machine().kernel_arguments;
+    let off = arguments
+        .iter()
+        .find(|argument| ["intremap=off", "nointremap"].contains(&argument.as_str()));
+    let allowed = case.topology.machine().isolation.as_ref();
+    if let Some(argument) = off {
+        let wrong = Wrong {
+            message: format!(
+                "interrupt remapping is off by `{argument}`: VFIO refuses devices, or a guest can \
+                 raise interrupts of the host"
+            ),
+            values: (format!("no {argument}"), argument.clone()),
+            at: "/proc/cmdline".into(),
+            hint: format!("remove `{argument}` from the kernel's arguments and reboot"),
+            fix: fix::kernel(case.facts, &[], &[argument]),
+        };
+        let is_allowed = allowed.is_some_and(|settings| settings.unsafe_interrupts);
+        report.add(&IRQ_REMAP, wrong).says.fatal = !is_allowed;
+    } else if let Some(settings) = allowed {
+        if settings.unsafe_interrupts {
+            let weakness = Weakness::UnsafeInterrupts;
+            let wrong = Wrong {
+                message: weakness.says(),
+                values: ("N".into(), "Y".into()),
+                at: "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts".into(),
+                hint: weakness.hint().into(),
+                fix: vec![
+                    r"grep -rl allow_unsafe_interrupts /etc/modprobe.d | xargs -r sed -i 's/allow_unsafe_interrupts=[^ ]*//'"
+                        .to_owned(),
+                    fix::initramfs(case.facts),
+                ],
+            };
+            warn(report.add(&IRQ_REMAP, wrong));
+        }
+    } else {
+        report.skip(&IRQ_REMAP, "/sys/module is not known");
+    }
+}
+
+/// Finds devices of the host whose DMA is mapped strictly.
+fn mode(case: &Case<'_>, report: &mut Report<'_>) {
+    let path = "sys/kernel/iommu_groups/N/type";
+    let Some(strict) = report.need(&MODE, &case.facts.strict_groups, path) else { return };
+    let is_passed_through = case.argument("iommu") == Some("pt");
+    let is_host = |device: &&PciDevice| {
+        matches!(device.kind(), DeviceKind::Nic | DeviceKind::Nvme)
+            && device.iommu_group.is_some_and(|group| strict.contains(&group))
+            && !device.driver.as_deref().is_some_and(is_vfio)
+    };
+    let slow = case.topology.devices().iter().filter(is_host).count();
+    if slow == 0 || is_passed_through {
+        return;
+    }
+    let wrong = Wrong {
+        message: format!(
+            "{slow} NICs and drives of the host map each transfer in the IOMMU, which costs them \
+             speed"
+        ),
+        values: ("identity".into(), "DMA".into()),
+        at: format!("/{GROUPS}/N/type"),
+        hint: "`iommu=pt` on the kernel's command line leaves the host's own devices unmapped; \
+               guests stay isolated"
+            .into(),
+        fix: fix::kernel(case.facts, &["iommu=pt"], &[]),
+    };
+    report.add(&MODE, wrong);
+}

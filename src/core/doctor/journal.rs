@@ -1,0 +1,253 @@
+//! Searches the kernel's log for what no file tells: texts, each with the rule that it belongs to.
+
+use crate::bdf::Bdf;
+use crate::verify::UNHEALTHY;
+use crate::xid::{KINDS, Xid, XidAction, XidKind};
+use serde::Serialize;
+
+/// A text of the kernel's log, or of QEMU's and libvirt's in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Pattern {
+    /// The text to look for.
+    pub text: &'static str,
+    /// The rule that it belongs to.
+    pub rule: &'static str,
+    /// What it means, and what to do.
+    pub means: &'static str,
+}
+
+/// Makes a pattern.
+const fn pattern(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
+    Pattern { text, rule, means }
+}
+
+/// The texts, in the order in which a line is compared with them; then comes [`Xid`].
+pub const PATTERNS: [Pattern; 11] = [
+    pattern(
+        "VFIO is not viable",
+        "group-shared",
+        "a device of the same IOMMU group has a driver of the host: `gpuvm device list` shows it",
+    ),
+    pattern(
+        "due to platform RMRR requirement",
+        "group-legacy-rmrr",
+        "the firmware keeps memory for the device: change its setting, or use another slot",
+    ),
+    pattern(
+        "no interrupt remapping support",
+        "irq-remap",
+        "turn interrupt remapping on in the firmware",
+    ),
+    pattern(
+        "DMAR: DRHD: handling fault",
+        "iommu-mode",
+        "a device used memory that was not its own",
+    ),
+    pattern("can't reserve [mem", "console-holds-gpu", "a console has the GPU's memory"),
+    pattern(
+        "from D3cold to D0",
+        "d3cold",
+        "a device did not come back from power saving: `options vfio-pci disable_idle_d3=1`",
+    ),
+    pattern(
+        "fallen off the bus",
+        "d3cold",
+        "a GPU no longer answers: power the host off and on, and look at its slot and power",
+    ),
+    pattern(
+        "unexpected WPR2 already up",
+        "reset-missing",
+        "the GPU was not reset between guests: it needs a reset of function or bus",
+    ),
+    pattern(
+        "RmInitAdapter failed",
+        "reset-missing",
+        "the driver cannot start the GPU: 0x22:0x56 is a dead bus, 0x62 a GSP that did not boot",
+    ),
+    pattern(
+        "RLIMIT_MEMLOCK",
+        "memlock",
+        "the guest's memory could not be locked: look at the units of libvirt's daemons",
+    ),
+    pattern("AER:", "aspm", "errors on a PCIe link: look at slot, riser and power saving of links"),
+];
+
+/// Lines of a log with the same text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Entry {
+    /// The rule that they belong to.
+    pub rule: &'static str,
+    /// The text that was found, or what the Xid means.
+    pub text: &'static str,
+    /// How many lines have it.
+    pub lines: usize,
+    /// Number of the first one, from 1.
+    pub first_line: usize,
+    /// The first one.
+    pub example: String,
+    /// Devices that they name, by address.
+    pub devices: Vec<Bdf>,
+    /// The Xid; none: the lines have none that was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u32>,
+    /// What it means, and what to do.
+    pub hint: String,
+}
+
+/// What a line tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// A text, by its place in the table.
+    Text(usize),
+    /// An Xid that tells of hardware, by its place in NVIDIA's catalog.
+    Hardware(usize),
+    /// Another one.
+    Program,
+}
+
+impl Sign {
+    /// Reads a line.
+    fn of_line(line: &str) -> Option<Sign> {
+        let has_text = |pattern: &Pattern| has(line, pattern.text);
+        if let Some(at) = PATTERNS.iter().position(has_text) {
+            return Some(Sign::Text(at));
+        }
+        let number = Xid::parse(line)?.number;
+        let at = KINDS.iter().position(|kind| kind.number == number);
+        Some(at.map_or(Sign::Program, Sign::Hardware))
+    }
+
+    /// Its place in the answer.
+    fn order(self) -> usize {
+        match self {
+            Sign::Text(at) => at,
+            Sign::Hardware(at) => PATTERNS.len() + at,
+            Sign::Program => usize::MAX,
+        }
+    }
+
+    /// Makes the entry of its first line.
+    fn entry(self, first_line: usize, line: &str) -> Entry {
+        let (rule, text, xid, hint) = match self {
+            Sign::Text(at) => {
+                let Pattern { rule, text, means } = PATTERNS[at];
+                (rule, text, None, means.to_owned())
+            }
+            Sign::Hardware(at) => {
+                let kind = &KINDS[at];
+                (UNHEALTHY.id, kind.name, Some(kind.number), remedy(kind))
+            }
+            Sign::Program => {
+                let hint = "not an Xid of hardware: what used the GPU has caused it; NVIDIA's Xid \
+                            catalog says more";
+                (UNHEALTHY.id, "Xid", None, hint.to_owned())
+            }
+        };
+        let shown = line.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+        Entry { rule, text, lines: 0, first_line, example: shown, devices: Vec::new(), xid, hint }
+    }
+}
+
+/// What NVIDIA's catalog says to do.
+fn remedy(kind: &XidKind) -> String {
+    let action = match kind.action {
+        XidAction::Ignore => "nothing to do at once",
+        XidAction::RestartProgram => "restart the guest that has the GPU",
+        XidAction::ResetGpu => "reset the GPU before a guest gets it",
+        XidAction::RestartHost => "restart the host",
+    };
+    let support = if kind.support { ", and ask the vendor" } else { "" };
+    format!("{action}{support}; `gpuvm gpu list` shows the health of GPUs")
+}
+
+/// The most devices listed of one text.
+const MOST_DEVICES: usize = 32;
+/// The most characters shown of a line.
+const SHOWN: usize = 200;
+
+/// Searches a log; each line counts for the first text that it has.
+pub fn search<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Entry> {
+    let mut found: Vec<(Sign, Entry)> = Vec::new();
+    for (number, line) in (1..).zip(lines) {
+        let Some(sign) = Sign::of_line(line) else { continue };
+        let at = found.iter().position(|(known, _)| *known == sign).unwrap_or_else(|| {
+            found.push((sign, sign.entry(number, line)));
+            found.len() - 1
+        });
+        let entry = &mut found[at].1;
+        entry.lines += 1;
+        for bdf in addresses(line) {
+            if !entry.devices.contains(&bdf) && entry.devices.len() < MOST_DEVICES {
+                entry.devices.push(bdf);
+            }
+        }
+    }
+    found.sort_by_key(|(sign, _)| sign.order());
+    found.iter_mut().for_each(|(_, entry)| entry.devices.sort());
+    found.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// Whether a line has a text; a single word as a word only: `NVRM: Xid (`, not `fooXid`.
+fn has(line: &str, text: &str) -> bool {
+    let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
+    line.match_indices(text).any(|(at, _)| {
+        is_edge(line[..at].chars().next_back()) && is_edge(line[at + text.len()..].chars().next())
+    })
+}
+
+/// The PCI addresses that a line names: `0000:17:00.0`, or `PCI:0000:17:00` as NVIDIA's driver
+/// writes it.
+fn addresses(line: &str) -> impl Iterator<Item = Bdf> {
+    let words = line.split(|c: char| !(c.is_ascii_hexdigit() || c == ':' || c == '.'));
+    words.filter_map(|word| {
+        let word = word.trim_matches(|c| c == ':' || c == '.');
+        // A time of day has two digits where an address has its segment, of four and more.
+        let mut fields = word.split(':');
+        let is_whole =
+            fields.next().is_some_and(|segment| segment.len() > 3) && fields.count() == 2;
+        let with_function = if word.contains('.') { word.to_owned() } else { format!("{word}.0") };
+        is_whole.then(|| with_function.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pattern_is_found_and_belongs_to_a_rule() {
+        for (at, pattern) in PATTERNS.iter().enumerate() {
+            assert!(super::super::rules().any(|rule| rule.id == pattern.rule), "{}", pattern.rule);
+            let line = format!("[  12.3] vfio-pci 0000:86:00.0: {} x", pattern.text);
+            let found = search([line.as_str()].into_iter());
+            assert_eq!((found.len(), found[0].text), (1, PATTERNS[at].text));
+            assert_eq!(found[0].devices, ["0000:86:00.0".parse().unwrap()]);
+        }
+    }
+
+    #[test]
+    fn lines_of_one_text_are_one_entry() {
+        let log = [
+            "Nov 24 19:00:01 host kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+            "Nov 24 19:00:02 host kernel: NVRM: Xid (PCI:0000:86:00): 48, pid=1",
+            "Nov 24 19:00:02 host kernel: NVRM: Xid (PCI:0000:17:00): 48, pid=1",
+            "kernel: OXidation AERO nothing",
+            "pcieport 0000:85:00.0: AER: Corrected error received: 0000:86:00.0\u{1b}[31m",
+            "",
+            "kernel: NVRM: Xid (PCI:0000:86:00): 13, Graphics Exception",
+            "kernel: Xid of nothing",
+        ];
+        let found = search(log.into_iter());
+        let said: Vec<_> = found.iter().map(|e| (e.text, e.lines, e.first_line)).collect();
+        let memory = ("uncorrectable memory error", 2, 2);
+        assert_eq!(said, [("fallen off the bus", 1, 1), ("AER:", 1, 5), memory, ("Xid", 1, 7)]);
+        assert_eq!(
+            (found[2].devices.len(), found[2].xid, found[2].rule),
+            (2, Some(48), UNHEALTHY.id)
+        );
+        assert!(found[2].hint.starts_with("reset the GPU"), "{}", found[2].hint);
+        assert!(!found[1].example.contains('\u{1b}'));
+        assert!(search(["\u{0}\u{fffd}", "::", ":.:.:", "19:00:02 Xid"].into_iter()).is_empty());
+    }
+}

@@ -1,0 +1,182 @@
+//! Says what will go wrong with GPU guests on a host before anything is planned: rules on the
+//! topology, the facts beside it, and what domains hold. Pure: values in, findings out; it reads
+//! nothing and changes nothing. The rules of one domain are those of [`crate::check`].
+
+mod boot;
+mod device;
+mod fix;
+mod guests;
+mod iommu;
+mod journal;
+mod memory;
+mod report;
+mod speed;
+
+pub use journal::{Entry, PATTERNS, search};
+pub use report::{Finding, OfHost};
+
+use crate::bdf::Bdf;
+use crate::check::SLOW_BARS;
+use crate::finding::Rule;
+use crate::placement::Occupancy;
+use crate::topology::{DeviceKind, Facts, PciDevice, Topology};
+use crate::verify::{BALANCING, GOVERNOR, THP, UNHEALTHY};
+use crate::versions::{Component, DEFECTS, Defect, Evidence, Version, Versions};
+use report::Report;
+use serde::Serialize;
+
+/// Every rule, in the order in which users meet what it finds.
+const RULES: &[&Rule] = &[
+    &iommu::OFF,
+    &boot::DRIVER_FIRST,
+    &iommu::GROUP_SHARED,
+    &iommu::ACS_OVERRIDE,
+    &device::CONSOLE,
+    &boot::HOLDERS,
+    &device::D3COLD,
+    &UNHEALTHY,
+    &device::RESET,
+    &device::BAR_WINDOW,
+    &memory::MEMLOCK,
+    &iommu::RMRR,
+    &iommu::IRQ_REMAP,
+    &guests::PERMISSION,
+    &SLOW_BARS,
+    &memory::FRAGMENTED,
+    &memory::KSM,
+    &speed::IRQBALANCE,
+    &GOVERNOR,
+    &BALANCING,
+    &THP,
+    &speed::ISOLATION,
+    &speed::ACS_REDIRECT,
+    &speed::ASPM,
+    &iommu::MODE,
+    &guests::CONFIDENTIAL,
+    &guests::QEMU_USER,
+    &guests::SHUTDOWN,
+];
+
+/// Every rule, one by one.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().copied()
+}
+
+/// A host and what is known of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// Its topology.
+    pub topology: &'a Topology,
+    /// What is known beside it.
+    pub facts: &'a Facts,
+    /// What domains hold; none: not known.
+    pub guests: Option<&'a Occupancy>,
+    /// Versions of QEMU and libvirt.
+    pub versions: &'a Versions,
+}
+
+/// A defect of a version that this host has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KnownDefect {
+    /// The component.
+    pub of: Component,
+    /// Its version.
+    pub version: Version,
+    /// What happens with it.
+    pub what: &'static str,
+    /// The first version without it, if one is known.
+    pub good_from: Option<Version>,
+    /// The public source.
+    pub source: &'static str,
+    /// What the source is worth.
+    pub evidence: Evidence,
+}
+
+/// What was found of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Diagnosis {
+    /// Findings: errors first, then in the order of the rules.
+    pub findings: Vec<Finding>,
+    /// Defects of the versions that the host has.
+    pub known_defects: Vec<KnownDefect>,
+    /// Rules that were not checked, or not wholly, each with the reason.
+    pub not_checked: Vec<String>,
+}
+
+impl Case<'_> {
+    /// An argument of the kernel's command line, the last one of this name; empty: it has no value.
+    fn argument(&self, name: &str) -> Option<&str> {
+        let arguments = &self.topology.machine().kernel_arguments;
+        arguments.iter().rev().find_map(|argument| {
+            let (found, value) = argument.split_once('=').unwrap_or((argument, ""));
+            (found == name).then_some(value)
+        })
+    }
+
+    /// The kernel's release and version.
+    fn kernel(&self) -> Option<(&str, Version)> {
+        let release = self.topology.machine().kernel_release.as_deref()?;
+        Some((release, Version::read(release)?))
+    }
+
+    /// The version of a component.
+    fn version(&self, of: Component) -> Option<Version> {
+        match of {
+            Component::Kernel => self.kernel().map(|(_, version)| version),
+            Component::Qemu => self.versions.qemu,
+            Component::Libvirt => self.versions.libvirt,
+        }
+    }
+
+    /// The version with a defect, if the host has it.
+    fn defect(&self, defect: &Defect) -> Option<Version> {
+        let release = self.kernel().map(|(release, _)| release).unwrap_or_default();
+        self.version(defect.of).filter(|version| defect.is_in(*version, release))
+    }
+
+    /// GPUs, boot displays included.
+    fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
+        self.topology.of_kind(DeviceKind::Gpu)
+    }
+}
+
+/// How a device is named in a message.
+fn name(device: &PciDevice) -> String {
+    format!("GPU {} ({})", device.bdf, crate::topology::model::model(device))
+}
+
+/// Applies every rule.
+pub fn diagnose(case: &Case<'_>) -> Diagnosis {
+    let mut report = Report::new(case.facts);
+    iommu::judge(case, &mut report);
+    boot::judge(case, &mut report);
+    device::judge(case, &mut report);
+    memory::judge(case, &mut report);
+    speed::judge(case, &mut report);
+    guests::judge(case, &mut report);
+    let (findings, not_checked) = report.finish();
+    let known_defects = DEFECTS.iter().filter_map(|defect| {
+        let version = case.defect(defect)?;
+        let Defect { of, what, source, evidence, .. } = *defect;
+        let good_from = defect.good_from();
+        Some(KnownDefect { of, version, what, good_from, source, evidence })
+    });
+    Diagnosis { findings, known_defects: known_defects.collect(), not_checked }
+}
+
+/// Returns the errors and warnings that concern a guest with these devices, or its binding: those
+/// about one of them, and errors about the whole host. The others do not matter to it.
+pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
+    let concerns = |finding: &Finding| match finding.says.device {
+        Some(device) => {
+            devices.contains(&device) && finding.severity < crate::finding::Severity::Note
+        }
+        None => finding.severity == crate::finding::Severity::Error,
+    };
+    findings.into_iter().filter(concerns).collect()
+}
+
+#[cfg(test)]
+mod tests;

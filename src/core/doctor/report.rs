@@ -1,0 +1,128 @@
+//! Findings about a host, and what was not checked. Knows no rule.
+
+use crate::bdf::Bdf;
+use crate::finding::{self, Rule, Says, Severity};
+use crate::topology::Facts;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What is wrong with a host, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OfHost {
+    /// What is wrong.
+    pub message: String,
+    /// The value expected.
+    pub expected: String,
+    /// The value found.
+    pub found: String,
+    /// Where: a file, a kernel argument.
+    pub at: String,
+    /// The device that it is about; none: the whole host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Bdf>,
+    /// Whether a guest with this device surely fails.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fatal: bool,
+    /// Commands that mend it, in their order; `#` begins what no command does.
+    pub fix: Vec<String>,
+}
+
+impl Says for OfHost {
+    const MOST_OF_ONE_RULE: usize = 20;
+
+    fn rules() -> impl Iterator<Item = &'static Rule> {
+        super::rules()
+    }
+
+    fn say_more(&mut self, text: &str) {
+        self.message += text;
+    }
+}
+
+/// A finding about a host.
+pub type Finding = finding::Finding<OfHost>;
+
+/// A finding in the making.
+pub(super) struct Wrong {
+    /// What is wrong.
+    pub message: String,
+    /// Expected and found value.
+    pub values: (String, String),
+    /// The place.
+    pub at: String,
+    /// What to do.
+    pub hint: String,
+    /// The commands.
+    pub fix: Vec<String>,
+}
+
+/// Collects findings.
+pub(super) struct Report<'a> {
+    /// The facts, which say what could not be read.
+    facts: &'a Facts,
+    /// Findings so far.
+    found: Vec<Finding>,
+    /// Rules that were not checked, with the reason.
+    not_checked: BTreeMap<&'static str, String>,
+}
+
+impl<'a> Report<'a> {
+    /// An empty report.
+    pub fn new(facts: &'a Facts) -> Report<'a> {
+        Report { facts, found: Vec::new(), not_checked: BTreeMap::new() }
+    }
+
+    /// Adds a finding about the host.
+    pub fn add(&mut self, rule: &'static Rule, wrong: Wrong) -> &mut Finding {
+        let Wrong { message, values: (expected, found), at, hint, fix } = wrong;
+        let says = OfHost { message, expected, found, at, device: None, fatal: false, fix };
+        let place = self.found.len();
+        self.found.push(Finding::by(rule, says, hint));
+        &mut self.found[place]
+    }
+
+    /// Adds a finding about a device.
+    pub fn of(&mut self, rule: &'static Rule, bdf: Bdf, wrong: Wrong) -> &mut Finding {
+        let finding = self.add(rule, wrong);
+        finding.says.device = Some(bdf);
+        finding
+    }
+
+    /// Returns a fact; without it notes that a rule was not checked. `path`: where it is read.
+    pub fn need<'f, T>(
+        &mut self,
+        rule: &'static Rule,
+        fact: &'f Option<T>,
+        path: &str,
+    ) -> Option<&'f T> {
+        if fact.is_none() {
+            let unread = self.facts.unread.get(path).cloned();
+            let why = unread.unwrap_or_else(|| format!("/{path} is not known"));
+            self.skip(rule, why);
+        }
+        fact.as_ref()
+    }
+
+    /// Notes that a rule was not checked, or not wholly.
+    pub fn skip(&mut self, rule: &'static Rule, why: impl Into<String>) {
+        self.not_checked.entry(rule.id).or_insert_with(|| why.into());
+    }
+
+    /// The findings, errors first, then in the order of the rules; and what was not checked, in
+    /// that order.
+    pub fn finish(self) -> (Vec<Finding>, Vec<String>) {
+        let order: Vec<&str> = super::rules().map(|rule| rule.id).collect();
+        let place = |id: &str| order.iter().position(|known| *known == id);
+        let mut found = finding::capped(self.found);
+        found.sort_by_key(|finding| (finding.severity, place(finding.rule)));
+        let mut skipped: Vec<_> = self.not_checked.into_iter().collect();
+        skipped.sort_by_key(|(id, _)| place(id));
+        (found, skipped.into_iter().map(|(id, why)| format!("{id} ({why})")).collect())
+    }
+}
+
+/// Lowers a finding to a warning.
+pub(super) fn warn(finding: &mut Finding) {
+    finding.severity = Severity::Warning;
+}

@@ -1,0 +1,56 @@
+//! The rules on values; the integration tests have a tree of files for each.
+
+use super::*;
+use crate::finding::Severity;
+use crate::topology::facts::FunctionFacts;
+use crate::topology::file::from_json;
+
+/// A recorded host.
+fn host() -> Topology {
+    from_json(include_str!("../../../topologies/dual-socket.json")).unwrap()
+}
+
+/// Diagnoses a host with these facts.
+fn found(topology: &Topology, facts: &Facts) -> Diagnosis {
+    let versions = Versions::default();
+    diagnose(&Case { topology, facts, guests: None, versions: &versions })
+}
+
+#[test]
+fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
+    let diagnosis = found(&host(), &Facts::default());
+    let is_error = |finding: &&Finding| finding.severity == Severity::Error;
+    assert_eq!(diagnosis.findings.iter().find(is_error), None);
+    for rule in ["console-holds-gpu", "d3cold", "memlock", "ksm", "governor"] {
+        let is_of = |text: &String| text.starts_with(&format!("{rule} ("));
+        assert!(diagnosis.not_checked.iter().any(is_of), "{rule}: {:?}", diagnosis.not_checked);
+    }
+}
+
+#[test]
+fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
+    let names: std::collections::BTreeSet<_> = rules().map(|rule| rule.id).collect();
+    assert_eq!((names.len(), RULES.len()), (28, 28));
+    let kernel = crate::topology::facts::KernelSettings {
+        ksm: Some(true),
+        aspm: Some("powersave".into()),
+        ..Default::default()
+    };
+    let gpu = "0000:86:00.0".parse().unwrap();
+    let function = FunctionFacts {
+        bdf: gpu,
+        power_state: None,
+        d3cold_allowed: None,
+        answers: Some(false),
+        reset_methods: None,
+        memory: None,
+        resizable: None,
+    };
+    let facts = Facts { kernel, functions: vec![function], ..Facts::default() };
+    let all = found(&host(), &facts).findings;
+    let ids: Vec<_> = all.iter().map(|finding| finding.rule).collect();
+    assert_eq!(ids, ["d3cold", "slow-large-bars", "ksm", "aspm"]);
+    let of = |devices: &[Bdf]| concerning(all.clone(), devices).len();
+    assert_eq!((of(&[gpu]), of(&[])), (1, 0));
+    assert!(all[0].says.fatal);
+}

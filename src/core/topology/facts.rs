@@ -1,0 +1,284 @@
+//! What a host tells about itself beyond its topology, as far as the rules of `host doctor` look at
+//! it. Every value is optional: what a record lacks or a user may not read is not checked.
+
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A range of physical addresses, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AddressRange {
+    /// First address.
+    pub first: u64,
+    /// Last address.
+    pub last: u64,
+}
+
+impl AddressRange {
+    /// Whether another range lies in it.
+    pub fn contains(&self, other: &AddressRange) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+}
+
+/// A memory range that the kernel keeps for the firmware's picture, from /proc/iomem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Framebuffer {
+    /// The kernel's name for it: `BOOTFB`, `efifb`.
+    pub name: String,
+    /// Where it is.
+    pub range: AddressRange,
+}
+
+/// What is known of one GPU or NVSwitch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FunctionFacts {
+    /// Its address.
+    pub bdf: Bdf,
+    /// Its power state: `D0`, `D3hot`, `D3cold`, `unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_state: Option<String>,
+    /// Whether its power may be cut while it is idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub d3cold_allowed: Option<bool>,
+    /// Whether its config space answers; false: it reads all ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<bool>,
+    /// Its reset methods, in the kernel's order; empty: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_methods: Option<Vec<String>>,
+    /// Addresses of its memory BARs by number; none: the BAR has no address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<BTreeMap<u8, Option<AddressRange>>>,
+    /// Size of BAR 1 in bytes, and the largest that it can have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resizable: Option<(u64, u64)>,
+}
+
+/// The file that gives vfio-pci ids, and the ids (`10de:2330`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GivenIds {
+    /// The file, or `proc/cmdline`.
+    pub at: String,
+    /// The ids.
+    pub ids: Vec<String>,
+}
+
+/// What decides at boot which driver gets a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BootDrivers {
+    /// Ids given to vfio-pci.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfio_ids: Vec<GivenIds>,
+    /// Drivers that are loaded after vfio-pci (`softdep DRIVER pre: vfio-pci`) or never.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub later: Vec<String>,
+    /// Functions that `gpuvm device bind --at-boot` has listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_boot: Vec<Bdf>,
+    /// The file that still lists the module `vfio_virqfd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virqfd: Option<String>,
+    /// Whether vfio-pci is built into the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_in: Option<bool>,
+    /// The running kernel's initramfs, and the file that it should have a newer copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale: Option<(String, String)>,
+}
+
+/// A user of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FunctionUser {
+    /// The GPU.
+    pub bdf: Bdf,
+    /// Who uses it and how, to be read after "by".
+    pub by: String,
+}
+
+/// What an admin has changed in the unit of a daemon of libvirt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DaemonUnit {
+    /// The unit: `libvirtd.service`.
+    pub unit: String,
+    /// `LimitMEMLOCK` in bytes and its file; the largest number for `infinity`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memlock: Option<(u64, String)>,
+    /// Of the capabilities that locked memory needs those that the unit takes away, and the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<(Vec<String>, String)>,
+}
+
+/// Free memory of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FreeBlocks {
+    /// The node.
+    pub node: NodeId,
+    /// All free memory in KiB.
+    pub free_kib: u64,
+    /// That in blocks of 2 MiB and more.
+    pub large_kib: u64,
+}
+
+/// Kernel settings by their file; only those that were readable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KernelSettings {
+    /// Whether VFIO puts idle functions into D3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_d3: Option<bool>,
+    /// The most mappings that VFIO makes for one guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dma_entry_limit: Option<u64>,
+    /// Whether equal pages of guests are merged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ksm: Option<bool>,
+    /// Policy of PCIe link power management.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aspm: Option<String>,
+    /// Pcpus by their frequency governor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governors: Option<BTreeMap<String, CpuSet>>,
+    /// Policy of transparent huge pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transparent_huge_pages: Option<String>,
+    /// Whether `nvidia_drm` shows a console of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drm_console: Option<bool>,
+    /// Confidential guests that KVM offers: `SEV-SNP`, `TDX`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidential: Option<Vec<String>>,
+}
+
+/// What libvirt's configuration says about devices and shutdown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LibvirtConfig {
+    /// `cgroup_device_acl` of qemu.conf; none: libvirt's own list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_acl: Option<Vec<String>>,
+    /// `user` of qemu.conf; none: the distribution's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether libvirt's daemon ends guests itself at shutdown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_shutdown: bool,
+}
+
+/// How guests are ended when the host goes down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestsUnit {
+    /// Whether `libvirt-guests.service` is enabled.
+    pub enabled: bool,
+    /// `SHUTDOWN_TIMEOUT` in seconds; none: not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+}
+
+/// How arguments of the kernel are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum BootLoader {
+    /// `/etc/default/grub` and `update-grub` (Debian, Ubuntu).
+    UpdateGrub,
+    /// `grubby` (Fedora, RHEL).
+    Grubby,
+    /// `/etc/kernel/cmdline` and `proxmox-boot-tool`.
+    ProxmoxBootTool,
+}
+
+/// What is known of a host beside its topology.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    /// Number of IOMMU groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_groups: Option<u64>,
+    /// The firmware's tables of IOMMUs: `DMAR`, `IVRS`, `IORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_tables: Option<Vec<String>>,
+    /// Groups with memory that the firmware keeps for itself (`direct` in `reserved_regions`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_groups: Option<Vec<u32>>,
+    /// Groups whose DMA is mapped strictly (`type` is `DMA`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict_groups: Option<Vec<u32>>,
+    /// Memory of the firmware's picture; none: /proc/iomem is not readable or hides addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framebuffers: Option<Vec<Framebuffer>>,
+    /// Devices of the firmware's picture: `efi-framebuffer.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framebuffer_devices: Option<Vec<String>>,
+    /// GPUs and NVSwitches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionFacts>,
+    /// What binds drivers at boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_drivers: Option<BootDrivers>,
+    /// Users of GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<Vec<FunctionUser>>,
+    /// Services that run, of those that matter: `nvidia-persistenced`, `irqbalance`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<String>>,
+    /// Kernel settings.
+    #[serde(default)]
+    pub kernel: KernelSettings,
+    /// Changed units of libvirt's daemons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon_units: Option<Vec<DaemonUnit>>,
+    /// Free memory by node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_blocks: Option<Vec<FreeBlocks>>,
+    /// Whether irqbalance has a list of pcpus to leave alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub irqbalance_banned: Option<bool>,
+    /// PCIe ports that send requests between devices to the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redirecting_ports: Option<Vec<Bdf>>,
+    /// libvirt's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libvirt: Option<LibvirtConfig>,
+    /// How guests are ended at shutdown; none: libvirt-guests is not installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests_unit: Option<GuestsUnit>,
+    /// How kernel arguments are changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_loader: Option<BootLoader>,
+    /// The command that renews the initramfs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initramfs_command: Option<String>,
+    /// What could not be read, by the path that a rule looks at, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unread: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// The facts of a function.
+    pub fn function(&self, bdf: Bdf) -> Option<&FunctionFacts> {
+        self.functions.iter().find(|function| function.bdf == bdf)
+    }
+}

@@ -1,0 +1,141 @@
+//! What decides at boot which driver gets a GPU: files of modprobe, module lists, kernel arguments,
+//! the initramfs; and how arguments and initramfs are changed on this distribution.
+
+use super::{lines, text};
+use crate::fsroot::{FsError, FsRoot};
+use gpuvm_core::topology::Topology;
+use gpuvm_core::topology::facts::{BootDrivers, BootLoader, GivenIds};
+
+/// Where files of options for modules are.
+const MODPROBE: [&str; 3] = ["etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d"];
+/// Lists of modules.
+const LISTS: [&str; 2] = ["etc/modules", "etc/initramfs-tools/modules"];
+/// Directories of such.
+const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
+/// A module that was joined with another one.
+const VIRQFD: &str = "vfio_virqfd";
+
+/// Reads what binds drivers at boot; none where there is nothing to read.
+pub(super) fn drivers(root: &FsRoot, topology: &Topology) -> Result<Option<BootDrivers>, FsError> {
+    let mut drivers = BootDrivers::default();
+    let mut is_known = arguments(&topology.machine().kernel_arguments, &mut drivers);
+    for dir in MODPROBE {
+        for name in root.names(dir)?.iter().filter(|name| name.ends_with(".conf")) {
+            is_known = true;
+            let path = format!("{dir}/{name}");
+            let text = text(root, &path)?.unwrap_or_default();
+            lines(&text).for_each(|line| option(line, &path, &mut drivers));
+        }
+    }
+    let mut listed: Vec<String> = LISTS.map(str::to_owned).to_vec();
+    for dir in LIST_DIRS {
+        listed.extend(root.names(dir)?.iter().map(|name| format!("{dir}/{name}")));
+    }
+    for path in listed {
+        let text = text(root, &path)?.unwrap_or_default();
+        let is_there = lines(&text).any(|line| words(line).any(|word| word == VIRQFD));
+        if is_there && drivers.virqfd.is_none() {
+            drivers.virqfd = Some(path);
+            is_known = true;
+        }
+    }
+    let release = topology.machine().kernel_release.as_deref().unwrap_or_default();
+    // The release becomes part of a path.
+    let release = Some(release).filter(|name| !name.is_empty() && !name.contains(['/', '\0']));
+    if let Some(release) = release {
+        let list = text(root, &format!("lib/modules/{release}/modules.builtin"))?;
+        drivers.built_in = list.map(|list| list.lines().any(|path| path.ends_with("/vfio-pci.ko")));
+        drivers.stale = stale(root, release, &drivers);
+    }
+    Ok((is_known || root.exists(MODPROBE[0])).then_some(drivers))
+}
+
+/// Words of a line of a list or of a configuration.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '=' | '+'))
+}
+
+/// Reads kernel arguments; returns whether one of them is about drivers of GPUs.
+fn arguments(arguments: &[String], drivers: &mut BootDrivers) -> bool {
+    let mut is_known = false;
+    for argument in arguments {
+        let Some((name, value)) = argument.split_once('=') else { continue };
+        let list = || value.split(',').map(str::to_owned).filter(|word| !word.is_empty());
+        match name.replace('_', "-").as_str() {
+            "vfio-pci.ids" => {
+                let at = "proc/cmdline".to_owned();
+                drivers.vfio_ids.push(GivenIds { at, ids: list().collect() });
+                is_known = true;
+            }
+            "module-blacklist" | "modprobe.blacklist" | "rd.driver.blacklist" => {
+                drivers.later.extend(list());
+            }
+            _ => {}
+        }
+    }
+    is_known
+}
+
+/// Reads a line of modprobe's configuration.
+fn option(line: &str, path: &str, drivers: &mut BootDrivers) {
+    let mut words = line.split_whitespace();
+    let (verb, module) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_vfio = |name: &str| name.replace('_', "-") == "vfio-pci";
+    match verb {
+        "options" if is_vfio(module) => {
+            for ids in words.filter_map(|word| word.strip_prefix("ids=")) {
+                let ids = ids.split(',').map(str::to_owned).filter(|id| !id.is_empty()).collect();
+                drivers.vfio_ids.push(GivenIds { at: path.to_owned(), ids });
+            }
+        }
+        "softdep" if words.any(is_vfio) => drivers.later.push(module.to_owned()),
+        "blacklist" => drivers.later.push(module.to_owned()),
+        "install" if words.next().is_some_and(|program| program.ends_with("/false")) => {
+            drivers.later.push(module.to_owned());
+        }
+        _ => {}
+    }
+}
+
+/// Returns the initramfs of a kernel and the file with ids that is newer than it.
+fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String, String)> {
+    let images = [
+        format!("boot/initrd.img-{release}"),
+        format!("boot/initramfs-{release}.img"),
+        format!("boot/initrd-{release}"),
+    ];
+    let (image, built) =
+        images.into_iter().find_map(|path| Some((path.clone(), root.kind(&path)?)))?;
+    let newer =
+        |path: &&String| root.kind(path).is_some_and(|kind| kind.modified_s > built.modified_s);
+    let files = drivers.vfio_ids.iter().map(|given| &given.at).filter(|at| at.starts_with("etc/"));
+    let newer = files.filter(|path| built.is_regular && newer(path)).min()?.clone();
+    Some((image, newer))
+}
+
+/// How kernel arguments are changed here.
+pub(super) fn loader(root: &FsRoot) -> Option<BootLoader> {
+    let has = |name: &str| {
+        ["usr/sbin", "usr/bin", "sbin"].iter().any(|dir| root.exists(&format!("{dir}/{name}")))
+    };
+    if has("proxmox-boot-tool") && root.exists("etc/kernel/cmdline") {
+        return Some(BootLoader::ProxmoxBootTool);
+    }
+    if has("update-grub") && root.exists("etc/default/grub") {
+        return Some(BootLoader::UpdateGrub);
+    }
+    has("grubby").then_some(BootLoader::Grubby)
+}
+
+/// The command that renews the initramfs of every kernel here; none: no known program is there.
+pub fn initramfs_command(root: &FsRoot) -> Option<&'static str> {
+    let known = [
+        ("update-initramfs", "update-initramfs -u -k all"),
+        ("dracut", "dracut --force --regenerate-all"),
+        ("mkinitcpio", "mkinitcpio -P"),
+    ];
+    let is_there = |name: &str| {
+        ["usr/sbin", "usr/bin", "sbin"].iter().any(|dir| root.exists(&format!("{dir}/{name}")))
+    };
+    known.into_iter().find(|(name, _)| is_there(name)).map(|(_, command)| command)
+}

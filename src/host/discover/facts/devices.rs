@@ -1,0 +1,156 @@
+//! Power, reset and addresses of GPUs and NVSwitches; the memory that the firmware's picture has.
+
+use super::{Reader, flag, text};
+use crate::discover::acs;
+use crate::fsroot::{FsError, FsRoot, not};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::facts::{AddressRange, Framebuffer, FunctionFacts};
+use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names of the memory of a picture in /proc/iomem, and of its devices.
+const PICTURES: [&str; 8] = [
+    "BOOTFB",
+    "efifb",
+    "simplefb",
+    "vesafb",
+    "simpledrm",
+    "simple-framebuffer",
+    "efi-framebuffer",
+    "vesa-framebuffer",
+];
+/// A BAR is memory; a bit of its flags, from the kernel's include/linux/ioport.h.
+const MEMORY: u64 = 0x200;
+/// As [`MEMORY`]: it has no address.
+const UNSET: u64 = 0x2000_0000;
+/// BARs, without expansion ROM and windows.
+const BARS: usize = 6;
+
+/// Reads the memory of the firmware's picture; none where the kernel hides addresses.
+pub(super) fn framebuffers(root: &FsRoot) -> Result<Option<Vec<Framebuffer>>, FsError> {
+    let path = "proc/iomem";
+    let Some(text) = text(root, path)? else { return Ok(None) };
+    let (mut found, mut is_known) = (Vec::new(), false);
+    for (number, line) in (1..).zip(text.lines()) {
+        let wrong = || root.malformed(path, number, not(line, "a range of addresses and its name"));
+        let (range, name) = line.trim().split_once(" : ").ok_or_else(wrong)?;
+        let (first, last) = range.split_once('-').ok_or_else(wrong)?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let range = number(first).zip(number(last)).ok_or_else(wrong)?;
+        let range = AddressRange { first: range.0, last: range.1 };
+        is_known |= range.last > 0;
+        if PICTURES.iter().any(|picture| name.starts_with(picture)) {
+            found.push(Framebuffer { name: name.to_owned(), range });
+        }
+    }
+    if !is_known {
+        return Err(root.malformed(path, 1, "it shows addresses to root only"));
+    }
+    Ok(Some(found))
+}
+
+/// Reads the devices of the firmware's picture.
+pub(super) fn framebuffer_devices(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
+    let dir = "sys/bus/platform/devices";
+    if !root.exists(dir) {
+        return Ok(None);
+    }
+    let is_picture = |name: &String| PICTURES.iter().any(|picture| name.starts_with(picture));
+    Ok(Some(root.names(dir)?.into_iter().filter(is_picture).collect()))
+}
+
+/// Reads GPUs and NVSwitches.
+pub(super) fn functions(reader: &mut Reader<'_>, topology: &Topology) -> Vec<FunctionFacts> {
+    let is_wanted =
+        |device: &&PciDevice| matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch);
+    topology.devices().iter().filter(is_wanted).map(|device| function(reader, device)).collect()
+}
+
+/// Reads one function.
+fn function(reader: &mut Reader<'_>, device: &PciDevice) -> FunctionFacts {
+    let at = format!("sys/bus/pci/devices/{}", device.bdf);
+    let file = |name: &str| format!("{at}/{name}");
+    let general = |name: &str| format!("sys/bus/pci/devices/N/{name}");
+    let is_state =
+        |text: &str| ["D0", "D1", "D2", "D3hot", "D3cold", "unknown", "error"].contains(&text);
+    let power_state = reader.keep(&general("power_state"), |root| {
+        super::value(root, &file("power_state"), |text| is_state(text).then(|| text.to_owned()))
+    });
+    // To read the config space would bring a device without power back.
+    let is_cold = power_state.as_deref() == Some("D3cold");
+    let first = |root: &FsRoot| {
+        let is_there = root.kind(&file("config")).is_some_and(|kind| kind.is_regular);
+        let dir = root.dir(&at)?.filter(|_| is_there && !is_cold);
+        let bytes = dir.and_then(|dir| dir.bytes("config", 4));
+        Ok(bytes.filter(|bytes| bytes.len() == 4).map(|bytes| bytes != [0xff; 4]))
+    };
+    FunctionFacts {
+        bdf: device.bdf,
+        d3cold_allowed: reader.keep(&general("d3cold_allowed"), |root| {
+            super::value(root, &file("d3cold_allowed"), flag)
+        }),
+        answers: reader.keep(&general("config"), first),
+        reset_methods: reader.keep(&general("reset_method"), |root| {
+            let Some(text) = text(root, &file("reset_method"))? else { return Ok(None) };
+            let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            if text.len() > 256 || !text.split_whitespace().all(is_word) {
+                return Err(root.malformed(&file("reset_method"), 1, not(&text, "reset methods")));
+            }
+            Ok(Some(text.split_whitespace().map(str::to_owned).collect()))
+        }),
+        memory: reader.keep(&general("resource"), |root| memory(root, &file("resource"))),
+        resizable: reader.keep(&general("resource1_resize"), |root| {
+            resizable(root, &file("resource1_resize"), device)
+        }),
+        power_state,
+    }
+}
+
+/// Reads the addresses of a function's memory BARs.
+fn memory(
+    root: &FsRoot,
+    path: &str,
+) -> Result<Option<BTreeMap<u8, Option<AddressRange>>>, FsError> {
+    let Some(text) = text(root, path)? else { return Ok(None) };
+    let mut bars = BTreeMap::new();
+    for (index, line) in (0u8..).zip(text.lines().take(BARS)) {
+        let wrong =
+            || root.malformed(path, usize::from(index) + 1, not(line, "addresses and flags"));
+        let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+        let words: Option<Vec<u64>> = line.split_whitespace().map(number).collect();
+        let words = words.ok_or_else(wrong)?;
+        let &[first, last, flags] = &words[..] else { return Err(wrong()) };
+        if flags & MEMORY == 0 || (first, last) == (0, 0) {
+            continue;
+        }
+        let has_address = first > 0 && flags & UNSET == 0;
+        bars.insert(index, has_address.then_some(AddressRange { first, last }));
+    }
+    if text.trim().is_empty() {
+        return Err(root.malformed(path, 1, "it is empty"));
+    }
+    Ok(Some(bars))
+}
+
+/// Reads the size of BAR 1, and the largest that it can have: a bit for each power of 2 MiB.
+fn resizable(root: &FsRoot, path: &str, device: &PciDevice) -> Result<Option<(u64, u64)>, FsError> {
+    let bits = super::value(root, path, |text| {
+        u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    })?;
+    let now = device.bars.iter().find(|bar| bar.index == 1).map(|bar| bar.bytes);
+    let largest = bits.filter(|bits| *bits > 0).map(u64::ilog2).filter(|bit| *bit < 43);
+    Ok(now.zip(largest.map(|bit| 1 << (bit + 20))))
+}
+
+/// Reads which ports above GPUs send requests between devices to the root; none where no port tells.
+pub(super) fn redirecting(root: &FsRoot, topology: &Topology) -> Option<Vec<Bdf>> {
+    let gpus = topology.of_kind(DeviceKind::Gpu);
+    let ports: BTreeSet<Bdf> =
+        gpus.flat_map(|gpu| topology.path_to_root(gpu.bdf).into_iter().skip(1)).collect();
+    let told: Vec<(Bdf, bool)> = ports
+        .into_iter()
+        .filter_map(|port| Some((port, acs::redirects(root, port).ok()??)))
+        .collect();
+    let redirecting = told.iter().filter(|(_, redirects)| *redirects).map(|(port, _)| *port);
+    (!told.is_empty()).then(|| redirecting.collect())
+}

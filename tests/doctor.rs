@@ -1,0 +1,459 @@
+//! `host doctor`: a few files over a plain host's for each rule, which finds exactly that; recorded
+//! hosts without an error; damaged files without a false finding.
+
+use crate::schemas::faults;
+use crate::support::daemon::namespaces;
+use crate::support::tree::{host_text, host_tree, scratch, unpack};
+use crate::support::{gpuvm, project, run, skip};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// What is laid over the host: path and text; a text that begins with `->` is a link's target.
+type Overlay = &'static [(&'static str, &'static str)];
+
+const DROP_IN: &str = "etc/systemd/system/libvirtd.service.d/hardened.conf";
+const GUESTS: &str = "usr/lib/systemd/system/libvirt-guests.service";
+const RESOURCE: &str = "0x00000000c4000000 0x00000000c4ffffff 0x0000000000040200\n\
+                        0x0000004000000000 0x0000004fffffffff 0x000000000014220c\n";
+const VFIO_IDS: &str = "options vfio-pci ids=10de:2230,10de:1aef\n";
+
+/// A rule, its severity, and files that make it fire; the first one is the sign.
+#[rustfmt::skip]
+const CASES: &[(&str, &str, Overlay)] = &[
+    ("driver-first", "error", &[("etc/modprobe.d/vfio.conf", VFIO_IDS)]),
+    ("driver-first", "warning", &[("etc/modules", "vfio\nvfio_virqfd\n"), ("proc/sys/kernel/osrelease", "6.14.0-1-pve\n")]),
+    ("group-shared", "error", &[
+        ("sys/bus/pci/devices/0000:3b:00.0/iommu_group", "->../../../../kernel/iommu_groups/19"),
+    ]),
+    ("acs-override", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt pcie_acs_override=downstream isolcpus=2,3,34,35")]),
+    ("console-holds-gpu", "error", &[
+        ("proc/iomem", "c0000000-cfffffff : PCI Bus 0000:85\n  c4100000-c43fffff : BOOTFB\n"),
+        ("sys/bus/pci/devices/0000:86:00.0/resource", RESOURCE),
+    ]),
+    ("console-holds-gpu", "error", &[
+        ("sys/bus/platform/devices/efi-framebuffer.0/uevent", "\n"),
+        ("sys/bus/pci/devices/0000:86:00.0/boot_vga", "1\n"),
+    ]),
+    ("holders", "warning", &[("proc/77/comm", "nvidia-persiste\n")]),
+    ("d3cold", "error", &[("sys/bus/pci/devices/0000:86:00.0/power_state", "D3cold\n")]),
+    ("d3cold", "warning", &[
+        ("sys/bus/pci/devices/0000:86:00.0/d3cold_allowed", "1\n"),
+        ("sys/module/vfio_pci/parameters/disable_idle_d3", "N\n"),
+    ]),
+    ("reset-missing", "warning", &[("sys/bus/pci/devices/0000:86:00.0/reset_method", "\n")]),
+    ("reset-missing", "warning", &[("proc/sys/kernel/osrelease", "6.14.2\n")]),
+    ("bar-window", "error", &[("sys/bus/pci/devices/0000:86:00.0/resource",
+        "0x00000000c4000000 0x00000000c4ffffff 0x0000000000040200\n0x0000000000000000 0x0000000fffffffff 0x000000002014220c\n")]),
+    ("bar-window", "warning", &[
+        ("sys/bus/pci/devices/0000:86:00.0/resource",
+         "0x00000000c4000000 0x00000000c4ffffff 0x0000000000040200\n0x00000000d0000000 0x00000000dfffffff 0x000000000014220c\n"),
+        ("sys/bus/pci/devices/0000:86:00.0/resource1_resize", "000000000001ffc0\n"),
+    ]),
+    ("memlock", "warning", &[("etc/systemd/system/libvirtd.service.d/hardened.conf", "[Service]\nLimitMEMLOCK=64M\n")]),
+    ("memlock", "warning", &[("etc/systemd/system/libvirtd.service.d/hardened.conf",
+        "[Service]\nCapabilityBoundingSet=CAP_NET_ADMIN CAP_IPC_LOCK\n")]),
+    ("memlock", "warning", &[("sys/module/vfio_iommu_type1/parameters/dma_entry_limit", "1000\n")]),
+    ("group-legacy-rmrr", "error", &[("sys/kernel/iommu_groups/19/reserved_regions",
+        "0x00000000fee00000 0x00000000feefffff msi\n0x0000000079000000 0x00000000790fffff direct\n")]),
+    ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=off isolcpus=2,3,34,35")]),
+    ("irq-remap", "warning", &[("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n")]),
+    ("permission", "error", &[("proc/sys/kernel/osrelease", "6.8.12-12-pve\n")]),
+    ("pages-fragmented", "warning", &[("proc/cmdline",
+        "ro intel_iommu=on iommu=pt isolcpus=2,3,34,35 hugepagesz=1G hugepages=400")]),
+    ("ksm", "warning", &[("sys/kernel/mm/ksm/run", "1\n")]),
+    ("irqbalance", "note", &[("proc/78/comm", "irqbalance\n"), ("etc/default/irqbalance", "#IRQBALANCE_ONESHOT=\n")]),
+    ("governor", "note", &[("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n")]),
+    ("numa-balancing-off", "note", &[("proc/sys/kernel/numa_balancing", "0\n")]),
+    ("transparent-huge-pages-off", "note", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")]),
+    ("isolation-mismatch", "warning", &[("proc/cmdline", "ro intel_iommu=on iommu=pt nohz_full=4-5 isolcpus=2,3,34,35")]),
+    ("aspm", "warning", &[("sys/module/pcie_aspm/parameters/policy", "default performance [powersave] powersupersave\n")]),
+    ("iommu-mode", "note", &[
+        ("proc/cmdline", "ro intel_iommu=on isolcpus=2,3,34,35"),
+        ("sys/kernel/iommu_groups/20/type", "DMA\n"), ("sys/kernel/iommu_groups/21/type", "DMA\n"),
+        ("sys/kernel/iommu_groups/10/type", "DMA\n"), ("sys/kernel/iommu_groups/17/type", "DMA\n"),
+    ]),
+    ("snp-tdx", "note", &[("sys/module/kvm_amd/parameters/sev_snp", "Y\n")]),
+    ("qemu-user", "error", &[("etc/libvirt/qemu.conf", "cgroup_device_acl = [\n  \"/dev/null\", \"/dev/kvm\"\n]\n")]),
+    ("qemu-user", "warning", &[("etc/libvirt/qemu.conf", "user = \"svc\"\n")]),
+    ("guests-at-shutdown", "warning", &[("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n")]),
+    ("guests-at-shutdown", "warning", &[
+        ("etc/default/libvirt-guests", "SHUTDOWN_TIMEOUT=30\n"),
+        ("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n"),
+        ("etc/systemd/system/multi-user.target.wants/libvirt-guests.service", "->/usr/lib/systemd/system/libvirt-guests.service"),
+    ]),
+];
+
+/// Lays files over a host.
+fn lay(root: &Path, overlay: Overlay) {
+    for (path, text) in overlay {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        match text.strip_prefix("->") {
+            Some(target) => std::os::unix::fs::symlink(target, &path).unwrap(),
+            None => fs::write(&path, text).unwrap(),
+        }
+    }
+}
+
+/// Takes files away again, and puts the host's own back.
+fn lift(root: &Path, base: &Path, overlay: Overlay) {
+    for (path, _) in overlay {
+        let (laid, own) = (root.join(path), base.join(path));
+        let is_dir = laid.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_dir {
+            fs::remove_dir_all(&laid).unwrap()
+        } else {
+            let _ = fs::remove_file(&laid);
+        }
+        if let Ok(target) = own.read_link() {
+            std::os::unix::fs::symlink(target, &laid).unwrap();
+        } else if own.is_file() {
+            fs::copy(&own, &laid).unwrap();
+        }
+        // Empty directories would be known, empty places.
+        let mut above = laid.parent();
+        while let Some(dir) = above.filter(|dir| *dir != root && fs::remove_dir(dir).is_ok()) {
+            above = dir.parent();
+        }
+    }
+}
+
+/// Diagnoses a host.
+fn doctor(host: &Path) -> (i32, Value) {
+    let (code, out, err) =
+        run(&mut gpuvm(&["host", "doctor", "--json", "--host", host.to_str().unwrap()]));
+    assert!(code == 0 || code == 3, "{}: {code} {err}", host.display());
+    let answer = serde_json::from_str(&out).unwrap();
+    assert_eq!(faults("gpuvm-host-doctor", &answer), "", "{}", host.display());
+    (code, answer)
+}
+
+/// The rules of findings, each with its severity.
+fn rules(answer: &Value) -> BTreeSet<(String, String)> {
+    let findings = answer["findings"].as_array().unwrap().iter();
+    let word = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    findings.map(|finding| (word(finding, "rule"), word(finding, "severity"))).collect()
+}
+
+/// The plain host, and another copy of it to lay files over.
+fn hosts() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let dir = scratch();
+    let (base, root) = (dir.path().join("base"), dir.path().join("root"));
+    for path in [&base, &root] {
+        unpack(&host_text("dual-socket"), path).unwrap();
+    }
+    (dir, base, root)
+}
+
+#[test]
+fn each_rule_finds_its_sign_and_no_other_does() {
+    let (_dir, base, root) = hosts();
+    let plain = rules(&doctor(&base).1);
+    for &(rule, severity, overlay) in CASES {
+        lay(&root, overlay);
+        let (code, answer) = doctor(&root);
+        let found = rules(&answer).into_iter();
+        let others: BTreeSet<_> = found.filter(|one| !plain.contains(one)).collect();
+        assert_eq!(others, BTreeSet::from([(rule.to_owned(), severity.to_owned())]), "{overlay:?}");
+        assert_eq!(code, if severity == "error" { 3 } else { 0 }, "{rule}");
+        let is_of = |finding: &&Value| finding["rule"] == rule;
+        let finding = answer["findings"].as_array().unwrap().iter().find(is_of).unwrap();
+        for key in ["message", "expected", "found", "at", "hint"] {
+            assert!(!finding[key].as_str().unwrap().is_empty(), "{rule}: {key}");
+        }
+        assert!(!finding["fix"].as_array().unwrap().is_empty(), "{rule}");
+        lift(&root, &base, overlay);
+    }
+    assert_eq!(rules(&doctor(&root).1), plain, "an overlay is left");
+}
+
+#[test]
+fn an_iommu_that_is_off_is_said_with_where_to_turn_it_on() {
+    let (_dir, _, root) = hosts();
+    let groups = root.join("sys/kernel/iommu_groups");
+    fs::remove_dir_all(&groups).unwrap();
+    fs::create_dir_all(&groups).unwrap();
+    let devices = root.join("sys/bus/pci/devices");
+    for entry in fs::read_dir(devices).unwrap() {
+        let _ = fs::remove_file(entry.unwrap().path().join("iommu_group"));
+    }
+    let tables = root.join("sys/firmware/acpi/tables");
+    fs::create_dir_all(&tables).unwrap();
+    let said = |cmdline: &str| {
+        fs::write(root.join("proc/cmdline"), cmdline).unwrap();
+        let (code, answer) = doctor(&root);
+        let findings = answer["findings"].as_array().unwrap();
+        assert_eq!((code, findings[0]["rule"].as_str()), (3, Some("iommu-off")));
+        assert_eq!(findings[0]["fatal"], true);
+        format!(
+            "{} | {}",
+            findings[0]["message"].as_str().unwrap(),
+            findings[0]["hint"].as_str().unwrap()
+        )
+    };
+    let firmware = said("ro intel_iommu=on iommu=pt isolcpus=2,3,34,35");
+    assert!(firmware.contains("VT-d is off in the BIOS setup"), "{firmware}");
+    fs::write(tables.join("DMAR"), "DMAR").unwrap();
+    let cmdline = said("ro iommu=pt isolcpus=2,3,34,35");
+    assert!(cmdline.contains("the command line lacks `intel_iommu=on`"), "{cmdline}");
+    let given = said("ro intel_iommu=off isolcpus=2,3,34,35");
+    assert!(given.contains("remove `intel_iommu=off` from"), "{given}");
+    // Debian's program for the boot loader makes the commands exact.
+    lay(&root, &[("usr/sbin/update-grub", ""), ("etc/default/grub", "")]);
+    let (_, script, _) =
+        run(&mut gpuvm(&["host", "doctor", "--fix", "--host", root.to_str().unwrap()]));
+    assert!(
+        script.contains("\nupdate-grub\n") && script.contains(r"s/\bintel_iommu=off\b *//"),
+        "{script}"
+    );
+}
+
+#[test]
+fn recorded_hosts_have_no_error() {
+    for name in ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"] {
+        let file = project().join(format!("topologies/{name}.json"));
+        for host in [host_tree(name), file] {
+            let (code, answer) = doctor(&host);
+            let errors: Vec<_> = rules(&answer).into_iter().filter(|(_, s)| s == "error").collect();
+            assert_eq!((code, errors.len()), (0, 0), "{}: {errors:?}", host.display());
+            assert!(!answer["not_checked"].as_array().unwrap().is_empty(), "{name}");
+        }
+    }
+}
+
+/// Puts something else where a file was.
+fn damage(path: &Path, kind: &str) {
+    let _ = fs::remove_file(path);
+    match kind {
+        "empty" => fs::write(path, "").unwrap(),
+        "garbage" => fs::write(path, b"\xff\xfe\x00\x01garbage\xff").unwrap(),
+        "large" => fs::write(path, "x".repeat(1 << 20)).unwrap(),
+        "fifo" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        "loop" => std::os::unix::fs::symlink(path.file_name().unwrap(), path).unwrap(),
+        _ => fs::create_dir(path).unwrap(),
+    }
+}
+
+#[test]
+fn a_damaged_file_is_not_checked_and_nothing_else() {
+    let (_dir, base, root) = hosts();
+    let plain = rules(&doctor(&base).1);
+    let mut seen = 0;
+    for &(rule, _, overlay) in CASES {
+        let sign = overlay[0].0;
+        // Without its content a kernel argument or a release is none, and of these files it is the
+        // name that counts.
+        let others = ["proc/cmdline", "uevent", "osrelease", ".service"];
+        if others.iter().any(|one| sign.ends_with(one)) || overlay[0].1.starts_with("->") {
+            continue;
+        }
+        for kind in ["empty", "garbage", "large", "fifo", "directory", "loop"] {
+            // An empty file says that there is no method; a pipe without a writer is empty.
+            let by_discovery = ["allow_unsafe_interrupts", "numa_balancing"];
+            if kind == "empty" && sign.ends_with("reset_method")
+                || kind == "fifo" && by_discovery.iter().any(|one| sign.ends_with(one))
+            {
+                continue;
+            }
+            lay(&root, overlay);
+            damage(&root.join(sign), kind);
+            let host = root.to_str().unwrap();
+            let (code, out, err) = run(&mut gpuvm(&["host", "doctor", "--json", "--host", host]));
+            assert!(code == 0 || code == 1, "{rule} {kind}: {code} {out}{err}");
+            if code == 1 {
+                // Discovery reads it, too, and names it.
+                let told: Value = serde_json::from_str(&out).unwrap();
+                let told = told["message"].as_str().unwrap();
+                assert!(told.contains(sign.rsplit('/').next().unwrap()), "{rule} {kind}: {told}");
+            } else {
+                let answer: Value = serde_json::from_str(&out).unwrap();
+                let found = rules(&answer);
+                let more: Vec<_> = found.iter().filter(|one| !plain.contains(one)).collect();
+                assert!(more.is_empty(), "{rule} {kind}: {more:?}");
+                let not_checked = answer["not_checked"].to_string();
+                // Nothing, or words that mean nothing, is no damage of a configuration.
+                let is_checked = not_checked.contains(&format!("\"{rule} ("));
+                assert!(is_checked || ["empty", "large"].contains(&kind), "{rule} {kind} {sign}");
+            }
+            seen += 1;
+            lift(&root, &base, overlay);
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert_eq!(rules(&doctor(&root).1), plain, "damage is left");
+}
+
+/// A host on which the group of this GPU has memory of the firmware's, as if this machine were it.
+fn with_rmrr(gpu: &str) -> Option<tempfile::TempDir> {
+    if !nix::unistd::geteuid().is_root() || !namespaces() {
+        return skip("needs root and namespaces");
+    }
+    if !Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        return skip("qemu-system-x86_64 is not installed");
+    }
+    let dir = scratch();
+    unpack(&host_text("dgx-2"), dir.path()).unwrap();
+    let group = dir.path().join(format!("sys/bus/pci/devices/{gpu}/iommu_group"));
+    let group = group.read_link().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let regions = dir.path().join(format!("sys/kernel/iommu_groups/{group}/reserved_regions"));
+    fs::create_dir_all(regions.parent().unwrap()).unwrap();
+    fs::write(regions, "0x0000000079000000 0x00000000790fffff direct\n").unwrap();
+    Some(dir)
+}
+
+/// Runs a script as if on this host; `$GPUVM` is the program.
+fn on(host: &Path, script: &str) -> (i32, String, String) {
+    let mut command = std::process::Command::new(project().join("tests/as-host"));
+    command.arg(host).args(["bash", "-c", script]).env("GPUVM", env!("CARGO_BIN_EXE_gpuvm"));
+    command.env("LC_ALL", "C").env_remove("COLUMNS").env_remove("LIBVIRT_DEFAULT_URI");
+    run(&mut command)
+}
+
+#[test]
+fn create_and_bind_refuse_what_surely_fails_and_let_the_other_gpus_be() {
+    let Some(host) = with_rmrr("0000:34:00.0") else { return };
+    let own = tempfile::tempdir().unwrap();
+    let uri = format!("qemu:///embed?root={}/root", own.path().display());
+    fs::create_dir_all(own.path().join("root/etc")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\n";
+    fs::write(own.path().join("root/etc/qemu.conf"), conf).unwrap();
+    let disks = own.path().display();
+    let create = format!(
+        "create --name d --accept-shared-fabric --no-start --disk-dir {disks} --dry-run -c {uri}"
+    );
+    for (verb, gpu, refused) in [
+        ("device bind --dry-run -c none:///", "0000:34:00.0", true),
+        ("device bind --dry-run -c none:///", "0000:36:00.0", false),
+        (&create, "--gpu 0000:34:00.0", true),
+        (&create, "--gpu 0000:36:00.0", false),
+    ] {
+        let (code, out, err) = on(host.path(), &format!("$GPUVM {verb} {gpu}"));
+        assert_eq!(code, i32::from(refused), "{verb} {gpu}: {out}{err}");
+        assert_eq!(err.contains("(group-legacy-rmrr)"), refused, "{verb} {gpu}: {err}");
+        assert!(!err.contains("host doctor"), "a warning on a clean host: {err}");
+        if refused {
+            assert!(err.contains("GPU 0000:34:00.0") && err.contains("\nhint: "), "{err}");
+            let (_, out, _) = on(host.path(), &format!("$GPUVM {verb} {gpu} --json"));
+            let told: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"));
+            assert_eq!(told["code"], "doctor-surely-fails");
+        }
+    }
+    // On a recorded host nothing is bound, so it is not refused there.
+    let (code, _, err) =
+        run(&mut gpuvm(&["plan", "--gpu", "34:00.0", "--host", host.path().to_str().unwrap()]));
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn fix_prints_the_commands_and_runs_none() {
+    let Some(host) = with_rmrr("0000:34:00.0") else { return };
+    let overlay: Overlay = &[("sys/kernel/mm/ksm/run", "1\n")];
+    lay(host.path(), overlay);
+    let policy = host.path().join("sys/module/pcie_aspm/parameters/policy");
+    fs::create_dir_all(policy.parent().unwrap()).unwrap();
+    fs::write(&policy, "default [powersave]\n").unwrap();
+    let own = tempfile::tempdir().unwrap();
+    let bin = own.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let log = own.path().join("log");
+    for name in ["sh", "sed", "systemctl", "modprobe", "update-grub", "echo", "gpuvm", "dmesg"] {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/bash\necho {name} >>{}\n", log.display())).unwrap();
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let script = format!("PATH={} \"$GPUVM\" host doctor --fix -c none:///", bin.display());
+    let (code, out, err) = on(host.path(), &script);
+    assert_eq!(code, 3, "{out}{err}");
+    assert!(!log.exists(), "it ran {:?}", fs::read_to_string(&log));
+    let at = |path: &str| fs::read_to_string(host.path().join(path)).unwrap();
+    assert_eq!(at("sys/kernel/mm/ksm/run"), "1\n");
+    assert_eq!(fs::read_to_string(&policy).unwrap(), "default [powersave]\n");
+    assert!(out.contains("\necho 2 >/sys/kernel/mm/ksm/run\n"), "{out}");
+    assert!(out.contains("# error: GPU 0000:34:00.0"), "{out}");
+    // What it prints is a script, whatever it was found by.
+    let file = own.path().join("script");
+    fs::write(&file, &out).unwrap();
+    let (code, _, err) = run(std::process::Command::new("sh").arg("-n").arg(&file));
+    assert_eq!(code, 0, "{err}\n{out}");
+    let (code, out, err) = on(host.path(), "$GPUVM host doctor --fix --json");
+    assert!(code == 2 && out.contains("--fix"), "{code} {out}{err}");
+}
+
+#[test]
+fn a_journal_that_is_no_file_or_too_long_is_an_error_and_bytes_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = project().join("topologies/dual-socket.json");
+    let doctor = |file: &Path| {
+        let mut command = gpuvm(&["host", "doctor", "--json", "--journal"]);
+        let (code, out, _) = run(command.arg(file).arg("--host").arg(&host));
+        (code, serde_json::from_str::<Value>(&out).unwrap_or_else(|e| panic!("{e}: {out}")))
+    };
+    let at = |name: &str| dir.path().join(name);
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::File::create(at("long")).unwrap().set_len((256 << 20) + 1).unwrap();
+    for (name, said) in [
+        ("fifo", "named pipe"),
+        ("long", "more than the limit"),
+        ("missing", "No such file"),
+        ("", "directory"),
+    ] {
+        let (code, error) = doctor(&at(name));
+        assert_eq!((code, error["format"].as_str()), (1, Some("gpuvm-error")), "{name}: {error}");
+        let all = error.to_string();
+        assert!(all.contains(said) && all.contains(name), "{name}: {error}");
+    }
+    let line = "NVRM: Xid (PCI:0000:86:00): 48, pid=1\n";
+    let one = "x".repeat(40 << 20);
+    for (name, bytes, entries) in [
+        ("empty", Vec::new(), 0),
+        ("binary", [&b"\xff\xfe\x00\n"[..], line.as_bytes(), b"\x00\x1b[31m"].concat(), 1),
+        ("line", [one.as_bytes(), line.as_bytes()].concat(), 1),
+    ] {
+        fs::write(at(name), bytes).unwrap();
+        let (code, answer) = doctor(&at(name));
+        assert_eq!(code, 0, "{name}");
+        let journal = answer["journal"].as_array().unwrap();
+        assert_eq!(journal.len(), entries, "{name}: {journal:?}");
+        assert_eq!(faults("gpuvm-host-doctor", &answer), "", "{name}");
+        if let Some(entry) = journal.first() {
+            assert_eq!((&entry["xid"], &entry["rule"]), (&48.into(), &"hostdev-unhealthy".into()));
+            assert!(entry["example"].as_str().unwrap().len() <= 800, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_log_is_searched_and_a_record_keeps_the_facts() {
+    let (dir, _, root) = hosts();
+    lay(
+        &root,
+        &[("sys/kernel/mm/ksm/run", "1\n"), (DROP_IN, "LimitMEMLOCK=64M\n"), (GUESTS, "[Unit]\n")],
+    );
+    let record = dir.path().join("host.json");
+    let words = ["host", "capture", record.to_str().unwrap(), "--host", root.to_str().unwrap()];
+    let (code, _, err) = run(&mut gpuvm(&words));
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(rules(&doctor(&record).1), rules(&doctor(&root).1));
+    let log = "kernel: NVRM: Xid (PCI:0000:86:00): 79\nkernel: vfio-pci 0000:86:00.0: \
+               Unable to change power state from D3cold to D0, device inaccessible\n\u{0}";
+    let words = ["host", "doctor", "--journal", "-", "--json", "--host", record.to_str().unwrap()];
+    let mut child = gpuvm(&words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(log.as_bytes()).unwrap();
+    stdin.write_all(b"\xff\xfe\n").unwrap();
+    drop(stdin);
+    let done = child.wait_with_output().unwrap();
+    let answer: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let found = answer["journal"].as_array().unwrap();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(
+        (&found[0]["rule"], &found[1]["rule"]),
+        (&"d3cold".into(), &"hostdev-unhealthy".into())
+    );
+    assert_eq!((&found[1]["xid"], &found[1]["text"]), (&79.into(), &"fallen off the bus".into()));
+}
