@@ -17,7 +17,7 @@ type Overlay = &'static [(&'static str, &'static str)];
 
 const DROP_IN: &str = "etc/systemd/system/libvirtd.service.d/hardened.conf";
 const GUESTS: &str = "usr/lib/systemd/system/libvirt-guests.service";
-const RESOURCE: &str = "0x00000000c4000000 0x00000000c4ffffff 0x0000000000040200\n\
+const RESOURCE: &str = "0x00000000e4000000 0x00000000e4ffffff 0x0000000000040200\n\
                         0x0000004000000000 0x0000004fffffffff 0x000000000014220c\n";
 const VFIO_IDS: &str = "options vfio-pci ids=10de:2230,10de:1aef\n";
 
@@ -31,8 +31,18 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ]),
     ("acs-override", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt pcie_acs_override=downstream isolcpus=2,3,34,35")]),
     ("console-holds-gpu", "error", &[
-        ("proc/iomem", "c0000000-cfffffff : PCI Bus 0000:85\n  c4100000-c43fffff : BOOTFB\n"),
+        ("proc/iomem", "e0000000-efffffff : PCI Bus 0000:85\n  e4100000-e43fffff : BOOTFB\n"),
         ("sys/bus/pci/devices/0000:86:00.0/resource", RESOURCE),
+    ]),
+    // vfio-pci is not bound yet, and ends the console when it is.
+    ("console-holds-gpu", "warning", &[
+        ("proc/iomem", "e0000000-efffffff : PCI Bus 0000:17\n  e4100000-e43fffff : simpledrm\n"),
+        ("sys/bus/pci/devices/0000:18:00.0/resource", RESOURCE),
+    ]),
+    ("console-holds-gpu", "error", &[
+        ("proc/iomem", "e0000000-efffffff : PCI Bus 0000:17\n  e4100000-e43fffff : BOOTFB\n"),
+        ("sys/bus/pci/devices/0000:18:00.0/resource", RESOURCE),
+        ("proc/sys/kernel/osrelease", "5.15.0-1040-nvidia\n"),
     ]),
     ("console-holds-gpu", "error", &[
         ("sys/bus/platform/devices/efi-framebuffer.0/uevent", "\n"),

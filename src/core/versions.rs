@@ -253,6 +253,14 @@ pub const KERNEL_SYSFB: Defect = Defect {
     source: "Linux 5.15, drivers/firmware/sysfb.c",
     evidence: Evidence::Documented,
 };
+/// Kernels whose vfio-pci leaves a VGA display's memory to the host's console.
+pub const KERNEL_CONSOLE: Defect = Defect {
+    of: Component::Kernel,
+    bad: Bad::Before(Version(6, 0, 0)),
+    what: "vfio-pci does not end the console on a display that it is bound to",
+    source: "Linux 6.0, vfio_pci_vga_init() in drivers/vfio/pci/vfio_pci_core.c",
+    evidence: Evidence::Documented,
+};
 /// Kernels that no longer have the module `vfio_virqfd`.
 pub const KERNEL_VIRQFD: Defect = Defect {
     of: Component::Kernel,

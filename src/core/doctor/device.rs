@@ -7,7 +7,9 @@ use crate::topology::facts::FunctionFacts;
 use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, is_vfio};
 use crate::verify::UNHEALTHY;
-use crate::versions::{KERNEL_RESET, KERNEL_RESET_METHOD, KERNEL_RESET_RDNA, KERNEL_SYSFB};
+use crate::versions::{
+    KERNEL_CONSOLE, KERNEL_RESET, KERNEL_RESET_METHOD, KERNEL_RESET_RDNA, KERNEL_SYSFB,
+};
 
 /// vfio-pci then cannot reserve the BAR.
 pub const CONSOLE: Rule =
@@ -46,47 +48,20 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
 /// Finds GPUs that the picture of the firmware or of the console lies in.
 fn console(case: &Case<'_>, report: &mut Report<'_>) {
     for gpu in case.gpus() {
-        if gpu.driver.as_deref().is_some_and(|driver| driver.contains("drm")) {
-            continue;
-        }
-        let memory = case.facts.function(gpu.bdf).and_then(|facts| facts.memory.as_ref());
-        let place = match (&case.facts.framebuffers, memory) {
-            (Some(buffers), Some(memory)) => {
-                let mut ranges = memory.iter().filter_map(|(bar, range)| Some((bar, (*range)?)));
-                ranges.find_map(|(bar, range)| {
-                    let held = buffers.iter().find(|buffer| range.contains(&buffer.range))?;
-                    Some((format!("{} lies in its BAR {bar}", held.name), "/proc/iomem".to_owned()))
-                })
-            }
-            // Without root addresses are hidden; the boot display has the picture.
-            _ if gpu.boot_vga => {
-                let devices = report.need(
-                    &CONSOLE,
-                    &case.facts.framebuffer_devices,
-                    "sys/bus/platform/devices",
-                );
-                let device = devices.and_then(|devices| devices.first());
-                device.map(|device| {
-                    let what = format!("it is the boot display, and {device} is there");
-                    (what, format!("/sys/bus/platform/devices/{device}"))
-                })
-            }
-            (None, _) => {
-                report.need(&CONSOLE, &case.facts.framebuffers, "proc/iomem");
-                None
-            }
-            (_, None) => {
-                report.skip(&CONSOLE, "the addresses of BARs are not known");
-                None
-            }
-        };
-        let Some((why, at)) = place else { continue };
+        let Some((why, at)) = picture(case, gpu, report) else { continue };
         let argument = match case.defect(&KERNEL_SYSFB) {
             Some(_) => "video=efifb:off",
             None => "initcall_blacklist=sysfb_init",
         };
+        // vfio-pci then ends the console, but only one that is there before it, and on a VGA
+        // display.
+        let is_bound = gpu.driver.as_deref().is_some_and(is_vfio);
+        let kernel = case.kernel().filter(|_| case.defect(&KERNEL_CONSOLE).is_none());
+        let ends = !is_bound && gpu.class >> 8 == VGA && kernel.is_some();
+        let keeps =
+            if ends { "has its memory until vfio-pci is bound" } else { "keeps its memory" };
         let wrong = Wrong {
-            message: format!("{}: the host's console keeps its memory: {why}", name(gpu)),
+            message: format!("{}: the host's console {keeps}: {why}", name(gpu)),
             values: ("no console on a GPU for guests".into(), why),
             at,
             hint: format!(
@@ -96,7 +71,43 @@ fn console(case: &Case<'_>, report: &mut Report<'_>) {
             ),
             fix: fix::kernel(case.facts, &[argument], &[]),
         };
-        report.of(&CONSOLE, gpu.bdf, wrong);
+        let finding = report.of(&CONSOLE, gpu.bdf, wrong);
+        if ends {
+            warn(finding);
+        }
+    }
+}
+
+/// Returns what shows that a picture lies in a GPU's memory, and where that is to be seen.
+fn picture(case: &Case<'_>, gpu: &PciDevice, report: &mut Report<'_>) -> Option<(String, String)> {
+    // A driver for displays has its own picture there, and lets it go.
+    if gpu.driver.as_deref().is_some_and(|driver| driver.contains("drm")) {
+        return None;
+    }
+    let memory = case.facts.function(gpu.bdf).and_then(|facts| facts.memory.as_ref());
+    match (&case.facts.framebuffers, memory) {
+        (Some(buffers), Some(memory)) => {
+            let mut ranges = memory.iter().filter_map(|(bar, range)| Some((bar, (*range)?)));
+            ranges.find_map(|(bar, range)| {
+                let held = buffers.iter().find(|buffer| range.contains(&buffer.range))?;
+                Some((format!("{} lies in its BAR {bar}", held.name), "/proc/iomem".to_owned()))
+            })
+        }
+        // Without root addresses are hidden; the boot display has the picture.
+        _ if gpu.boot_vga => {
+            let path = "sys/bus/platform/devices";
+            let device = report.need(&CONSOLE, &case.facts.framebuffer_devices, path)?.first()?;
+            let what = format!("it is the boot display, and {device} is there");
+            Some((what, format!("/{path}/{device}")))
+        }
+        (None, _) => {
+            report.need(&CONSOLE, &case.facts.framebuffers, "proc/iomem");
+            None
+        }
+        (_, None) => {
+            report.skip(&CONSOLE, "the addresses of BARs are not known");
+            None
+        }
     }
 }
 

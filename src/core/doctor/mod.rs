@@ -167,9 +167,13 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
 }
 
 /// Returns the errors and warnings that concern a guest with these devices, or its binding: those
-/// about one of them, and errors about the whole host. The others do not matter to it.
+/// about one of them, but for what binding it finds itself, and errors about the whole host. The
+/// others do not matter to it.
 pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
+    // Who binds a GPU finds what holds it by himself, and says how to bind it.
+    let by_binding = [boot::DRIVER_FIRST.id, boot::HOLDERS.id];
     let concerns = |finding: &Finding| match finding.says.device {
+        _ if by_binding.contains(&finding.rule) => false,
         Some(device) => {
             devices.contains(&device) && finding.severity < crate::finding::Severity::Note
         }

@@ -1,33 +1,93 @@
 #!/bin/bash
-# gpuvm host doctor on a real kernel. `off`: booted with intel_iommu=off, which it says, and with what bind refuses; beside it
-# stands what virt-host-validate says of the same. Else with the IOMMU on: no error, also of a GPU that vfio-pci has put into D3.
+# gpuvm host doctor on a real kernel.
+#   doctor.sh           the IOMMU is on: no error, also of a GPU that vfio-pci has put into D3; then a driver that is first
+#   doctor.sh off       booted with intel_iommu=off, which it says, and with what bind refuses
+#   doctor.sh console   the firmware's picture lies in a display's memory, and vesafb has reserved it
+# Beside each stands what QEMU and the kernel say when a guest is to have the device. (virt-host-validate tells nothing here:
+# without VMX it does not know whether there may be an IOMMU.)
 . /usr/lib/vdgx/env
+pci=/sys/bus/pci/devices
 mapfile -t gpu < <(bdfs 0302 10de)
-doctor() { gpuvm host doctor --json >/tmp/doctor.json 2>/tmp/doctor.err; echo $?; }
+# doctor [OPTION...]: keeps the answer, prints the exit status.
+doctor() { gpuvm host doctor --json "$@" >/tmp/doctor.json 2>/tmp/doctor.err; echo $?; }
+# rules SEVERITY: prints the rules with findings of it.
 rules() { jq -r ".findings[] | select(.severity == \"$1\").rule" /tmp/doctor.json | sort -u | paste -sd' '; }
-if [[ ${1:-} == off ]]; then
-  equal "ends with 3" 3 "$(doctor)"
-  equal "the error" iommu-off "$(rules error)"
-  jq -r '.findings[0].message, .findings[0].fix[]' /tmp/doctor.json >/tmp/said
-  has "it says why" /tmp/said 'command line has `intel_iommu=off`'
-  gpuvm device bind "${gpu[0]}" --yes >/tmp/bind 2>&1
-  equal "bind is refused" 1 $?
-  has "by the same rule" /tmp/bind '(iommu-off)'
-  equal "and nothing is bound" - "$(driver_of "${gpu[0]}")"
-  if command -v virt-host-validate >/dev/null; then
-    virt-host-validate qemu >/tmp/validate 2>&1
-    has "virt-host-validate sees it, too" /tmp/validate 'IOMMU.*\(WARN\|FAIL\)'
-  else
-    say "virt-host-validate is not in this image"
-  fi
-else
-  equal "ends with 0" 0 "$(doctor)"
-  equal "no error" "" "$(rules error)"
-  check "bind" gpuvm device bind "${gpu[0]}" --yes
-  say "power state of a bound GPU: $(cat "$pci/${gpu[0]}/power_state"), of one without a driver: $(cat "$pci/${gpu[1]}/power_state")"
-  equal "ends with 0 with a GPU on vfio-pci" 0 "$(doctor)"
-  equal "no error with a GPU on vfio-pci" "" "$(rules error)"
-  jq -r '.not_checked[]' /tmp/doctor.json
-  gpuvm device release "${gpu[0]}" || fail release
-fi
+# of RULE FIELD: prints a field of the first finding of a rule.
+of() { jq -r "[.findings[] | select(.rule == \"$1\")][0].$2" /tmp/doctor.json; }
+# guest BDF: gives a function to a guest that does not run, and keeps what QEMU and the kernel say.
+guest() {
+  dmesg -C
+  timeout 60 qemu-system-x86_64 -nodefaults -display none -S -m 64 -monitor stdio -device "vfio-pci,host=$1" \
+    <<<quit >/tmp/qemu 2>&1
+  local status=$?
+  dmesg >>/tmp/qemu
+  echo $status
+}
+case ${1:-on} in
+  off)
+    equal "ends with 3" 3 "$(doctor)"
+    equal "the error" iommu-off "$(rules error)"
+    jq -r '.findings[0].message, .findings[0].fix[]' /tmp/doctor.json >/tmp/said
+    has "it says why" /tmp/said 'command line has `intel_iommu=off`'
+    gpuvm device bind "${gpu[0]}" --yes >/tmp/bind 2>&1
+    equal "bind is refused" 1 $?
+    has "by the same rule" /tmp/bind '\(iommu-off\)'
+    equal "and nothing is bound" - "$(driver_of "${gpu[0]}")"
+    equal "QEMU does not start" 1 "$(guest "${gpu[0]}")"
+    has "for this reason" /tmp/qemu 'no iommu_group found'
+    ;;
+  console)
+    mapfile -t display < <(bdfs 0300 1002)
+    equal "the boot display" 1 "$(cat "$pci/${display[0]}/boot_vga")"
+    grep -E 'fb|FB' /proc/iomem
+    # Debian's kernel: its vfio-pci ends the console of a VGA display that it is bound to.
+    equal "ends with 0" "0 " "$(doctor) $(rules error)"
+    has "the warning" <(rules warning) 'console-holds-gpu'
+    equal "of the display" "${display[0]}" "$(of console-holds-gpu device)"
+    equal "by the memory that is reserved" /proc/iomem "$(of console-holds-gpu at)"
+    # Without root the addresses are hidden, and the boot display tells.
+    setpriv --reuid 65534 --regid 65534 --clear-groups gpuvm host doctor --json >/tmp/doctor.json 2>/tmp/doctor.err
+    has "without root, too" <(rules warning) 'console-holds-gpu'
+    equal "by the boot display" /sys/bus/platform/devices/vesa-framebuffer.0 "$(of console-holds-gpu at)"
+    check "bind" gpuvm device bind "${display[0]}" --yes 2>/tmp/bind
+    has "it warns by the rule" /tmp/bind '\(console-holds-gpu\)'
+    check "the console is gone" bash -c '! grep vesafb /proc/iomem'
+    equal "QEMU starts" 0 "$(guest "${display[0]}")"
+    check "and the kernel has reserved the memory" bash -c "! grep \"can't reserve\" /tmp/qemu"
+    equal "ends with 0 then" "0 " "$(doctor) $(rules error)"
+    check "no warning of the console then" bash -c '! grep console-holds-gpu /tmp/doctor.json'
+    check "release" gpuvm device release "${display[0]}"
+    ;;
+  on)
+    equal "ends with 0" 0 "$(doctor)"
+    equal "no error" "" "$(rules error)"
+    check "bind" gpuvm device bind "${gpu[0]}" --yes
+    say "power states: bound $(cat "$pci/${gpu[0]}/power_state"), without a driver $(cat "$pci/${gpu[1]}/power_state")"
+    equal "QEMU starts" 0 "$(guest "${gpu[0]}")"
+    equal "ends with 0 with a GPU on vfio-pci" 0 "$(doctor)"
+    equal "no error with a GPU on vfio-pci" "" "$(rules error)"
+    jq -r '.findings[] | "\(.severity) \(.rule) \(.message)"' /tmp/doctor.json
+    jq -r '.not_checked[]' /tmp/doctor.json
+    equal "nothing but VFIO and libvirt is unknown" "" "$(jq -r '.not_checked[]' /tmp/doctor.json |
+      grep -vE '^(governor|snp-tdx|guests of libvirt|the kernel)')"
+    check "release" gpuvm device release "${gpu[0]}"
+    # A driver that is there before vfio-pci; pci-stub stands for it.
+    modprobe pci-stub
+    id=$(printf '%04x:%04x' "$(<"$pci/${gpu[1]}/vendor")" "$(<"$pci/${gpu[1]}/device")")
+    mkdir -p /etc/modprobe.d && echo "options vfio-pci ids=$id" >/etc/modprobe.d/vfio.conf
+    echo pci-stub >"$pci/${gpu[1]}/driver_override"
+    echo "${gpu[1]}" >/sys/bus/pci/drivers_probe
+    equal "the driver that is first" pci-stub "$(driver_of "${gpu[1]}")"
+    equal "ends with 3" 3 "$(doctor)"
+    equal "the error" driver-first "$(rules error)"
+    equal "of the GPU" "${gpu[1]}" "$(of driver-first device)"
+    jq -r '.findings[] | select(.rule == "driver-first").fix[]' /tmp/doctor.json >/tmp/fix
+    has "what helps" /tmp/fix "^gpuvm device bind ${gpu[1]} --at-boot --initramfs\$"
+    # What it prints does help.
+    check "bind for every boot" gpuvm device bind "${gpu[1]}" --at-boot --yes
+    equal "ends with 0 then" "0 " "$(doctor) $(rules error)"
+    check "release" gpuvm device release "${gpu[1]}" --at-boot
+    rm /etc/modprobe.d/vfio.conf
+    ;;
+esac
 finish
