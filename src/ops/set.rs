@@ -218,7 +218,8 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
         let beside = (0..=MOST_GPUS).flat_map(|by| [from.checked_add(by), from.checked_sub(by)]);
         let near = beside.flatten().find(fits);
         let hint = near.map(|number| format!("`gpuvm set {} --gpus {number}`", word(&name)));
-        SetError::NoSet { name, count }.hint(hint.unwrap_or_default())
+        let capacity = || "`gpuvm capacity` shows which numbers of GPUs fit".to_owned();
+        SetError::NoSet { name, count }.hint(hint.unwrap_or_else(capacity))
     })
 }
 

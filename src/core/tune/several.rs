@@ -79,8 +79,30 @@ pub enum NoSeveral {
 }
 
 /// Plans changes of guests, and places of new ones beside them. `given.items` is not read, and
-/// `given.others` is all that is held now.
+/// `given.others` is all that is held now. Guests that get another number of GPUs keep their own;
+/// where there is no plan with them, all of their GPUs may be others.
 pub fn several(
+    given: &Given<'_>,
+    resized: &[Resized<'_>],
+    new: &[Wanted<'_>],
+) -> Result<Several, NoSeveral> {
+    let refused = match beside_own(given, resized, new) {
+        Err(refused) => refused,
+        found => return found,
+    };
+    let moves = |one: &Resized<'_>| {
+        let own = gpus_of(one.xml, given.topology).len();
+        matches!(one.gpus, Some(GpuWish::Count(count)) if own > 0 && count as usize != own)
+    };
+    if !resized.iter().any(moves) {
+        return Err(refused);
+    }
+    let moved = chosen(given, resized, new, true);
+    moved.and_then(|sets| in_turns(given, resized, new, sets)).map_err(|_| refused)
+}
+
+/// A plan in which guests keep their own GPUs, as far as they keep any.
+fn beside_own(
     given: &Given<'_>,
     resized: &[Resized<'_>],
     new: &[Wanted<'_>],
@@ -89,12 +111,22 @@ pub fn several(
     let sets = if resized.is_empty() || alone {
         vec![None; resized.len()]
     } else {
-        match chosen(given, resized, new) {
+        match chosen(given, resized, new, false) {
             // Beside guests that are off, which yield their cores, one after the other may go.
             Err(NoSeveral::NoPlace(_)) => vec![None; resized.len()],
             chosen => chosen?,
         }
     };
+    in_turns(given, resized, new, sets)
+}
+
+/// The plan with these GPUs of each guest that changes; none: it keeps its own, or chooses.
+fn in_turns(
+    given: &Given<'_>,
+    resized: &[Resized<'_>],
+    new: &[Wanted<'_>],
+    sets: Vec<Option<GpuWish>>,
+) -> Result<Several, NoSeveral> {
     let mut order = Order::new(given, resized, sets);
     order.go()?;
     let Order { turns, held, .. } = order;
@@ -135,12 +167,19 @@ fn with_gpus(items: &Items, gpus: Option<GpuWish>) -> Items {
     Items { anew: true, gpus: gpus.map_or(Item::Keep, Item::To), ..items.clone() }
 }
 
-/// The sets of GPUs of which a guest gets one, the nearest first.
-fn sets_of(one: &Resized<'_>, others: &Occupancy, topology: &Topology) -> Vec<GpuWish> {
+/// The sets of GPUs of which a guest gets one, the nearest first; `moves`: where their number
+/// changes, it need not keep its own.
+fn sets_of(
+    one: &Resized<'_>,
+    others: &Occupancy,
+    topology: &Topology,
+    moves: bool,
+) -> Vec<GpuWish> {
     let own = gpus_of(one.xml, topology);
     match &one.gpus {
         None => vec![exactly(own)],
         Some(GpuWish::Count(count)) if own.len() == *count as usize => vec![exactly(own)],
+        Some(GpuWish::Count(count)) if moves => vec![GpuWish::Count(*count)],
         Some(GpuWish::Count(count)) => candidates(topology, others, &own, *count),
         Some(named) => vec![named.clone()],
     }
@@ -151,6 +190,7 @@ fn chosen(
     given: &Given<'_>,
     resized: &[Resized<'_>],
     new: &[Wanted<'_>],
+    moves: bool,
 ) -> Result<Vec<Option<GpuWish>>, NoSeveral> {
     let topology = given.topology;
     let names: Vec<String> = resized.iter().map(|one| one.xml.name()).collect();
@@ -158,7 +198,7 @@ fn chosen(
     held.domains.retain(|one| !names.contains(&one.domain));
     let (mut requests, mut sets): (Vec<Request>, Vec<Vec<Vec<Bdf>>>) = (Vec::new(), Vec::new());
     for (guest, one) in resized.iter().enumerate() {
-        let wishes = sets_of(one, &held, topology);
+        let wishes = sets_of(one, &held, topology, moves);
         let Some(first) = wishes.first() else {
             // `tune` says why there is none.
             let items = with_gpus(&one.items, one.gpus.clone());
@@ -282,7 +322,10 @@ impl<'a> Order<'a> {
                 Some(_) => {
                     let now = Resized { xml: &self.now[guest], ..one.clone() };
                     let others = together::without(&self.held, &one.xml.name());
-                    sets_of(&now, &others, self.given.topology).into_iter().map(Some).collect()
+                    sets_of(&now, &others, self.given.topology, false)
+                        .into_iter()
+                        .map(Some)
+                        .collect()
                 }
             },
         };

@@ -155,6 +155,40 @@ fn guests_that_are_off_exchange_their_gpus() {
 }
 
 #[test]
+fn guests_move_where_no_plan_has_their_own_gpus() {
+    // Three pairs in one half of the board, of which none can grow in its place.
+    let mut house = House::new("dgx-2");
+    assert!((0..3).all(|_| house.add(&sized(2, 16))));
+    let own: BTreeSet<Bdf> = (0..3).flat_map(|guest| house.gpus(guest)).collect();
+    let half = house
+        .topology
+        .partitions()
+        .iter()
+        .find(|one| one.gpus.len() == 8 && own.iter().all(|gpu| one.gpus.contains(gpu)));
+    assert!(half.is_some(), "{own:?}");
+    let counts = [8, 4, 4];
+    let changes: Vec<Resized<'_>> =
+        (0..3).map(|guest| house.with(guest, GpuWish::Count(counts[guest]))).collect();
+    let found = house.several(&changes, &[]).unwrap();
+    house.judge(&changes, &found, "8, 4 and 4 of 2, 2 and 2");
+    // Each that can keep its own does.
+    let mut house = House::new("dgx-2");
+    assert!(house.add(&sized(2, 16)) && house.add(&sized(8, 16)));
+    let changes = [house.with(0, GpuWish::Count(4)), house.with(1, GpuWish::Count(4))];
+    let found = house.several(&changes, &[]).unwrap();
+    house.judge(&changes, &found, "4 and 4 of 2 and 8");
+    for (guest, one) in changes.iter().enumerate() {
+        let last = found.turns.iter().rfind(|turn| turn.guest == guest).unwrap();
+        let (had, gets) = (gpus_of(one.xml, &house.topology), last.gpus.clone().unwrap());
+        let kept = had.iter().filter(|gpu| gets.contains(gpu)).count();
+        assert_eq!(kept, had.len().min(gets.len()), "{guest}: {had:?} {gets:?}");
+    }
+    // A number that no partition has is refused as without moving.
+    let changes = [house.with(0, GpuWish::Count(14)), house.with(1, GpuWish::Count(1))];
+    assert!(house.several(&changes, &[]).is_err());
+}
+
+#[test]
 fn memory_for_gpus_is_exchanged_too() {
     let mut house = House::new("dual-socket");
     let gpus = house.topology.gpus().count();
