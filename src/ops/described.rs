@@ -421,13 +421,31 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     }
     for (number, _) in &drift.places {
         // Not at its place, which may need those that are made before.
-        let request = &wanted.guests[*number].create;
-        let change = unless_of_room(create(world, request), drift)?;
+        let guest = &wanted.guests[*number];
+        let planned = create(world, &guest.create).map_err(|error| or_shared(error, &guest.name));
+        let change = unless_of_room(planned, drift)?;
         if let Some(change) = change.filter(|_| !wanted.accept_data_loss) {
             refuse_losses(&change)?;
         }
     }
     Ok(())
+}
+
+/// The refusal of a new guest on NVLinks that others reach, with the field of the file that takes
+/// it.
+fn or_shared(error: Error, name: &DomainName) -> Error {
+    match error {
+        Error::Refused(mut refusal) if refusal.code == "create-shared-fabric" => {
+            refusal.message = format!("guest `{name}`: {}", refusal.message);
+            // Guests that are strangers by `gpuvm host trust` are not taken by either.
+            refusal.hint = refusal.hint.replace(
+                "`--accept-shared-fabric` takes it for one guest",
+                "`accept-shared-fabric: true` in its entry takes it for this guest",
+            );
+            Error::Refused(refusal)
+        }
+        other => other,
+    }
 }
 
 /// The plan of a new guest; none: it has no place now, but one after what is deleted and changed

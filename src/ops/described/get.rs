@@ -2,6 +2,7 @@
 
 use crate::bdf::Bdf;
 use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now};
+use crate::create::ACCEPTED;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
@@ -84,6 +85,9 @@ fn of(
     disks(&xml, &mut fields);
     let told = told(world.state(), &summary.uuid);
     if let Some(told) = &told {
+        if told.get(ACCEPTED).is_some_and(|values| values == &["true"]) {
+            fields.push((ACCEPTED, true.into()));
+        }
         for option in AT_FIRST {
             match told.get(option).map(Vec::as_slice) {
                 None | Some([]) => {}

@@ -201,6 +201,20 @@ fn a_running_guest_gets_gpus_where_a_restart_is_allowed() {
 }
 
 #[test]
+fn what_guests_share_is_taken_by_a_field_and_printed() {
+    let stage = dgx2();
+    let mut wanted = file(vec![asked("a", GpuWish::Count(2))]);
+    wanted.guests[0].create.accept_shared_fabric = false;
+    let drift = look(&stage.world, &wanted).unwrap();
+    let error = foresee(&stage.world, &wanted, &drift).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "create-shared-fabric", "{error}");
+    assert!(refusal.message.starts_with("guest `a`: "), "{error}");
+    assert!(refusal.hint.contains("`accept-shared-fabric: true`"), "{}", refusal.hint);
+    assert!(!refusal.hint.contains("--accept"), "{}", refusal.hint);
+}
+
+#[test]
 fn a_new_guest_without_a_place_comes_with_the_nearest_that_has_one() {
     let stage = dgx2();
     let mut large = asked("c", GpuWish::Count(1));
