@@ -37,8 +37,9 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     if args.dry_run {
         let drift = look(cx, &wanted)?;
-        answer(&drift, true, args, cx)?;
+        // What is refused has one answer.
         foresee(cx, &wanted, &drift)?;
+        answer(&drift, true, args, cx)?;
         return Ok(if drift.is_none() { EXIT_DONE } else { EXIT_FOUND });
     }
     let mut session = Session::begin(cx, manner(&args.lock))?;

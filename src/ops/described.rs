@@ -66,6 +66,14 @@ pub enum DescribedError {
         /// Its name in the file.
         was: String,
     },
+    /// The file has no guests, so all of its set would be deleted.
+    #[error("the file has no guests, so --prune would delete all of set `{set}`: {names}")]
+    Empty {
+        /// The set.
+        set: String,
+        /// Its guests.
+        names: String,
+    },
     /// The missing guests have no place together.
     #[error("{what}")]
     NoPlace {
@@ -176,13 +184,16 @@ pub struct AppliedGuest {
     /// Whether it first gives up what another one needs that has to be changed before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gives_up_first: bool,
+    /// Whether it runs, and is restarted for its change.
+    #[serde(skip)]
+    restarts: bool,
 }
 
 impl AppliedGuest {
     /// A guest with which this is done.
     fn new(name: impl Into<String>, action: GuestAction) -> AppliedGuest {
         let (name, differences, gpus) = (name.into(), Vec::new(), Vec::new());
-        AppliedGuest { name, action, differences, gpus, gives_up_first: false }
+        AppliedGuest { name, action, differences, gpus, gives_up_first: false, restarts: false }
     }
 }
 
@@ -312,7 +323,8 @@ fn existing(
         _ if is_held => GuestAction::Pending,
         _ => GuestAction::Change,
     };
-    Ok(AppliedGuest { differences, ..AppliedGuest::new(summary.name, action) })
+    let restarts = needs_restart && action == GuestAction::Change;
+    Ok(AppliedGuest { differences, restarts, ..AppliedGuest::new(summary.name, action) })
 }
 
 /// Guests that an earlier file of this set made and that it no longer has, by the record of their
@@ -343,6 +355,15 @@ fn pruned(
         }
         gone.push(row.clone());
     }
+    if let [first, ..] = &gone[..]
+        && wanted.guests.is_empty()
+    {
+        // Nobody has to look at a file that a program writes, and its answer is `--yes`.
+        let names: Vec<&str> = gone.iter().map(|row| row.name.as_str()).collect();
+        let empty = DescribedError::Empty { set: set.clone(), names: names.join(", ") };
+        let hint = format!("`gpuvm delete {}` deletes one of them", word(&first.name));
+        return Err(empty.hint(hint));
+    }
     Ok(gone)
 }
 
@@ -369,7 +390,7 @@ fn agree_to_delete(session: &Session<'_>, gone: &[DomainSummary]) -> Result<()> 
     }
     let line = |row: &DomainSummary| {
         let runs = if row.state.is_active() { ", which runs," } else { "" };
-        format!("domain `{}`{runs} and the disks that were made for it are deleted", row.name)
+        format!("delete domain `{}`{runs} and the disks that were made for it", row.name)
     };
     let lines = Some(gone.iter().map(line).collect());
     let what = format!("deleting {} of the set", count(gone.len(), "guest"));
@@ -404,6 +425,10 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
 pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
+    }
+    for guest in drift.guests.iter().filter(|guest| guest.restarts) {
+        // One that does not hear that it is to shut down would be changed, and not restarted.
+        stop(world, &guest.name, Down { force: false, wait_s: WAIT_S })?;
     }
     let (rows, topology) = (world.hypervisor()?.domains()?, world.topology()?);
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
@@ -531,8 +556,27 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     if !wanted.yes {
         agree_to_delete(session, &drift.gone)?;
     }
+    let mut done = 0;
+    let made = carry_out(session, world, wanted, (&mut drift, &mut done));
+    if made.is_err() && done > 0 {
+        let changes = count(done, "change");
+        world.warning(&format!(
+            "{changes} of the file made before stay; applied again, it continues with the rest"
+        ));
+    }
+    made.map(|()| drift)
+}
+
+/// Carries out what differs; `done`: how many changes are made.
+fn carry_out(
+    session: &mut Session<'_>,
+    world: &World,
+    wanted: &ApplyRequest,
+    (drift, done): (&mut Drift, &mut usize),
+) -> Result<()> {
     for row in &drift.gone {
         prune(session, row, wanted.set.as_ref())?;
+        *done += 1;
         world.progress(&format!("domain `{}` is deleted", row.name));
     }
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
@@ -546,10 +590,12 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
         if let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) {
             let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
             nics::change(session, &nics, restarts)?;
+            *done += 1;
         }
     }
     for turn in &drift.turns {
         resize(session, &turn.request)?;
+        *done += 1;
         if turn.gives_up {
             let name = &turn.request.name;
             world.progress(&format!("domain `{name}` has given up what others need"));
@@ -565,8 +611,7 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
             world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
         }
     }
-    make_all(session, world, wanted, &mut drift)?;
-    Ok(drift)
+    make_all(session, world, wanted, (drift, done))
 }
 
 /// Makes the missing guests, at their places; where one is another guest's by now, all that are
@@ -575,7 +620,7 @@ fn make_all(
     session: &mut Session<'_>,
     world: &World,
     wanted: &ApplyRequest,
-    drift: &mut Drift,
+    (drift, done): (&mut Drift, &mut usize),
 ) -> Result<()> {
     let mut places = VecDeque::from(std::mem::take(&mut drift.places));
     let mut is_planned_anew = false;
@@ -593,7 +638,10 @@ fn make_all(
                 }
                 places = again.places.into();
             }
-            made => made?,
+            made => {
+                made?;
+                *done += 1;
+            }
         }
     }
     Ok(())

@@ -105,7 +105,15 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
     assert!(said.contains("--yes") && place.has("ap-a"), "{said}");
     files.ends(0, &["--prune", "--yes"]);
     assert!(!place.has("ap-a") && place.has("ap-b") && place.has("ap-own"));
+    // A file that lost all of its guests is a mistake, whatever its caller says to all questions.
     files.write(&[]);
+    for more in [&["--prune", "--dry-run"][..], &["--prune"], &["--prune", "--yes"]] {
+        let said = files.ends(1, more);
+        assert!(said.contains("delete all of set `lab`: ap-b"), "{said}");
+        assert!(said.contains("`gpuvm delete ap-b`") && place.has("ap-b"), "{said}");
+    }
+    files.ends(0, &[]);
+    place.done(&["delete", "ap-b", "--yes"]);
     files.ends(0, &["--prune", "--yes"]);
     place.done(&["delete", "ap-own", "--yes"]);
     same(&nothing, &place.state(), "something is left");
@@ -135,6 +143,10 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     std::fs::write(&files.file, format!("{kept}- name: ap-f{new}")).unwrap();
     let said = files.ends(1, &["--prune", "--dry-run"]);
     assert!(said.contains("none-such"), "{said}");
+    let (_, out, _) =
+        place.gpuvm(&["apply", "-f", files.file.to_str().unwrap(), "--dry-run", "--json"]);
+    let failure: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("two: {out}"));
+    assert_eq!(failure["format"], "gpuvm-error", "{failure}");
     files.ends(1, &["--prune", "--yes"]);
     same(&made, &place.state(), "an image that is not there");
     // One that was renamed is the guest of the file.
@@ -154,6 +166,10 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     files.write(&[]);
     files.ends(0, &["--prune", "--yes"]);
     assert!(place.has("ap-d") && place.has("ap-e"), "the first file has deleted them");
+    files.write(&[("ap-f", "")]);
+    files.ends(0, &["--prune", "--yes"]);
+    assert!(place.has("ap-d") && place.has("ap-e"), "the first file has deleted them");
+    place.done(&["delete", "ap-f", "--yes"]);
     // Nor is one deleted that somebody has defined with the UUID of a guest.
     let text = place.virsh(&["dumpxml", "ap-d", "--inactive"]);
     let (before, rest) = text.split_once("<metadata>").unwrap();
@@ -166,6 +182,7 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     std::fs::write(&files.file, text).unwrap();
     files.ends(0, &["--prune", "--yes"]);
     assert!(place.has("ap-d") && !place.has("ap-e"), "the domain of another was deleted");
+    place.done(&["delete", "ap-f", "--yes"]);
 }
 
 #[test]
@@ -181,8 +198,9 @@ fn a_killed_apply_is_finished_by_recover_and_the_next_one() {
         files.ends(0, &[]);
         files.ends(0, &["--dry-run"]);
         assert!(place.has("ap-k") && place.has("ap-l"), "record {n}");
-        files.write(&[]);
-        files.ends(0, &["--prune", "--yes"]);
+        for name in ["ap-k", "ap-l"] {
+            place.done(&["delete", name, "--yes"]);
+        }
         same(&nothing, &place.state(), &format!("record {n}"));
         if is_done {
             return;
@@ -374,6 +392,17 @@ fn a_running_guest_is_changed_only_where_said() {
     }
     files.write(&[("rn-a", "  memory: 320M\n  restart: allowed\n")]);
     assert!(files.ends(3, &["--dry-run"]).contains("rn-a: would be changed"));
+    // One that would not hear of the restart is refused before it is changed.
+    place.virsh(&["suspend", "rn-a"]);
+    files.write(&[("rn-a", "  memory: 384M\n  restart: allowed\n")]);
+    for more in [&["--dry-run"][..], &[]] {
+        let said = files.ends(1, more);
+        assert!(said.contains("is paused") && said.contains("`virsh resume rn-a`"), "{said}");
+    }
+    let defined = place.virsh(&["dumpxml", "--inactive", "rn-a"]);
+    assert!(defined.contains("<memory unit='KiB'>327680</memory>"), "{defined}");
+    place.virsh(&["resume", "rn-a"]);
+    files.write(&[("rn-a", "  memory: 320M\n  restart: allowed\n")]);
     place.done(&["stop", "rn-a", "--force"]);
     files.ends(0, &[]);
     place.done(&["delete", "rn-a", "--yes"]);
