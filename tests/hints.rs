@@ -550,6 +550,23 @@ fn the_name_of_a_new_guest_without_its_option_is_told_the_option() {
         let (code, _, err) = run(&mut gpuvm(line));
         assert!(code == 2 && err.contains(tip), "{line:?}: {err}");
     }
+    // What other tools take.
+    for (line, tip) in [
+        (&["apply", "g 1.yaml"][..], "`-f 'g 1.yaml'` names the file"),
+        (&["create", "-f", "g.yaml"], "`gpuvm apply -f FILE`"),
+        (&["create", "--name", "a", "--ram", "4096"], "`--memory SIZE`"),
+        (&["create", "--name", "a", "--os-variant", "x"], "no option depends on it"),
+        (&["create", "--name", "a", "--hostdev", "01:00.0"], "`--gpu`, `--nic` and `--nvme`"),
+        (&["list", "--all"], "all domains are listed"),
+        (&["ls", "-a"], "all domains are listed"),
+        (&["ssh", "a", "uptime"], "`-- uptime` runs it in the guest"),
+        (&["start", "--name", "a"], "the name follows the verb"),
+        (&["diff"], "`gpuvm apply --dry-run`"),
+    ] {
+        let (code, _, err) = run(&mut gpuvm(line));
+        assert!(code == 2 && err.contains(tip), "{line:?}: {err}");
+        assert!(err.matches("tip:").count() == 1, "{line:?}: {err}");
+    }
     for line in [&["create", "--name", "a", "b"][..], &["list", "a"], &["create", "--nosuch"]] {
         let (code, _, err) = run(&mut gpuvm(line));
         assert!(code == 2 && !err.contains("names the guest"), "{line:?}: {err}");

@@ -92,7 +92,7 @@ impl Failure {
 }
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 20] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 24] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
@@ -104,15 +104,22 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 20] = [
     (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer"], "gpuvm cp"),
+    (&["pull", "images"], "gpuvm image"),
+    (&["net", "networks"], "gpuvm network"),
+    (&["diff", "validate", "reconcile", "sync"], "gpuvm apply --dry-run"),
+    (&["stats", "top"], "gpuvm list"),
     (&["address", "addr", "domifaddr"], "gpuvm ip"),
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
     (&["dumpxml", "xml"], "gpuvm export"),
-    (&["resize", "modify", "edit", "setvcpus", "setmem", "setmaxmem"], "gpuvm set"),
+    (
+        &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
+        "gpuvm set",
+    ),
     (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
     (&["mv", "domrename"], "gpuvm rename"),
     (&["enable", "disable"], "gpuvm autostart"),
-    (&["move", "migrate", "backup"], "gpuvm export"),
+    (&["move", "migrate", "backup"], "gpuvm export --bundle"),
 ];
 
 /// Suggests our verbs for a word that other tools use for them; by spelling alone clap would
@@ -132,7 +139,51 @@ pub fn name_the_verb(error: &mut clap::Error) {
     }
 }
 
-/// Suggests `--name` where the name of a new guest is given without it.
+/// Words that other tools take where ours takes another, with the verb and what to write instead.
+const WORDS_ELSEWHERE: [(&str, &[&str], &str); 9] = [
+    ("create", &["-f", "--file", "--filename"], "`gpuvm apply -f FILE` makes the guests of a file"),
+    ("create", &["--ram", "--mem"], "`--memory SIZE`, such as 16G"),
+    ("create", &["--cdrom", "--location", "--import"], "`--image NAME` or `--disk PATH` boots it"),
+    (
+        "create",
+        &["--hostdev", "--host-device", "--device"],
+        "`--gpu`, `--nic` and `--nvme` pass a device through",
+    ),
+    ("create", &["--os-variant", "--osinfo", "--os-type"], "leave it out: no option depends on it"),
+    ("list", &["-a", "--all"], "leave it out: all domains are listed"),
+    (
+        "delete",
+        &["-f", "--file", "--filename"],
+        "`gpuvm apply -f FILE --prune` deletes guests of a file",
+    ),
+    (
+        "plan",
+        &["-f", "--file", "--filename"],
+        "`gpuvm apply -f FILE --dry-run` plans the guests of a file",
+    ),
+    ("show", &["-o", "--output"], "`--json`, or `gpuvm get NAME -o yaml`"),
+];
+
+/// What to write in place of a word that a verb does not take; none: it is not known.
+fn instead(verb: &clap::Command, unknown: &str) -> Option<String> {
+    let elsewhere = WORDS_ELSEWHERE
+        .iter()
+        .find(|(name, words, _)| *name == verb.get_name() && words.contains(&unknown));
+    let is_option = unknown.starts_with('-');
+    let takes_guest = verb.get_positionals().any(|arg| arg.get_id() == "name");
+    match (elsewhere, verb.get_name()) {
+        (Some((.., tip)), _) => Some((*tip).to_owned()),
+        (None, "apply") if !is_option => Some(format!("`-f {}` names the file", word(unknown))),
+        (None, "ssh") if !is_option => Some(format!("`-- {}` runs it in the guest", word(unknown))),
+        (None, _) if unknown == "--name" && takes_guest => {
+            Some("leave `--name` out: the name follows the verb".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Suggests `--name` where the name of a new guest is given without it, and ours for words of
+/// other tools.
 pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
     if error.kind() == ErrorKind::MissingRequiredArgument {
         // A guest is named behind `export` only for its bundle.
@@ -153,8 +204,14 @@ pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
             && verb.get_positionals().next().is_none()
     });
     let is_extra = error.kind() == ErrorKind::UnknownArgument && !unknown.starts_with('-');
-    if is_extra && takes_name && !is_named {
-        let tip = format!("`--name {}` names the guest", word(unknown));
+    let tip = if is_extra && takes_name && !is_named {
+        Some(format!("`--name {}` names the guest", word(unknown)))
+    } else {
+        verb.filter(|_| error.kind() == ErrorKind::UnknownArgument)
+            .and_then(|verb| instead(verb, unknown))
+    };
+    if let Some(tip) = tip {
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
 }
