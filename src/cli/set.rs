@@ -24,6 +24,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.change.diff {
         let tuning = look(cx, &wanted)?;
         print_diffs(&tuning, cx.output)?;
+        tuning.tell_saved(cx)?;
         return Ok(EXIT_DONE);
     }
     if args.change.dry_run {
@@ -31,6 +32,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let changes = tuning.changes("set");
         let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
         print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
+        tuning.tell_saved(cx)?;
         if !steps.is_empty() && !cx.output.json {
             print_steps(&steps, cx)?;
         }

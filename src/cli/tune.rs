@@ -41,6 +41,9 @@ fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result
     let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
     let steps: Vec<Step> = steps.collect();
     print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
+    if args.dry_run {
+        tuning.tell_saved(cx)?;
+    }
     if !steps.is_empty() && !cx.output.json {
         print_steps(&steps, cx)?;
     }

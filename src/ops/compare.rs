@@ -6,7 +6,7 @@ mod nics;
 mod now;
 
 pub(crate) use nics::wished_nics;
-pub(crate) use now::{request_now, size_now};
+pub(crate) use now::{request_now, size_now, told_now};
 
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest, Told, told};
@@ -79,7 +79,8 @@ pub fn compare(
         let hint = format!("`gpuvm show {}` shows what it is; choose another name", word(name));
         return Err(classed(Class::Exists, message, hint));
     };
-    let request = &wanted.guest.request;
+    let place = wanted.guest.place.as_ref().map(|place| place.wanted(topology)).transpose()?;
+    let request = place.as_ref().unwrap_or(&wanted.guest.request);
     let mut found = Vec::new();
     sizes(request, &record, (&view, size_now(&xml, &record)), &mut found);
     let now = request_now(&xml, topology, &record);
@@ -103,6 +104,7 @@ pub fn compare(
     disks(wanted, (&xml, topology), &mut found);
     made_disks(&xml, &mut found);
     let was = history::told(world.state(), &summary.uuid);
+    let was = was.map(|was| told_now(was, &xml, hypervisor)).transpose()?;
     if let Some(was) = &was {
         let has_data = xml.made().iter().any(|made| made.role == Role::Data);
         told_at_first((was, has_data), &told(wanted), &mut found);
@@ -114,7 +116,8 @@ pub fn compare(
 pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSummary>> {
     let NameRequest::Exact(name) = &wanted.guest.name else {
         let message = "--if-absent needs the name of the guest";
-        return Err(classed(Class::Usage, message, "add --name NAME"));
+        let hint = "`gpuvm create NAME --if-absent`, or --plan FILE of a plan";
+        return Err(classed(Class::Usage, message, hint));
     };
     let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
     let rows = hypervisor.domains()?;

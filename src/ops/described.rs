@@ -667,13 +667,15 @@ fn resized(
             Some(indexes.iter().filter_map(at).collect())
         }
     };
-    let sizes = ["gpus", "gpu", "gpu-index", "vcpus", "memory", "huge-pages"];
-    sizes.into_iter().any(differs).then(|| SetRequest {
+    let gpu_options = ["gpus", "gpu", "gpu-index"];
+    let sizes = gpu_options.into_iter().chain(["vcpus", "memory", "huge-pages"]);
+    { sizes }.any(differs).then(|| SetRequest {
         name: guest.name.to_string(),
         vcpus: request.vcpus.filter(|_| differs("vcpus")),
         memory: request.memory_kib.filter(|_| differs("memory")),
         gpus: differs("gpus").then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),
+        gpus_said: gpu_options.into_iter().any(differs).then(|| request.gpus.clone()),
         networks: None,
         live: false,
         accept_shared_fabric: guest.create.accept_shared_fabric,

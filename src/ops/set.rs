@@ -18,7 +18,7 @@ use crate::domain::wish::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
-use crate::request::{PageSize, Request};
+use crate::request::{GpuWish, PageSize, Request};
 use crate::shell::word;
 use crate::source::Source;
 use crate::tune::subject::Subject;
@@ -92,6 +92,8 @@ pub struct SetRequest {
     pub gpus: Option<u32>,
     /// Exactly these GPUs, whichever it has; none: it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
+    /// How these GPUs were requested, which is recorded; none: GPUs do not change.
+    pub gpus_said: Option<GpuWish>,
     /// All NICs on networks that it has afterwards; none: those that it has.
     pub networks: Option<Vec<NicWish>>,
     /// Whether the running guest is changed at once, too.
@@ -114,6 +116,7 @@ impl SetRequest {
             vcpus: self.vcpus.map_or(Item::Keep, Item::To),
             memory: self.memory.map_or(Item::Keep, Item::To),
             huge_pages: self.huge_pages,
+            gpus_said: self.gpus_said.clone(),
             all_nics: self.networks.as_ref().map(|_| NewNics::FreeOrNew),
             ..Items::default()
         };

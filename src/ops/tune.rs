@@ -12,6 +12,7 @@ pub mod subjects;
 use crate::apply::Step;
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::wish::NicWish;
+use crate::domain_history::tell_saved;
 use crate::error::Result;
 use crate::host_files::too_few_files;
 use crate::reporter::Question;
@@ -143,6 +144,19 @@ impl Tuning {
             });
         }
         changes
+    }
+
+    /// Warns, before they are changed, of domains that start from a saved state.
+    pub fn tell_saved(&self, world: &World) -> Result<()> {
+        let changed = self.changes("");
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let hypervisor = world.hypervisor()?;
+        for change in &changed {
+            tell_saved(&*hypervisor, &change.name, world);
+        }
+        Ok(())
     }
 
     /// Warnings to the admin about tuned domains, one line each.

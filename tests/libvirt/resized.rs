@@ -94,7 +94,17 @@ fn a_running_guest_gets_another_size_at_its_next_start() {
     place.virsh(&["start", NAME]);
     assert_eq!(size(&place, false), ("2".into(), 320));
     assert_eq!(not_as_asked(&place), [""; 0]);
-    place.virsh(&["destroy", NAME]);
+    // One that is saved starts as it was: previews and the change itself say so.
+    place.virsh(&["managedsave", NAME]);
+    for more in [&["--dry-run"][..], &["--diff"], &["--yes"]] {
+        let said = place.gpuvm(&[&["set", NAME, "--vcpus", "1"][..], more].concat());
+        assert!(said.0 == 0 && said.2.contains("has a saved state"), "{more:?}: {said:?}");
+    }
+    let (code, _, err) = place.gpuvm(&["tune", NAME, "--huge-pages", "2M", "--dry-run"]);
+    assert!(code == 0 && err.contains("has a saved state"), "{err}");
+    let (code, _, err) = place.gpuvm(&["set", NAME, "--vcpus", "1", "--dry-run"]);
+    assert!(code == 0 && !err.contains("has a saved state"), "nothing changes: {err}");
+    place.virsh(&["managedsave-remove", NAME]);
     place.done(&["delete", NAME, "--yes"]);
 }
 

@@ -5,7 +5,7 @@ use super::life::ChangeArgs;
 use super::wish::AllowArg;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::request::PageSize;
+use crate::request::{GpuWish, PageSize};
 use crate::tune::Item;
 use clap::{ArgGroup, Args, ValueEnum};
 use gpuvm_ops::set::SetRequest;
@@ -120,6 +120,7 @@ impl SetArgs {
             memory: self.memory,
             gpus: self.gpus,
             gpu_set: None,
+            gpus_said: self.gpus.map(GpuWish::Count),
             networks: (self.no_network || !self.network.is_empty()).then(|| self.network.clone()),
             live: self.live,
             accept_shared_fabric: self.accept_shared_fabric,

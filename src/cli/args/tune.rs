@@ -329,6 +329,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         vcpus: base.vcpus,
         memory: base.memory,
         gpus: base.gpus,
+        gpus_said: base.gpus_said,
         pins: or(&args.pins, base.pins),
         topology: or(&args.topology, base.topology),
         emulator: or(&args.emulator, base.emulator),

@@ -92,6 +92,8 @@ pub struct Items {
     pub memory: Item<MemSize>,
     /// The passed-through GPUs; only with [`Items::anew`].
     pub gpus: Item<GpuWish>,
+    /// How they were requested, for the record; none: as the recorded ones were.
+    pub gpus_said: Option<GpuWish>,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
     /// CPU topology that the guest sees.
@@ -167,6 +169,7 @@ impl Items {
             vcpus: Item::Keep,
             memory: Item::Keep,
             gpus: Item::Keep,
+            gpus_said: None,
             pins: Item::On,
             topology: Item::On,
             emulator: Item::On,

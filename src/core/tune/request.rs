@@ -64,9 +64,10 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
             let device = work.given.topology.device(*bdf);
             device.is_some_and(|device| device.kind() == DeviceKind::Gpu)
         });
-        request.gpus = match request.gpus {
-            GpuWish::Exact(_) | GpuWish::Indexes(_) => GpuWish::Exact(gpus.collect()),
-            _ => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
+        request.gpus = match (&items.gpus_said, request.gpus) {
+            (Some(said), _) => said.clone(),
+            (None, GpuWish::Exact(_) | GpuWish::Indexes(_)) => GpuWish::Exact(gpus.collect()),
+            (None, _) => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
         };
     }
     if let Some(&vcpus) = items.vcpus.value() {

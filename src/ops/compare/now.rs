@@ -1,8 +1,13 @@
 //! The request that a guest has by now: that of its record, with what its definition has otherwise,
 //! whoever changed it. What was left to the planner stays left to it.
 
+use super::is_on;
 use crate::bdf::Bdf;
+use crate::create::Told;
 use crate::domain::DomainXml;
+use crate::domain::guest::{Made, Role};
+use crate::error::Result;
+use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
 use crate::request::{
     CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request, VfSettings,
@@ -11,6 +16,9 @@ use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use gpuvm_core::check::guest::Guest;
 use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::domain::read::memory;
+
+/// KiB of a MiB.
+const MIB_KIB: u64 = 1024;
 
 /// Returns the request that a guest of this record has now.
 pub(crate) fn request_now(xml: &DomainXml, topology: &Topology, record: &Request) -> Request {
@@ -65,6 +73,41 @@ pub(crate) fn size_now(xml: &DomainXml, record: &Request) -> (u32, MemSize) {
         record.memory_kib.is_none_or(|recorded| recorded.kib().abs_diff(all.kib()) < page.kib());
     let less = current.filter(|current| *current < all && is_kept);
     (vcpus, less.unwrap_or(all))
+}
+
+/// What a guest was told while it was made, with the sizes that its disks have by now: they grow by
+/// `disk resize`, and by others.
+pub(crate) fn told_now(
+    mut told: Told,
+    xml: &DomainXml,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Told> {
+    let made = xml.made();
+    for (option, role) in [("os-size", Role::Os), ("data-size", Role::Data)] {
+        let Some([was]) = told.get(option).map(Vec::as_slice) else { continue };
+        let Ok(was) = was.parse::<MemSize>() else { continue };
+        let of: Vec<&Made> = made.iter().filter(|made| made.role == role).collect();
+        // With several data disks it is not known which one `create` made.
+        let [disk] = of[..] else { continue };
+        let Some(now) = capacity(xml, disk, hypervisor)? else { continue };
+        // Images are rounded up to whole blocks.
+        if now.kib().abs_diff(was.kib()) >= MIB_KIB {
+            told.insert(option.to_owned(), vec![now.typed()]);
+        }
+    }
+    Ok(told)
+}
+
+/// The size of a disk that was made for a guest; none: the guest does not have it, or it is not
+/// known.
+fn capacity(xml: &DomainXml, made: &Made, hypervisor: &dyn Hypervisor) -> Result<Option<MemSize>> {
+    let devices = xml.root().children("devices");
+    let mut disks = devices.flat_map(|devices| devices.children("disk"));
+    let disk = disks.find(|disk| is_on(*disk, made));
+    let target = disk.and_then(|disk| disk.child("target")?.attr("dev"));
+    let Some(target) = target else { return Ok(None) };
+    let size = hypervisor.disk_size(&xml.name(), &target)?;
+    Ok(size.map(|size| MemSize::from_kib(size.capacity_bytes / 1024)))
 }
 
 /// The GPUs that it has, in the words of its record where these fit.

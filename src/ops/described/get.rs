@@ -1,7 +1,7 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use crate::bdf::Bdf;
-use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now};
+use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now, told_now};
 use crate::create::ACCEPTED;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
@@ -84,6 +84,7 @@ fn of(
     networks(&xml, view.vcpus, &mut fields);
     disks(&xml, &mut fields);
     let told = told(world.state(), &summary.uuid);
+    let told = told.map(|told| told_now(told, &xml, hypervisor)).transpose()?;
     if let Some(told) = &told {
         if told.get(ACCEPTED).is_some_and(|values| values == &["true"]) {
             fields.push((ACCEPTED, true.into()));

@@ -28,6 +28,7 @@ pub(super) fn changed(
         memory: None,
         gpus: None,
         gpu_set: None,
+        gpus_said: None,
         networks: Some(networks),
         live: false,
         accept_shared_fabric: false,

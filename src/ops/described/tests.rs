@@ -201,6 +201,31 @@ fn a_running_guest_gets_gpus_where_a_restart_is_allowed() {
 }
 
 #[test]
+fn get_has_the_words_by_which_gpus_were_requested_last() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 2, false);
+    let fields = || describe(&stage.world, "a").unwrap().fields;
+    let printed = |option: &str| {
+        let field = fields().into_iter().find(|(name, _)| *name == option);
+        field.map(|(_, value)| value.to_string())
+    };
+    let run_of = GpuWish::Run { first: 8, count: 8 };
+    for (wish, gpus, index, gpu) in [
+        (GpuWish::Count(4), Some("4"), None, None),
+        (run_of, Some("8"), Some("8"), None),
+        (GpuWish::Indexes(vec![2, 3]), None, None, Some(r#"["2","3"]"#)),
+        (GpuWish::Count(4), Some("4"), None, None),
+    ] {
+        let wanted = file(vec![asked("a", wish.clone())]);
+        run(&stage, &wanted).unwrap();
+        let found = [printed("gpus"), printed("gpu-index"), printed("gpu")];
+        let found: Vec<Option<&str>> = found.iter().map(Option::as_deref).collect();
+        assert_eq!(found, [gpus, index, gpu], "{wish:?}");
+        assert!(look(&stage.world, &wanted).unwrap().is_none(), "{wish:?}");
+    }
+}
+
+#[test]
 fn what_guests_share_is_taken_by_a_field_and_printed() {
     let stage = dgx2();
     let mut wanted = file(vec![asked("a", GpuWish::Count(2))]);

@@ -4,6 +4,7 @@
 use crate::cpuset::CpuSet;
 use crate::error::{Class, NoPlace, Result, classed};
 use crate::input;
+use crate::memsize::MemSize;
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DeviceWish, DomainName, GpuWish, HugePages, Request};
 use crate::topology::{DeviceKind, Sriov, Topology};
@@ -122,6 +123,18 @@ impl PlannedPlace {
         request.gpu_model = None;
         request.huge_pages = huge_pages.map_or(HugePages::Off, HugePages::Size);
         Ok(request)
+    }
+
+    /// The request that a guest at this place has: also the sizes that follow from the host.
+    pub(crate) fn wanted(&self, topology: &Topology) -> Result<Request> {
+        let Placement { vcpu_pins, cells, .. } = &self.placement;
+        let memory: u64 = cells.iter().map(|cell| cell.memory_kib.kib()).sum();
+        let request = self.exact(topology)?;
+        Ok(Request {
+            vcpus: u32::try_from(vcpu_pins.len()).ok(),
+            memory_kib: Some(MemSize::from_kib(memory)),
+            ..request
+        })
     }
 
     /// Closes all cores but those of this place.

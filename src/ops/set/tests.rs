@@ -47,6 +47,7 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         memory: Some(MemSize::from_gib(gib)),
         gpus: None,
         gpu_set: None,
+        gpus_said: None,
         networks: None,
         live: false,
         accept_shared_fabric: false,
