@@ -1,8 +1,9 @@
 //! `autostart`.
 
-use super::args::AutostartArgs;
+use super::args::{AutostartArgs, ChangeArgs};
 use super::change::{manner, program};
 use super::context::Context;
+use super::diff::Diff;
 use super::error::EXIT_DONE;
 use crate::shell::word;
 use gpuvm_ops::autostart::{Autostart, autostart};
@@ -12,9 +13,13 @@ use gpuvm_ops::session::{Manner, Session};
 pub fn run(args: &AutostartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("autostart")?;
     cx.refuse_elsewhere("autostart")?;
-    let AutostartArgs { name, state, dry_run, lock } = args;
+    let AutostartArgs { name, state, change: ChangeArgs { dry_run, diff, lock } } = args;
     let wanted = Autostart { name: name.clone(), on: state.is_on(), program: program()? };
     let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
+    if *diff {
+        session.look(|world| autostart(world, &wanted))?;
+        return Ok(Diff::same(name, cx.output).map(|()| EXIT_DONE)?);
+    }
     let done = session.run(|world| autostart(world, &wanted))?;
     if *dry_run {
         return Ok(EXIT_DONE);

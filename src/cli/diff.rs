@@ -32,6 +32,12 @@ impl Diff {
         Diff { name: name.to_owned(), changed: !diff.is_empty(), diff }
     }
 
+    /// Prints that a change leaves the definition of a domain as it is.
+    pub fn same(name: &str, output: Output) -> std::io::Result<()> {
+        output.progress("the definition stays as it is; --dry-run prints the steps");
+        Diff::of(name, Some(""), Some("")).print(output)
+    }
+
     /// Prints it as the answer.
     pub fn print(&self, output: Output) -> std::io::Result<()> {
         if output.json {

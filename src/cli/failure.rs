@@ -182,7 +182,7 @@ fn instead(verb: &clap::Command, unknown: &str) -> Option<String> {
     }
 }
 
-/// Suggests `--name` where the name of a new guest is given without it, and ours for words of
+/// Suggests `--name` where the name of a planned guest is given without it, and ours for words of
 /// other tools.
 pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
     if error.kind() == ErrorKind::MissingRequiredArgument {
@@ -197,22 +197,16 @@ pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
     let root = Cli::command();
     let mut given = words.iter().skip(1).filter_map(|word| word.to_str());
-    let is_named = given.clone().any(|word| word.starts_with("--name"));
     let verb = given.find_map(|word| root.find_subcommand(word));
-    let takes_name = verb.is_some_and(|verb| {
-        verb.get_arguments().any(|arg| arg.get_long() == Some("name"))
-            && verb.get_positionals().next().is_none()
-    });
-    let is_extra = error.kind() == ErrorKind::UnknownArgument && !unknown.starts_with('-');
-    let tip = if is_extra && takes_name && !is_named {
-        Some(format!("`--name {}` names the guest", word(unknown)))
-    } else {
-        verb.filter(|_| error.kind() == ErrorKind::UnknownArgument)
-            .and_then(|verb| instead(verb, unknown))
-    };
-    if let Some(tip) = tip {
+    let verb = verb.filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    if let Some(tip) = verb.and_then(|verb| instead(verb, unknown)) {
         error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    } else if unknown.starts_with('-')
+        && verb.is_some_and(|verb| ["create", "plan"].contains(&verb.get_name()))
+    {
+        // clap would offer the option as the guest's name.
+        error.remove(ContextKind::Suggested);
     }
 }
 

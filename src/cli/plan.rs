@@ -28,7 +28,7 @@ pub(in crate::cli) struct Answer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let planned = plan(cx, &args.guest.request()?)?;
+    let planned = plan(cx, &args.request()?)?;
     if cx.output.json {
         let Planned { name, request, placement, .. } = &planned;
         let warnings = cx.unseen().into_iter().collect();

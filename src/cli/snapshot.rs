@@ -1,8 +1,9 @@
 //! `snapshot create`, `list`, `revert`, `delete`.
 
-use super::args::{NameArgs, SnapshotCreateArgs, SnapshotVerb};
+use super::args::{ChangeArgs, NameArgs, SnapshotCreateArgs, SnapshotVerb};
 use super::change::asking;
 use super::context::Context;
+use super::diff::Diff;
 use super::error::EXIT_DONE;
 use super::table::Table;
 use gpuvm_ops::change::Change;
@@ -56,9 +57,14 @@ fn change(
 ) -> anyhow::Result<u8> {
     cx.refuse_recorded(verb)?;
     let wanted = args.wanted();
-    let mut session = Session::begin(cx, asking(&args.lock, (yes, args.dry_run)))?;
+    let ChangeArgs { dry_run, diff, ref lock } = args.change;
+    let mut session = Session::begin(cx, asking(lock, (yes, dry_run)))?;
+    if diff {
+        session.look(|world| plan(world, &wanted))?;
+        return Ok(Diff::same(&args.name, cx.output).map(|()| EXIT_DONE)?);
+    }
     let done = session.run(|world| plan(world, &wanted))?;
-    if args.dry_run {
+    if dry_run {
         return Ok(EXIT_DONE);
     }
     let changed = done.change.about;

@@ -256,6 +256,15 @@ fn what_get_prints_is_what_is_there() {
     let printed = place.done(&["get", "gt-b"]);
     assert!(printed.contains("  os-size: 16M\n"), "{printed}");
     assert!(printed.contains(&format!("  disk-dir: {disks}\n")), "{printed}");
+    // A disk that has grown is printed, and compared, as large as it is.
+    place.done(&["disk", "resize", "gt-b", "vda", "24M"]);
+    let printed = place.done(&["get", "gt-b"]);
+    assert!(printed.contains("  os-size: 24M\n"), "{printed}");
+    std::fs::write(&files.file, &printed).unwrap();
+    files.ends(0, &["--dry-run"]);
+    let was = place.create("gt-b", &[&blank[..], &["--if-absent"]].concat());
+    let (code, _, err) = place.gpuvm(&was);
+    assert!(code == 1 && err.contains("os-size 24M -> 16M"), "{err}");
     let record = place.daemon.own_path("/var/lib/gpuvm/reserved");
     for file in super::files(&record) {
         let path = record.join(file);
@@ -272,6 +281,46 @@ fn what_get_prints_is_what_is_there() {
     place.done(&off);
     place.done(&["stop", "gt-b", "--force"]);
     for name in ["gt-a", "gt-b"] {
+        place.done(&["delete", name, "--yes"]);
+    }
+}
+
+#[test]
+fn a_guest_of_a_plan_is_made_once() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let (disks, file) = (place.disks.to_str().unwrap(), files.file.with_extension("json"));
+    let plan = |vcpus: &str| {
+        let virt = ["--pins", "none", "--memory", "256M", "--vcpus", vcpus];
+        let said = place.done(&[&["plan", "pl-a", "--json"][..], &virt].concat());
+        std::fs::write(&file, said).unwrap();
+    };
+    let create = |more: &[&str]| {
+        let from = ["create", "--virt-type", "qemu", "--plan", file.to_str().unwrap()];
+        let disks = ["--no-start", "--os-size", "16M", "--data-size", "none", "--disk-dir", disks];
+        place.gpuvm(&[&from[..], &disks, more].concat())
+    };
+    plan("1");
+    let made = create(&["--if-absent"]);
+    assert!(made.0 == 0 && place.has("pl-a"), "{made:?}");
+    let state = place.state();
+    let again = create(&["--if-absent"]);
+    assert!(again.0 == 0 && again.2.contains("nothing to do"), "{again:?}");
+    // The name of its own in place of the plan's, and one that is not there.
+    let again = create(&["pl-a", "--if-absent"]);
+    assert!(again.0 == 0 && again.2.contains("nothing to do"), "{again:?}");
+    plan("2");
+    let (code, _, err) = create(&["--if-absent"]);
+    assert!(code == 1 && err.contains("vcpus 1 -> 2"), "{err}");
+    same(&state, &place.state(), "--if-absent changed something");
+    let unnamed = ["create", "--if-absent", "--no-start", "--os-size", "16M"];
+    let (code, _, err) = place.gpuvm(&unnamed);
+    assert!(code == 2 && err.contains("`gpuvm create NAME --if-absent`"), "{err}");
+    let (code, _, err) = create(&["pl-b", "--name", "pl-a"]);
+    assert!(code == 2 && err.contains("cannot be used with"), "{err}");
+    let made = create(&["pl-b"]);
+    assert!(made.0 == 0 && place.has("pl-b"), "{made:?}");
+    for name in ["pl-a", "pl-b"] {
         place.done(&["delete", name, "--yes"]);
     }
 }

@@ -73,6 +73,8 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
     let gpu = "<hostdev mode='subsystem' type='pci' managed='no'><source>\
                <address domain='0' bus='0x34' slot='0' function='0'/></source></hostdev>";
     machine.define("boots", memory, gpu);
+    let (code, said) = machine.gpuvm(&["autostart", "boots", "on", "--diff"]);
+    assert!(code == 0 && said.contains("the definition stays as it is"), "{said}");
     let shown = machine.done(&["autostart", "boots", "on", "--dry-run"]);
     for step in ["gpuvm-vfio.service", "gpuvm-pages.conf", "gpuvm-recover.service", "start with"] {
         assert!(shown.contains(step), "{step}: {shown}");

@@ -25,6 +25,8 @@ fn a_snapshot_that_only_the_image_knows_is_not_taken_for_another() {
     let Some(place) = Place::new() else { return };
     let image = with_image(&place, "sa");
     bytes("write", 0x11, &image);
+    let shown = place.done(&["--quiet", "snapshot", "create", "sa", "one", "--diff", "--json"]);
+    assert!(shown.contains("\"changed\": false") || shown.contains("\"changed\":false"), "{shown}");
     place.done(&["snapshot", "create", "sa", "one"]);
     // libvirt forgets it with the domain; the image does not.
     let file = place.disks.join("sa.xml");

@@ -133,12 +133,9 @@ pub struct AutostartArgs {
     /// on: start when the host boots; off: do not
     #[arg(value_name = "on|off", value_enum, hide_possible_values = true)]
     pub state: OnOff,
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 /// Arguments of `ip`.

@@ -5,6 +5,7 @@ use super::heading::{BEHAVIOUR, CPU, DISKS, NETWORK};
 use super::life::{ChangeArgs, LockArgs};
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
+use crate::request::DomainName;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ pub const EXPORT: &str = "Examples:
   gpuvm export train-a --bundle /mnt/train-a";
 /// Of `create`.
 pub const CREATE: &str = "Examples:
-  gpuvm create --gpus 1 --name train-a
+  gpuvm create train-a --gpus 1
   gpuvm create --domain testme --gpu-count 8 --gpu-index 8
   gpuvm create --gpus 8 --name train-b --huge-pages 2M --reserve-pages
   gpuvm create --gpus 1 --name try --dry-run
@@ -30,7 +31,11 @@ pub const CREATE: &str = "Examples:
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
+#[command(override_usage = "gpuvm plan [OPTIONS] [NAME]")]
 pub struct PlanArgs {
+    /// Domain name; same as --name
+    #[arg(value_name = "NAME", conflicts_with_all = ["name", "domain"])]
+    pub named: Option<DomainName>,
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -92,7 +97,11 @@ pub struct ExportArgs {
 
 /// Arguments of `create`.
 #[derive(Debug, Args)]
+#[command(override_usage = "gpuvm create [OPTIONS] [NAME]")]
 pub struct CreateArgs {
+    /// Domain name; same as --name
+    #[arg(value_name = "NAME", conflicts_with_all = ["name", "domain"])]
+    pub named: Option<DomainName>,
     /// The guest.
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -129,9 +138,9 @@ pub struct CreateArgs {
     pub accept_data_loss: bool,
     /// Do nothing if the guest exists as requested
     ///
-    /// Requires --name. A guest of that name that is off is started, unless --no-start is given. A
-    /// domain of that name that differs is refused, with what differs.
-    #[arg(long, requires = "name", help_heading = BEHAVIOUR)]
+    /// Requires the name, or a plan, which has one. A guest of that name that is off is started,
+    /// unless --no-start is given. A domain of that name that differs is refused, with what differs.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub if_absent: bool,
     /// Define it without starting it
     #[arg(long, help_heading = BEHAVIOUR)]
@@ -142,7 +151,8 @@ pub struct CreateArgs {
     /// Time limit for the guest's address
     ///
     /// Ctrl-C before the answer is printed removes the guest again.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = BEHAVIOUR)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub wait: u64,
     /// How it is made or shown.
     #[command(flatten)]

@@ -4,15 +4,16 @@
 use super::program::called_as_vendor;
 use super::wish::ProfileArg;
 use super::{
-    AllowArg, CreateArgs, GpuArgs, GuestArgs, NearArg, PinsArg, ShapeArgs, TakenArgs, VirtTypeArg,
+    AllowArg, CreateArgs, GpuArgs, GuestArgs, NearArg, PinsArg, PlanArgs, ShapeArgs, TakenArgs,
+    VirtTypeArg,
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::cli::error::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
-    Allow, DeviceWish, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template, VfWish,
-    Which,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template,
+    VfWish, Which,
 };
 use gpuvm_ops::create::CreateRequest;
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
@@ -22,8 +23,13 @@ impl GuestArgs {
     /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made
     /// once in a run: a name that was asked about is the same a minute later.
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        self.request_named(None)
+    }
+
+    /// The same, with a name that is given without its option.
+    fn request_named(&self, named: Option<&DomainName>) -> anyhow::Result<GuestRequest> {
         let place = self.plan.as_deref().map(PlannedPlace::read).transpose()?;
-        let name = match (&self.name, &self.domain) {
+        let name = match (named.or(self.name.as_ref()), &self.domain) {
             (Some(name), _) => NameRequest::Exact(name.clone()),
             (None, Some(base)) => NameRequest::Base(base.to_string()),
             (None, None) if let Some(place) = &place => NameRequest::Exact(place.name.clone()),
@@ -45,11 +51,18 @@ impl GuestArgs {
     }
 }
 
+impl PlanArgs {
+    /// What is asked for, as [`GuestArgs::request`].
+    pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        self.guest.request_named(self.named.as_ref())
+    }
+}
+
 impl CreateArgs {
     /// What is asked for; an error where the arguments cannot be meant, whatever the host.
     pub fn request(&self) -> anyhow::Result<CreateRequest> {
         Ok(CreateRequest {
-            guest: self.guest.request()?,
+            guest: self.guest.request_named(self.named.as_ref())?,
             storage: self.storage.request()?,
             seed: self.seed.request()?,
             uuid: None,

@@ -1,7 +1,7 @@
 //! The verbs on snapshots of guests.
 
 use super::heading::BEHAVIOUR;
-use super::{LockArgs, NameArgs};
+use super::{ChangeArgs, NameArgs};
 use crate::request::DomainName;
 use clap::{Args, Subcommand};
 use gpuvm_ops::snapshot::SnapshotOf;
@@ -64,12 +64,9 @@ pub struct SnapshotCreateArgs {
     /// Name of the snapshot
     #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
     pub snapshot: DomainName,
-    /// Print the steps and change nothing
-    #[arg(long, help_heading = BEHAVIOUR)]
-    pub dry_run: bool,
-    /// The lock.
+    /// How it is made or shown.
     #[command(flatten)]
-    pub lock: LockArgs,
+    pub change: ChangeArgs,
 }
 
 /// Arguments of `snapshot revert` and `snapshot delete`.
