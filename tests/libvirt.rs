@@ -25,6 +25,7 @@ mod network;
 pub mod offers;
 mod pages;
 pub mod place;
+mod plugged;
 mod resized;
 mod seed;
 mod setnics;

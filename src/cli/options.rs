@@ -28,6 +28,14 @@ fn word_of_pins(pins: PinPolicy) -> &'static str {
     }
 }
 
+/// The vCPUs at start and the most that there may be; none of either: not requested.
+fn vcpus(of: &Request) -> (Option<u32>, Option<u32>) {
+    match (of.vcpus, of.vcpus_at_start) {
+        (Some(most), Some(start)) => (Some(start.min(most)), Some(most)),
+        (vcpus, _) => (vcpus, None),
+    }
+}
+
 /// Returns the option changes that turn `from` into `to`, in display order.
 pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     let mut edits = Vec::new();
@@ -42,7 +50,9 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
         add(from.gpus != to.gpus, flag, values);
     }
     add(from.gpu_model != to.gpu_model, "--gpu-model", one(to.gpu_model.clone()));
-    add(from.vcpus != to.vcpus, "--vcpus", number(to.vcpus));
+    let (was, now) = (vcpus(from), vcpus(to));
+    add(was.0 != now.0, "--vcpus", number(now.0));
+    add(was.1 != now.1, "--max-vcpus", number(now.1));
     add(from.memory_kib != to.memory_kib, "--memory", one(to.memory_kib.map(MemSize::typed)));
     let is_usual = |of: &Request| of.huge_pages == HugePages::usual(of.profile);
     let repaged = from.huge_pages != to.huge_pages && !(is_usual(from) && is_usual(to));

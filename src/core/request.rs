@@ -48,6 +48,14 @@ pub enum RequestError {
     /// No vCPU.
     #[error("a guest needs at least one vCPU")]
     NoVcpus,
+    /// More vCPUs at start than there may be at all.
+    #[error("{start} vCPUs are more than the maximum of {most}")]
+    MaxVcpus {
+        /// vCPUs at start.
+        start: u32,
+        /// The maximum.
+        most: u32,
+    },
     /// Memory below 1 MiB.
     #[error("{memory} of memory is too little for a guest")]
     TooLittleMemory {
@@ -417,6 +425,10 @@ pub struct Request {
     pub gpu_model: Option<String>,
     /// vCPUs; none: the profile's number for the GPUs.
     pub vcpus: Option<u32>,
+    /// vCPUs that are plugged at start; the others can be plugged while the guest runs. None: all
+    /// are plugged, and none can come or go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus_at_start: Option<u32>,
     /// Memory; none: the profile's amount for the GPUs.
     pub memory_kib: Option<MemSize>,
     /// Huge pages that back the memory.
@@ -484,6 +496,7 @@ impl Request {
             gpus: GpuWish::Count(count),
             gpu_model: None,
             vcpus: None,
+            vcpus_at_start: None,
             memory_kib: None,
             huge_pages: HugePages::usual(Profile::default()),
             profile: Profile::default(),
@@ -505,6 +518,15 @@ impl Request {
     pub fn check(&self) -> Result<(), RequestError> {
         if self.vcpus == Some(0) || self.threads == Some(0) {
             return Err(RequestError::NoVcpus);
+        }
+        if let Some(start) = self.vcpus_at_start {
+            let most = self.vcpus.unwrap_or_default();
+            if start == 0 {
+                return Err(RequestError::NoVcpus);
+            }
+            if start > most {
+                return Err(RequestError::MaxVcpus { start, most });
+            }
         }
         if let Some(memory) = self.memory_kib.filter(|m| m.kib() < 1024) {
             return Err(RequestError::TooLittleMemory { memory });

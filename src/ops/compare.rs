@@ -28,6 +28,9 @@ use crate::world::World;
 use serde::Serialize;
 use std::path::PathBuf;
 
+/// The option of the most vCPUs.
+pub(crate) const MAX_VCPUS: &str = "max-vcpus";
+
 /// The network of the option `privateIP`.
 const PRIVATE_NET: &str = "private-net";
 
@@ -83,6 +86,7 @@ pub fn compare(
     let request = place.as_ref().unwrap_or(&wanted.guest.request);
     let mut found = Vec::new();
     sizes(request, &record, (&view, size_now(&xml, &record)), &mut found);
+    max_vcpus(request, &record, view.vcpus, &mut found);
     let now = request_now(&xml, topology, &record);
     devices(request, &now, (&view, topology), &mut found);
     // It may run with another size than its next start takes, as after `set`.
@@ -92,7 +96,9 @@ pub fn compare(
         None
     };
     if let Some(live) = &live {
-        running(request, &record, (&View::of(live, Some(topology))?, topology), &mut found);
+        let vcpus = size_now(live, &record).0;
+        let view = View::of(live, Some(topology))?;
+        running(request, &record, (&view, vcpus, topology), &mut found);
     }
     shape(request, (&record, &now), &mut found);
     let is = xml.root().attr("type").unwrap_or_default().into_owned();
@@ -176,7 +182,8 @@ fn sizes(
     let mut change = |option: &str, is: String, wanted: String| {
         found.push(GuestDifference { option: option.to_owned(), is, wanted, changeable: true });
     };
-    if let Some(vcpus) = request.vcpus.filter(|vcpus| *vcpus != vcpus_now) {
+    let vcpus = request.vcpus_at_start.or(request.vcpus);
+    if let Some(vcpus) = vcpus.filter(|vcpus| *vcpus != vcpus_now) {
         change("vcpus", vcpus_now.to_string(), vcpus.to_string());
     }
     // What was requested may have been rounded to whole pages, but not further.
@@ -200,15 +207,28 @@ fn sizes(
     }
 }
 
+/// Compares how many vCPUs it may have while it runs, of `most`.
+fn max_vcpus(request: &Request, record: &Request, most: u32, found: &mut Vec<GuestDifference>) {
+    let wanted = request.vcpus_at_start.and(request.vcpus);
+    // A request that leaves vCPUs to the planner leaves this, too.
+    let has = record.vcpus_at_start.map(|_| most).filter(|_| request.vcpus.is_some());
+    if wanted != has {
+        let word = |most: Option<u32>| most.map_or("none".to_owned(), |most| most.to_string());
+        let (option, is, wanted) = (MAX_VCPUS.to_owned(), word(has), word(wanted));
+        found.push(GuestDifference { option, is, wanted, changeable: true });
+    }
+}
+
 /// Compares the size with which it runs. What differs at its next start, too, is said once.
 fn running(
     request: &Request,
     record: &Request,
-    (live, topology): (&View, &Topology),
+    (live, vcpus, topology): (&View, u32, &Topology),
     found: &mut Vec<GuestDifference>,
 ) {
     let mut now = Vec::new();
-    sizes(request, record, (live, (live.vcpus, live.memory_kib)), &mut now);
+    sizes(request, record, (live, (vcpus, live.memory_kib)), &mut now);
+    max_vcpus(request, record, live.vcpus, &mut now);
     devices(request, request, (live, topology), &mut now);
     now.retain(|one| one.changeable);
     now.retain(|one| found.iter().all(|known| known.option != one.option));

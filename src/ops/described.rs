@@ -11,7 +11,7 @@ pub use get::{Described, Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
 use crate::change::Change;
-use crate::compare::{Compared, GuestDifference, compare};
+use crate::compare::{Compared, GuestDifference, MAX_VCPUS, compare};
 use crate::create::{self, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
 use crate::domain::DomainXml;
@@ -668,10 +668,13 @@ fn resized(
         }
     };
     let gpu_options = ["gpus", "gpu", "gpu-index"];
-    let sizes = gpu_options.into_iter().chain(["vcpus", "memory", "huge-pages"]);
+    let sizes = gpu_options.into_iter().chain(["vcpus", MAX_VCPUS, "memory", "huge-pages"]);
+    let room = request.vcpus_at_start;
     { sizes }.any(differs).then(|| SetRequest {
         name: guest.name.to_string(),
-        vcpus: request.vcpus.filter(|_| differs("vcpus")),
+        vcpus: room.or(request.vcpus).filter(|_| differs("vcpus")),
+        // Without room for more it has as many as it starts with.
+        max_vcpus: request.vcpus.filter(|_| differs(MAX_VCPUS)),
         memory: request.memory_kib.filter(|_| differs("memory")),
         gpus: differs("gpus").then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),

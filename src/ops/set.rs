@@ -1,13 +1,14 @@
 //! `set`: another size of a guest that is there. The domain is edited as `tune` edits it, planned
 //! anew with what it keeps: its devices, disks, NICs, UUID and name. A running guest gets its size
-//! at its next start, and NICs at once where that is asked for. Refused with the nearest sizes that
-//! have a place.
+//! at its next start, NICs and vCPUs at once where that is asked for. Refused with the nearest
+//! sizes that have a place.
 
 mod gpus;
 mod nics;
 mod pages;
 #[cfg(test)]
 mod tests;
+mod vcpus;
 
 pub(crate) use gpus::refuse_shared;
 
@@ -63,6 +64,30 @@ pub enum SetError {
         /// What.
         what: String,
     },
+    /// The running guest has no room for so many vCPUs.
+    #[error("running domain `{name}` can have at most {most} vCPUs")]
+    NoRoom {
+        /// Its name.
+        name: String,
+        /// Its maximum.
+        most: u32,
+    },
+    /// The running guest cannot lose vCPUs with which it started.
+    #[error(
+        "running domain `{name}` cannot have fewer than the {least} vCPUs that it started with"
+    )]
+    StartedWith {
+        /// Its name.
+        name: String,
+        /// How many that are.
+        least: u32,
+    },
+    /// QEMU does not tell when an emulated guest has released vCPUs.
+    #[error("running domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
+    Emulated {
+        /// Its name.
+        name: String,
+    },
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
     SharedFabric {
@@ -86,6 +111,8 @@ pub struct SetRequest {
     pub name: String,
     /// vCPUs.
     pub vcpus: Option<u32>,
+    /// The most vCPUs that it may have while it runs.
+    pub max_vcpus: Option<u32>,
     /// Memory.
     pub memory: Option<MemSize>,
     /// GPUs; those that it has stay, as far as it has more.
@@ -114,6 +141,7 @@ impl SetRequest {
         let items = Items {
             anew: true,
             vcpus: self.vcpus.map_or(Item::Keep, Item::To),
+            max_vcpus: self.max_vcpus.map_or(Item::Keep, Item::To),
             memory: self.memory.map_or(Item::Keep, Item::To),
             huge_pages: self.huge_pages,
             gpus_said: self.gpus_said.clone(),
@@ -135,6 +163,7 @@ impl SetRequest {
     fn line(&self, live: bool) -> String {
         let mut words = vec!["gpuvm set".to_owned(), word(&self.name).into_owned()];
         words.extend(self.vcpus.map(|vcpus| format!("--vcpus {vcpus}")));
+        words.extend(self.max_vcpus.map(|most| format!("--max-vcpus {most}")));
         words.extend(self.memory.map(|memory| format!("--memory {}", memory.typed())));
         words.extend(self.gpus.map(|gpus| format!("--gpus {gpus}")));
         words.extend(match self.huge_pages {
@@ -156,7 +185,18 @@ impl SetRequest {
     /// What of it a request for a guest can say.
     fn request(&self) -> Request {
         let gpus = self.gpus.unwrap_or_default();
-        Request { vcpus: self.vcpus, memory_kib: self.memory, ..Request::for_gpus(gpus) }
+        let vcpus = self.max_vcpus.or(self.vcpus);
+        let vcpus_at_start = self.max_vcpus.map(|most| self.vcpus.unwrap_or(1).min(most));
+        let memory_kib = self.memory;
+        Request { vcpus, vcpus_at_start, memory_kib, ..Request::for_gpus(gpus) }
+    }
+
+    /// The same with so many vCPUs as the most that it can have.
+    fn with_vcpus(&self, vcpus: u32) -> SetRequest {
+        let both = self.max_vcpus.is_some();
+        let max_vcpus = both.then_some(vcpus);
+        let vcpus = if both { self.vcpus.map(|few| few.min(vcpus)) } else { Some(vcpus) };
+        SetRequest { vcpus, max_vcpus, ..self.clone() }
     }
 }
 
@@ -175,6 +215,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
             gpus::settle(subject, tuned, extra, (&subjects, wanted), world)?;
             pages::less(subject, tuned, extra, subjects.topology(), world)?;
             nics::settle(subject, tuned, extra, wanted, world)?;
+            vcpus::settle(subject, extra, wanted)?;
         }
     }
     Ok(Tuning { subjects, tuned, extras })
@@ -265,10 +306,9 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
 fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
     let fits = |wanted: &SetRequest| matches!(best(subjects, wanted), Ok(Ok(_)));
     let vcpus = |of: &SetRequest| {
-        let most = most(u64::from(of.vcpus?), |vcpus| {
-            fits(&SetRequest { vcpus: u32::try_from(vcpus).ok(), ..of.clone() })
-        })?;
-        Some(SetRequest { vcpus: u32::try_from(most).ok(), ..of.clone() })
+        let with = |vcpus| of.with_vcpus(u32::try_from(vcpus).unwrap_or(u32::MAX));
+        let most = most(u64::from(of.max_vcpus.or(of.vcpus)?), |vcpus| fits(&with(vcpus)))?;
+        Some(with(most))
     };
     let memory = |of: &SetRequest| {
         let gib = of.memory?.kib() >> 20;
@@ -284,7 +324,7 @@ fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
     let mut found: Vec<SetRequest> =
         [vcpus(wanted), memory(wanted), more(wanted)].into_iter().flatten().collect();
     if found.is_empty()
-        && let (Some(_), Some(asked)) = (wanted.vcpus, wanted.memory)
+        && let (Some(_), Some(asked)) = (wanted.vcpus.or(wanted.max_vcpus), wanted.memory)
     {
         // Both are too much: as many vCPUs as it can get with little memory, then memory.
         let little = Some(asked.min(MemSize::from_gib(LITTLE_GIB)));

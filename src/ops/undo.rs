@@ -135,7 +135,7 @@ pub struct Undone {
 /// shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
-    let done = done.map_err(|error| written_since(error, &wanted.name))?;
+    let done = done.map_err(|error| keeps_vcpus(written_since(error, &wanted.name)))?;
     if !done.made {
         return Ok(None);
     }
@@ -161,6 +161,14 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     };
     let (number, what) = (entry.number, entry.what);
     Ok(Some(Undone { name, number, what, waits_for_start, change }))
+}
+
+/// Adds what to do where a running guest does not release vCPUs.
+fn keeps_vcpus(error: Error) -> Error {
+    let Some(Step::PlugVcpus { name, .. }) = error.step() else { return error };
+    let message = format!("running domain `{name}` keeps its vCPUs");
+    let hint = format!("`gpuvm stop {name}`, then `gpuvm undo {name}`", name = word(name));
+    error.around(Refusal::around(message, hint))
 }
 
 /// A change in words.

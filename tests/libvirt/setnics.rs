@@ -150,8 +150,8 @@ fn nics_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
         hint.contains(&format!("`gpuvm set {NAME} --network default --network private-net`")),
         "{hint}"
     );
-    let hint = refused(&place, "set-not-live", &["set", NAME, "--vcpus", "2", "--live", "--yes"]);
-    assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 2`")), "{hint}");
+    let hint = refused(&place, "set-not-live", &["set", NAME, "--memory", "1G", "--live", "--yes"]);
+    assert!(hint.contains(&format!("`gpuvm set {NAME} --memory 1G`")), "{hint}");
     place.virsh(&["destroy", NAME]);
     let xml = place.virsh(&["dumpxml", "--inactive", NAME]);
     let port = "<controller type='pci' model='pcie-root-port'/></devices>";

@@ -148,6 +148,12 @@ pub struct ShapeArgs {
     /// Default: the GPUs' share of the host's cores; without GPUs 2, rounded up to whole cores.
     #[arg(long, value_name = "N", help_heading = CPU)]
     pub vcpus: Option<u32>,
+    /// Most vCPUs that it can have while it runs
+    ///
+    /// Cores are planned for all of them; --vcpus of them are plugged at start, cell by cell, and
+    /// `gpuvm set NAME --vcpus N --live` plugs others.
+    #[arg(long, value_name = "N", requires = "vcpus", help_heading = CPU, hide_short_help = true)]
+    pub max_vcpus: Option<u32>,
     /// Memory size, such as 180G
     ///
     /// Default: the GPUs' share of the host's memory; without GPUs 2G.

@@ -91,7 +91,8 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let request = Request {
         gpus,
         gpu_model,
-        vcpus: shape.vcpus,
+        vcpus: shape.max_vcpus.or(shape.vcpus),
+        vcpus_at_start: shape.max_vcpus.and(shape.vcpus),
         memory_kib: shape.memory,
         huge_pages: shape.huge_pages.map_or_else(|| HugePages::usual(profile), Into::into),
         profile,

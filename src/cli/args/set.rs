@@ -15,6 +15,8 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --vcpus 24 --diff
   gpuvm set train-a --vcpus 24 --memory 180G
   gpuvm set train-a --gpus 8
+  gpuvm set train-a --vcpus 8 --max-vcpus 24
+  gpuvm set train-a --vcpus 16 --live
   gpuvm set train-a --huge-pages 1G --reserve-pages
   gpuvm set train-a --network default --network lan
   gpuvm set train-a --network default --live
@@ -54,6 +56,12 @@ pub struct SetArgs {
     /// Number of vCPUs
     #[arg(long, alias = "cpus", value_name = "N", group = "sizes", help_heading = CPU)]
     pub vcpus: Option<u32>,
+    /// Most vCPUs that it can have while it runs
+    ///
+    /// From its next start on. --vcpus then is how many are plugged at start, and with --live how
+    /// many the running guest has.
+    #[arg(long, value_name = "N", group = "sizes", help_heading = CPU)]
+    pub max_vcpus: Option<u32>,
     /// Memory size, such as 180G
     #[arg(long, aliases = ["ram", "mem"], value_name = "SIZE", group = "sizes", help_heading = CPU)]
     pub memory: Option<MemSize>,
@@ -76,8 +84,9 @@ pub struct SetArgs {
     pub no_network: bool,
     /// Change running guests as well
     ///
-    /// NICs only: they are attached to free root ports, detached once the guest releases them, and
-    /// get new bandwidth limits. The running guest and its next start are both changed, or neither.
+    /// NICs are attached to free root ports, detached once the guest releases them, and get new
+    /// bandwidth limits. vCPUs are plugged up to --max-vcpus, and unplugged down to those with which
+    /// the guest started. The running guest and its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Accept an NVLink fabric shared with other guests
@@ -117,6 +126,7 @@ impl SetArgs {
         SetRequest {
             name: self.name.clone(),
             vcpus: self.vcpus,
+            max_vcpus: self.max_vcpus,
             memory: self.memory,
             gpus: self.gpus,
             gpu_set: None,

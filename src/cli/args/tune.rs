@@ -327,6 +327,8 @@ fn items(args: &ItemArgs, all: bool) -> Items {
     Items {
         anew: false,
         vcpus: base.vcpus,
+        max_vcpus: base.max_vcpus,
+        plugged: base.plugged,
         memory: base.memory,
         gpus: base.gpus,
         gpus_said: base.gpus_said,

@@ -32,8 +32,13 @@ pub fn describe(planned: &Planned) -> String {
     lines.add(
         "vCPUs",
         [format!(
-            "{}: {}{} of {} with {}",
+            "{}{}: {}{} of {} with {}",
             placement.vcpus(),
+            planned
+                .request
+                .vcpus_at_start
+                .map(|start| format!(", {start} at start"))
+                .unwrap_or_default(),
             count(shape.sockets, "socket"),
             if shape.dies > 1 {
                 format!(" of {}", count(shape.dies, "die"))

@@ -89,6 +89,11 @@ pub enum DomainEdit {
         /// Whether each is pinned, so that a pin of all together makes no sense.
         pinned: bool,
     },
+    /// Sets how many of the vCPUs are plugged at start.
+    SetPlugged {
+        /// The number; none: all.
+        vcpus: Option<u32>,
+    },
     /// Sets the number of I/O threads.
     SetIothreads {
         /// The number.
@@ -216,6 +221,14 @@ impl DomainEdit {
                 if *pinned {
                     vcpu = vcpu.want("cpuset", Want::Absent);
                 }
+                domain.child(vcpu).child(Fragment::gone("vcpus"))
+            }
+            DomainEdit::SetPlugged { vcpus } => {
+                let vcpu = Fragment::new("vcpu").if_there();
+                let vcpu = match vcpus {
+                    Some(vcpus) => vcpu.attr("current", vcpus),
+                    None => vcpu.want("current", Want::Absent),
+                };
                 domain.child(vcpu).child(Fragment::gone("vcpus"))
             }
             DomainEdit::SetIothreads { iothreads } => domain

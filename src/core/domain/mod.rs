@@ -179,6 +179,11 @@ impl DomainXml {
         let arch = self.root().find("os/type").and_then(|kind| kind.attr("arch"));
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
     }
+
+    /// Whether the guest runs without hardware virtualization.
+    pub fn is_emulated(&self) -> bool {
+        self.root().attr("type").is_some_and(|kind| kind == "qemu")
+    }
 }
 
 impl PartialEq for DomainXml {

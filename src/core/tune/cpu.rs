@@ -36,7 +36,8 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     serial_log(work)
 }
 
-/// Sets the number of vCPUs; all of them are there from the start.
+/// Sets the number of vCPUs, all of which are there from the start unless that is requested
+/// otherwise.
 fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     let (items, item) = (work.given.items, ItemName::Vcpus);
     if let Some(why) = work.cells_stay().filter(|_| items.resizes()) {
@@ -46,10 +47,13 @@ fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     }
     let vcpus = work.vcpus();
     let is_other = vcpus != work.guest.claims.vcpus.value;
+    let start = items.plugged.value().copied().filter(|start| *start < vcpus);
+    let plugged = (!items.plugged.is_kept()).then_some(DomainEdit::SetPlugged { vcpus: start });
     if !is_other && items.vcpus.is_kept() {
-        return Ok(());
+        return plugged.map_or(Ok(()), |plugged| work.make(item, &[plugged]));
     }
-    work.make(item, &[DomainEdit::SetVcpus { vcpus, pinned: false }])?;
+    let edits = [DomainEdit::SetVcpus { vcpus, pinned: false }].into_iter().chain(plugged);
+    work.make(item, &edits.collect::<Vec<_>>())?;
     let many = work.placement.is_some_and(|placement| needs_remapping(placement.topology));
     if !many || !work.xml.is_x86() || work.xml.remaps_interrupts() {
         return Ok(());
@@ -118,7 +122,7 @@ fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
         (_, Some(placement)) => placement.vcpu_pins.clone(),
         (_, None) => return Ok(()),
     };
-    if !pins.is_empty() && has_individual_vcpus(work) {
+    if pins.iter().any(|pin| !pin.is_empty()) && has_individual_vcpus(work) {
         work.note(Topic::Pins, "vCPUs that are plugged later get their pins too".to_owned());
     }
     work.set(ItemName::Pins, Setting::VcpuPins { pins })

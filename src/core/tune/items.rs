@@ -88,6 +88,10 @@ pub struct Items {
     pub anew: bool,
     /// Number of vCPUs; only with [`Items::anew`].
     pub vcpus: Item<u32>,
+    /// The most vCPUs that it may have while it runs; only with [`Items::anew`].
+    pub max_vcpus: Item<u32>,
+    /// How many of its vCPUs are plugged at start, which follows from the numbers before.
+    pub plugged: Item<u32>,
     /// Amount of memory; only with [`Items::anew`].
     pub memory: Item<MemSize>,
     /// The passed-through GPUs; only with [`Items::anew`].
@@ -167,6 +171,8 @@ impl Items {
         Items {
             anew: false,
             vcpus: Item::Keep,
+            max_vcpus: Item::Keep,
+            plugged: Item::Keep,
             memory: Item::Keep,
             gpus: Item::Keep,
             gpus_said: None,

@@ -76,6 +76,14 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         let shown = work.placement.map(|placement| placement.topology.threads);
         request.threads = request.threads.and(shown);
     }
+    match items.plugged {
+        Item::Keep if items.vcpus.is_kept() => {}
+        Item::Keep | Item::On | Item::Off => request.vcpus_at_start = None,
+        Item::To(start) => {
+            request.vcpus = Some(claims.vcpus.value);
+            request.vcpus_at_start = Some(start);
+        }
+    }
     if !items.memory.is_kept() {
         request.memory_kib = Some(claims.memory.value);
     }

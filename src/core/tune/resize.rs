@@ -20,8 +20,9 @@ pub(super) fn items(
     given: &Given<'_>,
 ) -> Result<Items, TuneError> {
     let mut items = given.items.clone();
+    room(current, claims, &mut items)?;
     let vcpus = claims.vcpus.value;
-    let is_whole = claims.plugged.len() == vcpus as usize;
+    let is_whole = claims.plugged.len() == vcpus as usize || !items.plugged.is_kept();
     if items.vcpus == Item::To(vcpus) && is_whole {
         items.vcpus = Item::Keep;
     }
@@ -64,6 +65,43 @@ pub(super) fn items(
     pins(current, claims, given, &mut items)?;
     follow(current, claims, given, &mut items);
     Ok(items)
+}
+
+/// Tells how many vCPUs there are, and how many of them are plugged at start: the number itself
+/// where a guest has room for it, or gets that.
+fn room(current: &DomainXml, claims: &Claims<'_>, items: &mut Items) -> Result<(), TuneError> {
+    let (now, most) = (claims.plugged.len(), claims.vcpus.value);
+    let now = u32::try_from(now).unwrap_or(u32::MAX);
+    let recorded = current.record().ok().flatten().and_then(|record| record.request.vcpus_at_start);
+    let has_room = now < most || recorded.is_some();
+    match (items.vcpus.value().copied(), items.max_vcpus.value().copied()) {
+        (None, None) => {}
+        (vcpus, Some(most)) => {
+            let start = vcpus.unwrap_or(now);
+            if start > most {
+                let message = format!("{start} vCPUs are more than the maximum of {most}");
+                let (name, number) = (current.name(), start);
+                let hint = format!("`gpuvm set {} --max-vcpus {number}`", word(&name));
+                return Err(TuneError::item(ItemName::Vcpus, message, hint));
+            }
+            if start < most && !current.is_x86() {
+                let message = "guests of this architecture cannot get vCPUs while they run";
+                let (name, number) = (current.name(), most);
+                let hint = format!("`gpuvm set {} --vcpus {number}`", word(&name));
+                return Err(TuneError::item(ItemName::Vcpus, message, hint));
+            }
+            items.vcpus = Item::To(most);
+            items.plugged = if start < most { Item::To(start) } else { Item::Off };
+        }
+        (Some(vcpus), None) if has_room && (1..=most).contains(&vcpus) => {
+            items.vcpus = Item::Keep;
+            items.plugged = Item::To(vcpus);
+        }
+        (Some(_), None) => {
+            items.plugged = if has_room { Item::Off } else { Item::Keep };
+        }
+    }
+    Ok(())
 }
 
 /// The size of the pages that back its memory; none: normal ones.
@@ -300,6 +338,35 @@ mod tests {
         assert_eq!((request.vcpus, request.memory_kib), (Some(6), Some(MemSize::from_gib(8))));
         assert_eq!(request.pins, PinPolicy::None, "it floats");
         assert_eq!(not_as_asked(&after.after), [""; 0]);
+    }
+
+    #[test]
+    fn room_for_vcpus_is_planned_and_their_number_is_not() {
+        let tuned = made(&guest(true), &Items::all()).unwrap().after;
+        let room = Items { max_vcpus: Item::To(8), ..sizes(Some(2), None) };
+        let after = made(&tuned, &room).unwrap();
+        let claims = Claims::read(&after.after);
+        assert_eq!((claims.plugged.len(), claims.vcpus.value, claims.vcpu_pins.len()), (2, 8, 8));
+        let request = |xml: &DomainXml| xml.record().unwrap().unwrap().request;
+        let of = |xml: &DomainXml| (request(xml).vcpus, request(xml).vcpus_at_start);
+        assert_eq!(of(&after.after), (Some(8), Some(2)));
+        assert_eq!(not_as_asked(&after.after), [""; 0]);
+        assert_eq!(made(&after.after, &room).unwrap().changes, []);
+        // The plan of all stays with another number of them.
+        let more = made(&after.after, &sizes(Some(6), None)).unwrap();
+        let items: Vec<ItemName> = more.changes.iter().map(|change| change.item).collect();
+        assert_eq!(items, [ItemName::Vcpus, ItemName::Request]);
+        assert_eq!(of(&more.after), (Some(8), Some(6)));
+        let text = after.after.text().replace("current='2'", "current='6'");
+        assert_eq!(
+            more.after.text().split_once("<os>").unwrap().1,
+            text.split_once("<os>").unwrap().1
+        );
+        let beyond = made(&more.after, &sizes(Some(10), None)).unwrap();
+        assert_eq!(of(&beyond.after), (Some(10), None));
+        assert!(!beyond.after.text().contains("current="), "{}", beyond.after.text());
+        let none = Items { max_vcpus: Item::To(4), ..sizes(None, None) };
+        assert!(matches!(made(&more.after, &none), Err(TuneError::Item { .. })));
     }
 
     #[test]

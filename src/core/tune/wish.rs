@@ -104,6 +104,8 @@ impl<'t> Guest<'t> {
         let template = current.as_template();
         request.template = Template { is_pcie: true, remaps_interrupts: true, ..template };
         request.vcpus = Some(self.vcpus);
+        // All have a place, whether they are plugged or not.
+        request.vcpus_at_start = None;
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         if let Some(gpus) = given.items.gpus.value() {
             request.gpus = gpus.clone();

@@ -13,6 +13,7 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
         Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
         Step::StartDomain { name, .. }
         | Step::PinThread { name, .. }
+        | Step::PlugVcpus { name, .. }
         | Step::AttachDisk { name, .. }
         | Step::DetachDisk { name, xml: Some(_), .. }
         | Step::AttachDevice { name, .. }

@@ -40,6 +40,7 @@ mod state;
 mod step;
 pub mod text;
 mod undo;
+mod vcpus;
 
 pub use bundle::{BundleStep, BundledCopy, BundledText};
 pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};

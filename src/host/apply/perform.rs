@@ -11,7 +11,7 @@ use super::step::MadeSnapshot;
 use super::undo::undo;
 use super::{
     Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
-    moved, needed, ours, owner, pages, snapshot,
+    moved, needed, ours, owner, pages, snapshot, vcpus,
 };
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::{NewVolume, Progress};
@@ -264,6 +264,7 @@ pub(super) fn perform(
         }
         Step::Remember { path, text, .. } => file::set_private_file(path, text.as_deref())?,
         Step::PinThread { name, thread, pcpus, .. } => hypervisor.pin(name, *thread, pcpus)?,
+        Step::PlugVcpus { name, vcpus, .. } => vcpus::plug(hypervisor, name, *vcpus)?,
         Step::UpdateDevice { name, xml, .. } => hypervisor.update(name, xml)?,
         Step::WipeDrive(step) => step.perform(hypervisor, observer)?,
         Step::Array(step) => step.perform()?,

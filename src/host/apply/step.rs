@@ -453,6 +453,15 @@ pub enum Step {
         /// The previous pcpus.
         was: CpuSet,
     },
+    /// Plugs vCPUs into a running guest, or takes some; the definition is unchanged.
+    PlugVcpus {
+        /// The domain's name.
+        name: String,
+        /// How many it has then.
+        vcpus: u32,
+        /// How many it had.
+        was: u32,
+    },
     /// Changes settings of a device of a running guest; the definition is unchanged.
     UpdateDevice {
         /// The domain's name.
@@ -498,6 +507,7 @@ impl Step {
                 std::mem::swap(text, was);
             }
             Step::PinThread { pcpus, was, .. } => std::mem::swap(pcpus, was),
+            Step::PlugVcpus { vcpus, was, .. } => std::mem::swap(vcpus, was),
             Step::UpdateDevice { xml, was, .. } => std::mem::swap(xml, was),
             Step::AttachDisk { name, path, xml } => {
                 let (name, path, xml) = (name.clone(), path.clone(), Some(xml.clone()));
@@ -551,6 +561,7 @@ impl Step {
             | Step::DetachDevice { name, .. }
             | Step::GrowDisk { name, .. }
             | Step::PinThread { name, .. }
+            | Step::PlugVcpus { name, .. }
             | Step::UpdateDevice { name, .. }
             | Step::Autostart { name, .. }
             | Step::CompareDisk { domain: name, .. }
@@ -646,6 +657,7 @@ impl Step {
         matches!(
             self,
             Step::PinThread { .. }
+                | Step::PlugVcpus { .. }
                 | Step::UpdateDevice { .. }
                 | Step::AttachDisk { .. }
                 | Step::DetachDisk { xml: Some(_), .. }
@@ -654,7 +666,7 @@ impl Step {
         )
     }
 
-    /// Whether it attaches a device to a running guest or detaches one.
+    /// Whether it attaches a device or vCPUs to a running guest or detaches them.
     pub fn is_plugging(&self) -> bool {
         matches!(
             self,
@@ -662,6 +674,7 @@ impl Step {
                 | Step::DetachDisk { .. }
                 | Step::AttachDevice { .. }
                 | Step::DetachDevice { .. }
+                | Step::PlugVcpus { .. }
         )
     }
 

@@ -13,7 +13,7 @@ use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
     Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, pages,
-    partition, snapshot,
+    partition, snapshot, vcpus,
 };
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -167,6 +167,13 @@ pub(super) fn undo(
         Step::PinThread { name, thread, was, .. } => {
             if running(hypervisor, name, proof)? {
                 hypervisor.pin(name, *thread, was).map_err(StepError::from)
+            } else {
+                Ok(())
+            }
+        }
+        Step::PlugVcpus { name, was, .. } => {
+            if running(hypervisor, name, proof)? {
+                vcpus::unplug(hypervisor, name, *was)
             } else {
                 Ok(())
             }

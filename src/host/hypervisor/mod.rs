@@ -407,6 +407,15 @@ pub trait Hypervisor {
     }
     /// Pins a thread of a running guest; the definition of its next start is unchanged.
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError>;
+    /// Has a running guest have this number of its vCPUs; the definition of its next start is
+    /// unchanged.
+    fn plug_vcpus(&self, name: &str, _vcpus: u32) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("change the number of vCPUs of running domain `{name}`"),
+            message: "this hypervisor cannot plug vCPUs".to_owned(),
+        })
+    }
     /// Changes live settings of a running guest's device, such as bandwidth, given as in its
     /// running definition; the definition of its next start is unchanged.
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError>;

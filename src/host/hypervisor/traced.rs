@@ -209,6 +209,10 @@ impl Hypervisor for Traced {
         let what = format_args!("pin {thread} of domain `{name}` to pcpus {pcpus}");
         told(Changes, what, || self.inner.pin(name, thread, pcpus))
     }
+    fn plug_vcpus(&self, name: &str, vcpus: u32) -> Result<(), HypervisorError> {
+        let what = format_args!("change the vCPUs of running domain `{name}` to {vcpus}");
+        told(Changes, what, || self.inner.plug_vcpus(name, vcpus))
+    }
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let what = format_args!("update a device of domain `{name}`");
         told(Changes, what, || self.inner.update(name, device))

@@ -1,7 +1,7 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use crate::bdf::Bdf;
-use crate::compare::{AT_FIRST, pages_word, path_of, request_now, size_now, told_now};
+use crate::compare::{AT_FIRST, MAX_VCPUS, pages_word, path_of, request_now, size_now, told_now};
 use crate::create::ACCEPTED;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
@@ -75,6 +75,9 @@ fn of(
     gpus(&now, &mut fields);
     devices(&now, &mut fields);
     fields.push(("vcpus", vcpus.into()));
+    if record.vcpus_at_start.is_some() {
+        fields.push((MAX_VCPUS, view.vcpus.into()));
+    }
     fields.push(("memory", memory.typed().into()));
     fields.push(("huge-pages", pages_word(view.huge_page_kib).into()));
     shape(&now, &mut fields);

@@ -25,6 +25,7 @@ pub(super) fn changed(
     Some(SetRequest {
         name: guest.name.to_string(),
         vcpus: None,
+        max_vcpus: None,
         memory: None,
         gpus: None,
         gpu_set: None,

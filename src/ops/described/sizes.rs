@@ -150,6 +150,7 @@ fn size_turn(turn: Turn, changing: &[(usize, SetRequest)], topology: &Topology) 
     let count = gpus.as_ref().map(|gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX));
     let request = SetRequest {
         vcpus: items.vcpus.value().copied(),
+        max_vcpus: items.max_vcpus.value().copied(),
         memory: items.memory.value().copied(),
         huge_pages: items.huge_pages,
         gpus: count,

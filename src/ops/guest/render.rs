@@ -5,7 +5,7 @@ use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
 };
 use crate::domain::wish::{NicWish, QUEUES_HINT};
-use crate::domain::{DomainXml, check_architecture, edits};
+use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::topology::Topology;
@@ -21,6 +21,9 @@ pub enum RenderError {
         /// Which NIC, and how many it can use.
         why: String,
     },
+    /// vCPUs cannot be plugged into a guest of this architecture.
+    #[error("guests of this architecture cannot get vCPUs while they run")]
+    NoHotplug,
     /// A path is not plain UTF-8 text.
     #[error("path {path} cannot be written in XML")]
     Path {
@@ -82,6 +85,14 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
     };
     let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
     xml.apply_all(&edits)?;
+    let vcpus = planned.placement.vcpus();
+    if let Some(start) = planned.request.vcpus_at_start.filter(|start| *start < vcpus) {
+        if !xml.is_x86() {
+            let hint = format!("--vcpus {vcpus}, without --max-vcpus");
+            return Err(RenderError::NoHotplug.hint(hint));
+        }
+        xml.apply(&DomainEdit::SetPlugged { vcpus: Some(start) })?;
+    }
     Ok(xml)
 }
 

@@ -534,6 +534,7 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
         live: false,
         gpus: Some(1),
         gpu_set: None,
+        max_vcpus: None,
         gpus_said: None,
         accept_shared_fabric: true,
         huge_pages: Item::Keep,

@@ -13,6 +13,7 @@ use crate::networks::{on_demand, taken_up};
 use crate::shell::word;
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
+use crate::words::count;
 use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
@@ -23,7 +24,7 @@ pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> 
     let later = || format!("`{}` changes its next start", wanted.line(false));
     let sizes = [
         ("GPUs", wanted.gpus.is_some()),
-        ("vCPUs", wanted.vcpus.is_some()),
+        ("the maximum of vCPUs", wanted.max_vcpus.is_some()),
         ("memory", wanted.memory.is_some()),
         ("pages", wanted.huge_pages != Item::Keep),
     ];
@@ -210,8 +211,14 @@ fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     said.iter().find(|(_, wanted, is)| differs(wanted, is)).map(|(what, ..)| *what)
 }
 
-/// Adds what to do where a running guest does not let go of a device.
+/// Adds what to do where a running guest does not let go of a device, or of vCPUs.
 pub fn explained(error: Error, wanted: &SetRequest) -> Error {
+    if let Some(Step::PlugVcpus { name, vcpus, was }) = error.step() {
+        let what = if vcpus < was { "does not release" } else { "does not get" };
+        let number = count(vcpus.abs_diff(*was), "vCPU");
+        let message = format!("running domain `{name}` {what} {number}");
+        return error.around(Refusal::around(message, later(wanted)));
+    }
     let Error::Apply(ApplyError::Failed { source: StepError::HoldsDevice { device, .. }, .. }) =
         &error
     else {
@@ -219,12 +226,16 @@ pub fn explained(error: Error, wanted: &SetRequest) -> Error {
     };
     let name = &wanted.name;
     let message = format!("{device} is not removed from running domain `{name}`");
-    let hint = format!(
+    error.around(Refusal::around(message, later(wanted)))
+}
+
+/// What to do where a running guest does not take part.
+fn later(wanted: &SetRequest) -> String {
+    format!(
         "`{}` again once the guest has finished booting; `{}` changes its next start instead",
         wanted.line(true),
         wanted.line(false)
-    );
-    error.around(Refusal::around(message, hint))
+    )
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::bdf::Bdf;
 use crate::domain::guest::VirtType;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
+use crate::hypervisor::{Hypervisor as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::DomainName;
 use crate::session::{Confirm, Done, Session};
@@ -47,6 +48,7 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         memory: Some(MemSize::from_gib(gib)),
         gpus: None,
         gpu_set: None,
+        max_vcpus: None,
         gpus_said: None,
         networks: None,
         live: false,
@@ -243,4 +245,76 @@ fn a_guest_that_keeps_a_nic_is_told_of_with_both_ways() {
     assert_eq!(none.line(false), "gpuvm set a --no-network");
     let page = SetRequest { huge_pages: Item::Off, networks: None, ..size(4, 8) };
     assert_eq!(page.line(true), "gpuvm set a --vcpus 4 --memory 8G --huge-pages off --live");
+}
+
+/// Domain `a` that runs with 2 vCPUs of 4, of which it can lose one.
+fn roomy() -> Stage {
+    let stage = stage(Answer::Yes, "", false);
+    let text = floating("").replace("<vcpu>4", "<vcpu current='2'>4");
+    stage.fake.put_xml(&text, true);
+    let one = |id: u32, enabled: &str, plugs: &str| {
+        format!("<vcpu id='{id}' enabled='{enabled}' hotpluggable='{plugs}'/>")
+    };
+    let all = [one(0, "yes", "no"), one(1, "yes", "yes"), one(2, "no", "yes"), one(3, "no", "yes")];
+    let live = text.replace("</vcpu>", &format!("</vcpu>\n<vcpus>{}</vcpus>", all.concat()));
+    stage.fake.live.borrow_mut().insert("a".into(), live);
+    stage
+}
+
+/// How many vCPUs `a` has: of its definition, and running.
+fn vcpus(stage: &Stage) -> (usize, usize) {
+    let has = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        gpuvm_core::domain::claims::Claims::read(&xml).plugged.len()
+    };
+    let live = stage.fake.xml("a", XmlOf::Live).unwrap();
+    (has(&stage.fake.definition("a")), has(&live))
+}
+
+#[test]
+fn vcpus_of_a_running_guest_come_and_go_with_those_of_its_definition() {
+    let live = |vcpus| SetRequest { memory: None, live: true, ..size(vcpus, 1) };
+    for (wanted, step) in [(4, "from 2 to 4"), (1, "from 2 to 1")] {
+        let stage = roomy();
+        let done = run(&stage, &live(wanted)).unwrap();
+        let told = &done.change.about.domains(false)[0];
+        assert!(!told.waits_for_start && told.beside.iter().any(|said| said.contains(step)));
+        assert_eq!(vcpus(&stage), (wanted as usize, wanted as usize));
+        let undo = Undo { name: "a".into(), force: false, edited: false };
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        undo::run(&mut session, &stage.world, &undo).unwrap().unwrap();
+        assert_eq!(vcpus(&stage), (2, 2));
+        let mut at = 0;
+        loop {
+            let stage = roomy();
+            *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+                if number == at {
+                    kill();
+                }
+            }));
+            let made = catch_unwind(AssertUnwindSafe(|| run(&stage, &live(wanted)).map(drop)));
+            *stage.fake.at.borrow_mut() = None;
+            if let Ok(made) = made {
+                assert!(made.is_ok() && at > 1, "{at} calls were seen: the test proves nothing");
+                break;
+            }
+            stage.recover();
+            let (has, runs) = vcpus(&stage);
+            assert_eq!(has, runs, "killed at call {at}");
+            at += 1;
+        }
+    }
+    let code = |stage: &Stage, wanted: &SetRequest| {
+        let error = run(stage, wanted).unwrap_err();
+        assert_eq!(vcpus(stage), (2, 2), "a refusal changed something");
+        error.refusal().map(|refusal| refusal.code)
+    };
+    let stage = roomy();
+    assert_eq!(code(&stage, &live(5)), Some("set-no-room"));
+    let (text, fixed) = (stage.fake.xml("a", XmlOf::Live).unwrap(), "no'/><vcpu id='2'");
+    let text = text.replacen("yes'/><vcpu id='2'", fixed, 1);
+    stage.fake.live.borrow_mut().insert("a".into(), text);
+    assert_eq!(code(&stage, &live(1)), Some("set-started-with"));
+    let max = SetRequest { max_vcpus: Some(4), vcpus: None, ..live(1) };
+    assert_eq!(code(&stage, &max), Some("set-not-live"));
 }

@@ -9,9 +9,9 @@ use crate::hypervisor::{
     HypervisorErrorKind, Lease, XmlOf,
 };
 use gpuvm_core::cpuset::CpuSet;
-use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::disk_change::path_of;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::domain::{DomainEdit, DomainXml};
 use gpuvm_core::network::GuestAddress;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -258,6 +258,15 @@ impl Hypervisor for Fake {
         self.call("grow a disk")?;
         let path = self.disk_of(name, target).unwrap();
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+        Ok(())
+    }
+    fn plug_vcpus(&self, name: &str, vcpus: u32) -> Result<(), HypervisorError> {
+        self.call("plug vcpus")?;
+        self.change_live(name, |live| {
+            let mut xml = DomainXml::parse(&live).unwrap();
+            xml.apply(&DomainEdit::SetPlugged { vcpus: Some(vcpus) }).unwrap();
+            xml.text().to_owned()
+        });
         Ok(())
     }
     fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {

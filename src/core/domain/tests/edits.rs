@@ -54,17 +54,18 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 22 + super::settings::VARIANTS, "number of variants");
+    assert_eq!(seen.len(), 23 + super::settings::VARIANTS, "number of variants");
 }
 
 #[test]
 fn many_edits_at_once_are_the_same_as_one_by_one() {
     let mut seen = BTreeSet::new();
     // Settings are applied one by one, since several of them are about the same element. So are the
-    // UUID's edit, which comes last, and the new name, which is that of another edit, too.
+    // UUID's edit, which comes last, and the new name and number of plugged vCPUs, which are of the
+    // elements of other edits, too.
     let single = |edit: &DomainEdit| {
-        use DomainEdit::{Rename, Set, SetUuid};
-        matches!(edit, Set { .. } | SetUuid { .. } | Rename { .. })
+        use DomainEdit::{Rename, Set, SetPlugged, SetUuid};
+        matches!(edit, Set { .. } | SetUuid { .. } | Rename { .. } | SetPlugged { .. })
     };
     let all = examples().into_iter().filter(|(edit, _)| !single(edit));
     let all = all.filter(|(edit, _)| seen.insert(variant(edit)));

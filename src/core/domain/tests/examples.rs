@@ -58,7 +58,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetFirmwareWindow { .. } => 19,
         DomainEdit::SetUuid { .. } => 20,
         DomainEdit::Rename { .. } => 21,
-        DomainEdit::Set { setting } => 22 + super::settings::variant(setting),
+        DomainEdit::SetPlugged { .. } => 22,
+        DomainEdit::Set { setting } => 23 + super::settings::variant(setting),
     }
 }
 
@@ -157,6 +158,18 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
             r#"
 -  <vcpu  current='1' cpuset="0-3" >4</vcpu>
 +  <vcpu >2</vcpu>"#,
+        ),
+        (
+            DomainEdit::SetPlugged { vcpus: Some(3) },
+            r#"
+-  <vcpu  current='1' cpuset="0-3" >4</vcpu>
++  <vcpu  current='3' cpuset="0-3" >4</vcpu>"#,
+        ),
+        (
+            DomainEdit::SetPlugged { vcpus: None },
+            r#"
+-  <vcpu  current='1' cpuset="0-3" >4</vcpu>
++  <vcpu cpuset="0-3" >4</vcpu>"#,
         ),
         (
             DomainEdit::SetIothreads { iothreads: 1 },

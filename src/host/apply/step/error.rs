@@ -133,6 +133,12 @@ pub enum StepError {
         /// The hypervisor's refusal, if any.
         why: Option<Box<HypervisorError>>,
     },
+    /// The running guest does not give back vCPUs.
+    #[error("domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
+    KeepsVcpus {
+        /// The domain's name.
+        name: String,
+    },
     /// The running guest has a device of this identity already.
     #[error("running domain `{name}` already has {device}")]
     Plugged {

@@ -151,6 +151,9 @@ impl fmt::Display for Step {
             Step::PinThread { name, thread, pcpus, .. } => {
                 write!(f, "pin {thread} of running domain `{name}` to pcpus {pcpus}")
             }
+            Step::PlugVcpus { name, vcpus, was } => {
+                write!(f, "change vCPUs of running domain `{name}` from {was} to {vcpus}")
+            }
             Step::UpdateDevice { name, device, .. } => {
                 write!(f, "change {device} of running domain `{name}`")
             }

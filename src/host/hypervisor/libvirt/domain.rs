@@ -330,6 +330,13 @@ impl Hypervisor for Libvirt {
         pin::pin(&domain, thread, pcpus).map_err(|e| error(&doing, &e))
     }
 
+    fn plug_vcpus(&self, name: &str, vcpus: u32) -> Result<(), HypervisorError> {
+        let doing = format!("change the vCPUs of running domain `{name}` to {vcpus}");
+        let domain = self.find_to_change(&doing, name)?;
+        let live = sys::VIR_DOMAIN_VCPU_LIVE;
+        domain.set_vcpus_flags(vcpus, live).map(drop).map_err(|e| error(&doing, &e))
+    }
+
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let doing = format!("change a device of domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;

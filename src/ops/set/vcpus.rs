@@ -1,0 +1,58 @@
+//! Another number of vCPUs of a running guest.
+
+use super::{SetError, SetRequest};
+use crate::apply::Step;
+use crate::domain::DomainXml;
+use crate::error::{Coded as _, Result};
+use crate::shell::word;
+use crate::tune::extra::Extra;
+use crate::tune::subject::Subject;
+use gpuvm_core::domain::claims::Claims;
+
+/// Adds the step that gives a running guest its vCPUs, if it is changed; refuses numbers that it
+/// cannot have before its next start.
+pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) -> Result<()> {
+    let (Some(vcpus), true) = (wanted.vcpus, wanted.live) else { return Ok(()) };
+    let Some(live) = &subject.live else { return Ok(()) };
+    let claims = Claims::read(live);
+    let (most, was) = (claims.vcpus.value, u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX));
+    let name = wanted.name.clone();
+    if vcpus > most {
+        let (named, number) = (word(&name), vcpus);
+        let hint = format!(
+            "`gpuvm set {named} --vcpus {number} --max-vcpus {number}` changes its next start"
+        );
+        return Err(SetError::NoRoom { name, most }.hint(hint));
+    }
+    let least = started_with(live).min(was);
+    if vcpus < least {
+        let hint = format!("`{}` changes its next start", wanted.line(false));
+        return Err(SetError::StartedWith { name, least }.hint(hint));
+    }
+    if vcpus < was && live.is_emulated() {
+        let hint = format!("`{}` changes its next start", wanted.line(false));
+        return Err(SetError::Emulated { name }.hint(hint));
+    }
+    if wanted.networks.is_none() {
+        // What else differs from the definition waits for the next start.
+        extra.last.clear();
+    }
+    if vcpus != was {
+        extra.last.push(Step::PlugVcpus { name, vcpus, was });
+    }
+    extra.waits = Some(Vec::new());
+    Ok(())
+}
+
+/// How many vCPUs of a running domain cannot be taken from it: those with which QEMU started.
+fn started_with(live: &DomainXml) -> u32 {
+    let each = live.root().child("vcpus").into_iter().flat_map(|all| all.children("vcpu"));
+    let (mut told, mut fixed) = (false, 0);
+    for vcpu in each {
+        told = true;
+        let is = |name: &str, value: &str| vcpu.attr(name).is_some_and(|is| is == value);
+        fixed += u32::from(is("enabled", "yes") && !is("hotpluggable", "yes"));
+    }
+    // Without a list all were there from the start.
+    if told { fixed } else { u32::MAX }
+}
