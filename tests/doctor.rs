@@ -70,6 +70,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ("group-legacy-rmrr", "error", &[("sys/kernel/iommu_groups/19/reserved_regions",
         "0x00000000fee00000 0x00000000feefffff msi\n0x0000000079000000 0x00000000790fffff direct\n")]),
     ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=off isolcpus=2,3,34,35")]),
+    ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=no_x2apic_optout,off isolcpus=2,3,34,35")]),
     ("irq-remap", "warning", &[("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n")]),
     ("permission", "error", &[("proc/sys/kernel/osrelease", "6.8.12-12-pve\n")]),
     ("pages-fragmented", "warning", &[("proc/cmdline",

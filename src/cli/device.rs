@@ -8,8 +8,9 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use crate::apply::Step;
 use crate::apply::bind::boot;
-use crate::discover::facts::boot::initramfs_command;
+use crate::discover::facts::boot::initramfs_tool;
 use crate::fsroot::FsRoot;
+use gpuvm_core::topology::facts::InitramfsTool;
 use gpuvm_ops::bind::{self as ops, Bind, bind_at_boot};
 use gpuvm_ops::change::Change;
 use gpuvm_ops::error::Error;
@@ -76,7 +77,8 @@ fn change(
     let is_copied = |path: &Path| boot::COPIED.iter().any(|file| Path::new("/").join(file) == path);
     let has_copies = |step: &Step| matches!(step, Step::SetFile { path, .. } if is_copied(path));
     if !wanted.initramfs && steps.iter().any(has_copies) {
-        let command = initramfs_command(&FsRoot::live()?).unwrap_or("update-initramfs -u -k all");
+        let tool = initramfs_tool(&FsRoot::live()?).unwrap_or(InitramfsTool::UpdateInitramfs);
+        let command = tool.command();
         cx.output.progress(&format!(
             "the initramfs has its own copies of these files: `{command}` renews them (--initramfs \
              runs it)"

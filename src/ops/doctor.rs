@@ -138,7 +138,11 @@ pub fn before(world: &World, topology: &Topology, held: &Occupancy, devices: &[B
     let (fatal, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.says.fatal);
     if !fatal.is_empty() {
         let lines: Vec<String> = fatal.iter().map(sentence).collect();
-        let hint = fatal[0].hint.clone();
+        let mut hint = fatal[0].hint.clone();
+        if let Some(device) = fatal[0].says.device {
+            hint +=
+                &format!("; `gpuvm gpu exclude {device}` leaves it out, so that others are taken");
+        }
         return Err(DoctorError::SurelyFails { lines: lines.join("\n  ") }.hint(hint));
     }
     for finding in others {

@@ -6,7 +6,7 @@ use crate::cli::error::{EXIT_DONE, EXIT_FOUND};
 use crate::finding::Severity;
 use crate::input;
 use crate::words;
-use gpuvm_core::doctor::{Entry, Finding, KnownDefect, OfHost};
+use gpuvm_core::doctor::{Entry, Finding, KnownDefect, OfHost, script};
 use gpuvm_core::versions::Evidence;
 use gpuvm_ops::doctor::{Diagnosed, diagnose};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json("gpuvm-host-doctor", &answer)?;
     } else if args.fix {
-        cx.output.text(&commands(&answer))?;
+        cx.output.verbatim(&commands(&answer))?;
     } else {
         cx.output.text(&text(&answer))?;
     }
@@ -31,12 +31,8 @@ pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The commands that mend what was found, as a script to read and run by hand.
 fn commands(answer: &Diagnosed) -> String {
-    let mut text = String::new();
-    for Finding { rule, severity, says, .. } in &answer.findings {
-        writeln!(text, "# {severity}: {} ({rule})", says.message).expect("text");
-        says.fix.iter().for_each(|line| writeln!(text, "{line}").expect("text"));
-    }
-    if answer.findings.is_empty() { "# nothing to mend\n".to_owned() } else { text }
+    let lines = script(&answer.findings);
+    if lines.is_empty() { "# nothing to mend\n".to_owned() } else { lines.join("\n") + "\n" }
 }
 
 /// The answer for people.
@@ -57,7 +53,8 @@ fn text(answer: &Diagnosed) -> String {
     for defect in &answer.known_defects {
         let KnownDefect { of, version, what, source, .. } = defect;
         let by = if defect.evidence == Evidence::Reported { "reported by users: " } else { "" };
-        writeln!(text, "note: {} {version}: {what} ({by}{source})", of.name()).expect("text");
+        writeln!(text, "known defect of {} {version}: {what} ({by}{source})", of.name())
+            .expect("text");
     }
     let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
     let found =

@@ -3,6 +3,7 @@
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::topology::facts::BootDrivers;
 use crate::topology::{PciDevice, is_vfio};
 use crate::versions::KERNEL_VIRQFD;
@@ -57,7 +58,7 @@ fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
                 format!("no `softdep {driver} pre: vfio-pci` makes {driver} wait")
             }
             _ => match &drivers.stale {
-                Some((image, file)) => format!("{image} has an older copy of {file}"),
+                Some((image, file)) => format!("/{image} has an older copy of /{file}"),
                 None => "it was loaded earlier, or took the GPU later".to_owned(),
             },
         };
@@ -87,10 +88,10 @@ fn stale(case: &Case<'_>, drivers: &BootDrivers, meant: usize, report: &mut Repo
     let command = fix::initramfs(case.facts);
     let wrong = Wrong {
         message: format!(
-            "{image} is older than {file}, of which it has a copy: a driver in it may take the GPU \
+            "/{image} is older than /{file}, of which it has a copy: a driver in it may take the GPU \
              at the next boot"
         ),
-        values: (format!("newer than {file}"), "older".into()),
+        values: (format!("newer than /{file}"), "older".into()),
         at: format!("/{image}"),
         hint: format!("renew it: `{}`", command.trim_start_matches("# ")),
         fix: vec![command],
@@ -103,12 +104,15 @@ fn virqfd(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
     let Some(file) = &drivers.virqfd else { return };
     let Some(kernel) = case.defect(&KERNEL_VIRQFD) else { return };
     let wrong = Wrong {
-        message: format!("{file} lists a module that kernel {kernel} does not have: vfio_virqfd"),
+        message: format!("/{file} lists a module that kernel {kernel} does not have: vfio_virqfd"),
         values: ("vfio, vfio_iommu_type1, vfio_pci".into(), "vfio_virqfd".into()),
         at: format!("/{file}"),
         hint: "take the word out and renew the initramfs: what builds it may stop at the module"
             .into(),
-        fix: vec![format!("sed -i 's/\\bvfio_virqfd\\b//' /{file}"), fix::initramfs(case.facts)],
+        fix: vec![
+            format!("sed -i 's/\\bvfio_virqfd\\b//' {}", word(&format!("/{file}"))),
+            fix::initramfs(case.facts),
+        ],
     };
     warn(report.add(&DRIVER_FIRST, wrong));
 }

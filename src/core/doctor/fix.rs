@@ -1,12 +1,49 @@
 //! Commands that mend what rules find. Only texts; nothing is run.
 
+use super::Finding;
 use crate::topology::Facts;
-use crate::topology::facts::BootLoader;
+use crate::topology::facts::{BootLoader, InitramfsTool};
+
+/// Commands that apply to all changes before them.
+const UPDATE_GRUB: &str = "update-grub";
+/// As [`UPDATE_GRUB`].
+const PROXMOX: &str = "proxmox-boot-tool refresh";
+/// What follows a change of the kernel's arguments.
+const NEXT_BOOT: &str = "# takes effect at the next boot";
+/// Where no known program makes the initramfs.
+const SOME_INITRAMFS: &str =
+    "# renew the initramfs: `update-initramfs -u -k all` or `dracut --force --regenerate-all`";
+
+/// Returns the commands of findings as a script, each below what it mends. No command is there
+/// twice, and what applies to changes of all findings comes last.
+pub fn script(findings: &[Finding]) -> Vec<String> {
+    let tools = [InitramfsTool::UpdateInitramfs, InitramfsTool::Dracut, InitramfsTool::Mkinitcpio];
+    let of_tools = tools.iter().map(|tool| tool.command());
+    let last: Vec<&str> =
+        of_tools.chain([SOME_INITRAMFS, UPDATE_GRUB, PROXMOX, NEXT_BOOT]).collect();
+    let mut lines: Vec<String> = Vec::new();
+    for finding in findings {
+        lines.push(format!("# {}: {} ({})", finding.severity, finding.says.message, finding.rule));
+        for line in &finding.says.fix {
+            if !last.contains(&line.as_str()) && !lines.contains(line) {
+                lines.push(line.clone());
+            }
+        }
+    }
+    let all = || findings.iter().flat_map(|finding| &finding.says.fix);
+    let wanted = last.into_iter().filter(|last| all().any(|line| line == last));
+    lines.extend(wanted.map(str::to_owned));
+    lines
+}
 
 /// Commands that change the kernel's arguments.
 pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String> {
     let mut lines = Vec::new();
-    match facts.boot_loader {
+    // Words of the command line are the host's own, and become part of commands for root.
+    let is_plain =
+        |word: &&&str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.,:=".contains(c));
+    let all_plain = add.iter().chain(remove).all(|word| is_plain(&word));
+    match facts.boot_loader.filter(|_| all_plain) {
         Some(BootLoader::Grubby) => {
             let mut line = "grubby --update-kernel=ALL".to_owned();
             for (option, words) in [("--args", add), ("--remove-args", remove)] {
@@ -25,7 +62,7 @@ pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String
             for word in add {
                 lines.push(format!(r#"sed -i '/^GRUB_CMDLINE_LINUX=/s/"$/ {word}"/' {file}"#));
             }
-            lines.push("update-grub".to_owned());
+            lines.push(UPDATE_GRUB.to_owned());
         }
         Some(BootLoader::ProxmoxBootTool) => {
             let file = "/etc/kernel/cmdline";
@@ -35,7 +72,7 @@ pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String
             for word in add {
                 lines.push(format!("sed -i '1s/$/ {word}/' {file}"));
             }
-            lines.push("proxmox-boot-tool refresh".to_owned());
+            lines.push(PROXMOX.to_owned());
         }
         None => {
             let each = |verb: &str, words: &[&str]| {
@@ -45,7 +82,7 @@ pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String
             lines.extend([each("add to", add), each("remove from", remove)].into_iter().flatten());
         }
     }
-    lines.push("# takes effect at the next boot".to_owned());
+    lines.push(NEXT_BOOT.to_owned());
     lines
 }
 
@@ -61,8 +98,5 @@ pub(super) fn module_option(line: &str) -> String {
 
 /// The command that renews the initramfs.
 pub(super) fn initramfs(facts: &Facts) -> String {
-    facts.initramfs_command.clone().unwrap_or_else(|| {
-        "# renew the initramfs: `update-initramfs -u -k all` or `dracut --force --regenerate-all`"
-            .to_owned()
-    })
+    facts.initramfs.map_or(SOME_INITRAMFS, InitramfsTool::command).to_owned()
 }

@@ -70,18 +70,17 @@ fn slow(case: &Case<'_>, report: &mut Report<'_>) {
             report.skip(&SLOW_BARS, format!("the version of {what} is not known"));
         }
         let Some(version) = case.defect(&defect) else { continue };
+        let good = defect.good_from().unwrap_or(version);
+        let upgrade = format!("install {} {good} or later", defect.of.name());
         let wrong = Wrong {
             message: format!("{} {version} and {}: {}", defect.of.name(), name(gpu), defect.what),
-            values: (
-                format!("{} or later", defect.good_from().unwrap_or(version)),
-                version.to_string(),
-            ),
+            values: (format!("{good} or later"), version.to_string()),
             at: match defect.of {
                 Component::Kernel => "/proc/sys/kernel/osrelease".into(),
                 _ => "the hypervisor".into(),
             },
-            hint: defect.remedy(),
-            fix: vec![format!("# {}", defect.remedy())],
+            hint: upgrade.clone(),
+            fix: vec![format!("# {upgrade}")],
         };
         report.add(&SLOW_BARS, wrong);
     }

@@ -52,10 +52,15 @@ fn off(case: &Case<'_>, report: &mut Report<'_>) {
     let is_amd = case.topology.machine().cpu_vendor.as_deref() == Some("AuthenticAMD");
     let (technology, on) =
         if is_amd { ("AMD-Vi (IOMMU)", "amd_iommu=on") } else { ("VT-d", "intel_iommu=on") };
-    let disabling = ["iommu=off", "intel_iommu=off", "amd_iommu=off"];
+    // Of these the last one counts; the values of `iommu=` add up.
+    let is_off = |name| case.argument(name) == Some("off");
     let arguments = &case.topology.machine().kernel_arguments;
-    let given: Vec<&str> =
-        disabling.into_iter().filter(|word| arguments.iter().any(|given| given == word)).collect();
+    let given = [
+        ("iommu=off", arguments.iter().any(|given| given == "iommu=off")),
+        ("intel_iommu=off", is_off("intel_iommu")),
+        ("amd_iommu=off", is_off("amd_iommu")),
+    ];
+    let given: Vec<&str> = given.into_iter().filter_map(|(word, on)| on.then_some(word)).collect();
     let restart = "then restart libvirt's daemon once vfio-pci is loaded: it asks for the IOMMU \
                    only at its start";
     let no_groups = "the IOMMU is off: the host has no IOMMU group";
@@ -195,9 +200,10 @@ fn rmrr(case: &Case<'_>, report: &mut Report<'_>) {
 /// Finds interrupt remapping that is off, or that VFIO does without.
 fn interrupts(case: &Case<'_>, report: &mut Report<'_>) {
     let arguments = &case.topology.machine().kernel_arguments;
-    let off = arguments
-        .iter()
-        .find(|argument| ["intremap=off", "nointremap"].contains(&argument.as_str()));
+    let off = arguments.iter().find(|argument| {
+        let values = argument.strip_prefix("intremap=");
+        *argument == "nointremap" || values.is_some_and(|all| all.split(',').any(|v| v == "off"))
+    });
     let allowed = case.topology.machine().isolation.as_ref();
     if let Some(argument) = off {
         let wrong = Wrong {

@@ -5,6 +5,7 @@ use super::report::{Report, Wrong};
 use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::placement::Held;
+use crate::shell::word;
 use crate::topology::facts::DaemonUnit;
 use crate::versions::KERNEL_NODE_PAGES;
 
@@ -46,12 +47,13 @@ fn largest(case: &Case<'_>) -> u64 {
 fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
     let wanted = largest(case);
     let name = &unit.unit;
-    let mend = |line: &str| {
+    let mend = |of: &str, line: &str| {
         let dir = format!("/etc/systemd/system/{name}.d");
+        let text = format!("[Service]\\n{line}\\n");
         vec![
-            format!("mkdir -p {dir}"),
-            format!("printf '[Service]\\n{line}\\n' >{dir}/zz-gpu-guests.conf"),
-            format!("systemctl daemon-reload && systemctl restart {name}"),
+            format!("mkdir -p {}", word(&dir)),
+            format!("printf {} >{}", word(&text), word(&format!("{dir}/zz-gpu-guests-{of}.conf"))),
+            format!("systemctl daemon-reload && systemctl restart {}", word(name)),
         ]
     };
     if let Some((names, file)) = &unit.without {
@@ -64,7 +66,7 @@ fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
             values: (list.clone(), "taken away by CapabilityBoundingSet".into()),
             at: format!("/{file}"),
             hint: format!("add `CapabilityBoundingSet={list}` by a drop-in and restart {name}"),
-            fix: mend(&format!("CapabilityBoundingSet={list}")),
+            fix: mend("capabilities", &format!("CapabilityBoundingSet={list}")),
         };
         report.add(&MEMLOCK, wrong);
     }
@@ -79,7 +81,7 @@ fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
             values: ("infinity".into(), bytes.to_string()),
             at: format!("/{file}"),
             hint: format!("set `LimitMEMLOCK=infinity` by a drop-in and restart {name}"),
-            fix: mend("LimitMEMLOCK=infinity"),
+            fix: mend("memlock", "LimitMEMLOCK=infinity"),
         };
         report.add(&MEMLOCK, wrong);
     }
@@ -142,7 +144,10 @@ fn pages(case: &Case<'_>, report: &mut Report<'_>) {
         let has_pages =
             reserved.is_some_and(|node| node.huge_pages.iter().any(|pool| pool.total > 0));
         // Less than 1 GiB free says nothing of how it lies.
-        if has_pages || blocks.free_kib < 1 << 20 || blocks.large_kib * 4 >= blocks.free_kib {
+        if has_pages
+            || blocks.free_kib < 1 << 20
+            || blocks.large_kib.saturating_mul(4) >= blocks.free_kib
+        {
             continue;
         }
         let node = blocks.node;

@@ -12,6 +12,7 @@ mod memory;
 mod report;
 mod speed;
 
+pub use fix::script;
 pub use journal::{Entry, PATTERNS, search};
 pub use report::{Finding, OfHost};
 

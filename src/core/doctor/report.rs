@@ -76,6 +76,9 @@ impl<'a> Report<'a> {
     /// Adds a finding about the host.
     pub fn add(&mut self, rule: &'static Rule, wrong: Wrong) -> &mut Finding {
         let Wrong { message, values: (expected, found), at, hint, fix } = wrong;
+        let [message, expected, found, at, hint] =
+            [message, expected, found, at, hint].map(|text| line(&text));
+        let fix = fix.iter().map(|text| line(text)).collect();
         let says = OfHost { message, expected, found, at, device: None, fatal: false, fix };
         let place = self.found.len();
         self.found.push(Finding::by(rule, says, hint));
@@ -106,7 +109,7 @@ impl<'a> Report<'a> {
 
     /// Notes that a rule was not checked, or not wholly.
     pub fn skip(&mut self, rule: &'static Rule, why: impl Into<String>) {
-        self.not_checked.entry(rule.id).or_insert_with(|| why.into());
+        self.not_checked.entry(rule.id).or_insert_with(|| line(&why.into()));
     }
 
     /// The findings, errors first, then in the order of the rules; and what was not checked, in
@@ -120,6 +123,12 @@ impl<'a> Report<'a> {
         skipped.sort_by_key(|(id, _)| place(id));
         (found, skipped.into_iter().map(|(id, why)| format!("{id} ({why})")).collect())
     }
+}
+
+/// Returns a text as one line. It may have names of the host's processes and files in it, and is
+/// part of a script.
+fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Lowers a finding to a warning.

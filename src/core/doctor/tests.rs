@@ -54,3 +54,49 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     assert_eq!((of(&[gpu]), of(&[])), (1, 0));
     assert!(all[0].says.fatal);
 }
+
+#[test]
+fn a_script_has_each_command_once_and_those_for_all_changes_last() {
+    let finding = |fix: &[&str]| {
+        let says = OfHost {
+            message: "m".into(),
+            expected: "e".into(),
+            found: "f".into(),
+            at: "a".into(),
+            device: None,
+            fatal: false,
+            fix: fix.iter().map(|line| (*line).to_owned()).collect(),
+        };
+        crate::finding::Finding::by(&device::D3COLD, says, String::new())
+    };
+    let renew = "update-initramfs -u -k all";
+    let both = [finding(&["a", renew]), finding(&["a", "b", renew])];
+    let head = "# warning: m (d3cold)";
+    assert_eq!(script(&both), [head, "a", head, "b", renew]);
+    assert!(script(&[]).is_empty());
+}
+
+#[test]
+fn what_a_host_names_is_no_command() {
+    use crate::topology::facts::{BootDrivers, BootLoader, FunctionUser};
+    let mut parts = host().parts().clone();
+    let evil = "pcie_acs_override='$(reboot)/e;";
+    parts.machine.kernel_arguments.push(evil.into());
+    parts.machine.kernel_release = Some("6.8.0-generic".into());
+    let gpu = "0000:18:00.0".parse().unwrap();
+    let user = FunctionUser { bdf: gpu, by: "process 7 (x\nreboot\u{1b})".into() };
+    let virqfd = Some("etc/modules-load.d/a;reboot\n.conf".to_owned());
+    let facts = Facts {
+        users: Some(vec![user]),
+        boot_drivers: Some(BootDrivers { virqfd, ..BootDrivers::default() }),
+        boot_loader: Some(BootLoader::UpdateGrub),
+        ..Facts::default()
+    };
+    let lines = script(&found(&Topology::new(parts).unwrap(), &facts).findings);
+    assert!(lines.iter().all(|line| !line.chars().any(char::is_control)), "{lines:?}");
+    let commands: Vec<_> = lines.iter().filter(|line| !line.starts_with('#')).collect();
+    let quoted = "'/etc/modules-load.d/a;reboot\u{fffd}.conf'";
+    assert_eq!(commands, [&format!(r"sed -i 's/\bvfio_virqfd\b//' {quoted}")]);
+    let told = format!("# remove from the kernel's arguments: {evil}");
+    assert!(lines.contains(&told), "{lines:?}");
+}

@@ -209,6 +209,30 @@ pub enum BootLoader {
     ProxmoxBootTool,
 }
 
+/// The program that makes the initramfs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum InitramfsTool {
+    /// initramfs-tools (Debian, Ubuntu).
+    UpdateInitramfs,
+    /// dracut (Fedora, RHEL).
+    Dracut,
+    /// mkinitcpio (Arch).
+    Mkinitcpio,
+}
+
+impl InitramfsTool {
+    /// Its command that renews the initramfs of every kernel.
+    pub fn command(self) -> &'static str {
+        match self {
+            InitramfsTool::UpdateInitramfs => "update-initramfs -u -k all",
+            InitramfsTool::Dracut => "dracut --force --regenerate-all",
+            InitramfsTool::Mkinitcpio => "mkinitcpio -P",
+        }
+    }
+}
+
 /// What is known of a host beside its topology.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -268,9 +292,9 @@ pub struct Facts {
     /// How kernel arguments are changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_loader: Option<BootLoader>,
-    /// The command that renews the initramfs.
+    /// The program that makes the initramfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initramfs_command: Option<String>,
+    pub initramfs: Option<InitramfsTool>,
     /// What could not be read, by the path that a rule looks at, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unread: BTreeMap<String, String>,

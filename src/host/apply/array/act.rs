@@ -2,11 +2,12 @@
 //! util-linux.
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
-use crate::discover::facts::boot::initramfs_command;
+use crate::discover::facts::boot::initramfs_tool;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use crate::discover::signatures::foreign;
 use crate::fsroot::FsRoot;
+use gpuvm_core::topology::facts::InitramfsTool;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -268,9 +269,8 @@ pub(super) fn words(file_system: &FileSystem) -> String {
 /// Rebuilds the initramfs of every kernel.
 pub(super) fn update_initramfs() -> Result<(), ArrayError> {
     let root = FsRoot::live().ok();
-    let here = root.as_ref().and_then(initramfs_command);
-    let command = here.unwrap_or("update-initramfs -u -k all");
-    let words: Vec<&str> = command.split(' ').collect();
+    let tool = root.as_ref().and_then(initramfs_tool).unwrap_or(InitramfsTool::UpdateInitramfs);
+    let words: Vec<&str> = tool.command().split(' ').collect();
     output(&words, INITRAMFS_S)?;
     Ok(())
 }

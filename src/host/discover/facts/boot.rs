@@ -4,7 +4,7 @@
 use super::{lines, text};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Topology;
-use gpuvm_core::topology::facts::{BootDrivers, BootLoader, GivenIds};
+use gpuvm_core::topology::facts::{BootDrivers, BootLoader, GivenIds, InitramfsTool};
 
 /// Where files of options for modules are.
 const MODPROBE: [&str; 3] = ["etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d"];
@@ -84,7 +84,12 @@ fn option(line: &str, path: &str, drivers: &mut BootDrivers) {
     match verb {
         "options" if is_vfio(module) => {
             for ids in words.filter_map(|word| word.strip_prefix("ids=")) {
-                let ids = ids.split(',').map(str::to_owned).filter(|id| !id.is_empty()).collect();
+                let ids = ids
+                    .trim_matches('"')
+                    .split(',')
+                    .map(str::to_owned)
+                    .filter(|id| !id.is_empty())
+                    .collect();
                 drivers.vfio_ids.push(GivenIds { at: path.to_owned(), ids });
             }
         }
@@ -127,15 +132,15 @@ pub(super) fn loader(root: &FsRoot) -> Option<BootLoader> {
     has("grubby").then_some(BootLoader::Grubby)
 }
 
-/// The command that renews the initramfs of every kernel here; none: no known program is there.
-pub fn initramfs_command(root: &FsRoot) -> Option<&'static str> {
+/// The program that makes the initramfs here; none: no known one is there.
+pub fn initramfs_tool(root: &FsRoot) -> Option<InitramfsTool> {
     let known = [
-        ("update-initramfs", "update-initramfs -u -k all"),
-        ("dracut", "dracut --force --regenerate-all"),
-        ("mkinitcpio", "mkinitcpio -P"),
+        ("update-initramfs", InitramfsTool::UpdateInitramfs),
+        ("dracut", InitramfsTool::Dracut),
+        ("mkinitcpio", InitramfsTool::Mkinitcpio),
     ];
     let is_there = |name: &str| {
         ["usr/sbin", "usr/bin", "sbin"].iter().any(|dir| root.exists(&format!("{dir}/{name}")))
     };
-    known.into_iter().find(|(name, _)| is_there(name)).map(|(_, command)| command)
+    known.into_iter().find(|(name, _)| is_there(name)).map(|(_, tool)| tool)
 }

@@ -35,7 +35,7 @@ pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     facts.redirecting_ports = devices::redirecting(root, topology);
     facts.boot_drivers = reader.keep("etc/modprobe.d", |root| boot::drivers(root, topology));
     facts.boot_loader = boot::loader(root);
-    facts.initramfs_command = boot::initramfs_command(root).map(str::to_owned);
+    facts.initramfs = boot::initramfs_tool(root);
     facts.services = reader.keep("proc/PID/comm", services::running);
     facts.users = reader.keep("proc/PID/fd", |root| users(root, topology));
     facts.daemon_units = reader.keep("etc/systemd/system", services::daemon_units);
