@@ -33,7 +33,7 @@ fn table(rows: &[ListedDomain], long: bool) -> Table {
         let mut cells = vec![
             row.summary.name.clone(),
             state(row.summary.state).to_owned(),
-            cell(|view| view.vcpus.to_string()),
+            cell(View::vcpu_text),
             cell(|view| view.memory_kib.to_string()),
             cell(View::gpu_text),
             row.address.map_or("-".to_owned(), |ip| ip.to_string()),

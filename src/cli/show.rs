@@ -47,7 +47,7 @@ fn text(shown: &ShownDomain) -> String {
     } else {
         format!("on pcpus {}", view.pcpus)
     };
-    line("vcpus", format!("{}, {pinned}", view.vcpus));
+    line("vcpus", format!("{}, {pinned}", view.vcpu_text()));
     let bound = match view.nodes.len() {
         0 => String::new(),
         1 => format!(", on node {}", view.nodes),

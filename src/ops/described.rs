@@ -6,6 +6,7 @@
 mod get;
 mod nics;
 mod sizes;
+mod vcpus;
 
 pub use get::{Described, Field, describe, describe_all};
 
@@ -298,8 +299,11 @@ fn existing(
 ) -> Result<AppliedGuest> {
     let Compared { summary, mut differences, .. } = compared;
     let runs = summary.state.is_active();
-    let needs_restart =
-        runs && !differences.is_empty() && !nics::is_live(world, guest, &differences)?;
+    let is_live = || -> Result<bool> {
+        let plugs = vcpus::is_live(world, guest, &differences)?;
+        Ok(plugs || nics::is_live(world, guest, &differences)?)
+    };
+    let needs_restart = runs && !differences.is_empty() && !is_live()?;
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     if let Some(on) = guest.autostart {
         let is = hypervisor.autostart(&summary.name)?;
@@ -699,6 +703,9 @@ fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<()> {
     let down = Down { force: false, wait_s: WAIT_S };
     if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
         return session.run(|world| set(world, wanted)).map(drop);
+    }
+    if let Some(live) = vcpus::at_once(session.world(), wanted) {
+        return session.run(|world| set(world, &live)).map(drop);
     }
     if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
         session.run(|world| set(world, wanted))?;

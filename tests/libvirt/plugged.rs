@@ -51,6 +51,8 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
         })
     };
     let before = place.state();
+    let (listed, shown) = (place.done(&["list"]), place.done(&["show", NAME]));
+    assert!(listed.contains("1 of 3") && shown.contains("1 of 3, not pinned"), "{listed}{shown}");
     // What get prints is what is there, and a file changes it.
     let file = place.disks.join("guests.yaml");
     let apply = |text: &str, code: i32| {
@@ -94,6 +96,27 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
     let set = ["set", NAME, "--vcpus", "5", "--max-vcpus", "4", "--yes"];
     let (code, _, err) = place.gpuvm(&set);
     assert!(code == 1 && err.contains(&format!("`gpuvm set {NAME} --max-vcpus 5`")), "{err}");
+    // A copy has the room of the first one.
+    place.done(&["set", NAME, "--yes", "--vcpus", "1", "--max-vcpus", "3"]);
+    place.done(&["clone", NAME, "copied"]);
+    let copy = place.done(&["get", "copied"]);
+    assert!(copy.contains("  vcpus: 1\n  max-vcpus: 3\n"), "{copy}");
+    for name in [NAME, "copied"] {
+        place.done(&["delete", name, "--yes"]);
+    }
+    // It is in a plan, and one with several cells starts.
+    let shape = ["--pins", "none", "--memory", "256M", "--vcpus", "1", "--max-vcpus", "4"];
+    let plan = place.done(&[&["plan", NAME, "--cells", "2", "--json"][..], &shape].concat());
+    std::fs::write(&file, plan).unwrap();
+    let from = ["create", "--virt-type", "qemu", "--plan", file.to_str().unwrap(), "--no-wait"];
+    let disk = ["--os-size", "16M", "--data-size", "none", "--disk-dir", &disks];
+    place.done(&[&from[..], &disk].concat());
+    assert_eq!(vcpus(&place, false), (1, 4));
+    let again = place.gpuvm(&[&from[..], &disk, &["--if-absent"]].concat());
+    assert!(again.0 == 0 && again.2.contains("nothing to do"), "{again:?}");
+    place.done(&["set", NAME, "--vcpus", "4", "--live", "--yes"]);
+    assert_eq!((vcpus(&place, false), found(&place)), ((4, 4), vec![]));
+    std::fs::remove_file(&file).unwrap();
     place.done(&["delete", NAME, "--yes"]);
     let few = ["create", "few", "--no-start", "--vcpus", "4", "--max-vcpus", "3"];
     let (code, _, err) = place.gpuvm(&few);
@@ -154,6 +177,20 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     // What it starts with stays until it is off.
     place.done(&["set", NAME, "--vcpus", "2", "--yes"]);
     place.virsh(&["start", NAME]);
+    // A file gives it more without a restart, and less only with one.
+    let got = place.done(&["get", NAME]);
+    assert!(got.contains("  vcpus: 2\n"), "{got}");
+    let file = place.disks.join("guests.yaml");
+    let apply = |vcpus: &str, code: i32, says: &str| {
+        std::fs::write(&file, got.replace("  vcpus: 2\n", vcpus)).unwrap();
+        let (ended, out, err) = place.gpuvm(&["apply", "-f", file.to_str().unwrap()]);
+        assert!(ended == code && out.contains(says), "{vcpus}: {out}{err}");
+    };
+    apply("  vcpus: 3\n", 0, "changed: vcpus 2 -> 3");
+    assert_eq!((both(), found(&place)), (((3, 3), (3, 3)), vec![]));
+    apply("  vcpus: 3\n", 0, "unchanged");
+    apply("  vcpus: 2\n", 3, "vcpus 3 -> 2");
+    assert_eq!(both(), ((3, 3), (3, 3)));
     let hint = refused(&place, "set-started-with", &set("1"));
     assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 1` changes its next")), "{hint}");
     place.virsh(&["destroy", NAME]);

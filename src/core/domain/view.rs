@@ -74,8 +74,11 @@ pub struct Remembered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
-    /// Its vCPUs.
+    /// Its vCPUs, with those that can be plugged while it runs.
     pub vcpus: u32,
+    /// Its vCPUs that are plugged; none: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpus_plugged: Option<u32>,
     /// Its memory.
     pub memory_kib: MemSize,
     /// Indexes of its GPUs on this host, by PCI address from 0.
@@ -114,8 +117,10 @@ impl View {
             devices.flat_map(move |devices| devices.children(name))
         };
         let nodes = held.memory.iter().flat_map(|(nodes, _)| nodes.iter()).collect();
+        let plugged = u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX);
         Ok(View {
             vcpus: claims.vcpus.value,
+            vcpus_plugged: Some(plugged).filter(|plugged| *plugged < claims.vcpus.value),
             memory_kib: claims.memory.value,
             gpus: topology.map(|host| gpu_indexes(host, &held.devices)).unwrap_or_default(),
             pcpus: pcpus(&held),
@@ -128,6 +133,14 @@ impl View {
             agent: agent_state(devices("channel")),
             remembered,
         })
+    }
+
+    /// Returns its vCPUs as text: `8`, or `2 of 8` where not all are plugged.
+    pub fn vcpu_text(&self) -> String {
+        match self.vcpus_plugged {
+            Some(plugged) => format!("{plugged} of {}", self.vcpus),
+            None => self.vcpus.to_string(),
+        }
     }
 
     /// Returns its GPUs as text: indexes on this host, otherwise the passed-through functions.

@@ -76,6 +76,16 @@ pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<
     if request.check().is_err() || search.accepts(request) {
         return Vec::new();
     }
+    if let Some(start) = request.vcpus_at_start {
+        // All vCPUs need a place, so that it is their maximum that is lowered.
+        let whole = with(request, |r| r.vcpus_at_start = None);
+        let near = nearest(topology, held, &whole).into_iter();
+        let near = near.map(|one| {
+            let vcpus_at_start = one.vcpus.map(|most| start.min(most));
+            Request { vcpus_at_start, ..one }
+        });
+        return near.collect();
+    }
     let mut found = Vec::new();
     for knob in KNOBS {
         add(&mut found, search.turn(knob, request));

@@ -51,6 +51,7 @@ fn every_kind_of_refusal_names_something_that_is_planned() {
             memory_kib: Some(MemSize::from_gib(90_000)),
             ..Request::for_gpus(3)
         },
+        Request { vcpus: Some(1000), vcpus_at_start: Some(3), ..base() },
         Request { cells: CellWish::Count(7), ..base() },
         Request { threads: Some(2), pins: PinPolicy::None, vcpus: Some(5), ..base() },
     ];

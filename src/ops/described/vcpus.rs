@@ -1,0 +1,46 @@
+//! More vCPUs of a running guest of a file, which it gets without a restart where it has room.
+
+use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
+use crate::apply::Step;
+use crate::compare::GuestDifference;
+use crate::error::Result;
+use crate::set::{SetRequest, set};
+use crate::world::World;
+use gpuvm_core::tune::Item;
+
+/// The option of vCPUs.
+const OPTION: &str = "vcpus";
+
+/// Whether all that differs of a running guest is that it gets more vCPUs, and it can at once.
+pub(super) fn is_live(
+    world: &World,
+    guest: &DescribedGuest,
+    differences: &[GuestDifference],
+) -> Result<bool> {
+    if differences.iter().any(|one| one.option != OPTION) {
+        return Ok(false);
+    }
+    let mut found = AppliedGuest::new(guest.name.as_str(), GuestAction::Change);
+    found.differences = differences.to_vec();
+    let wanted = resized(guest, &found, &world.topology()?);
+    Ok(wanted.is_some_and(|wanted| at_once(world, &wanted).is_some()))
+}
+
+/// The change of a running guest that gives it more vCPUs at once, if that is all that is wanted;
+/// none: it takes a restart, also to take some, which its kernel may refuse.
+pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> {
+    let SetRequest { max_vcpus, memory, gpus, gpu_set, networks, huge_pages, .. } = wanted;
+    let is_more = max_vcpus.is_some()
+        || memory.is_some()
+        || gpus.is_some()
+        || gpu_set.is_some()
+        || networks.is_some()
+        || *huge_pages != Item::Keep;
+    if is_more {
+        return None;
+    }
+    let live = SetRequest { live: true, ..wanted.clone() };
+    let steps = set(world, &live).ok()?.steps();
+    let takes = |step: &Step| matches!(step, Step::PlugVcpus { vcpus, was, .. } if vcpus < was);
+    (!steps.iter().any(takes)).then_some(live)
+}
