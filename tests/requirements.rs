@@ -59,7 +59,8 @@ fn every_requirement_is_listed() {
 #[test]
 fn what_the_list_names_is_there() {
     let rules: BTreeSet<&str> = verify::rules().map(|rule| rule.id).collect();
-    let command = Cli::command();
+    let mut command = Cli::command();
+    command.build();
     let verbs: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let mut known = BTreeSet::new();
     options(&command, &mut known);

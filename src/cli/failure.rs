@@ -1,7 +1,7 @@
 //! Errors for programs: with `--json` an error is the only document on standard output, and is not
 //! repeated on standard error.
 
-use super::args::Cli;
+use super::args::{Cli, whole};
 use super::codes::{Class, code};
 use super::error::Told;
 use super::output::{self, Output};
@@ -195,7 +195,7 @@ pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
         return;
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
-    let root = Cli::command();
+    let root = whole();
     let mut given = words.iter().skip(1).filter_map(|word| word.to_str());
     let verb = given.find_map(|word| root.find_subcommand(word));
     let verb = verb.filter(|_| error.kind() == ErrorKind::UnknownArgument);

@@ -136,13 +136,12 @@ fn unreadable(error: &clap::Error, json: bool) -> u8 {
 /// Parses a command line.
 fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     colour::choose(words);
-    let mut command = Cli::command();
-    let matches = match command.try_get_matches_from_mut(words) {
-        // Building what only help needs would add half to the time of parsing arguments.
+    let matches = match Cli::command().try_get_matches_from(words) {
+        // Building what only help needs would take longer than a plan.
         Err(error) if asks_for_help(&error) => args::command().try_get_matches_from(words)?,
         matches => matches?,
     };
-    offer::remember(command, &matches);
+    offer::remember(&matches);
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.connect_is_given = matches.value_source("connect") == Some(ValueSource::CommandLine);
     Ok(cli)

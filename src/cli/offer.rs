@@ -9,10 +9,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
 use gpuvm_ops::error::NoPlace;
 use std::borrow::Cow;
-use std::sync::OnceLock;
-
-/// The verbs with their arguments, as parsing left them.
-static KNOWN: OnceLock<Command> = OnceLock::new();
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The arguments of this run.
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
@@ -72,6 +70,7 @@ impl Call {
             (command, given) = (next, below);
             verb.push(name.to_owned());
         }
+        let command = with_arguments(&verb, command);
         Call { verb, command, given: given.clone(), is_vendor: false }
     }
 
@@ -309,17 +308,39 @@ impl Call {
     }
 }
 
-/// Every verb with its own arguments. To build all of them, each with those that hold for every
-/// verb, takes longer than a plan.
+/// Every verb, without its arguments: to build all of them takes longer than a plan.
 fn known() -> &'static Command {
+    /// The verbs.
+    static KNOWN: OnceLock<Command> = OnceLock::new();
     KNOWN.get_or_init(Cli::command)
 }
 
-/// The arguments of a verb: its own, and those that hold for every verb.
+/// The arguments that hold for every verb.
+fn global() -> impl Iterator<Item = &'static Arg> {
+    known().get_arguments().filter(|arg| arg.is_global_set())
+}
+
+/// A verb with its arguments, built once; a group of verbs stays as it is.
+fn with_arguments(verb: &[impl AsRef<str>], found: &'static Command) -> &'static Command {
+    /// The built ones by their words; each stays until the program ends.
+    static BUILT: Mutex<BTreeMap<String, &'static Command>> = Mutex::new(BTreeMap::new());
+    if found.has_subcommands() {
+        return found;
+    }
+    let words: Vec<&str> = verb.iter().map(AsRef::as_ref).collect();
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(words.join(" ")).or_insert_with(|| {
+        let command = found.clone().args(global()).version(env!("CARGO_PKG_VERSION"));
+        let mut command = command.disable_help_flag(true).disable_version_flag(true);
+        command.build();
+        Box::leak(Box::new(command))
+    })
+}
+
+/// The arguments of a verb: its own, then those that hold for every verb.
 fn all_of(verb: &'static Command) -> impl Iterator<Item = &'static Arg> {
-    let has = |other: &Arg| verb.get_arguments().any(|own| own.get_id() == other.get_id());
-    let others = known().get_arguments().filter(move |arg| arg.is_global_set() && !has(arg));
-    verb.get_arguments().chain(others)
+    let own = verb.get_arguments().filter(|own| global().all(|arg| arg.get_id() != own.get_id()));
+    own.chain(global())
 }
 
 /// The verb of a command after `gpuvm`, and its arguments.
@@ -330,6 +351,7 @@ fn verb_of(command: &str) -> (Vec<&str>, &'static Command) {
         target = next;
         verb.push(name);
     }
+    let target = with_arguments(&verb, target);
     (verb, target)
 }
 
@@ -394,10 +416,9 @@ fn shown(text: &str) -> String {
     word(text).into_owned()
 }
 
-/// Stores the arguments of this run, and the verbs by which they were parsed.
-pub fn remember(command: Command, matches: &ArgMatches) {
+/// Stores the arguments of this run.
+pub fn remember(matches: &ArgMatches) {
     // A run has one command line.
-    let _ = KNOWN.set(command);
     let _ = GIVEN.set(matches.clone());
 }
 

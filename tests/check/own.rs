@@ -31,7 +31,7 @@ fn hosts() -> Vec<(String, Topology)> {
 fn arguments(words: &str) -> GuestArgs {
     let line = format!("gpuvm export {words}");
     match Cli::try_parse_from(line.split_whitespace()).unwrap().verb {
-        Verb::Export(args) => args.guest,
+        Verb::Export(args) => args.guest.clone(),
         _ => unreachable!(),
     }
 }

@@ -82,7 +82,7 @@ impl<'a> Asked<'a> {
     pub fn beside(topology: &'a Topology, size: &str, others: Occupancy) -> Asked<'a> {
         let line = format!("gpuvm export {size}");
         let args = match Cli::try_parse_from(line.split_whitespace()).unwrap().verb {
-            Verb::Export(args) => args.guest,
+            Verb::Export(args) => args.guest.clone(),
             _ => unreachable!(),
         };
         let mut request =

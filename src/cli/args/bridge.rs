@@ -2,6 +2,7 @@
 
 use super::LockArgs;
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use crate::hostnet::{BondMode, HostIp};
 use clap::{Args, Subcommand, ValueEnum};
 use gpuvm_ops::host_bridge::DELETED;
@@ -54,12 +55,12 @@ pub enum HostBridgeVerb {
     /// Must run from a login that was made after the change, which proves that the host is
     /// reachable.
     #[command(after_long_help = CONFIRM)]
-    Confirm(HostBridgeConfirmArgs),
+    Confirm(Late<HostBridgeConfirmArgs>),
     /// Show host bridges and changes waiting for confirmation
     ///
     /// Ports, addresses, and what created them.
     #[command(after_long_help = SHOW)]
-    Show(HostBridgeShowArgs),
+    Show(Late<HostBridgeShowArgs>),
     /// Delete a bridge that `create` made; reverts unless confirmed
     ///
     /// Its NICs return to their settings in other netplan files. Lists who loses a link, and asks.
@@ -67,7 +68,7 @@ pub enum HostBridgeVerb {
     /// confirmed. While `create` waits for `confirm`, reverts it at once. `gpuvm host undo` does
     /// the same if the bridge is the last change of the host.
     #[command(after_long_help = DELETE)]
-    Delete(HostBridgeDeleteArgs),
+    Delete(Late<HostBridgeDeleteArgs>),
 }
 
 /// What configures a host's network, on the command line.

@@ -1,6 +1,7 @@
 //! The verbs on PCI devices and their drivers.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
@@ -30,7 +31,7 @@ pub enum DeviceVerb {
     /// the processes of other users.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
-    List(DeviceListArgs),
+    List(Late<DeviceListArgs>),
     /// Bind devices and their IOMMU groups to vfio-pci
     ///
     /// Not needed before `create`, which binds the GPUs and NVSwitches of an NVLink board; libvirt
@@ -39,14 +40,14 @@ pub enum DeviceVerb {
     /// root; a NIC with a default route or in a bridge or bond; a device of a running guest or with
     /// virtual functions; and devices that share an IOMMU group with one of these.
     #[command(after_long_help = BIND)]
-    Bind(BindArgs),
+    Bind(Late<BindArgs>),
     /// Return devices from vfio-pci to the host's drivers
     ///
     /// Refused for devices of running guests and their IOMMU groups and, without --force, for
     /// devices that a process has open. Checked again right before a device is taken from vfio-pci:
     /// a guest that was started meanwhile keeps it.
     #[command(after_long_help = RELEASE)]
-    Release(ReleaseArgs),
+    Release(Late<ReleaseArgs>),
 }
 
 /// Arguments of `device list`.

@@ -1,6 +1,7 @@
 //! The verbs on the disks of a guest that is there.
 
 use super::heading::{BEHAVIOUR, DISKS};
+use super::late::Late;
 use super::storage::PreallocateArg;
 use super::{ChangeArgs, NameArgs};
 use crate::apply::Preallocate;
@@ -43,7 +44,7 @@ pub enum DiskVerb {
     /// the guest. USED BY: other domains, volumes backed by the disk, and loop devices of the host;
     /// also whether a running guest has it only until it is off, or only from its next start.
     #[command(after_long_help = LIST, alias = "ls")]
-    List(NameArgs),
+    List(Late<NameArgs>),
     /// Add a disk to a guest, running or not
     ///
     /// Works on any libvirt domain, with the sources and checks of `create`: a disk that another
@@ -51,7 +52,7 @@ pub enum DiskVerb {
     /// `create` and `tune` set them. A running guest gets it at its next start, or with --live at
     /// once. `gpuvm undo` removes the disk and keeps its data.
     #[command(after_long_help = ADD, aliases = ["attach", "create"])]
-    Add(DiskAddArgs),
+    Add(Late<DiskAddArgs>),
     /// Grow a disk of a guest, and the file system on it
     ///
     /// The disk must be an image file; it is never shrunk. A running guest sees the new size at
@@ -59,7 +60,7 @@ pub enum DiskVerb {
     /// itself or on its only partition, gpuvm grows that as well; otherwise it prints the commands
     /// to run in the guest. Growing cannot be undone.
     #[command(after_long_help = RESIZE, aliases = ["grow", "extend"])]
-    Resize(DiskResizeArgs),
+    Resize(Late<DiskResizeArgs>),
     /// Remove a disk from a guest; keeps its data
     ///
     /// A running guest keeps the disk until it is off, or with --live releases it at once; unmount
@@ -67,7 +68,7 @@ pub enum DiskVerb {
     /// the disk for this very guest and nothing else uses it. Asks, or takes --yes. `gpuvm undo`
     /// restores the disk unless its data was deleted.
     #[command(after_long_help = REMOVE, aliases = ["rm", "detach"])]
-    Remove(DiskRemoveArgs),
+    Remove(Late<DiskRemoveArgs>),
 }
 
 /// Arguments of `disk add`.

@@ -1,6 +1,7 @@
 //! The verbs on drives.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ pub enum DriveVerb {
     /// content of drives that udev has not read.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
-    List(TakenArgs),
+    List(Late<TakenArgs>),
     /// Stop a data array to free its drives for guests
     ///
     /// `restore-array` brings it back. Refused while anything uses the array: processes, mounts
@@ -48,7 +49,7 @@ pub enum DriveVerb {
     /// the root or boot file system is never stopped. Lists everything first, then asks, or takes
     /// --yes.
     #[command(after_long_help = RELEASE)]
-    ReleaseArray(ReleaseArrayArgs),
+    ReleaseArray(Late<ReleaseArrayArgs>),
     /// Bring a released array back, with its mounts
     ///
     /// Restores its lines in /etc/fstab and mdadm.conf as well. Assembles the array if its drives
@@ -63,7 +64,7 @@ pub enum DriveVerb {
     /// that was not made anew is mounted with nodev and nosuid, also by its lines in fstab, unless
     /// --trust-content is given. Lists everything first, then asks, or takes --yes.
     #[command(after_long_help = RESTORE)]
-    RestoreArray(RestoreArrayArgs),
+    RestoreArray(Late<RestoreArrayArgs>),
     /// Erase an unused drive, such as one of a deleted guest
     ///
     /// The whole drive: by `nvme format` if nvme-cli is installed and the drive is its controller's
@@ -72,7 +73,7 @@ pub enum DriveVerb {
     /// for the host's boot drive. Lists its content, then asks for its ID to be typed, or takes
     /// --yes. `gpuvm recover` finishes an interrupted run.
     #[command(after_long_help = WIPE)]
-    Wipe(WipeArgs),
+    Wipe(Late<WipeArgs>),
 }
 
 /// Arguments of `drive wipe`.

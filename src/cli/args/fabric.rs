@@ -2,6 +2,7 @@
 
 use super::LockArgs;
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use clap::{Args, Subcommand};
 
 /// Examples of `show`.
@@ -50,7 +51,7 @@ pub enum FabricVerb {
     /// With --stdin: the partitions that were activated for the domain whose XML is read, and no
     /// others; libvirt is not asked.
     #[command(after_long_help = RELEASE)]
-    Release(FabricReleaseArgs),
+    Release(Late<FabricReleaseArgs>),
     /// Tell a restarted Fabric Manager what is active
     ///
     /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active
@@ -59,7 +60,7 @@ pub enum FabricVerb {
     /// the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3 if
     /// guests are left without NVLink.
     #[command(after_long_help = RESTORE)]
-    Restore(FabricRestoreArgs),
+    Restore(Late<FabricRestoreArgs>),
     /// Activate the NVLink partition of a domain's XML
     ///
     /// Never asks libvirt, which waits for its hook: GPUs are taken from the XML, their users from
@@ -67,20 +68,20 @@ pub enum FabricVerb {
     /// partition, if the partition is active for another guest, or if Fabric Manager does not
     /// answer; that ends the start.
     #[command(after_long_help = ENSURE)]
-    Ensure(FabricEnsureArgs),
+    Ensure(Late<FabricEnsureArgs>),
     /// Print, install or remove libvirt's hook
     ///
     /// For guests that other tools start: it runs `gpuvm fabric ensure` before a guest starts and
     /// `gpuvm fabric release` when it is off. libvirt's daemon looks for hooks when it starts. A
     /// file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = HOOK)]
-    Hook(FabricHookArgs),
+    Hook(Late<FabricHookArgs>),
     /// Print, install or remove the systemd drop-in that restores partitions
     ///
     /// The drop-in of nvidia-fabricmanager.service runs `gpuvm fabric restore --boot` after each
     /// start of Fabric Manager. A file of that name that gpuvm did not make is left alone.
     #[command(after_long_help = UNIT)]
-    Unit(FabricUnitArgs),
+    Unit(Late<FabricUnitArgs>),
 }
 
 /// Arguments of `fabric release`.

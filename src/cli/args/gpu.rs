@@ -1,6 +1,7 @@
 //! The verbs on single GPUs and NVSwitches.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
 use clap::{Args, Subcommand};
 use gpuvm_ops::exclude::GpuName;
@@ -24,17 +25,17 @@ pub enum GpuVerb {
     /// List GPUs, NVSwitches, their partitions and state
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
-    List(TakenArgs),
+    List(Late<TakenArgs>),
     /// Exclude a GPU or NVSwitch from use by guests
     ///
     /// No guest gets it, nor a partition that needs it; a guest that has it keeps it. An exclusion
     /// by UUID applies to that GPU wherever it is, and not to its replacement; one by address
     /// applies to the slot. The list is /etc/gpuvm/excluded.json.
     #[command(after_long_help = EXCLUDE)]
-    Exclude(ExcludeArgs),
+    Exclude(Late<ExcludeArgs>),
     /// Return an excluded GPU or NVSwitch to use
     #[command(after_long_help = INCLUDE)]
-    Include(IncludeArgs),
+    Include(Late<IncludeArgs>),
 }
 
 /// Arguments of `gpu exclude`.

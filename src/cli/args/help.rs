@@ -1,9 +1,9 @@
 //! What the help of every verb has in common: the groups of verbs, the last line of `-h`, the exit
 //! status.
 
-use super::Cli;
 use super::heading::GLOBAL;
-use clap::{Command, CommandFactory as _};
+use super::late;
+use clap::Command;
 use std::fmt::Write as _;
 
 /// The verbs by what they are for, as `gpuvm -h` and gpuvm(1) list them.
@@ -52,7 +52,7 @@ const GUIDE: &str = "`gpuvm COMMAND --help` explains a command; `man gpuvm-guide
 
 /// The command line with complete help.
 pub fn command() -> Command {
-    let root = dressed(Cli::command(), "gpuvm");
+    let root = dressed(late::whole(), "gpuvm");
     let top = top(&root);
     root.help_template(top)
 }

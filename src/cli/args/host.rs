@@ -1,6 +1,7 @@
 //! The verbs on hosts.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::wish::{HugePagesArg, OnOff};
 use super::{LockArgs, about_records};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -62,7 +63,7 @@ pub enum HostVerb {
     /// Show CPUs, memory, PCIe tree, GPUs, NICs and drives
     #[command(after_long_help = SHOW)]
     #[command(group = about_records())]
-    Show(HostShowArgs),
+    Show(Late<HostShowArgs>),
     /// Find what will go wrong with GPU guests on this host
     ///
     /// Reads the host and applies rules in the order in which users meet what they find: the IOMMU
@@ -73,7 +74,7 @@ pub enum HostVerb {
     /// warnings and notes.
     #[command(after_long_help = DOCTOR)]
     #[command(group = about_records())]
-    Doctor(HostDoctorArgs),
+    Doctor(Late<HostDoctorArgs>),
     /// Show the distances between GPUs, NICs and NVMe drives
     ///
     /// NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges but no host
@@ -81,7 +82,7 @@ pub enum HostVerb {
     /// across the link between nodes.
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
-    Matrix(MatrixArgs),
+    Matrix(Late<MatrixArgs>),
     /// Show the module IDs of the GPUs of an NVLink board
     ///
     /// Fabric Manager names GPUs by module ID, which does not follow PCI order. NVML reports the ID
@@ -89,7 +90,7 @@ pub enum HostVerb {
     /// come from /etc/gpuvm/module-ids.json, which --write makes. The file is valid until the PCI
     /// addresses of the machine change.
     #[command(after_long_help = MODULES)]
-    Modules(ModulesArgs),
+    Modules(Late<ModulesArgs>),
     /// Show or set the huge pages of each node
     ///
     /// ROOM is the largest number of further pages that the node's memory could give now. Guests
@@ -100,7 +101,7 @@ pub enum HostVerb {
     /// safest for 1 GiB. A count of 0 removes the entry.
     #[command(after_long_help = PAGES)]
     #[command(group = about_records())]
-    Pages(HostPagesArgs),
+    Pages(Late<HostPagesArgs>),
     /// Show or set the open file limit of guests
     ///
     /// Each queue of a NIC takes several file descriptors, so guests with many queues may exceed
@@ -108,14 +109,14 @@ pub enum HostVerb {
     /// or adds one line, keeps every other byte, and never lowers the limit. libvirt's daemon reads
     /// it at its start; running guests keep their limit. `host undo` reverts it.
     #[command(after_long_help = FILES)]
-    Files(HostFilesArgs),
+    Files(Late<HostFilesArgs>),
     /// Show or set kernel settings that affect guests
     ///
     /// Those that `verify` checks, each with the reason: NUMA balancing, CPU frequency governor,
     /// transparent huge pages. Sets the named ones now and, with --at-boot, at every boot through
     /// /etc/sysctl.d/gpuvm.conf and /etc/tmpfiles.d/gpuvm-tuning.conf. `host undo` reverts it.
     #[command(after_long_help = TUNING)]
-    Tuning(HostTuningArgs),
+    Tuning(Late<HostTuningArgs>),
     /// Show or set whether the guests of this host trust each other
     ///
     /// On boards whose NVLinks cannot be divided (guests of some GPUs of a DGX-1, DGX-2 or DGX
@@ -124,7 +125,7 @@ pub enum HostVerb {
     /// --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with
     /// --host the record counts, never this machine's file. `host undo` reverts it.
     #[command(after_long_help = TRUST)]
-    Trust(HostTrustArgs),
+    Trust(Late<HostTrustArgs>),
     /// Revert the last change of the host
     ///
     /// A change of files, tuning, trust or a bridge.
@@ -132,12 +133,12 @@ pub enum HostVerb {
     /// Restores files to the byte; later edits of other lines stay, and so do settings that
     /// somebody else has changed since. Run again, it reverts the change before.
     #[command(after_long_help = UNDO)]
-    Undo(HostUndoArgs),
+    Undo(Late<HostUndoArgs>),
     /// Record this machine in a file for --host
     ///
     /// Leaves out serial numbers, MAC addresses and the host name unless --identify is given.
     #[command(after_long_help = CAPTURE)]
-    Capture(CaptureArgs),
+    Capture(Late<CaptureArgs>),
 }
 
 /// Arguments of `host show`.

@@ -2,6 +2,7 @@
 
 use super::LockArgs;
 use super::heading::{BEHAVIOUR, DISKS};
+use super::late::Late;
 use crate::image::{ImageName, Sha256};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -31,17 +32,17 @@ pub enum ImageVerb {
     /// Copies through libvirt, so the pool may be on another machine (--connect
     /// qemu+ssh://HOST/system).
     #[command(after_long_help = ADD)]
-    Add(ImageAddArgs),
+    Add(Late<ImageAddArgs>),
     /// List images, newest first, and their users
     #[command(after_long_help = LIST)]
-    List(ImageListArgs),
+    List(Late<ImageListArgs>),
     /// Delete an unused image
     ///
     /// Lists what will be deleted, then asks for the image's name, or takes --yes. Keeps an image
     /// that a domain uses as a disk or as a backing file, or that backs a volume of any pool.
     /// Overlays outside every pool are seen only if a running domain uses them.
     #[command(after_long_help = REMOVE)]
-    Remove(ImageRemoveArgs),
+    Remove(Late<ImageRemoveArgs>),
 }
 
 /// The pool of images.

@@ -18,6 +18,7 @@ mod help;
 mod host;
 mod image;
 mod item;
+mod late;
 mod life;
 mod login;
 mod logs;
@@ -58,6 +59,7 @@ pub use host::{
     HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
+pub use late::{Late, whole};
 pub use life::{
     AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs,
     StopArgs,
@@ -256,7 +258,7 @@ pub enum Verb {
     /// Accepts the options of nvidia-vm as well: --domain, --gpu-count, --gpu-index, --volGB,
     /// --privateIP.
     #[command(after_long_help = make::CREATE)]
-    Create(CreateArgs),
+    Create(Late<CreateArgs>),
     /// Create, change and delete guests to match a file
     ///
     /// Missing guests are planned together, so that all of them fit and none takes what another
@@ -269,13 +271,13 @@ pub enum Verb {
     /// separate change: `gpuvm recover` finishes an interrupted one, and applying the file again
     /// does the rest. Exits with 3 if a change is pending, and with --dry-run if anything differs.
     #[command(after_long_help = apply::APPLY)]
-    Apply(ApplyArgs),
+    Apply(Late<ApplyArgs>),
     /// Print guests as a file that `apply` accepts
     ///
     /// Prints the requested options of a guest with its current size, disks and NICs; `gpuvm apply`
     /// of the output changes nothing.
     #[command(after_long_help = apply::GET)]
-    Get(GetArgs),
+    Get(Late<GetArgs>),
     /// List domains and the devices they hold
     ///
     /// All domains of libvirt, also those that gpuvm did not create; on a recorded host (--host),
@@ -283,13 +285,13 @@ pub enum Verb {
     #[command(after_long_help = examples::LIST)]
     #[command(alias = "ls")]
     #[command(group = about_records())]
-    List(ListArgs),
+    List(Late<ListArgs>),
     /// Show a domain: its devices, addresses and plan
     ///
     /// Also as `gpuvm info`.
     #[command(after_long_help = examples::SHOW)]
     #[command(alias = "info")]
-    Show(NameArgs),
+    Show(Late<NameArgs>),
     /// Start a domain
     ///
     /// Refused before anything changes if a device is missing (with the command that brings it
@@ -297,20 +299,20 @@ pub enum Verb {
     /// right before it resets it, takes it from its driver or configures it: a device that somebody
     /// else took meanwhile is left alone, also when the start is undone.
     #[command(after_long_help = examples::START)]
-    Start(StartArgs),
+    Start(Late<StartArgs>),
     /// Shut a guest down
     ///
     /// Asks the guest agent if it is connected, else presses the power button. If the guest does
     /// not shut down in time, asks before powering off; --force powers off immediately. Without a
     /// terminal the guest keeps running.
     #[command(after_long_help = life::STOP)]
-    Stop(StopArgs),
+    Stop(Late<StopArgs>),
     /// Shut a guest down and start it again
     ///
     /// Starts the guest from its definition, so that changes to it take effect. A guest that does
     /// not shut down in time keeps running. A stopped domain is started.
     #[command(after_long_help = life::RESTART)]
-    Restart(StopArgs),
+    Restart(Late<StopArgs>),
     /// Start a guest when the host boots
     ///
     /// libvirt starts the guest at boot, after everything it needs: its GPUs and NVSwitches are
@@ -321,7 +323,7 @@ pub enum Verb {
     /// `off` affects only this guest, and removes that service with the last one; `gpuvm undo NAME`
     /// reverts `on`.
     #[command(after_long_help = life::AUTOSTART)]
-    Autostart(AutostartArgs),
+    Autostart(Late<AutostartArgs>),
     /// Print the IP address of a running guest
     ///
     /// Asks for DHCP leases of libvirt's networks, then the guest agent, then the host's ARP table.
@@ -331,20 +333,20 @@ pub enum Verb {
     /// older than the guest's start; of a lease that never ends the guest is asked by ARP. Exits
     /// with 1 if there is no address.
     #[command(after_long_help = life::IP)]
-    Ip(IpArgs),
+    Ip(Late<IpArgs>),
     /// Attach to the serial console of a running guest
     ///
     /// Ctrl-] detaches. If standard input is not a terminal, it is copied to the guest, and the
     /// guest's output to standard output, until the input or the guest ends.
     #[command(after_long_help = life::CONSOLE)]
-    Console(ConsoleArgs),
+    Console(Late<ConsoleArgs>),
     /// Print a guest's serial log or QEMU's log
     ///
     /// `create` logs the serial console to a file, which is emptied at each start: boot messages
     /// from before the network was up, and the last ones before the guest ended. `gpuvm tune NAME
     /// --serial-log on` does the same for other guests. --qemu prints QEMU's log instead.
     #[command(after_long_help = logs::LOGS)]
-    Logs(LogsArgs),
+    Logs(Late<LogsArgs>),
     /// Log in to a running guest by ssh
     ///
     /// Runs `ssh` with the guest's address, waiting for it if the guest has just started. Host keys
@@ -354,13 +356,13 @@ pub enum Verb {
     /// machine. Under sudo, `ssh` runs as the calling user, with that user's keys. Exits with the
     /// status of `ssh`.
     #[command(after_long_help = login::SSH)]
-    Ssh(SshArgs),
+    Ssh(Late<SshArgs>),
     /// Copy files to and from a running guest
     ///
     /// Runs `scp` as `gpuvm ssh` runs `ssh`. NAME:PATH is a path in the guest; the last path is the
     /// destination.
     #[command(after_long_help = login::CP)]
-    Cp(CpArgs),
+    Cp(Late<CpArgs>),
     /// Change the vCPUs, memory, GPUs and NICs of a domain
     ///
     /// The domain is planned again with what it keeps: devices, disks, NICs, UUID and name;
@@ -371,7 +373,7 @@ pub enum Verb {
     /// A running guest gets its new size at its next start. If the new size does not fit, the
     /// nearest sizes that do are listed.
     #[command(after_long_help = set::EXAMPLES)]
-    Set(SetArgs),
+    Set(Late<SetArgs>),
     /// Rename a domain that is off
     ///
     /// Works on any libvirt domain. UUID, disks, addresses, autostart, record and history are kept;
@@ -379,7 +381,7 @@ pub enum Verb {
     /// guest's own host name are not. Refused while the domain runs, and with a saved state or
     /// snapshots. `gpuvm rename NEW NAME` reverts it.
     #[command(after_long_help = life::RENAME)]
-    Rename(RenameArgs),
+    Rename(Late<RenameArgs>),
     /// Clone a guest that is off
     ///
     /// The clone gets its own name, UUID, MAC addresses, firmware settings and full copies of the
@@ -391,7 +393,7 @@ pub enum Verb {
     /// snapshots, and with drives, partitions or devices other than GPUs; if too few GPUs are free,
     /// the number that fits is shown.
     #[command(after_long_help = clone::EXAMPLES)]
-    Clone(CloneArgs),
+    Clone(Late<CloneArgs>),
     /// Create a guest from a bundle exported by another host
     ///
     /// Checks the whole bundle first, and refuses one that is incomplete, damaged or not written by
@@ -404,7 +406,7 @@ pub enum Verb {
     /// servers identify a guest by its MAC addresses. Checksums detect damage, not tampering:
     /// import only bundles of your own hosts.
     #[command(after_long_help = clone::IMPORT)]
-    Import(ImportArgs),
+    Import(Late<ImportArgs>),
     /// Delete a domain and what was created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes.
@@ -416,7 +418,7 @@ pub enum Verb {
     /// reset, not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
-    Delete(DeleteArgs),
+    Delete(Late<DeleteArgs>),
     /// List, add, resize and remove disks of guests
     #[command(subcommand)]
     Disk(DiskVerb),
@@ -432,7 +434,7 @@ pub enum Verb {
     /// gpuvm did not create; on a recorded host (--host) nothing is taken.
     #[command(after_long_help = make::PLAN)]
     #[command(group = about_records())]
-    Plan(PlanArgs),
+    Plan(Late<PlanArgs>),
     /// Show which guests still fit, and what blocks larger ones
     ///
     /// Changes nothing. Counts, for each number of GPUs, how many guests of that size still fit one
@@ -442,7 +444,7 @@ pub enum Verb {
     /// describe a guest count guests like that.
     #[command(after_long_help = examples::CAPACITY)]
     #[command(group = about_records())]
-    Capacity(CapacityArgs),
+    Capacity(Late<CapacityArgs>),
     /// Print the XML of a planned guest, or export a guest as a bundle
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
@@ -455,7 +457,7 @@ pub enum Verb {
     /// shared, or overlays of another image.
     #[command(after_long_help = make::EXPORT)]
     #[command(group = about_records())]
-    Export(ExportArgs),
+    Export(Late<ExportArgs>),
     /// Tune a domain for performance, after showing the changes
     ///
     /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML,
@@ -478,7 +480,7 @@ pub enum Verb {
     /// place in the XML. Exits with 3 if it finds something.
     #[command(after_long_help = verify::CHECK)]
     #[command(group = about_records())]
-    Check(CheckArgs),
+    Check(Late<CheckArgs>),
     /// Compare a guest with its plan, definition and host
     ///
     /// Works on any libvirt domain, also without a plan. Compares a running guest (threads, memory,
@@ -490,7 +492,7 @@ pub enum Verb {
     /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed,
     /// with --all for any domain.
     #[command(after_long_help = verify::VERIFY)]
-    Verify(VerifyArgs),
+    Verify(Late<VerifyArgs>),
     /// Print the topology file that NCCL of a guest needs
     ///
     /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its
@@ -504,14 +506,14 @@ pub enum Verb {
     /// something else. The file holds until the guest's devices or their addresses change.
     #[command(after_long_help = nccl::NCCL)]
     #[command(group = about_records())]
-    Nccl(NcclArgs),
+    Nccl(Late<NcclArgs>),
     /// List the changes of a domain
     ///
     /// Before each change by `tune`, or by `start` that reserves pages, gpuvm saves the whole
     /// definition in /var/lib/gpuvm/history, which only root can read. `undo` reverts the last
     /// change.
     #[command(after_long_help = undo::HISTORY)]
-    History(HistoryArgs),
+    History(Late<HistoryArgs>),
     /// Revert the last change of a domain
     ///
     /// Restores the definition to the byte, and what was changed on the host for it. A running
@@ -519,14 +521,14 @@ pub enum Verb {
     /// effect at its next start. Run again, it reverts the change before. What `create` made is
     /// removed by `delete`.
     #[command(after_long_help = undo::UNDO)]
-    Undo(UndoArgs),
+    Undo(Late<UndoArgs>),
     /// Finish or revert an interrupted change
     ///
     /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the
     /// next change on the same libvirt is refused until this command has run: it removes a partly
     /// created guest and completes an interrupted deletion. It can be repeated if it fails.
     #[command(after_long_help = examples::RECOVER)]
-    Recover(RecoverArgs),
+    Recover(Late<RecoverArgs>),
     /// Show, compare, record and configure hosts
     #[command(subcommand)]
     Host(HostVerb),
@@ -553,17 +555,17 @@ pub enum Verb {
     Image(ImageVerb),
     /// Print a shell completion script
     #[command(after_long_help = examples::COMPLETIONS)]
-    Completions(CompletionsArgs),
+    Completions(Late<CompletionsArgs>),
     /// Print a man page, or write all of them to a directory
     #[command(after_long_help = examples::MAN)]
-    Man(ManArgs),
+    Man(Late<ManArgs>),
     /// Print the JSON Schema of a document that --json prints
     ///
     /// Draft 2020-12, made from the program's own types. Lists, which are arrays without `format`,
     /// have schemas named after their command: `gpuvm-device-list`. `make install` puts all of them
     /// below share/gpuvm/schemas.
     #[command(after_long_help = examples::SCHEMA)]
-    Schema(SchemaArgs),
+    Schema(Late<SchemaArgs>),
 }
 
 /// A domain's name.

@@ -1,6 +1,7 @@
 //! The verbs on libvirt's networks.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{ChangeArgs, HostBridgeVerb, LockArgs};
 use crate::network::{Card, Dhcp, FixedAddress, Kind, Mode, Range};
 use clap::{Args, Subcommand, ValueEnum};
@@ -46,7 +47,7 @@ pub enum NetworkVerb {
     List,
     /// Show a network: addresses, leases, guests, reachability
     #[command(after_long_help = SHOW)]
-    Show(NetworkShowArgs),
+    Show(Late<NetworkShowArgs>),
     /// Define and start a libvirt network
     ///
     /// Refused, with every reason: a range that overlaps another network, an address or a route of
@@ -65,7 +66,7 @@ pub enum NetworkVerb {
     /// Lists what will be deleted and the guests on it, then asks for the network's name, or takes
     /// --yes. Virtual functions stay; `gpuvm nic vfs` removes them.
     #[command(after_long_help = DELETE)]
-    Delete(NetworkDeleteArgs),
+    Delete(Late<NetworkDeleteArgs>),
     /// Revert the last change or the deletion of a network
     ///
     /// `create --replace` and `delete` save the network in /var/lib/gpuvm/networks. Restores its
@@ -73,7 +74,7 @@ pub enum NetworkVerb {
     /// it since, unless --force is given. Lists guests that lose their links, then asks, or takes
     /// --yes. Virtual functions stay as they are.
     #[command(after_long_help = UNDO)]
-    Undo(NetworkUndoArgs),
+    Undo(Late<NetworkUndoArgs>),
     /// Manage bridges over the host's own NICs
     #[command(subcommand)]
     HostBridge(HostBridgeVerb),
@@ -89,7 +90,7 @@ pub enum NetworkVerb {
     /// Changes nothing and sends no packet. Exits with 3 if the path is broken, not for a mere
     /// warning. Only root sees the firewall.
     #[command(after_long_help = DOCTOR)]
-    Doctor(NetworkDoctorArgs),
+    Doctor(Late<NetworkDoctorArgs>),
 }
 
 /// A network's kind on the command line.

@@ -1,6 +1,7 @@
 //! The verbs on network cards and their virtual functions.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::apply::nic::boot::AtBoot;
 use crate::bdf::Bdf;
@@ -28,7 +29,7 @@ pub enum NicVerb {
     /// link.
     #[command(after_long_help = LIST)]
     #[command(group = about_records())]
-    List(NicListArgs),
+    List(Late<NicListArgs>),
     /// Set the number of virtual functions (VFs) of a NIC
     ///
     /// The kernel accepts a new number only if there are no VFs, so all of them are removed first:
@@ -41,7 +42,7 @@ pub enum NicVerb {
     /// guest has to take away. Needs kernel 5.3; before, such VFs would get no driver at all.
     /// --count 0 restores the kernel's own setting.
     #[command(after_long_help = VFS)]
-    Vfs(VfsArgs),
+    Vfs(Late<VfsArgs>),
 }
 
 /// Arguments of `nic list`.

@@ -1,6 +1,7 @@
 //! Options of a guest's first settings, which cloud-init reads.
 
 use super::heading::{BEHAVIOUR, FIRST_BOOT};
+use super::late::Late;
 use super::life::LockArgs;
 use crate::cli::error::around;
 use crate::input;
@@ -149,7 +150,7 @@ pub enum SeedVerb {
     /// disk, removes it from the definition and deletes its volume. If the guest does not release
     /// the disk, the volume stays until the guest is deleted.
     #[command(after_long_help = DROP)]
-    Drop(SeedDropArgs),
+    Drop(Late<SeedDropArgs>),
 }
 
 /// Arguments of `seed drop`.

@@ -1,6 +1,7 @@
 //! The verbs on snapshots of guests.
 
 use super::heading::BEHAVIOUR;
+use super::late::Late;
 use super::{ChangeArgs, NameArgs};
 use crate::request::DomainName;
 use clap::{Args, Subcommand};
@@ -33,26 +34,26 @@ pub enum SnapshotVerb {
     /// are stored in the images: what the guest writes afterwards takes additional space. Firmware
     /// settings are not included.
     #[command(after_long_help = CREATE)]
-    Create(SnapshotCreateArgs),
+    Create(Late<SnapshotCreateArgs>),
     /// List the snapshots of a guest
     ///
     /// Includes snapshots that gpuvm did not create. KIND: internal snapshots are stored in the
     /// disk images, and gpuvm can revert to them; external snapshots, and those of a running guest,
     /// are left to virsh.
     #[command(after_long_help = LIST, alias = "ls")]
-    List(NameArgs),
+    List(Late<NameArgs>),
     /// Revert the disks of a guest to a snapshot
     ///
     /// Data written since is lost: gpuvm lists the disks, and asks, or takes --yes. The snapshot
     /// and later ones are kept. The definition is not reverted: devices and tuning stay as they
     /// are; refused if the guest now has other disks.
     #[command(after_long_help = REVERT, aliases = ["restore", "rollback"])]
-    Revert(SnapshotChangeArgs),
+    Revert(Late<SnapshotChangeArgs>),
     /// Delete a snapshot; the disks keep their content
     ///
     /// Asks, or takes --yes. Cannot be undone.
     #[command(after_long_help = DELETE, alias = "rm")]
-    Delete(SnapshotChangeArgs),
+    Delete(Late<SnapshotChangeArgs>),
 }
 
 /// Arguments of `snapshot create`.
