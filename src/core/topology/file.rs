@@ -30,8 +30,8 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
     generator.into_root_schema_for::<HostFile>()
 }
 
-/// The header, read first so that a newer version is reported as such rather than as an unknown
-/// field.
+/// The header, read where the file as a whole cannot be, so that a newer version is reported as such
+/// rather than as an unknown field.
 #[derive(Deserialize)]
 struct Header {
     /// [`FORMAT`].
@@ -89,18 +89,28 @@ pub fn from_json(text: &str) -> Result<Topology, FileError> {
     if let Some((line, column, bytes)) = long_string(text) {
         return Err(FileError::Long { line, column, bytes });
     }
+    let read = serde_json::from_str::<HostFile>(text);
+    let file = match read {
+        Ok(file) if file.format == FORMAT && file.version == VERSION => file,
+        other => {
+            check_header(text)?;
+            other?
+        }
+    };
+    Ok(Topology::new(file.host)?)
+}
+
+/// Refuses a file of another format or version.
+fn check_header(text: &str) -> Result<(), FileError> {
     let header: Header = serde_json::from_str(text)?;
     match (header.format.as_deref(), header.version) {
-        (Some(FORMAT), Some(VERSION)) => {}
-        (Some(FORMAT), Some(found)) => return Err(FileError::Version { found }),
-        (Some(FORMAT), None) => return Err(FileError::Version { found: 0 }),
+        (Some(FORMAT), Some(VERSION)) => Ok(()),
+        (Some(FORMAT), found) => Err(FileError::Version { found: found.unwrap_or(0) }),
         (found, _) => {
             let found = found.map_or("missing".into(), |f| format!("`{f}`"));
-            return Err(FileError::Format { found });
+            Err(FileError::Format { found })
         }
     }
-    let file: HostFile = serde_json::from_str(text)?;
-    Ok(Topology::new(file.host)?)
 }
 
 /// The longest string in a record, in bytes, also for discovered data; the pcpu lists of the
