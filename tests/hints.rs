@@ -162,7 +162,14 @@ fn options(command: &Clap, out: &mut BTreeSet<String>) {
 }
 
 /// Options of other programs that our messages mention.
-const OF_OTHERS: [&str; 4] = ["--no-install-recommends", "--no-block", "--config", "--inactive"];
+const OF_OTHERS: [&str; 6] = [
+    "--no-install-recommends",
+    "--no-block",
+    "--config",
+    "--inactive",
+    "--regenerate-all",
+    "--update-kernel",
+];
 
 #[test]
 fn every_option_that_the_sources_speak_of_is_one_of_ours() {
@@ -243,7 +250,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
             assert!(hint.is_some(), "{args:?}: {err}");
         }
     }
-    assert_eq!(readers, 14, "a verb that reads records is marked in its arguments");
+    assert_eq!(readers, 15, "a verb that reads records is marked in its arguments");
 }
 
 /// Requests that are impossible on any or most hosts.

@@ -139,9 +139,8 @@ pub fn before(world: &World, topology: &Topology, held: &Occupancy, devices: &[B
     if !fatal.is_empty() {
         let lines: Vec<String> = fatal.iter().map(sentence).collect();
         let mut hint = fatal[0].hint.clone();
-        if let Some(device) = fatal[0].says.device {
-            hint +=
-                &format!("; `gpuvm gpu exclude {device}` leaves it out, so that others are taken");
+        if let Some(bdf) = fatal[0].says.device {
+            hint += &format!("; `gpuvm gpu exclude {bdf}` leaves it out, so that others are taken");
         }
         return Err(DoctorError::SurelyFails { lines: lines.join("\n  ") }.hint(hint));
     }

@@ -127,10 +127,9 @@ fn pages(case: &Case<'_>, report: &mut Report<'_>) {
             ),
             values: (asked.to_string(), there.to_string()),
             at: "/proc/cmdline".into(),
-            hint:
-                "ask for fewer, or name the nodes: `gpuvm host pages --node N --size SIZE --count \
+            hint: "ask for fewer, or name the nodes: `gpuvm host pages --node N --size 1G --count \
                    N --at-boot` reserves them early at boot"
-                    .into(),
+                .into(),
             fix: vec!["gpuvm host pages".into()],
         };
         report.add(&FRAGMENTED, wrong);

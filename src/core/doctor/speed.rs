@@ -163,7 +163,7 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
             format!("no guest is pinned to the isolated pcpus {isolated}: nobody uses them"),
             (format!("guests on {isolated}"), pins),
             "/proc/cmdline",
-            "take isolcpus= away, or pin guests there: `gpuvm tune NAME --help`",
+            "take isolcpus= away, or pin guests there: `man gpuvm-tune`",
         );
     }
     for held in guests.domains.iter().filter(|held| held.vcpu_pins.is_empty()) {
