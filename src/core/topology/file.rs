@@ -118,6 +118,7 @@ fn check_header(text: &str) -> Result<(), FileError> {
 pub const MOST_STRING: usize = 64 << 10;
 
 /// Returns line and column, from 1, and the length of the first string that is too long for a host.
+/// An escape counts as the character that it stands for, as discovery limits what it reads.
 fn long_string(text: &str) -> Option<(usize, usize, usize)> {
     let bytes = text.as_bytes();
     // A quick check: without escapes every quote delimits a string, so if each part has enough
@@ -128,11 +129,17 @@ fn long_string(text: &str) -> Option<(usize, usize, usize)> {
     }
     let mut at = 0;
     while let Some(open) = bytes[at..].iter().position(|byte| *byte == b'"').map(|n| at + n) {
-        let mut end = open + 1;
+        let (mut end, mut length) = (open + 1, 0);
         while bytes.get(end).is_some_and(|byte| *byte != b'"') {
-            end += if bytes[end] == b'\\' { 2 } else { 1 };
+            let (step, counts) = match &bytes[end..] {
+                [b'\\', b'u', b'0', b'0', ..] => (6, 1),
+                [b'\\', b'u', ..] => (6, 3),
+                [b'\\', ..] => (2, 1),
+                _ => (1, 1),
+            };
+            end += step;
+            length += counts;
         }
-        let length = end.min(bytes.len()) - open - 1;
         if length > MOST_STRING {
             let before = &text[..open];
             let line = before.matches('\n').count() + 1;

@@ -108,3 +108,17 @@ fn answers_what_belongs_to_what() {
     assert_eq!(host.pcpus().to_string(), "0-2");
     assert_eq!(host.cores_of(NodeId(1)).count(), 1);
 }
+
+#[test]
+fn a_string_that_discovery_reads_is_read_from_a_record_however_it_is_escaped() {
+    let with = |letter: &str, count: usize| {
+        let mut parts = host();
+        parts.machine.vendor = Some(letter.repeat(count));
+        let host = Topology::new(parts).unwrap();
+        file::from_json(&file::to_json(&host)).map(|read| assert_eq!(read, host))
+    };
+    for letter in ["x", "\u{1}", "\"", "\\"] {
+        assert!(with(letter, file::MOST_STRING).is_ok(), "{letter:?}");
+        assert!(with(letter, file::MOST_STRING + 1).is_err(), "{letter:?}");
+    }
+}
