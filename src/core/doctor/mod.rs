@@ -18,7 +18,7 @@ pub use report::{Finding, OfHost};
 
 use crate::bdf::Bdf;
 use crate::check::SLOW_BARS;
-use crate::finding::Rule;
+use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, Facts, PciDevice, Topology};
 use crate::verify::{BALANCING, GOVERNOR, THP, UNHEALTHY};
@@ -175,10 +175,11 @@ pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
     let by_binding = [boot::DRIVER_FIRST.id, boot::HOLDERS.id];
     let concerns = |finding: &Finding| match finding.says.device {
         _ if by_binding.contains(&finding.rule) => false,
-        Some(device) => {
-            devices.contains(&device) && finding.severity < crate::finding::Severity::Note
-        }
-        None => finding.severity == crate::finding::Severity::Error,
+        // That an idle GPU may lose its power is the kernel's default: a warning at each guest
+        // would be read by nobody.
+        Some(_) if finding.rule == device::D3COLD.id && finding.severity > Severity::Error => false,
+        Some(device) => devices.contains(&device) && finding.severity < Severity::Note,
+        None => finding.severity == Severity::Error,
     };
     findings.into_iter().filter(concerns).collect()
 }

@@ -1,7 +1,6 @@
 //! The rules on values; the integration tests have a tree of files for each.
 
 use super::*;
-use crate::finding::Severity;
 use crate::topology::facts::FunctionFacts;
 use crate::topology::file::from_json;
 
@@ -53,6 +52,10 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let of = |devices: &[Bdf]| concerning(all.clone(), devices).len();
     assert_eq!((of(&[gpu]), of(&[])), (1, 0));
     assert!(all[0].says.fatal);
+    // The kernel's default is no word at each guest.
+    let mut idle = all.clone();
+    idle[0].severity = Severity::Warning;
+    assert!(concerning(idle, &[gpu]).is_empty());
 }
 
 #[test]

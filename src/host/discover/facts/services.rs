@@ -90,8 +90,9 @@ fn daemon(root: &FsRoot, unit: &str, files: &[String]) -> Result<Option<DaemonUn
             }
         }
     }
-    // libvirt's own units have a small limit, which its daemon raises for guests.
-    let memlock = memlock.filter(|(_, path)| path.starts_with("etc/"));
+    // libvirt's own units, and an admin's whole copies of them, have a small limit, which its daemon
+    // raises for guests.
+    let memlock = memlock.filter(|(_, path)| path.starts_with("etc/") && path.contains(".d/"));
     let without = allowed.and_then(|(list, path)| {
         let missing = NEEDED.iter().filter(|needed| !list.iter().any(|one| one == *needed));
         let missing: Vec<String> = missing.map(|name| (*name).to_owned()).collect();

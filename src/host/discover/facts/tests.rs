@@ -41,6 +41,11 @@ fn capabilities_and_limits_of_units_are_read_as_systemd_does() {
     for (files, memlock, without) in [
         (vec![(unit, "[Service]\nLimitMEMLOCK=64M\n")], None, None),
         (
+            vec![("etc/systemd/system/libvirtd.service", "[Service]\nLimitMEMLOCK=64M\n")],
+            None,
+            None,
+        ),
+        (
             vec![("etc/systemd/system/libvirtd.service.d/a.conf", "LimitMEMLOCK=64M\n")],
             Some(64 << 20),
             None,
