@@ -121,6 +121,7 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
     let few = ["create", "few", "--no-start", "--vcpus", "4", "--max-vcpus", "3"];
     let (code, _, err) = place.gpuvm(&few);
     assert!(code == 2 && err.contains("4 vCPUs are more than the maximum of 3"), "{err}");
+    assert!(err.contains("hint: --max-vcpus takes 4 or more"), "{err}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use crate::bdf::Bdf;
 use crate::cli::error::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, Prefer, Request, Reserve, Template,
-    VfWish, Which,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, Prefer, Request, RequestError,
+    Reserve, Template, VfWish, Which,
 };
 use gpuvm_ops::create::CreateRequest;
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
@@ -111,7 +111,13 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         template: Template::default(),
         rounding: None,
     };
-    request.check().map_err(|error| usage(error.to_string(), ""))?;
+    request.check().map_err(|error| {
+        let hint = match &error {
+            RequestError::MaxVcpus { start, .. } => format!("--max-vcpus takes {start} or more"),
+            _ => String::new(),
+        };
+        usage(error.to_string(), hint)
+    })?;
     Ok(request)
 }
 
