@@ -92,7 +92,7 @@ fn filled(command: &str, sample: &str) -> Vec<String> {
             _ if option == "--count" => "4096",
             _ if option == "--node" => "1",
             "" | "0" | "1" | "verb" => sample,
-            "bdf" | "pf" | "card" => "0000:01:00.0",
+            "bdf" | "pf" | "card" | "device" => "0000:01:00.0",
             "count" | "node" | "total" | "number" | "partition" | "id" => "1",
             _ => "x",
         };
@@ -104,6 +104,7 @@ fn filled(command: &str, sample: &str) -> Vec<String> {
             "KIND" => "nat",
             "N" | "COUNT" | "SECONDS" => "1",
             "PF" | "BDF" => "0000:01:00.0",
+            "SIZE" => "2M",
             other => other,
         }
         .to_owned()
@@ -127,7 +128,10 @@ pub fn parses(words: &[String]) -> bool {
         });
     }
     let line = std::iter::once("gpuvm").chain(words.iter().map(String::as_str));
-    root.try_get_matches_from(line).is_ok()
+    match root.try_get_matches_from(line) {
+        Ok(_) => true,
+        Err(error) => error.kind() == clap::error::ErrorKind::DisplayHelp,
+    }
 }
 
 #[test]
