@@ -375,7 +375,7 @@ fn a_guest_survives_upgrade_removal_and_purge() {
 }
 
 #[test]
-fn a_bare_debian_takes_the_package_as_the_readme_says() {
+fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
     if !nightly() {
         return;
     }
@@ -388,6 +388,27 @@ fn a_bare_debian_takes_the_package_as_the_readme_says() {
     let Some(packed) = packed() else { return };
     let args = [packed.deb.as_path(), &packed.later];
     done(&mut script("tests/packages/bookworm", &args));
+}
+
+/// README.md's sections Install and First guest, typed on a new machine that boots, has no network
+/// and no GPU: from the package alone to a guest of an image, its metrics, an interrupted change,
+/// and the removal of all.
+#[test]
+fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
+    if !nightly() {
+        return;
+    }
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if !have(&["debootstrap", "systemd-nspawn"]) {
+        return;
+    }
+    let Some(packed) = packed() else { return };
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest-image");
+    done(Command::new(project().join("tests/guest-image")).arg(&dir));
+    let image = dir.join("guest.qcow2");
+    done(&mut script("tests/packages/first-day", &[packed.deb.as_path(), &image]));
 }
 
 #[test]
