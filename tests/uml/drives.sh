@@ -12,7 +12,8 @@ cd /
 ln -sfn /proc/self/fd /dev/fd
 echo '<node/>' >/tmp/node.xml # libvirt's test driver, without a domain
 gpuvm() { "$gpuvm" -c test:///tmp/node.xml "$@"; }
-modprobe -a loop md-mod raid1 raid0 dm-mod || exit 125
+# No loop device beforehand: udev would look at eight of them each time that it is asked.
+modprobe loop max_loop=0 && modprobe -a md-mod raid1 raid0 dm-mod || exit 125
 mkdir -p /run/udev/rules.d /mnt/a /mnt/b /etc/mdadm
 echo 'AUTO -all' >/etc/mdadm/mdadm.conf # what is stopped stays stopped
 cat >/run/udev/rules.d/61-uml.rules <<'X'
