@@ -1566,6 +1566,43 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     assert!(code == 1 && err.contains("CONNECTION_NOT_VALID (-9)"), "{err}");
 }
 
+/// Only what the command line names counts: libvirt's hook has the environment of its daemon.
+#[test]
+fn what_never_asks_libvirt_takes_no_record_and_no_connection_to_another_machine() {
+    let Some(machine) = Machine::h100() else { return };
+    let calls = machine.path("calls");
+    machine.fake("h100", &H100, &format!("state {}\ncalls {calls}", machine.path("state")));
+    let pair = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
+    let record = machine.path("record");
+    for verb in ["ensure --stdin", "release --stdin", "restore --boot"] {
+        for (more, why) in [
+            (["--host", record.as_str()], "changes the machine, so it does not take --host"),
+            (["--connect", "qemu+ssh://gpu9.invalid/system"], "gpu9.invalid/system may be of"),
+            (["-c", "qemu+ext:///system?command=/bin/false"], "may be of another"),
+            (["-c", "an-alias"], "an-alias may be of another"),
+        ] {
+            let words: Vec<&str> = [env!("CARGO_BIN_EXE_gpuvm"), "fabric"]
+                .into_iter()
+                .chain(verb.split(' '))
+                .chain(more)
+                .collect();
+            let (code, out, err) = machine.gpuvm_on(&words, true, &pair);
+            assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+            assert!(err.contains(why) && err.contains("run it on that machine"), "{err}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&calls).unwrap_or_default(), "");
+    assert!(std::fs::read(machine.path("var/gpuvm/fabric.json")).is_err());
+    let away = "LIBVIRT_DEFAULT_URI=qemu+ssh://gpu9.invalid/system";
+    for verb in ["ensure", "release"] {
+        let words = ["env", away, env!("CARGO_BIN_EXE_gpuvm"), "fabric", verb, "--stdin"];
+        let (code, _, err) = machine.gpuvm_on(&words, true, &pair);
+        assert_eq!((code, err.as_str()), (0, ""), "{verb}");
+    }
+    let done = ["fmActivateFabricPartition 3", "fmDeactivateFabricPartition 3"];
+    assert_eq!(operations(&machine), done);
+}
+
 #[test]
 fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
     let Some(machine) = Machine::h100() else { return };

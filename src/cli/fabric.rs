@@ -30,7 +30,10 @@ pub fn run(verb: &FabricVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         FabricVerb::Show => shows(cx),
         FabricVerb::Release(args) => releases(args, cx),
         FabricVerb::Restore(args) => restores(args, cx),
-        FabricVerb::Ensure(_) => told(&ensure(&xml()?)?, cx),
+        FabricVerb::Ensure(_) => {
+            cx.refuse_named_elsewhere("fabric ensure")?;
+            told(&ensure(&xml()?)?, cx)
+        }
         FabricVerb::Hook(args) => hooks(args, cx),
         FabricVerb::Unit(args) => units(args, cx),
     }
@@ -152,7 +155,10 @@ fn joined<T: Display>(all: impl IntoIterator<Item = T>) -> String {
 /// Runs `fabric release`.
 fn releases(args: &FabricReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let FabricReleaseArgs { partition, stdin: _, yes, dry_run, lock } = args;
-    let Some(partition) = partition else { return told(&release_of(&xml()?)?, cx) };
+    let Some(partition) = partition else {
+        cx.refuse_named_elsewhere("fabric release")?;
+        return told(&release_of(&xml()?)?, cx);
+    };
     let manner = Manner { of: Of::HostWithGuests, ..asking(lock, (*yes, *dry_run)) };
     let mut session = Session::begin(cx, manner)?;
     let done = session.run(|world| release_partition(world, *partition))?;

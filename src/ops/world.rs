@@ -437,6 +437,23 @@ impl World {
         }
     }
 
+    /// Refuses a verb that changes this machine itself and never asks libvirt, if the command line
+    /// names a record or a connection whose form may lead to another machine. What the environment
+    /// names does not count: it is set for those who call such a verb, too, as for libvirt's hook.
+    pub fn refuse_named_elsewhere(&self, verb: &str) -> Result<()> {
+        let connect = &self.settings.connect;
+        if self.settings.connect_is_given && !machine::is_plain(connect) {
+            return Err(usage(
+                format!(
+                    "`{verb}` changes this machine without asking libvirt, and {connect} may be \
+                     of another"
+                ),
+                "run it on that machine, without --connect",
+            ));
+        }
+        self.refuse_recorded(verb)
+    }
+
     /// Refuses a verb that reads the domains of a hypervisor, on a recorded host, which has none.
     pub fn refuse_without_guests(&self, verb: &str) -> Result<()> {
         if self.is_recorded() {

@@ -98,11 +98,12 @@ impl Restored {
 
 /// Tells Fabric Manager which partitions are active, or reports what it would be told.
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
-    world.refuse_recorded("fabric restore")?;
     let root = FsRoot::live()?;
     let topology = if wanted.boot {
+        world.refuse_named_elsewhere("fabric restore")?;
         discover(&root)?
     } else {
+        world.refuse_recorded("fabric restore")?;
         world.refuse_elsewhere("fabric restore")?;
         world.topology()?
     };
