@@ -10,6 +10,7 @@ use crate::apply::pages::boot::{self as page_boot, Numbers};
 use crate::apply::startup;
 use crate::bdf::Bdf;
 use crate::change::{Change, DomainChange, Part};
+use crate::claim::refuse_strangers;
 use crate::domain::{DomainXml, is_bound_by_us};
 use crate::error::{Class, Result, classed, dump_and_define};
 use crate::fabric::hook;
@@ -158,6 +159,8 @@ fn at_boot(
         return Ok((boot_steps(startup::files(program, installed))?, Vec::new()));
     }
     let topology = world.topology()?;
+    // libvirt starts it without asking gpuvm.
+    refuse_strangers(xml, world)?;
     refuse_without_hook(xml, &wanted.name, &topology, program)?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;

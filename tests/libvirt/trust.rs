@@ -143,7 +143,10 @@ fn a_guest_beside_strangers_is_found_by_check_and_verify_and_is_not_started() {
          for line in check verify start 'start --dry-run'; do
            echo \"strange $line\"; status=0; $GPUVM $line a || status=$?; echo \"status $status\"
          done
-         for name in a b; do $GPUVM delete $name --yes -q; done"
+         for line in 'autostart a on --dry-run' 'autostart a on' 'autostart a off'; do
+           echo \"strange $line\"; status=0; $GPUVM $line || status=$?; echo \"status $status\"
+         done
+         $GPUVM list --long; for name in a b; do $GPUVM delete $name --yes -q; done"
     );
     known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
     let mut command = on_dgx2(&script);
@@ -169,8 +172,10 @@ fn a_guest_beside_strangers_is_found_by_check_and_verify_and_is_not_started() {
         );
     }
     assert!(!part("trusted start --dry-run").contains("error"), "{out}");
-    for line in ["start", "start --dry-run"] {
+    for line in ["start", "start --dry-run", "autostart a on --dry-run", "autostart a on"] {
         let strange = part(&format!("strange {line}"));
         assert!(strange.contains("status 1") && strange.contains("to strangers"), "{strange}");
     }
+    let off = part("strange autostart a off");
+    assert!(off.contains("status 0") && !off.contains("with host"), "{off}");
 }
