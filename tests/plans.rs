@@ -510,3 +510,30 @@ fn the_table_of_boards_has_the_sizes_that_the_program_offers() {
     assert_eq!(any, "1 2", "every number of PCIe cards");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Trust makes isolation needless, and CUDA no less broken.
+#[test]
+fn a_guest_without_cuda_is_told_of_whatever_its_neighbours_are() {
+    let text = std::fs::read_to_string(project().join("topologies/dgx-h100.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["host"]["fabric"]["model"] = "full-passthrough".into();
+    record["host"]["fabric"]["links_stay_on"] = true.into();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.json");
+    for trust in [None, Some("one-tenant"), Some("strangers")] {
+        if let Some(trust) = trust {
+            record["host"]["machine"]["trust"] = trust.into();
+        }
+        std::fs::write(&file, record.to_string()).unwrap();
+        let plan = |gpus: &str| {
+            let mut command = gpuvm(&["plan", "--assume-empty", "--gpus", gpus, "--host"]);
+            run(command.arg(&file)).1
+        };
+        let one = plan("1");
+        assert!(
+            one.contains("! ") && one.contains("CUDA fails with error 802"),
+            "{trust:?}: {one}"
+        );
+        assert!(!plan("8").contains("802"), "{trust:?}");
+    }
+}

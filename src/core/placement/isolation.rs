@@ -64,7 +64,10 @@ pub(super) fn explain(
     let open = own.0.iter().any(is_open);
     let said = topology.machine().trust;
     for reason in own.0 {
-        if reason.choice == Topic::Isolation && said == Some(Trust::OneTenant) {
+        // Guests that trust each other need not be isolated, but they need CUDA.
+        let is_harmless =
+            !matches!(reason.because, Because::Isolation(IsolationReason::LinksStayOn));
+        if reason.choice == Topic::Isolation && is_harmless && said == Some(Trust::OneTenant) {
             reasons.say(reason.choice, reason.because)
         } else {
             reasons.0.push(reason)
