@@ -468,3 +468,25 @@ fn a_log_is_searched_and_a_record_keeps_the_facts() {
     );
     assert_eq!((&found[1]["xid"], &found[1]["text"]), (&79.into(), &"fallen off the bus".into()));
 }
+
+/// What `journalctl -k` prints where it may read nothing.
+#[test]
+fn a_log_without_a_line_of_the_kernel_is_no_clean_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("log");
+    for (log, is_checked) in [
+        ("", false),
+        ("No journal files were found.\n-- No entries --\n", false),
+        ("Nov 24 10:00:00 host kernel: usb 1-1: new device\n", true),
+    ] {
+        fs::write(&file, log).unwrap();
+        let mut command = gpuvm(&["host", "doctor", "--json", "--host"]);
+        command.arg(project().join("topologies/dgx-2.json")).arg("--journal").arg(&file);
+        let (_, out, err) = run(&mut command);
+        let answer: serde_json::Value =
+            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
+        let of_log = answer["not_checked"].as_array().unwrap().iter();
+        let of_log = of_log.filter(|why| why.as_str().unwrap().starts_with("the kernel's log"));
+        assert_eq!(of_log.count(), usize::from(!is_checked), "{log}: {out}");
+    }
+}

@@ -82,14 +82,18 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     if let Err(why) = &libvirt.guests {
         not_checked.push(format!("guests of libvirt ({why})"));
     }
-    if log.is_none() {
-        not_checked
-            .push("the kernel's log (`journalctl -k | gpuvm host doctor --journal -`)".to_owned());
+    let journal = log.map(|log| doctor::search(log.lines())).unwrap_or_default();
+    match log {
+        None => not_checked
+            .push("the kernel's log (`journalctl -k | gpuvm host doctor --journal -`)".to_owned()),
+        Some(log) if journal.is_empty() && !doctor::is_kernel_log(log) => not_checked
+            .push("the kernel's log (no line of what was given is one of the kernel)".to_owned()),
+        Some(_) => {}
     }
     Ok(Diagnosed {
         findings: diagnosis.findings,
         known_defects: diagnosis.known_defects,
-        journal: log.map(|log| doctor::search(log.lines())).unwrap_or_default(),
+        journal,
         rules: doctor::rules().count(),
         not_checked,
     })

@@ -91,6 +91,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "verify" => Some("something differs"),
         "tune" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
+        "host doctor" => Some("an error was found"),
         "fabric show" => Some("a partition is wrong, or Fabric Manager does not answer"),
         "fabric restore" => Some("guests are left without NVLink"),
         "" => Some("a check found something, or a new guest has no address yet"),
@@ -100,6 +101,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "check" => "no mistakes",
         "verify" => "no differences",
         "network doctor" => "the path is not broken",
+        "host doctor" => "no error, though perhaps warnings",
         "fabric show" => "nothing is wrong",
         _ => "done, or nothing to do",
     };

@@ -188,6 +188,33 @@ pub fn search<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Entry> {
     found.into_iter().map(|(_, entry)| entry).collect()
 }
 
+/// Whether a text is a log of the kernel: a line of it is one of journalctl or dmesg.
+pub fn is_kernel_log(text: &str) -> bool {
+    text.lines().any(|line| line.contains(" kernel: ") || has_time(line) || is_record(line))
+}
+
+/// Whether a line begins with dmesg's time, `[   12.345678] `, after a level or none.
+fn has_time(line: &str) -> bool {
+    let Some((before, rest)) = line.split_once('[') else { return false };
+    let Some((time, _)) = rest.split_once(']') else { return false };
+    let is_level = |c: char| c.is_ascii_alphanumeric() || "<>: ".contains(c);
+    let is_time = |c: char| c.is_ascii_alphanumeric() || ".: +".contains(c);
+    before.len() < 24
+        && before.chars().all(is_level)
+        && (5..40).contains(&time.len())
+        && time.chars().all(is_time)
+        && time.contains(['.', ':'])
+}
+
+/// Whether a line is a record of /dev/kmsg, `6,339,5140900,-;text`, or of journalctl's JSON.
+fn is_record(line: &str) -> bool {
+    let header = line.split(';').next().unwrap_or_default();
+    let mut numbers = header.split(',').take(3);
+    line.contains("\"_TRANSPORT\"") && line.contains("\"kernel\"")
+        || numbers.clone().count() == 3
+            && numbers.all(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// Whether a line has a text; a single word as a word only: `NVRM: Xid (`, not `fooXid`.
 fn has(line: &str, text: &str) -> bool {
     let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
@@ -249,5 +276,25 @@ mod tests {
         assert!(found[2].hint.starts_with("reset the GPU"), "{}", found[2].hint);
         assert!(!found[1].example.contains('\u{1b}'));
         assert!(search(["\u{0}\u{fffd}", "::", ":.:.:", "19:00:02 Xid"].into_iter()).is_empty());
+    }
+
+    #[test]
+    fn only_what_has_lines_of_the_kernel_is_its_log() {
+        for line in [
+            "Nov 24 10:00:00 host kernel: usb 1-1: new device",
+            "[    0.000000] Linux version 6.12",
+            "[Tue Nov 24 10:00:00 2026] x",
+            "<6>[   12.345678] x",
+            "kern  :info  : [    1.5] x",
+            "6,339,5140900,-;x",
+            r#"{"_TRANSPORT":"kernel","MESSAGE":"x"}"#,
+        ] {
+            assert!(is_kernel_log(line), "{line}");
+        }
+        let none =
+            ["", "-- No entries --\n", "No journal files were found.\n", "[x]", "a,b,c", "1"];
+        for text in none {
+            assert!(!is_kernel_log(text), "{text}");
+        }
     }
 }

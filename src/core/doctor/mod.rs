@@ -13,7 +13,7 @@ mod report;
 mod speed;
 
 pub use fix::script;
-pub use journal::{Entry, PATTERNS, search};
+pub use journal::{Entry, PATTERNS, is_kernel_log, search};
 pub use report::{Finding, OfHost};
 
 use crate::bdf::Bdf;
