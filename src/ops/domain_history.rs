@@ -9,7 +9,7 @@ use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::{History, Owner};
 use crate::hypervisor::machine::command_there;
-use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf, none};
+use crate::hypervisor::{DomainSummary, Hypervisor, Kept, XmlOf, none};
 use crate::pages::BOOT;
 use crate::shell::word;
 use crate::world::World;
@@ -135,14 +135,23 @@ pub fn boot() -> Result<String> {
 
 /// Warns that a guest starts from its saved state, not from its definition.
 pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
-    let kept = hypervisor.keeps(name).unwrap_or_default();
-    for kept in kept.iter().filter(|kept| kept.starts) {
-        world.warning(&format!(
-            "domain `{name}` has {}, from which it starts as it was when it was saved, and not as \
-             it is defined now; {}",
-            kept.what, kept.hint
-        ));
+    for said in starts_saved(hypervisor, name) {
+        world.warning(&format!("domain `{name}` has {said}"));
     }
+}
+
+/// The states from which a guest starts instead of its definition, each with the command that
+/// removes it.
+pub fn starts_saved(hypervisor: &dyn Hypervisor, name: &str) -> Vec<String> {
+    let kept = hypervisor.keeps(name).unwrap_or_default();
+    let said = |kept: &Kept| {
+        format!(
+            "{}, from which it starts as it was when it was saved, and not as it is defined now; \
+             {}",
+            kept.what, kept.hint
+        )
+    };
+    kept.iter().filter(|kept| kept.starts).map(said).collect()
 }
 
 /// Makes a change of the host and records it for `host undo`.

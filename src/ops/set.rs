@@ -292,6 +292,12 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
         let hint = format!("`{line}` gives it the NIC, with a root port, at its next start");
         return Error::from(error.clone()).around(Refusal::around(message, hint));
     }
+    if let (TuneError::Item { .. }, Some(vcpus)) = (error, wanted.vcpus)
+        && wanted.max_vcpus.is_some_and(|most| most < vcpus)
+    {
+        let line = SetRequest { max_vcpus: Some(vcpus), ..wanted.clone() }.line(false);
+        return Error::from(error.clone()).around(Refusal::around(message, format!("`{line}`")));
+    }
     let TuneError::Plan(planned) = error else { return cannot(subject, error) };
     if let PlanError::Request(_) = planned {
         return cannot(subject, error);

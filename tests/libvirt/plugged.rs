@@ -95,7 +95,13 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
     }
     let set = ["set", NAME, "--vcpus", "5", "--max-vcpus", "4", "--yes"];
     let (code, _, err) = place.gpuvm(&set);
-    assert!(code == 1 && err.contains(&format!("`gpuvm set {NAME} --max-vcpus 5`")), "{err}");
+    let keeps = format!("`gpuvm set {NAME} --vcpus 5 --max-vcpus 5`");
+    assert!(code == 1 && err.contains(&keeps), "{err}");
+    let more = [&set[..], &["--memory", "320M"]].concat();
+    let (_, _, err) = place.gpuvm(&more);
+    assert!(err.contains(&keeps.replace("5`", "5 --memory 320M`")), "{err}");
+    let (_, _, err) = place.gpuvm(&["set", NAME, "--max-vcpus", "1", "--yes"]);
+    assert!(err.contains(&format!("`gpuvm set {NAME} --max-vcpus 2`")), "{err}");
     // A copy has the room of the first one.
     place.done(&["set", NAME, "--yes", "--vcpus", "1", "--max-vcpus", "3"]);
     place.done(&["clone", NAME, "copied"]);
@@ -159,6 +165,11 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     assert!(place.done(&set("3")).contains("nothing to do"));
     let hint = refused(&place, "set-no-room", &set("4"));
     assert!(hint.contains("--max-vcpus 4`"), "{hint}");
+    // Room that its definition has by now stays as it is.
+    place.done(&["set", NAME, "--max-vcpus", "6", "--yes"]);
+    let hint = refused(&place, "set-no-room", &set("5"));
+    assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 5` changes its next")), "{hint}");
+    place.done(&["undo", NAME, "--yes", "--force"]);
     // QEMU does not tell when an emulated guest has let go of one, so that none is taken: not by
     // `undo` either, which takes all back once it is off.
     let hint = refused(&place, "set-emulated", &set("2"));

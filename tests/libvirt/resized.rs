@@ -104,7 +104,15 @@ fn a_running_guest_gets_another_size_at_its_next_start() {
     assert!(code == 0 && err.contains("has a saved state"), "{err}");
     let (code, _, err) = place.gpuvm(&["set", NAME, "--vcpus", "1", "--dry-run"]);
     assert!(code == 0 && !err.contains("has a saved state"), "nothing changes: {err}");
+    let (code, _, err) = place.gpuvm(&["set", NAME, "--vcpus", "3", "--live", "--yes"]);
+    let hint = err.split("hint: ").nth(1).unwrap_or_else(|| panic!("{err}"));
+    let hint = hint.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(code == 1 && hint.starts_with("it has a saved state, from which it starts"), "{err}");
+    let after = format!("throws it away; after that `gpuvm set {NAME} --vcpus 3` changes its next");
+    assert!(hint.contains(&after), "{err}");
     place.virsh(&["managedsave-remove", NAME]);
+    let (code, _, err) = place.gpuvm(&["set", NAME, "--vcpus", "3", "--live", "--yes"]);
+    assert!(code == 1 && !err.contains("saved state"), "{err}");
     place.done(&["delete", NAME, "--yes"]);
 }
 

@@ -6,6 +6,7 @@ use crate::domain::live::{Bandwidth, Plugged, live_changes};
 use crate::domain::nics::matched;
 use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element, hooks};
+use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::guest::{find, restart_hint};
 use crate::hypervisor::DomainState;
@@ -31,13 +32,21 @@ pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> 
     if let Some((what, _)) = sizes.into_iter().find(|(_, is_asked)| *is_asked) {
         return Err(SetError::NotLive { name, what: what.to_owned() }.hint(later()));
     }
-    let (state, hint) = match find(&*world.hypervisor()?, &wanted.name)?.state {
+    let hypervisor = world.hypervisor()?;
+    let (state, hint) = match find(&*hypervisor, &wanted.name)?.state {
         DomainState::Paused => ("is paused", format!("`virsh resume {}` first", word(&name))),
         DomainState::Suspended => {
             ("is suspended", format!("`virsh dompmwakeup {}` first", word(&name)))
         }
         DomainState::Crashed => ("has crashed", restart_hint(&name)),
-        state if !state.is_active() => ("does not run", later()),
+        state if !state.is_active() => {
+            let mut hint = later();
+            for said in starts_saved(&*hypervisor, &name) {
+                // Its next start is not that of its definition.
+                hint = format!("it has {said}; after that {hint}");
+            }
+            ("does not run", hint)
+        }
         _ => return Ok(()),
     };
     Err(SetError::NotRunning { name, state }.hint(hint))

@@ -4,7 +4,6 @@ use super::{SetError, SetRequest};
 use crate::apply::Step;
 use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
-use crate::shell::word;
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use gpuvm_core::domain::claims::Claims;
@@ -18,10 +17,11 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
     let (most, was) = (claims.vcpus.value, u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX));
     let name = wanted.name.clone();
     if vcpus > most {
-        let (named, number) = (word(&name), vcpus);
-        let hint = format!(
-            "`gpuvm set {named} --vcpus {number} --max-vcpus {number}` changes its next start"
-        );
+        // Its definition may have room that what runs does not have.
+        let has_room = Claims::read(&subject.xml).vcpus.value >= vcpus;
+        let max_vcpus = Some(vcpus).filter(|_| !has_room);
+        let line = SetRequest { max_vcpus, ..wanted.clone() }.line(false);
+        let hint = format!("`{line}` changes its next start");
         return Err(SetError::NoRoom { name, most }.hint(hint));
     }
     let least = started_with(live).min(was);
