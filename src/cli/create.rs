@@ -11,7 +11,7 @@ use crate::identity::random_uuid;
 use anyhow::Context as _;
 use gpuvm_host::hypervisor::DomainSummary;
 use gpuvm_ops::compare;
-use gpuvm_ops::create::{self, Created, Waits};
+use gpuvm_ops::create::{self, CreateRequest, Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
@@ -29,10 +29,13 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return there(existing, cx);
     }
     let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(lock) })?;
-    if let Some(DomainSummary { name, .. }) = &existing {
+    let starts = |session: &mut Session<'_>, name: &str, wanted: &CreateRequest| {
         let waits = Waits { address_s, seed_s: None };
-        let made = create::start_existing(&mut session, cx, (name, &wanted), waits)?;
-        return if dry_run { Ok(EXIT_DONE) } else { ended(&made, address_s, cx.output) };
+        let made = create::start_existing(session, cx, (name, wanted), waits)?;
+        if dry_run { Ok(EXIT_DONE) } else { ended(&made, address_s, cx.output) }
+    };
+    if let Some(existing) = &existing {
+        return starts(&mut session, &existing.name, &wanted);
     }
     if diff {
         let change = session.look(|world| create::create(world, &wanted))?;
@@ -49,7 +52,18 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
     let waits = Waits { address_s, seed_s: args.seed.drop_seed.then_some(args.wait) };
-    let made = create::run(&mut session, cx, &wanted, waits)?;
+    let made = if args.if_absent {
+        match create::run_if_absent(&mut session, cx, &wanted, waits)? {
+            Ok(made) => made,
+            // Another has made it since it was looked for.
+            Err(existing) if existing.state.is_active() || args.no_start => {
+                return there(&existing, cx);
+            }
+            Err(existing) => return starts(&mut session, &existing.name, &wanted),
+        }
+    } else {
+        create::run(&mut session, cx, &wanted, waits)?
+    };
     ended(&made, address_s, cx.output)
 }
 

@@ -7,6 +7,8 @@ use crate::support::daemon::Daemon;
 use crate::support::{host_tree, run};
 use gpuvm::domain::DomainXml;
 use std::collections::BTreeSet;
+use std::fs::{File, read_to_string};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 /// The DGX-2, and a directory for disks; none where this machine cannot have it.
@@ -159,6 +161,44 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
     assert!(!place.has("slow") && files(&place.disks).is_empty() && place.journal().is_empty());
 }
 
+/// Starts a run, and returns once it waits for the lock; what it says goes to a file.
+fn waiting(place: &Place, args: &[&str], log: &Path) -> Child {
+    let mut command = place.command(args);
+    command.args(["--lock-wait", "550"]).stdout(Stdio::piped());
+    let child = command.stderr(File::create(log).unwrap()).spawn().unwrap();
+    let waits = || read_to_string(log).unwrap().contains("waiting for another change");
+    until("it waits for the lock", waits);
+    child
+}
+
+/// Ends it: its exit code, and all that it said.
+fn ended(child: Child, log: &Path) -> (i32, String) {
+    let (code, out, _) = end(child);
+    (code, out + &read_to_string(log).unwrap())
+}
+
+#[test]
+fn who_waited_for_the_same_guest_finds_it_as_requested() {
+    let Some(place) = Place::new() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let log = place.daemon.own_path("waits.log");
+    let how = ["--no-start", "--if-absent", "--os-size", "16M", "--disk-dir", &disks];
+    let create = place.create("same", &how);
+    let other = [&create[..], &["--network", "none-such"]].concat();
+    for (second, code, says) in [
+        (&create, 0, "exists as requested; nothing to do"),
+        (&other, 1, "domain `same` exists and differs: network"),
+    ] {
+        let mut late = None;
+        let first = place.halted(3, &create, |_| late = Some(waiting(&place, second, &log)));
+        let (made, second) = (first.unwrap(), ended(late.unwrap(), &log));
+        assert_eq!(made.0, 0, "{made:?}");
+        assert!(second.0 == code && second.1.contains(says), "{second:?}");
+        place.done(&["delete", "same", "--yes"]);
+    }
+    assert!(files(&place.disks).is_empty() && place.journal().is_empty());
+}
+
 #[test]
 fn fifty_guests_are_listed() {
     let Some(place) = Place::new() else { return };
@@ -199,7 +239,7 @@ fn fifty_guests_are_listed() {
     strace.args(["-f", "-qq", "-e", "trace=write,sendmsg,sendto", "-o", log.to_str().unwrap()]);
     let (code, _, err) = run(strace.args([env!("CARGO_BIN_EXE_gpuvm"), "list"]));
     assert_eq!(code, 0, "{err}");
-    let calls = std::fs::read_to_string(&log).unwrap();
+    let calls = read_to_string(&log).unwrap();
     // Every call of libvirt's protocol names the program 0x20008086.
     let calls = calls.lines().filter(|line| line.contains(" \\0\\200\\206")).count();
     assert!((50..100).contains(&calls), "{calls} calls to libvirt");
