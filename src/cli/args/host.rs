@@ -120,10 +120,11 @@ pub enum HostVerb {
     /// Show or set whether the guests of this host trust each other
     ///
     /// On boards whose NVLinks cannot be divided (guests of some GPUs of a DGX-1, DGX-2 or DGX
-    /// A100) guests can reach each other over NVLink. one-tenant: they may; plans say so, and
-    /// `create` goes on. strangers: no such guest is made. Not set: `create` makes one only with
-    /// --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which `host capture` records; with
-    /// --host the record counts, never this machine's file. `host undo` reverts it.
+    /// A100) guests can reach each other over NVLink. one-tenant: they may; `plan --explain` and
+    /// `capacity` say so, and `create` goes on. strangers: no such guest is made. Not set: `create`
+    /// makes one only with --accept-shared-fabric. Kept in /etc/gpuvm/trust.json, which
+    /// `host capture` records; with --host the record counts, never this machine's file. `host
+    /// undo` reverts it.
     #[command(after_long_help = TRUST)]
     Trust(Late<HostTrustArgs>),
     /// Revert the last change of the host
