@@ -85,12 +85,8 @@ pub(super) fn together(
     let Several { turns, new: joint, .. } = found;
     for turn in &turns {
         let (_, request) = &changing[turn.guest];
-        refuse_shared(
-            &subjects,
-            (&turn.others, turn.guest),
-            turn.tuned.placement.as_ref(),
-            request,
-        )?;
+        let placement = turn.tuned.placement.as_ref();
+        refuse_shared((&subjects, turn.guest), placement, request, world)?;
     }
     let turns = turns.into_iter().map(|turn| size_turn(turn, changing, topology)).collect();
     Ok(of_joint((turns, joint), missing))

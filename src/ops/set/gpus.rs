@@ -3,10 +3,12 @@
 use super::{SetError, SetRequest};
 use crate::bdf::Bdf;
 use crate::claim::{claim, give_back_some};
+use crate::create::ACCEPTED;
 use crate::domain::DomainEdit;
 use crate::domain::guest::Bound;
 use crate::domain::setting::Setting;
 use crate::error::{Coded as _, Result};
+use crate::history::guest::told;
 use crate::partition;
 use crate::placement::{Occupancy, Placement, shared_fabric};
 use crate::request::GpuWish;
@@ -77,8 +79,7 @@ pub(super) fn settle(
         let hint = format!("`gpuvm stop {}` first", word(&name));
         return Err(SetError::Runs { name }.hint(hint));
     }
-    let others = without(subjects.occupancy(), &subject.name);
-    allowed((subjects, subject), &others, tuned.placement.as_ref(), wanted)?;
+    allowed((subjects, subject), tuned.placement.as_ref(), wanted, world)?;
     // What is still active for it ends before anything is bound for it.
     let ended = partition::to_change(world, &subject.xml, &tuned.after)?;
     let claimed = claim(&name, &comes, subjects.topology(), subjects.occupancy(), world)?;
@@ -96,35 +97,47 @@ pub(super) fn settle(
 }
 
 /// Refuses GPUs by which others reach the NVLinks of a guest, by its index, unless that was
-/// accepted. `others`: what they hold then.
+/// accepted.
 pub(crate) fn refuse_shared(
-    subjects: &Subjects,
-    (others, at): (&Occupancy, usize),
+    (subjects, at): (&Subjects, usize),
     placement: Option<&Placement>,
     wanted: &SetRequest,
+    world: &World,
 ) -> Result<()> {
     if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
         return Ok(());
     }
-    allowed((subjects, &subjects.all[at]), others, placement, wanted)
+    allowed((subjects, &subjects.all[at]), placement, wanted, world)
 }
 
 /// The same for a guest.
 fn allowed(
     (subjects, subject): (&Subjects, &Subject),
-    others: &Occupancy,
     placement: Option<&Placement>,
     wanted: &SetRequest,
+    world: &World,
 ) -> Result<()> {
+    let Some(why) = placement.and_then(Placement::shared_fabric) else { return Ok(()) };
     let said = subjects.topology().machine().trust;
-    let had = subject.xml.held(false)?.devices;
-    // What was accepted for the GPUs that it has holds for others, too.
-    let was_shared = shared_fabric(subjects.topology(), others, &had).is_some();
-    let is_accepted = wanted.accept_shared_fabric || was_shared;
-    match placement.and_then(Placement::shared_fabric) {
-        Some(why) if Trust::refuses(said, is_accepted) => {
-            Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)))
-        }
-        _ => Ok(()),
+    let is_accepted = wanted.accept_shared_fabric
+        || shares_itself(subject, subjects)?
+        || subject.xml.uuid().is_some_and(|uuid| was_accepted(world, &uuid));
+    if Trust::refuses(said, is_accepted) {
+        return Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
     }
+    Ok(())
+}
+
+/// Whether others can reach its NVLinks by what it holds itself, whoever else is there: it was
+/// accepted for that, and for others, too. What a neighbour was given later was accepted for the
+/// neighbour alone.
+fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
+    let had = subject.xml.held(false)?.devices;
+    Ok(shared_fabric(subjects.topology(), &Occupancy::default(), &had).is_some())
+}
+
+/// Whether its record says that it was accepted when it was made.
+fn was_accepted(world: &World, uuid: &str) -> bool {
+    let told = told(world.state(), &uuid.trim().to_ascii_lowercase());
+    told.is_some_and(|told| told.get(ACCEPTED).is_some_and(|values| values == &["true"]))
 }

@@ -7,9 +7,10 @@ use crate::bdf::Bdf;
 use crate::domain::guest::VirtType;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
+use crate::history::guest::GuestRecord;
 use crate::hypervisor::{Hypervisor as _, XmlOf};
 use crate::reporter::Answer;
-use crate::request::DomainName;
+use crate::request::{DomainName, GpuWish};
 use crate::session::{Confirm, Done, Session};
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::taken::Taken;
@@ -155,20 +156,26 @@ fn killed_at_any_step_it_is_as_it_was_or_whole() {
 /// A stage with guest `a` of this many GPUs of a DGX-2.
 fn with_gpus(gpus: u32, runs: bool) -> Stage {
     let stage = stage(Answer::Yes, "", false);
+    let alone = Taken { assume_empty: true, ..Taken::default() };
+    stage.fake.put_xml(&defined(&stage, ("a", UUID), Request::for_gpus(gpus), alone), runs);
+    stage
+}
+
+/// The definition of a guest.
+fn defined(stage: &Stage, (name, uuid): (&str, &str), request: Request, taken: Taken) -> String {
     let request = GuestRequest {
-        request: Request::for_gpus(gpus),
-        name: NameRequest::Exact(DomainName::new("a").unwrap()),
+        request,
+        name: NameRequest::Exact(DomainName::new(name).unwrap()),
         template: None,
         virt: VirtType::Kvm,
         networks: Vec::new(),
-        taken: Taken { assume_empty: true, ..Taken::default() },
+        taken,
         place: None,
     };
     let planned = resolve(&stage.world, &request, None).unwrap();
     let mut xml = render(&request, &planned, &Extra::default()).unwrap();
-    xml.apply(&DomainEdit::SetUuid { uuid: UUID.into() }).unwrap();
-    stage.fake.put_xml(xml.text(), runs);
-    stage
+    xml.apply(&DomainEdit::SetUuid { uuid: uuid.into() }).unwrap();
+    xml.text().to_owned()
 }
 
 /// This number of GPUs.
@@ -199,6 +206,38 @@ fn gpus_come_and_go_while_the_guest_is_off() {
     assert_eq!(stage.fake.definition("a"), before);
     assert!(run(&stage, &gpus(0)).unwrap().made);
     assert_eq!(passed(&stage), []);
+}
+
+/// A neighbour with NVSwitches was accepted for itself: not for a guest that holds none.
+#[test]
+fn what_was_accepted_for_a_neighbour_does_not_count() {
+    let stage = with_gpus(1, false);
+    let other = ("b", "22222222-2222-3333-4444-555555555555");
+    // On the other board, out of the way.
+    let topology = stage.world.topology().unwrap();
+    let far = topology.gpus().map(|gpu| gpu.bdf).skip(8).take(2).collect();
+    let far = Request { gpus: GpuWish::Exact(far), ..Request::for_gpus(2) };
+    stage.fake.put_xml(&defined(&stage, other, far, Taken::default()), false);
+    let before = stage.fake.definition("a");
+    for count in [2, 4] {
+        let error = run(&stage, &gpus(count)).unwrap_err();
+        let code = error.refusal().map(|refusal| refusal.code);
+        assert_eq!(code, Some("set-shared-fabric"), "{count}: {error:?}");
+    }
+    assert_eq!(stage.fake.definition("a"), before);
+    // What its own record says counts.
+    let mut record = GuestRecord::new(UUID, "a", "test:///fake");
+    for (said, is_accepted) in [("false", false), ("true", true)] {
+        record.told = Some([("accept-shared-fabric".into(), vec![said.into()])].into());
+        let dir = stage.world.state().unwrap().join("reserved");
+        std::fs::create_dir_all(&dir).unwrap();
+        let text = serde_json::to_string(&record).unwrap();
+        std::fs::write(dir.join(format!("{UUID}.json")), text).unwrap();
+        assert_eq!(run(&stage, &gpus(2)).is_ok(), is_accepted, "{said}");
+    }
+    std::fs::remove_dir_all(stage.world.state().unwrap().join("reserved")).unwrap();
+    // And so does what it has shared before, by NVSwitches of its own.
+    assert!(run(&stage, &gpus(4)).unwrap().made);
 }
 
 #[test]
