@@ -3,7 +3,9 @@
 //! Fabric Manager's own list.
 
 use super::{Domain, Listed, Modules, Running, modules_of};
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The version of the file.
 pub const FORMAT: u32 = 1;
@@ -27,8 +29,34 @@ pub struct RestoreEntry {
 pub struct RestoreList {
     /// The version of the file.
     pub version: u32,
-    /// The partitions.
+    /// The partitions, each number once.
+    #[serde(deserialize_with = "distinct")]
     pub partitions: Vec<RestoreEntry>,
+}
+
+/// Reads partitions and refuses a number that is there twice, here where the parser still knows the
+/// line.
+fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RestoreEntry>, D::Error> {
+    /// Reads entry by entry.
+    struct Entries;
+    impl<'de> Visitor<'de> for Entries {
+        type Value = Vec<RestoreEntry>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of partitions")
+        }
+        fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
+            let mut all: Vec<RestoreEntry> = Vec::new();
+            while let Some(entry) = list.next_element::<RestoreEntry>()? {
+                if all.iter().any(|known| known.id == entry.id) {
+                    let id = entry.id;
+                    return Err(S::Error::custom(format_args!("partition {id} appears twice")));
+                }
+                all.push(entry);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_seq(Entries)
 }
 
 /// Why a list of activated partitions cannot be read.
@@ -60,7 +88,7 @@ impl Default for RestoreList {
 }
 
 impl RestoreList {
-    /// Reads the file's text. An empty text is that of a newly created file.
+    /// Reads the file's text. An empty one is damaged: a file is made with an empty list.
     pub fn parse(text: &str) -> Result<RestoreList, RestoreListError> {
         /// The part common to all versions.
         #[derive(Deserialize)]
@@ -69,7 +97,7 @@ impl RestoreList {
             version: u32,
         }
         if text.trim().is_empty() {
-            return Ok(RestoreList::default());
+            return Err(RestoreListError::Damaged { line: 1, reason: "it is empty".into() });
         }
         let damaged = |error: serde_json::Error| RestoreListError::Damaged {
             line: error.line(),

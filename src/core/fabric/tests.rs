@@ -306,7 +306,22 @@ fn the_file_is_written_and_read_in_the_published_form() {
     let text = "{\"version\":1,\"partitions\":[{\"id\":3,\"modules\":[1,3],\"domain\":\"u\"}]}\n";
     assert_eq!(list.text(), text);
     assert_eq!(RestoreList::parse(text), Ok(list.clone()));
-    assert_eq!(RestoreList::parse(""), Ok(RestoreList::default()));
+    for (damaged, line, said) in [
+        ("", 1, "it is empty"),
+        (" \n", 1, "it is empty"),
+        (
+            "{\"version\":1,\"partitions\":[{\"id\":3,\"modules\":[1],\"domain\":\"u\"},\n\
+             {\"id\":3,\"modules\":[2],\"domain\":\"v\"}]}",
+            2,
+            "partition 3 appears twice",
+        ),
+    ] {
+        let Err(RestoreListError::Damaged { line: at, reason }) = RestoreList::parse(damaged)
+        else {
+            panic!("{damaged}: accepted");
+        };
+        assert!(at == line && reason.contains(said), "{damaged}: line {at}: {reason}");
+    }
     let later = RestoreList::parse("{\"version\":2,\"partition\":{}}");
     assert_eq!(later, Err(RestoreListError::Version { version: 2 }));
     for broken in ["{", "[]", "{\"version\":1}", "{\"version\":1,\"partitions\":[{\"id\":3}]}"] {

@@ -137,9 +137,15 @@ impl RestoreFile {
         }
         loop {
             let mut open = OpenOptions::new();
-            let open = open.read(true).write(true).create(true).truncate(false).mode(MODE);
+            let open = open.read(true).write(true);
             let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-            let mut file = open.custom_flags(flags.bits()).open(path).map_err(failed(path))?;
+            let mut file = match open.custom_flags(flags.bits()).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    make(path).map_err(failed(path))?;
+                    continue;
+                }
+                opened => opened.map_err(failed(path))?,
+            };
             is_ours(path, &file)?;
             let mut file = loop {
                 match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -190,6 +196,20 @@ impl RestoreFile {
         trace::wrote(&self.path);
         self.list = list;
         Ok(())
+    }
+}
+
+/// Makes the file with an empty list, unless somebody else has made it by now. It is never there
+/// without a list, so that an empty file is known to be damaged.
+fn make(path: &Path) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let mut new = tempfile::NamedTempFile::new_in(dir)?;
+    new.write_all(RestoreList::default().text().as_bytes())?;
+    new.as_file().set_permissions(Permissions::from_mode(MODE))?;
+    new.as_file().sync_all()?;
+    match new.persist_noclobber(path) {
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        _ => File::open(dir)?.sync_all(),
     }
 }
 
@@ -310,8 +330,20 @@ mod tests {
         let newer = RestoreFile::read(&path).unwrap_err();
         assert!(newer.to_string().contains("its version is 9"), "{newer}");
         assert!(!newer.hint().unwrap().contains("mv "), "{newer}");
-        std::fs::write(&path, "{").unwrap();
-        assert!(RestoreFile::read(&path).unwrap_err().hint().unwrap().starts_with("`mv "));
+        let entry = "{\"id\":3,\"modules\":[1],\"domain\":\"u\"}";
+        let twice = format!("{{\"version\":1,\"partitions\":[{entry},{entry}]}}");
+        for (text, said) in [
+            ("{", "line 1: EOF"),
+            ("", "line 1: it is empty"),
+            (&twice, "partition 3 appears twice"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            refused(said);
+            let error = RestoreFile::read(&path).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.hint().unwrap().starts_with("`mv "), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it is");
+        }
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
         refused("symbolic links");
