@@ -8,6 +8,8 @@ use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{known, project, run, skip};
 use gpuvm_host::fabric::{Limits, limit_this_process};
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -151,7 +153,7 @@ impl Machine {
         std::fs::write(module.join("version"), format!("{driver}\n")).unwrap();
         let program = sbin.join("nv-fabricmanager");
         std::fs::write(&program, format!("#!/bin/sh\necho 'Version is : {manager}'\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
         std::fs::write(fm.join("comm"), "nv-fabricmanage\n").unwrap();
         std::fs::write(fm.join("status"), "Name:\tnv-fabricmanage\nUid:\t0\t0\t0\t0\n").unwrap();
         let _ = std::fs::remove_file(fm.join("exe"));
@@ -436,6 +438,26 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     let said = "/etc/gpuvm/module-ids.json line 3: module id 1 appears twice: 0000:1b:00.0 and \
                 0000:43:00.0";
     assert!(err.contains(said), "{err}");
+    // What others than root may have written is not believed, nor what is no file.
+    std::fs::copy(machine.path("etc/gpuvm/module-ids.json"), &file).unwrap();
+    let mode = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+    let refused = |said: &str| {
+        for verb in [["host", "show"], ["fabric", "show"], ["host", "modules"]] {
+            let (code, _, err) = later.gpuvm(&verb, true);
+            assert!(code == 1 && err.contains(said), "{verb:?}: {err}");
+            let hint = "hint: `ls -l /etc/gpuvm/module-ids.json` shows it; `mv ";
+            assert!(err.contains(hint), "{verb:?}: {err}");
+        }
+    };
+    mode(0o666);
+    refused("module-ids.json line 1: others than root may have written it: it is of user 0, mode");
+    mode(0o644);
+    assert_eq!(later.gpuvm(&["host", "show"], true).0, 0);
+    std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
+    refused("others than root may have written it: it is of user 12345, mode 0644");
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(Path::new(&file), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused("module-ids.json line 1: it is not a regular file");
 }
 
 /// A DGX-1 without its name, so that no table knows its links: eight GPUs on the driver `nvidia`,

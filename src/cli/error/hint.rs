@@ -5,7 +5,10 @@ use crate::apply::bind::BindError;
 use crate::apply::pages::PagesError;
 use crate::apply::{ApplyError, DiskError, JournalError, LockError, StepError};
 use crate::cli::offer;
+use crate::discover::DiscoverError;
+use crate::discover::fabric::modules;
 use crate::discover::lstopo::LstopoError;
+use crate::fsroot::FsError;
 use crate::history::HistoryError;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
@@ -86,13 +89,21 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
     cause.downcast_ref::<HypervisorError>().and_then(hypervisor_hint)
 }
 
-/// Returns the hint for a refusal of Fabric Manager, or for a partition in use.
+/// Returns the hint for a refusal of Fabric Manager, for a partition in use, or for the file of
+/// module ids.
 fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(refusal) = cause.downcast_ref::<PartitionRefusal>() {
         return Some(refusal.hint());
     }
     if let Some(error) = cause.downcast_ref::<RestoreFileError>() {
         return error.hint();
+    }
+    let file = match cause.downcast_ref::<DiscoverError>() {
+        Some(DiscoverError::File(file)) => Some(file),
+        _ => cause.downcast_ref::<FsError>(),
+    };
+    if let Some(file) = file {
+        return modules::hint(file);
     }
     cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
 }

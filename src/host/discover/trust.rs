@@ -4,6 +4,7 @@
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Trust;
 use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
 /// The file, below the root.
@@ -39,12 +40,9 @@ pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
     Ok(file.map(|file| file.guests))
 }
 
-/// Refuses a file that others than root may have written.
+/// Refuses a file that others than root may have written, and what is no file.
 pub fn owned(root: &FsRoot, file: &str) -> Result<(), FsError> {
-    let Ok(metadata) = std::fs::metadata(root.path().join(file)) else { return Ok(()) };
-    if !metadata.is_file() {
-        return Err(root.malformed(file, 1, "it is not a regular file"));
-    }
+    let Some(metadata) = regular(root, file)? else { return Ok(()) };
     if metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0 {
         return Ok(());
     }
@@ -52,6 +50,15 @@ pub fn owned(root: &FsRoot, file: &str) -> Result<(), FsError> {
     let reason =
         format!("others than root may have written it: it is of user {uid}, mode {mode:04o}");
     Err(root.malformed(file, 1, reason))
+}
+
+/// Refuses what is no file, such as a pipe. None: nothing is there.
+pub fn regular(root: &FsRoot, file: &str) -> Result<Option<Metadata>, FsError> {
+    let Ok(metadata) = std::fs::metadata(root.path().join(file)) else { return Ok(None) };
+    if !metadata.is_file() {
+        return Err(root.malformed(file, 1, "it is not a regular file"));
+    }
+    Ok(Some(metadata))
 }
 
 /// Returns the text of a file with this declaration.

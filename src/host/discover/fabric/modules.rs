@@ -2,9 +2,11 @@
 //! MODULE IDS), so they come from NVML, Fabric Manager, the admin's file, or last a publication.
 //! This module combines these sources; it reads only the file itself.
 
+use crate::discover::trust::{owned, regular};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::HIGHEST_MODULE as HIGHEST;
+use gpuvm_core::shell::word;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -107,12 +109,34 @@ impl Modules {
     }
 }
 
+/// Returns what helps where an error is about the admin's file; none: it is about another.
+pub fn hint(error: &FsError) -> Option<String> {
+    let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
+        return None;
+    };
+    let file = word(path);
+    let anew = if path == PATH {
+        "; then `gpuvm host modules --write` writes it anew, while the driver has the GPUs"
+    } else {
+        ""
+    };
+    let shown = format!("`ls -l {file}` shows it; `mv {file} {file}.old` puts it away{anew}");
+    path.ends_with(PATH).then_some(shown)
+}
+
 /// Reads the admin's file; empty if missing. A file that lacks a GPU of the host while naming a
 /// nonexistent one was written for other bus numbers: it is ignored, and the second value says so.
 pub fn from_file(
     root: &FsRoot,
     gpus: &[Bdf],
 ) -> Result<(BTreeMap<Bdf, u32>, Option<String>), FsError> {
+    let file = PATH.trim_start_matches('/');
+    if root.is_live() {
+        // The files of a record belong to whoever made it.
+        owned(root, file)?;
+    } else {
+        regular(root, file)?;
+    }
     let Some(text) = root.read(PATH)? else { return Ok((BTreeMap::new(), None)) };
     let FileIds(mut ids) = serde_json::from_str(&text).map_err(|error| {
         let whole = error.to_string();
@@ -236,6 +260,23 @@ mod tests {
             assert_eq!(at, line, "{text}: {said}");
             assert!(said.contains(reason) && !said.contains("column"), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn what_is_no_file_of_this_kind_is_named_with_a_hint() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
+        let fifo = dir.path().join(&PATH[1..]);
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = from_file(&FsRoot::at(dir.path()).unwrap(), &[bdf(0x1b)]).unwrap_err();
+        assert!(error.to_string().ends_with("it is not a regular file"), "{error}");
+        let told = hint(&error).unwrap();
+        assert!(told.contains(&format!("`mv {0} {0}.old`", fifo.display())), "{told}");
+        assert!(!told.contains("--write"), "a record is not this host: {told}");
+        let here = FsError::NotText { path: PATH.into(), reason: String::new() };
+        assert!(hint(&here).unwrap().contains("`gpuvm host modules --write`"));
+        let other = FsError::NotText { path: "/etc/gpuvm/other".into(), reason: String::new() };
+        assert_eq!(hint(&other), None);
     }
 
     #[test]
