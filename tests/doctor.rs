@@ -483,8 +483,7 @@ fn a_log_without_a_line_of_the_kernel_is_no_clean_one() {
         let mut command = gpuvm(&["host", "doctor", "--json", "--host"]);
         command.arg(project().join("topologies/dgx-2.json")).arg("--journal").arg(&file);
         let (_, out, err) = run(&mut command);
-        let answer: Value =
-            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
+        let answer: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
         let of_log = answer["not_checked"].as_array().unwrap().iter();
         let of_log = of_log.filter(|why| why.as_str().unwrap().starts_with("the kernel's log"));
         assert_eq!(of_log.count(), usize::from(!is_checked), "{log}: {out}");

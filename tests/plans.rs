@@ -537,3 +537,24 @@ fn a_guest_without_cuda_is_told_of_whatever_its_neighbours_are() {
         assert!(!plan("8").contains("802"), "{trust:?}");
     }
 }
+
+/// `plan` promised what `export` and `create` refuse.
+#[test]
+fn room_for_vcpus_is_refused_by_plan_too_where_guests_cannot_get_any() {
+    let text = std::fs::read_to_string(project().join("topologies/dual-socket.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["host"]["machine"]["architecture"] = "aarch64".into();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.json");
+    std::fs::write(&file, record.to_string()).unwrap();
+    for verb in [&["plan"][..], &["export"], &["create", "a", "--dry-run"]] {
+        for (most, code) in [("8", 1), ("4", 0)] {
+            let mut command = gpuvm(verb);
+            command.args(["--assume-empty", "--gpus", "0", "--vcpus", "4", "--max-vcpus", most]);
+            let (ended, out, err) = run(command.arg("--host").arg(&file));
+            assert_eq!(ended, code, "{verb:?} {most}: {out}{err}");
+            let refused = err.contains("cannot get vCPUs while they run");
+            assert_eq!(refused, code == 1, "{verb:?} {most}: {out}{err}");
+        }
+    }
+}

@@ -95,7 +95,9 @@ pub fn resolve(
         request = Request { template: request.template, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
-    Ok(Planned { topology, request, placement, name, occupancy })
+    let planned = Planned { topology, request, placement, name, occupancy };
+    render::refuse_room(wanted, &planned)?;
+    Ok(planned)
 }
 
 /// Returns a request with the properties of the guest's template, if the admin names one.

@@ -87,13 +87,20 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
     xml.apply_all(&edits)?;
     let vcpus = planned.placement.vcpus();
     if let Some(start) = planned.request.vcpus_at_start.filter(|start| *start < vcpus) {
-        if !xml.is_x86() {
-            let hint = format!("--vcpus {vcpus}, without --max-vcpus");
-            return Err(RenderError::NoHotplug.hint(hint));
-        }
         xml.apply(&DomainEdit::SetPlugged { vcpus: Some(start) })?;
     }
     Ok(xml)
+}
+
+/// Refuses room for more vCPUs where the guest cannot get any while it runs.
+pub(super) fn refuse_room(wanted: &GuestRequest, planned: &Planned) -> Result<()> {
+    let vcpus = planned.placement.vcpus();
+    let has_room = planned.request.vcpus_at_start.is_some_and(|start| start < vcpus);
+    if has_room && !template_of(wanted, &planned.topology)?.is_x86() {
+        let hint = format!("--vcpus {vcpus}, without --max-vcpus");
+        return Err(RenderError::NoHotplug.hint(hint));
+    }
+    Ok(())
 }
 
 /// The template that a guest is made of, before it becomes the guest.
