@@ -1693,7 +1693,6 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
 
 #[test]
 fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
-    use std::os::unix::fs::PermissionsExt as _;
     let Some(machine) = Machine::h100() else { return };
     machine.fake("h100", &H100, "");
     let uri = guest_with(&machine, &["9d"]);
@@ -1792,6 +1791,19 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
         "{said}"
     );
     assert!(said.contains("+STATE_FILE_NAME=/var/lib/nvidia-fabricmanager/"), "{said}");
+    // A copy of somebody else stays; gpuvm's own is made anew.
+    let script = "cd /usr/share/nvidia/nvswitch; G=\"$0 -q fabric unit --install --config -c $1\"
+         echo theirs >fabricmanager.cfg.before-gpuvm; cp fabricmanager.cfg was
+         for more in --dry-run ''; do ! $G $more 2>&1; cmp fabricmanager.cfg was; done
+         test \"$(cat fabricmanager.cfg.before-gpuvm)\" = theirs; rm fabricmanager.cfg.before-gpuvm
+         $G; cmp fabricmanager.cfg.before-gpuvm was; ! cmp -s fabricmanager.cfg was
+         echo '# more' >>was; cp was fabricmanager.cfg; $G; cmp fabricmanager.cfg.before-gpuvm was
+         echo '# theirs' >>fabricmanager.cfg.before-gpuvm; cp was fabricmanager.cfg; ! $G 2>&1";
+    let words = ["bash", "-ec", script, env!("CARGO_BIN_EXE_gpuvm"), &uri];
+    let (code, out, err) = machine.gpuvm_on(&words, true, "");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let told = "fabricmanager.cfg.before-gpuvm was not made by gpuvm, or was changed since";
+    assert_eq!((out.matches(told).count(), out.matches("hint: `cat ").count()), (3, 3), "{out}");
 }
 
 /// The machine with a guest of modules 1 and 3, its fakes' settings beside state and calls.

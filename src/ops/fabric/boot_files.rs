@@ -6,7 +6,7 @@ use crate::apply::Step;
 use crate::apply::boot::unit_word;
 use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
-use crate::error::{Coded, Result};
+use crate::error::{Coded, Error, Result};
 use crate::files::configuration;
 use crate::world::World;
 use gpuvm_core::shell::word;
@@ -141,15 +141,18 @@ fn is_ours(file: &FabricFile, was: &str) -> bool {
     is_recorded(path, was) || (says_so() && was == file.text && is_plain())
 }
 
+/// The error that a file stays as it is, with the way out.
+fn not_ours(path: &str) -> Error {
+    let file = word(path);
+    let error = BootFileError::NotOurs { path: path.into() };
+    error.hint(format!("`cat {file}` shows it; `mv {file} {file}.old` puts it away"))
+}
+
 /// Returns the steps that install or (`remove`) remove a file; none if already so.
 pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
     let was = read(file.path)?;
     if was.as_ref().is_some_and(|was| !is_ours(file, was)) {
-        let path = word(file.path);
-        let error = BootFileError::NotOurs { path: file.path.into() };
-        return Err(
-            error.hint(format!("`cat {path}` shows it; `mv {path} {path}.old` puts it away"))
-        );
+        return Err(not_ours(file.path));
     }
     let text = (!remove).then(|| file.text.clone());
     if text == was {
@@ -160,7 +163,8 @@ pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
 }
 
 /// Returns the steps that move Fabric Manager's state to a directory that is never cleaned, after
-/// copying its file; with the changed lines. None unless it is below /tmp.
+/// copying its file; with the changed lines. None unless it is below /tmp. A copy that is there and
+/// not ours is left alone.
 pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
     let path = Path::new("/").join(config::PATH);
     let Some(before) = read(&path.to_string_lossy())? else {
@@ -174,8 +178,11 @@ pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
     let was = read(&copy)?;
     let mut steps = Vec::new();
     if was.as_ref() != Some(&before) {
+        if was.as_ref().is_some_and(|was| !is_recorded(Path::new(&copy), was)) {
+            return Err(not_ours(&copy));
+        }
         let (path, text) = (copy.into(), Some(before.clone()));
-        steps.push(Step::SetFile { path, text, was, program: false, kept: false });
+        steps.push(Step::SetFile { path, text, was, program: false, kept: true });
     }
     let what = "have Fabric Manager keep its state in /var/lib".to_owned();
     steps.push(Step::EditText(TextStep { path, before, after, what }));
