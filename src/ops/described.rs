@@ -13,7 +13,7 @@ pub use get::{Described, Field, describe, describe_all};
 use crate::autostart::{Autostart, autostart};
 use crate::change::Change;
 use crate::compare::{Compared, GuestDifference, MAX_VCPUS, compare};
-use crate::create::{self, CreateRequest, Waits, create};
+use crate::create::{self, CreateError, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
 use crate::domain::DomainXml;
 use crate::domain::guest::VirtType;
@@ -403,12 +403,15 @@ fn agree_to_delete(session: &Session<'_>, gone: &[DomainSummary]) -> Result<()> 
     question.settle(said, &[])
 }
 
-/// Deletes a guest that the file no longer has, if it is still that one.
-fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -> Result<()> {
+/// Deletes a guest that the file no longer has, if it is still that one. Returns whether it was
+/// still there.
+fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -> Result<bool> {
     let DomainSummary { name, uuid, .. } = row;
     let plan = |world: &World| {
         let hypervisor = &*world.hypervisor()?;
-        let now = find(hypervisor, name)?;
+        let Some(now) = hypervisor.domain(name)? else {
+            return Ok(Change::new("delete", name, Vec::new(), Vec::new()));
+        };
         let file = match set.filter(|_| now.uuid == *uuid) {
             Some(set) => of_set(set, &now, hypervisor, world)?,
             None => None,
@@ -420,7 +423,7 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
         }
         delete(world, &Delete { name: name.clone(), keep_data: false })
     };
-    session.run(plan).map(drop)
+    session.run(plan).map(|done| done.made)
 }
 
 /// Looks whether what is to be changed and made can be, before the first of it is done: as far as
@@ -578,44 +581,108 @@ fn carry_out(
     wanted: &ApplyRequest,
     (drift, done): (&mut Drift, &mut usize),
 ) -> Result<()> {
-    for row in &drift.gone {
-        prune(session, row, wanted.set.as_ref())?;
+    for row in std::mem::take(&mut drift.gone) {
+        if !prune(session, &row, wanted.set.as_ref())? {
+            let is_it = |one: &AppliedGuest| one.name == row.name;
+            drift.guests.retain(|one| one.action != GuestAction::Delete || !is_it(one));
+            continue;
+        }
         *done += 1;
         world.progress(&format!("domain `{}` is deleted", row.name));
     }
-    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
-        if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
-            join(session, (guest, found), wanted.set.as_ref())?;
+    let changed = change_all(session, world, wanted, (drift, done))?;
+    for (found, is_changed) in drift.guests.iter_mut().zip(changed) {
+        if found.action != GuestAction::Change {
+            continue;
         }
+        if is_changed {
+            let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
+            world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
+        } else {
+            // Another has changed it since it was looked at.
+            *found = AppliedGuest::new(&found.name, GuestAction::Keep);
+        }
+    }
+    make_all(session, world, wanted, (drift, done))
+}
+
+/// Changes the guests that exist. Returns of each whether it was changed.
+fn change_all(
+    session: &mut Session<'_>,
+    world: &World,
+    wanted: &ApplyRequest,
+    (drift, done): (&Drift, &mut usize),
+) -> Result<Vec<bool>> {
+    let mut changed = vec![false; wanted.guests.len()];
+    let all = || wanted.guests.iter().zip(&drift.guests).enumerate();
+    // The size of a pending one waits for a restart, its set and start with the host do not.
+    let is_now =
+        |found: &AppliedGuest| matches!(found.action, GuestAction::Change | GuestAction::Pending);
+    for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
+        changed[number] |= join(session, (guest, found), wanted.set.as_ref())?;
     }
     let topology = world.topology()?;
-    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
+    for (number, (guest, found)) in all() {
         let nics = nics::changed(guest, &found.differences, &topology);
-        if let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) {
-            let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
-            nics::change(session, &nics, restarts)?;
-            *done += 1;
+        let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) else { continue };
+        if !differs_now(session, guest, |option| option == nics::OPTION)? {
+            continue;
         }
+        let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
+        let is_made = nics::change(session, &nics, restarts)?;
+        changed[number] |= is_made;
+        *done += usize::from(is_made);
     }
     for turn in &drift.turns {
-        resize(session, &turn.request)?;
-        *done += 1;
-        if turn.gives_up {
+        let is_made = differs_now(session, &wanted.guests[turn.number], |_| true)?
+            && resize(session, &turn.request)?;
+        changed[turn.number] |= is_made;
+        *done += usize::from(is_made);
+        if turn.gives_up && is_made {
             let name = &turn.request.name;
             world.progress(&format!("domain `{name}` has given up what others need"));
         }
     }
-    for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
-        // The size of a pending one waits for a restart, its start with the host does not.
-        if matches!(found.action, GuestAction::Change | GuestAction::Pending) {
-            start_with_host(session, (guest, found), &wanted.program)?;
-        }
-        if found.action == GuestAction::Change {
-            let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
-            world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
-        }
+    for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
+        changed[number] |= start_with_host(session, (guest, found), &wanted.program)?;
     }
-    make_all(session, world, wanted, (drift, done))
+    Ok(changed)
+}
+
+/// Whether a guest still differs in one of these options once the lock is held, which its change
+/// continues with: another run may have changed it while this one waited.
+fn differs_now(
+    session: &mut Session<'_>,
+    guest: &DescribedGuest,
+    counts: impl Fn(&str) -> bool,
+) -> Result<bool> {
+    session.lock_next()?;
+    let found = compared_now(session.world(), guest)?;
+    let differs =
+        |found: Compared| found.differences.iter().any(|difference| counts(&difference.option));
+    let is_so = found.is_none_or(differs);
+    if !is_so {
+        session.release_next();
+    }
+    Ok(is_so)
+}
+
+/// A guest as it is now; none: it does not exist.
+fn compared_now(world: &World, guest: &DescribedGuest) -> Result<Option<Compared>> {
+    let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
+    let rows = hypervisor.domains()?;
+    compare(world, (&*hypervisor, &topology, &rows), (guest.name.as_str(), &guest.create))
+}
+
+/// The error that a missing guest has been made otherwise meanwhile.
+fn made_otherwise(name: &str, differences: &[GuestDifference]) -> Error {
+    let what: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let error = CreateError::Differs { name: name.to_owned(), what: what.join("; ") };
+    error.hint(format!(
+        "another has made it meanwhile: `gpuvm get {}` prints what it is; applied again, the file \
+         changes what can be changed",
+        word(name)
+    ))
 }
 
 /// Makes the missing guests, at their places; where one is another guest's by now, all that are
@@ -629,22 +696,30 @@ fn make_all(
     let mut places = VecDeque::from(std::mem::take(&mut drift.places));
     let mut is_planned_anew = false;
     while let Some((number, place)) = places.pop_front() {
-        let made = make(session, world, (&wanted.guests[number], place), wanted);
-        match made {
+        match make(session, world, (&wanted.guests[number], place), wanted) {
             Err(error) if is_taken(&error) && !is_planned_anew => {
                 is_planned_anew = true;
+                session.release_next();
                 let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
                 refuse_conflicts(&again)?;
-                for (old, new) in drift.guests.iter_mut().zip(again.guests) {
-                    if old.action == GuestAction::Create && new.action == GuestAction::Create {
-                        old.gpus = new.gpus;
+                let left: Vec<usize> =
+                    { places.iter() }.map(|(number, _)| *number).chain([number]).collect();
+                for number in left {
+                    let (old, new) = (&mut drift.guests[number], &again.guests[number]);
+                    match new.action {
+                        GuestAction::Create => old.gpus.clone_from(&new.gpus),
+                        GuestAction::Keep => *old = new.clone(),
+                        _ => return Err(made_otherwise(&new.name, &new.differences)),
                     }
                 }
                 places = again.places.into();
             }
-            made => {
-                made?;
-                *done += 1;
+            Err(error) => return Err(error),
+            Ok(true) => *done += 1,
+            Ok(false) => {
+                // Another has made it since it was looked for.
+                let found = &mut drift.guests[number];
+                *found = AppliedGuest::new(&found.name, GuestAction::Keep);
             }
         }
     }
@@ -696,63 +771,65 @@ fn resized(
     })
 }
 
-/// Gives a guest another size; one that runs has it afterwards.
-fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<()> {
+/// Gives a guest another size; one that runs has it afterwards. Returns whether it was changed.
+fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<bool> {
     let name = &wanted.name;
     let rows = session.hypervisor()?.domains()?;
     let down = Down { force: false, wait_s: WAIT_S };
     if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
-        return session.run(|world| set(world, wanted)).map(drop);
+        return session.run(|world| set(world, wanted)).map(|done| done.made);
     }
     if let Some(live) = vcpus::at_once(session.world(), wanted) {
-        return session.run(|world| set(world, &live)).map(drop);
+        return session.run(|world| set(world, &live)).map(|done| done.made);
     }
     if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
         session.run(|world| set(world, wanted))?;
-        return restart::run(session, name, down).map(drop);
+        return restart::run(session, name, down).map(|done| done.made);
     }
     // GPUs come and go only while it is off; it runs again whether it got them or not.
     session.run(|world| stop(world, name, down))?;
     let changed = session.run(|world| set(world, wanted));
     let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
     session.run(|world| start(world, &again))?;
-    changed.map(drop)
+    changed.map(|done| done.made)
 }
 
-/// Has a guest that exists start with the host, or not, if that differs.
+/// Has a guest that exists start with the host, or not, if that differs. Returns whether that was
+/// changed.
 fn start_with_host(
     session: &mut Session<'_>,
     (guest, found): (&DescribedGuest, &AppliedGuest),
     program: &str,
-) -> Result<()> {
+) -> Result<bool> {
     let differs = found.differences.iter().any(|one| one.option == "autostart");
     match guest.autostart.filter(|_| differs) {
         Some(on) => started(session, (guest.name.as_str(), on), program),
-        None => Ok(()),
+        None => Ok(false),
     }
 }
 
 /// Records that a guest is of this set, so that the file of another one does not delete it.
+/// Returns whether it was not.
 fn join(
     session: &mut Session<'_>,
     (guest, found): (&DescribedGuest, &AppliedGuest),
     set: Option<&String>,
-) -> Result<()> {
+) -> Result<bool> {
     let is_of_other = found.differences.iter().any(|one| one.option == "set");
-    let Some(set) = set.filter(|_| is_of_other) else { return Ok(()) };
+    let Some(set) = set.filter(|_| is_of_other) else { return Ok(false) };
     let name = guest.name.as_str();
     let plan = |world: &World| -> Result<Change> {
         let row = find(&*world.hypervisor()?, name)?;
         let steps = set_set(world.state(), &row.uuid, set)?.into_iter().collect();
         Ok(Change::new("apply", name, steps, ()))
     };
-    session.run(plan).map(drop)
+    session.run(plan).map(|done| done.made)
 }
 
-/// Has a guest start with the host, or not.
-fn started(session: &mut Session<'_>, (name, on): (&str, bool), program: &str) -> Result<()> {
+/// Has a guest start with the host, or not. Returns whether that was changed.
+fn started(session: &mut Session<'_>, (name, on): (&str, bool), program: &str) -> Result<bool> {
     let wanted = Autostart { name: name.to_owned(), on, program: program.to_owned() };
-    session.run(|world| autostart(world, &wanted)).map(drop)
+    session.run(|world| autostart(world, &wanted)).map(|done| done.made)
 }
 
 /// A request for a missing guest at its place.
@@ -772,23 +849,36 @@ fn refuse_losses<T>(change: &Change<T>) -> Result<()> {
     question.settle(Answer::Nobody, &change.losses)
 }
 
-/// Makes a missing guest at its place.
+/// Makes a missing guest at its place. Returns whether it was still missing.
 fn make(
     session: &mut Session<'_>,
     world: &World,
     (guest, place): (&DescribedGuest, PlannedPlace),
     wanted: &ApplyRequest,
-) -> Result<()> {
+) -> Result<bool> {
     let request = request_at(guest, place)?;
-    if !wanted.accept_data_loss {
-        refuse_losses(&session.look(|world| create(world, &request))?)?;
+    // Another may have made it while this run waited.
+    session.lock_next()?;
+    let is_missing = match compared_now(world, guest)? {
+        None => true,
+        Some(found) if found.differences.is_empty() => false,
+        Some(found) => return Err(made_otherwise(&found.summary.name, &found.differences)),
+    };
+    if is_missing {
+        if !wanted.accept_data_loss {
+            refuse_losses(&session.look(|world| create(world, &request))?)?;
+        }
+        create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
+    } else {
+        session.release_next();
     }
-    create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
     if guest.autostart == Some(true) {
         started(session, (guest.name.as_str(), true), &wanted.program)?;
     }
-    world.progress(&format!("domain `{}` is made", guest.name));
-    Ok(())
+    if is_missing {
+        world.progress(&format!("domain `{}` is made", guest.name));
+    }
+    Ok(is_missing)
 }
 
 #[cfg(test)]

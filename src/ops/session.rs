@@ -84,6 +84,8 @@ pub struct Session<'w> {
     watch: Watch,
     /// Warnings that were reported.
     told: BTreeSet<String>,
+    /// The lock that the next run continues with; none: it takes it itself.
+    kept: Option<Rc<HostLock>>,
 }
 
 impl<'w> Session<'w> {
@@ -92,7 +94,7 @@ impl<'w> Session<'w> {
     pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
         let watch = Watch::begin(world.reporter().clone())?;
         let watch = watch.with_state(world.settings.state.clone());
-        Ok(Session { world, manner, watch, told: BTreeSet::new() })
+        Ok(Session { world, manner, watch, told: BTreeSet::new(), kept: None })
     }
 
     /// Plans a change, for a caller that shows it itself, and reports its warnings.
@@ -180,7 +182,10 @@ impl<'w> Session<'w> {
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
     ) -> Result<(Rc<HostLock>, Change<T>), E> {
-        let lock = self.watch.lock(self.manner.lock_wait).map_err(Error::from)?;
+        let lock = match self.kept.take() {
+            Some(lock) => lock,
+            None => self.watch.lock(self.manner.lock_wait).map_err(Error::from)?,
+        };
         self.refuse_unfinished()?;
         let change = plan(self.world)?;
         Ok((lock, change))
@@ -318,6 +323,19 @@ impl<'w> Session<'w> {
     /// Takes the host's lock, for actions that are not a plan of steps.
     pub(crate) fn lock(&mut self) -> Result<Rc<HostLock>> {
         Ok(self.watch.lock(self.manner.lock_wait)?)
+    }
+
+    /// Takes the host's lock for the next run: what is read from here on is what that run finds.
+    pub(crate) fn lock_next(&mut self) -> Result<()> {
+        if self.kept.is_none() {
+            self.kept = Some(self.lock()?);
+        }
+        self.refuse_unfinished()
+    }
+
+    /// Releases it: there is nothing to run.
+    pub(crate) fn release_next(&mut self) {
+        self.kept = None;
     }
 
     /// The signal that asks to stop, if one has come.

@@ -1,6 +1,7 @@
 //! `apply` and `get` on a real libvirtd: made, kept, changed and pruned as a file says, killed at
 //! every third record of the journal; and on a DGX-2, planned together.
 
+use super::concurrent::{ended, waiting};
 use super::on_dgx2;
 use super::place::{MOST, Place, same};
 use crate::support::daemon::{Tiny, daemon};
@@ -117,6 +118,48 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
     files.ends(0, &["--prune", "--yes"]);
     place.done(&["delete", "ap-own", "--yes"]);
     same(&nothing, &place.state(), "something is left");
+}
+
+#[test]
+fn who_waited_for_the_same_file_finds_it_applied() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let log = place.daemon.own_path("waits.log");
+    let file = files.file.to_str().unwrap();
+    // The first one is halted while it makes its first change; the other has looked by then.
+    let both = |args: &[&str]| {
+        let mut late = None;
+        let first = place.halted(3, args, |_| late = Some(waiting(place, args, &log)));
+        let (code, out, err) = first.unwrap();
+        assert_eq!(code, 0, "{out}{err}");
+        (out, ended(late.unwrap(), &log))
+    };
+    files.write(&[("tw-a", "  memory: 256M\n"), ("tw-b", "")]);
+    let (first, (code, said)) = both(&["apply", "-f", file]);
+    // Each guest is made by one of them.
+    assert_eq!(code, 0, "{said}");
+    for name in ["tw-a", "tw-b"] {
+        let made = [&first, &said].map(|said| said.contains(&format!("{name}: created")));
+        let is_one = made[0] != made[1];
+        assert!(
+            is_one && (first.clone() + &said).contains(&format!("{name}: unchanged")),
+            "{said}"
+        );
+    }
+    assert!(said.contains("tw-a: unchanged"), "{said}");
+    files.write(&[("tw-a", "  memory: 320M\n"), ("tw-b", "")]);
+    let (first, (code, said)) = both(&["apply", "-f", file]);
+    assert!(first.contains("tw-a: changed: memory 256M -> 320M"), "{first}");
+    assert!(code == 0 && said.contains("tw-a: unchanged"), "{said}");
+    assert!(!said.contains("is changed"), "{said}");
+    let told = place.done(&["history", "tw-a"]);
+    assert_eq!(told.lines().filter(|line| line.contains("memory")).count(), 1, "{told}");
+    files.write(&[("tw-b", "")]);
+    let (first, (code, said)) = both(&["apply", "-f", file, "--prune", "--yes"]);
+    assert!(first.contains("tw-a: deleted"), "{first}");
+    assert!(code == 0 && !said.contains("tw-a") && said.contains("tw-b: unchanged"), "{said}");
+    place.done(&["delete", "tw-b", "--yes"]);
+    assert_eq!(place.journal(), "");
 }
 
 #[test]

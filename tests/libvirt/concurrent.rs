@@ -162,7 +162,7 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
 }
 
 /// Starts a run, and returns once it waits for the lock; what it says goes to a file.
-fn waiting(place: &Place, args: &[&str], log: &Path) -> Child {
+pub(super) fn waiting(place: &Place, args: &[&str], log: &Path) -> Child {
     let mut command = place.command(args);
     command.args(["--lock-wait", "550"]).stdout(Stdio::piped());
     let child = command.stderr(File::create(log).unwrap()).spawn().unwrap();
@@ -172,7 +172,7 @@ fn waiting(place: &Place, args: &[&str], log: &Path) -> Child {
 }
 
 /// Ends it: its exit code, and all that it said.
-fn ended(child: Child, log: &Path) -> (i32, String) {
+pub(super) fn ended(child: Child, log: &Path) -> (i32, String) {
     let (code, out, _) = end(child);
     (code, out + &read_to_string(log).unwrap())
 }

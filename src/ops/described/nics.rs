@@ -12,7 +12,7 @@ use crate::world::World;
 use gpuvm_core::tune::Item;
 
 /// The name of the difference.
-const OPTION: &str = "network";
+pub(super) const OPTION: &str = "network";
 
 /// The change of a guest's NICs; none: it has those that it is to have.
 pub(super) fn changed(
@@ -53,22 +53,22 @@ pub(super) fn is_live(
 }
 
 /// Changes the NICs of a guest. One that runs gets them at once, or by a restart, unless it is
-/// restarted later.
+/// restarted later. Returns whether something was changed.
 pub(super) fn change(
     session: &mut Session<'_>,
     wanted: &SetRequest,
     restarts_later: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let rows = session.hypervisor()?.domains()?;
     let runs = rows.iter().any(|row| row.name == wanted.name && row.state.is_active());
     let live = SetRequest { live: true, ..wanted.clone() };
     if runs && set(session.world(), &live).is_ok() {
-        return session.run(|world| set(world, &live)).map(drop);
+        return session.run(|world| set(world, &live)).map(|done| done.made);
     }
     session.run(|world| set(world, wanted))?;
     if runs && !restarts_later {
         let down = Down { force: false, wait_s: WAIT_S };
         restart::run(session, &wanted.name, down)?;
     }
-    Ok(())
+    Ok(true)
 }
