@@ -59,10 +59,20 @@ fn answer(drift: &Drift, dry_run: bool, args: &ApplyArgs, cx: &Context<'_>) -> s
     if !lines.is_empty() {
         cx.output.text(&lines.join("\n"))?;
     }
-    let is = |action| drift.guests.iter().any(|guest| guest.action == action);
-    if is(GuestAction::Pending) {
-        let file = args.file.to_string_lossy();
-        let again = format!("`gpuvm apply --restart -f {}`", word(&file));
+    let file = args.file.to_string_lossy();
+    let file = word(&file);
+    for (guest, wake) in drift.guests.iter().filter_map(|guest| Some((guest, guest.wake.as_ref()?)))
+    {
+        let name = &guest.name;
+        cx.output.progress(&format!(
+            "domain `{name}` stands still: {wake} first, then `gpuvm apply -f {file}` changes it \
+             without a restart"
+        ));
+    }
+    let needs_restart =
+        |guest: &AppliedGuest| guest.action == GuestAction::Pending && guest.wake.is_none();
+    if drift.guests.iter().any(needs_restart) {
+        let again = format!("`gpuvm apply --restart -f {file}`");
         cx.output.progress(&format!("pending changes need a restart: {again} makes them"));
     }
     Ok(())

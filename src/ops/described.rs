@@ -188,13 +188,17 @@ pub struct AppliedGuest {
     /// Whether it runs, and is restarted for its change.
     #[serde(skip)]
     restarts: bool,
+    /// What lets it run on, after which it can be changed without a restart; none: it takes one.
+    #[serde(skip)]
+    pub wake: Option<String>,
 }
 
 impl AppliedGuest {
     /// A guest with which this is done.
     fn new(name: impl Into<String>, action: GuestAction) -> AppliedGuest {
         let (name, differences, gpus) = (name.into(), Vec::new(), Vec::new());
-        AppliedGuest { name, action, differences, gpus, gives_up_first: false, restarts: false }
+        let (gives_up_first, restarts, wake) = (false, false, None);
+        AppliedGuest { name, action, differences, gpus, gives_up_first, restarts, wake }
     }
 }
 
@@ -304,6 +308,7 @@ fn existing(
         Ok(plugs || nics::is_live(world, guest, &differences)?)
     };
     let needs_restart = runs && !differences.is_empty() && !is_live()?;
+    let wake = vcpus::wake(&summary, guest, &differences, hypervisor)?.filter(|_| needs_restart);
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     if let Some(on) = guest.autostart {
         let is = hypervisor.autostart(&summary.name)?;
@@ -328,7 +333,8 @@ fn existing(
         _ => GuestAction::Change,
     };
     let restarts = needs_restart && action == GuestAction::Change;
-    Ok(AppliedGuest { differences, restarts, ..AppliedGuest::new(summary.name, action) })
+    let wake = wake.filter(|_| action == GuestAction::Pending);
+    Ok(AppliedGuest { differences, restarts, wake, ..AppliedGuest::new(summary.name, action) })
 }
 
 /// Guests that an earlier file of this set made and that it no longer has, by the record of their

@@ -198,6 +198,21 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
         let (ended, out, err) = place.gpuvm(&["apply", "-f", file.to_str().unwrap()]);
         assert!(ended == code && out.contains(says), "{vcpus}: {out}{err}");
     };
+    // One that is paused goes on first, and needs no restart either.
+    place.virsh(&["suspend", NAME]);
+    let (text, at) = (got.replace("  vcpus: 2\n", "  vcpus: 3\n"), file.to_str().unwrap());
+    std::fs::write(&file, &text).unwrap();
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, out, err) = place.gpuvm(&[&["apply", "-f", at], more].concat());
+        let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(code == 3 && out.contains("pending: vcpus 2 -> 3"), "{out}{err}");
+        let first = format!("`virsh resume {NAME}` first, then `gpuvm apply -f {at}` changes it");
+        assert!(said.contains(&first) && !said.contains("--restart"), "{err}");
+    }
+    std::fs::write(&file, text.replace("max-vcpus: 3\n", "max-vcpus: 4\n")).unwrap();
+    let (code, out, err) = place.gpuvm(&["apply", "-f", at]);
+    assert!(code == 3 && err.contains("--restart") && !err.contains("resume"), "{out}{err}");
+    place.virsh(&["resume", NAME]);
     apply("  vcpus: 3\n", 0, "changed: vcpus 2 -> 3");
     assert_eq!((both(), found(&place)), (((3, 3), (3, 3)), vec![]));
     apply("  vcpus: 3\n", 0, "unchanged");

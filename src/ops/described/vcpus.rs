@@ -3,9 +3,13 @@
 use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
 use crate::apply::Step;
 use crate::compare::GuestDifference;
+use crate::domain::DomainXml;
 use crate::error::Result;
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::set::{SetRequest, set};
+use crate::shell::word;
 use crate::world::World;
+use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::tune::Item;
 
 /// The option of vCPUs.
@@ -24,6 +28,31 @@ pub(super) fn is_live(
     found.differences = differences.to_vec();
     let wanted = resized(guest, &found, &world.topology()?);
     Ok(wanted.is_some_and(|wanted| at_once(world, &wanted).is_some()))
+}
+
+/// What lets a guest that stands still run on, if all that differs then is that it gets more vCPUs
+/// for which it has room.
+pub(super) fn wake(
+    summary: &DomainSummary,
+    guest: &DescribedGuest,
+    differences: &[GuestDifference],
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<String>> {
+    let name = word(&summary.name);
+    let wake = match summary.state {
+        DomainState::Paused => format!("`virsh resume {name}`"),
+        DomainState::Suspended => format!("`virsh dompmwakeup {name}`"),
+        _ => return Ok(None),
+    };
+    let request = &guest.create.guest.request;
+    let vcpus = request.vcpus_at_start.or(request.vcpus);
+    let Some(vcpus) = vcpus.filter(|_| differences.iter().all(|one| one.option == OPTION)) else {
+        return Ok(None);
+    };
+    let live = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?;
+    let claims = Claims::read(&live);
+    let has_room = claims.plugged.len() < vcpus as usize && vcpus <= claims.vcpus.value;
+    Ok(has_room.then_some(wake))
 }
 
 /// The change of a running guest that gives it more vCPUs at once, if that is all that is wanted;
