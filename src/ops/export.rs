@@ -21,6 +21,10 @@ pub fn export(
     for notice in &disks.notices {
         world.note(&notice.to_string());
     }
+    // As `plan` shows them, and `create` warns of them or refuses.
+    for reason in planned.placement.reasons.iter().filter(|reason| reason.compromise) {
+        world.warning(&format!("{}: {}", reason.choice, reason.because));
+    }
     let functions = remains(&planned.topology, &planned.placement.devices);
     for loss in disks.losses.iter().chain(&functions) {
         world.warning(&format!("the guest gets what is on its drives: {loss}"));

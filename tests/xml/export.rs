@@ -16,8 +16,16 @@ fn export(arguments: &[&str]) -> (i32, String, String) {
 fn prints_the_domain_as_xml_or_json() {
     let arguments =
         ["--gpus", "2", "--name", "a", "--disk", "/dev/disk/by-id/x", "--disk", "/b.qcow2"];
-    let (code, xml, err) = export(&arguments);
+    let (code, xml, err) = export(&[&arguments[..], &["--quiet"]].concat());
     assert_eq!((code, err.as_str()), (0, ""));
+    // What the plan marks as a compromise is told beside the XML.
+    let (_, same, told) = export(&arguments);
+    assert_eq!(same, xml);
+    for warning in
+        ["warning: isolation: not isolated on NVLink", "warning: trust: ", "warning: huge-pages: "]
+    {
+        assert!(told.contains(warning), "{warning}: {told}");
+    }
     for part in ["<name>a</name>", "dev='/dev/disk/by-id/x'", "file='/b.qcow2'", "type='qcow2'"] {
         assert!(xml.contains(part), "{part} in {xml}");
     }
@@ -34,7 +42,7 @@ fn writes_a_file_that_is_complete_or_as_before() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("guest.xml");
     let path = file.to_str().unwrap();
-    let (code, out, err) = export(&["--gpus", "1", "--name", "a", "-o", path]);
+    let (code, out, err) = export(&["--gpus", "1", "--name", "a", "-o", path, "-q"]);
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
     assert!(fs::read_to_string(&file).unwrap().ends_with("</domain>\n"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
