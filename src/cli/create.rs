@@ -53,7 +53,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
     let waits = Waits { address_s, seed_s: args.seed.drop_seed.then_some(args.wait) };
     let made = if args.if_absent {
-        match create::run_if_absent(&mut session, cx, &wanted, waits)? {
+        match compare::create_if_absent(&mut session, cx, &wanted, waits)? {
             Ok(made) => made,
             // Another has made it since it was looked for.
             Err(existing) if existing.state.is_active() || args.no_start => {

@@ -2,9 +2,11 @@
 //! place. What counts only while a guest is made (its image, its first settings, the choice between
 //! places) is not compared, unless a file made it.
 
+mod absent;
 mod nics;
 mod now;
 
+pub use absent::create_if_absent;
 pub(crate) use nics::wished_nics;
 pub(crate) use now::{request_now, size_now, told_now};
 

@@ -10,14 +10,13 @@ mod told;
 use crate::address::{Wait, Waited};
 use crate::apply::Step;
 use crate::change::{Change, Part};
-use crate::compare::is_there;
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
 use crate::guest::{GuestRequest, log_hint, refuse_name_taken};
 use crate::history::guest::AppliedFile;
-use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
 use crate::reporter::Question;
@@ -28,7 +27,6 @@ use crate::storage::{SeedRequest, StorageRequest};
 use crate::world::World;
 use prepare::{Prepared, prepare};
 use serde::Serialize;
-use std::cell::RefCell;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 pub(crate) use told::{ACCEPTED, Told, told};
@@ -137,31 +135,8 @@ pub fn run(
     make(session, world, wanted, (waits, |world| create(world, wanted)))
 }
 
-/// The same, unless the guest exists exactly so once the lock is held: another may have made it
-/// while this run waited for that. Returns that guest then. Errors: it is another one.
-pub fn run_if_absent(
-    session: &mut Session<'_>,
-    world: &World,
-    wanted: &CreateRequest,
-    waits: Waits,
-) -> Result<Result<Created, DomainSummary>> {
-    let there = RefCell::new(None);
-    let plan = |world: &World| {
-        let Some(existing) = is_there(world, wanted)? else {
-            there.take();
-            return create(world, wanted);
-        };
-        let xml = world.hypervisor()?.xml(&existing.name, XmlOf::Inactive)?;
-        let none = Change::new("create", &existing.name, Vec::new(), DomainXml::parse(&xml)?);
-        there.replace(Some(existing));
-        Ok(none)
-    };
-    let made = make(session, world, wanted, (waits, plan))?;
-    Ok(there.into_inner().map_or(Ok(made), Err))
-}
-
 /// Makes a guest by a plan, and waits as requested.
-fn make(
+pub(crate) fn make(
     session: &mut Session<'_>,
     world: &World,
     wanted: &CreateRequest,
