@@ -168,19 +168,24 @@ pub fn refuse_name_taken(
     Err(HypervisorError { kind, doing, message }.hint(hint))
 }
 
+/// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
+pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
+    let name = word(name);
+    match state {
+        DomainState::Paused => Some(("is paused", format!("`virsh resume {name}`"))),
+        DomainState::Suspended => Some(("is suspended", format!("`virsh dompmwakeup {name}`"))),
+        _ => None,
+    }
+}
+
 /// Says in which state a domain is that has to be off first, and what stops it.
 pub fn stop_first(row: &DomainSummary) -> (&'static str, String) {
     let name = word(&row.name);
     let stop = format!("`gpuvm stop {name}` first");
-    match row.state {
-        DomainState::Crashed => ("has crashed", format!("`gpuvm stop --force {name}` first")),
-        DomainState::Paused => {
-            ("is paused", format!("`virsh resume {name}` lets it go on, then {stop}"))
-        }
-        DomainState::Suspended => {
-            ("is suspended", format!("`virsh dompmwakeup {name}` wakes it, then {stop}"))
-        }
-        DomainState::Running | DomainState::ShuttingDown | DomainState::ShutOff => ("runs", stop),
+    match (row.state, still(row.state, &row.name)) {
+        (_, Some((state, wake))) => (state, format!("{wake} lets it go on, then {stop}")),
+        (DomainState::Crashed, _) => ("has crashed", format!("`gpuvm stop --force {name}` first")),
+        _ => ("runs", stop),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::change::{Change, Hold};
 use crate::domain::DomainXml;
 use crate::domain::view::{AgentState, View};
 use crate::error::{Class, Error, Result, classed, coded};
-use crate::guest::find;
+use crate::guest::{find, still};
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
 use crate::partition;
 use crate::reporter::{Answer, Question};
@@ -44,18 +44,12 @@ pub(crate) fn refuse_still(
     step: Option<&Step>,
 ) -> Result<()> {
     let name_word = word(name);
-    let (is, goes_on) = match state {
-        _ if !matches!(step, Some(Step::ShutDownDomain { .. })) => return Ok(()),
-        DomainState::Paused => ("paused", format!("`virsh resume {name_word}` lets it go on")),
-        DomainState::Suspended => {
-            ("suspended", format!("`virsh dompmwakeup {name_word}` wakes it"))
-        }
-        _ => return Ok(()),
-    };
-    let message = format!("domain `{name}` is {is}, so it does not respond to a shutdown request");
+    let asks = matches!(step, Some(Step::ShutDownDomain { .. }));
+    let Some((is, wake)) = still(state, name).filter(|_| asks) else { return Ok(()) };
+    let message = format!("domain `{name}` {is}, so it does not respond to a shutdown request");
     let hint = format!(
-        "{goes_on}, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force {name_word}` cuts \
-         its power and may lose data"
+        "{wake} lets it go on, then `gpuvm {verb} {name_word}`; or `gpuvm {verb} --force \
+         {name_word}` cuts its power and may lose data"
     );
     Err(classed(Class::WrongState, message, hint))
 }

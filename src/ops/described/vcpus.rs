@@ -5,9 +5,9 @@ use crate::apply::Step;
 use crate::compare::GuestDifference;
 use crate::domain::DomainXml;
 use crate::error::Result;
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::guest::still;
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::set::{SetRequest, set};
-use crate::shell::word;
 use crate::world::World;
 use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::tune::Item;
@@ -38,12 +38,7 @@ pub(super) fn wake(
     differences: &[GuestDifference],
     hypervisor: &dyn Hypervisor,
 ) -> Result<Option<String>> {
-    let name = word(&summary.name);
-    let wake = match summary.state {
-        DomainState::Paused => format!("`virsh resume {name}`"),
-        DomainState::Suspended => format!("`virsh dompmwakeup {name}`"),
-        _ => return Ok(None),
-    };
+    let Some((_, wake)) = still(summary.state, &summary.name) else { return Ok(None) };
     let request = &guest.create.guest.request;
     let vcpus = request.vcpus_at_start.or(request.vcpus);
     let Some(vcpus) = vcpus.filter(|_| differences.iter().all(|one| one.option == OPTION)) else {

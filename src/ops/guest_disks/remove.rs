@@ -11,9 +11,10 @@ use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::guest::Made;
 use crate::error::{Coded as _, Error, Refusal, Result};
+use crate::guest::still;
 use crate::history::guest::drop_made;
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{DomainState, Hypervisor};
 use crate::made::{Fate, Proof, keep_data, other_names, removal};
 use crate::reporter::Question;
 use crate::shell::word;
@@ -132,14 +133,10 @@ fn refuse_half(
 
 /// Refuses to ask a guest to let go of a disk that stands still.
 fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
-    let (state, first) = match subject.state {
-        DomainState::Paused => ("is paused", "virsh resume"),
-        DomainState::Suspended => ("is suspended", "virsh dompmwakeup"),
-        _ => return Ok(()),
-    };
-    let (name, line) = (word(&subject.name), line(&subject.name, target));
+    let Some((state, first)) = still(subject.state, &subject.name) else { return Ok(()) };
+    let line = line(&subject.name, target);
     let hint = format!(
-        "`{first} {name}` lets it go on, then `{line} --live`; or `{line}` takes the disk from its \
+        "{first} lets it go on, then `{line} --live`; or `{line}` takes the disk from its \
          next start"
     );
     Err(GuestDiskError::NotRunning { name: subject.name.clone(), state }.hint(hint))

@@ -8,10 +8,9 @@ use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element, hooks};
 use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Refusal, Result};
-use crate::guest::{find, restart_hint};
+use crate::guest::{find, restart_hint, still};
 use crate::hypervisor::DomainState;
 use crate::networks::{on_demand, taken_up};
-use crate::shell::word;
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::words::count;
@@ -33,11 +32,11 @@ pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> 
         return Err(SetError::NotLive { name, what: what.to_owned() }.hint(later()));
     }
     let hypervisor = world.hypervisor()?;
-    let (state, hint) = match find(&*hypervisor, &wanted.name)?.state {
-        DomainState::Paused => ("is paused", format!("`virsh resume {}` first", word(&name))),
-        DomainState::Suspended => {
-            ("is suspended", format!("`virsh dompmwakeup {}` first", word(&name)))
-        }
+    let found = find(&*hypervisor, &wanted.name)?.state;
+    if let Some((state, wake)) = still(found, &name) {
+        return Err(SetError::NotRunning { name, state }.hint(format!("{wake} first")));
+    }
+    let (state, hint) = match found {
         DomainState::Crashed => ("has crashed", restart_hint(&name)),
         state if !state.is_active() => {
             let mut hint = later();

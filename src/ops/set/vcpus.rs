@@ -15,7 +15,8 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
     let Some(live) = &subject.live else { return Ok(()) };
     let claims = Claims::read(live);
     let (most, was) = (claims.vcpus.value, u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX));
-    let name = wanted.name.clone();
+    let (name, later) = (wanted.name.clone(), wanted.line(false));
+    let later = format!("`{later}` changes its next start");
     if vcpus > most {
         // Its definition may have room that what runs does not have.
         let has_room = Claims::read(&subject.xml).vcpus.value >= vcpus;
@@ -26,12 +27,10 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
     }
     let least = started_with(live).min(was);
     if vcpus < least {
-        let hint = format!("`{}` changes its next start", wanted.line(false));
-        return Err(SetError::StartedWith { name, least }.hint(hint));
+        return Err(SetError::StartedWith { name, least }.hint(later));
     }
     if vcpus < was && live.is_emulated() {
-        let hint = format!("`{}` changes its next start", wanted.line(false));
-        return Err(SetError::Emulated { name }.hint(hint));
+        return Err(SetError::Emulated { name }.hint(later));
     }
     if wanted.networks.is_none() {
         // What else differs from the definition waits for the next start.
