@@ -224,8 +224,18 @@ fn content(path: &Path, file: &mut File) -> Result<RestoreList, RestoreFileError
     trace::reads(path);
     let mut text = String::new();
     (&*file).take(MOST_BYTES).read_to_string(&mut text).map_err(failed(path))?;
+    if text.is_empty() && is_unwritten(file) {
+        return Ok(RestoreList::default());
+    }
     let damaged = |source| RestoreFileError::Damaged { path: path.to_owned(), source };
     RestoreList::parse(&text).map_err(damaged)
+}
+
+/// Whether nothing was ever written to a file: gpuvm of before made it empty, and with it a list
+/// only where there was something to remember. One that was emptied has changed since its birth.
+fn is_unwritten(file: &File) -> bool {
+    let meta = file.metadata();
+    meta.is_ok_and(|meta| meta.created().is_ok_and(|birth| meta.modified().ok() == Some(birth)))
 }
 
 /// Refuses a file of another kind or of somebody else, or that somebody else may write.
@@ -344,6 +354,11 @@ mod tests {
             assert!(error.hint().unwrap().starts_with("`mv "), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it is");
         }
+        std::fs::remove_file(&path).unwrap();
+        // As builds of before left it where there was nothing to remember.
+        let mut as_made = OpenOptions::new();
+        as_made.write(true).create_new(true).mode(MODE).open(&path).unwrap();
+        assert_eq!(RestoreFile::read(&path).unwrap(), RestoreList::default());
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
         refused("symbolic links");
