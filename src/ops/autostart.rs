@@ -7,7 +7,7 @@ use crate::apply::bind::boot as bind_boot;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::boot::{self as vf_boot, AtBoot};
 use crate::apply::pages::boot::{self as page_boot, Numbers};
-use crate::apply::startup;
+use crate::apply::startup::{self, Stranger, StrangerKind};
 use crate::bdf::Bdf;
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::refuse_strangers;
@@ -121,7 +121,35 @@ pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result
     if !all.remove(name) || !all.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(boot_steps(startup::files(None, false))?)
+    startup_steps(world, None, false)
+}
+
+/// The steps on the files that serve all guests that start with the host. Others' files in their
+/// place stay, which is told where it matters.
+fn startup_steps(world: &World, program: Option<&str>, installed: bool) -> Result<Vec<Step>> {
+    let (steps, strangers) = startup::steps(Path::new("/"), program, installed)?;
+    for Stranger { path, kind } in strangers {
+        let name = path.file_name().unwrap_or_default().display();
+        let file = path.to_string_lossy();
+        let file = word(&file);
+        match kind {
+            StrangerKind::Masked if program.is_some() => world.warning(&format!(
+                "{name} is masked, so interrupted changes are not finished at boot: `systemctl \
+                 unmask {name}`, then `systemctl daemon-reload`, and this command again"
+            )),
+            StrangerKind::Other if program.is_some() => world.warning(&format!(
+                "{} was not made by gpuvm and stays: it takes the place of gpuvm's own; `cat \
+                 {file}` shows it",
+                path.display()
+            )),
+            StrangerKind::Changed => world.warning(&format!(
+                "{} was changed since gpuvm made it and stays: `rm {file}` removes it",
+                path.display()
+            )),
+            StrangerKind::Masked | StrangerKind::Other => {}
+        }
+    }
+    Ok(steps)
 }
 
 /// The steps that undo a change, of which one may take back a start with the host: the files for all
@@ -156,7 +184,7 @@ fn at_boot(
     let installed = startup::is_installed(&root, program)?;
     if !wanted.on {
         let program = (!others.is_empty()).then_some(program);
-        return Ok((boot_steps(startup::files(program, installed))?, Vec::new()));
+        return Ok((startup_steps(world, program, installed)?, Vec::new()));
     }
     let topology = world.topology()?;
     // libvirt starts it without asking gpuvm.
@@ -175,7 +203,7 @@ fn at_boot(
         steps.extend(boot_steps(vf_boot::files(&needed.cards, program))?);
     }
     steps.extend(boot_steps([page_boot::file(&needed.pages)])?);
-    steps.extend(boot_steps(startup::files(Some(program), installed))?);
+    steps.extend(startup_steps(world, Some(program), installed)?);
     Ok((steps, needed.missing))
 }
 

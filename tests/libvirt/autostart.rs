@@ -152,6 +152,47 @@ fn libvirt_starts_it_when_the_machine_boots() {
     assert!(code == 1 && said.contains("`gpuvm list`"), "{said}");
 }
 
+/// An administrator's copy of the unit (`systemctl edit --full`) and a masked one stay, whatever
+/// becomes of the guests that start with the host.
+#[test]
+fn a_unit_of_others_stays_and_is_told() {
+    let Some(machine) = Machine::new(None) else { return };
+    machine.define("boots", "", "");
+    let unit = machine.etc.join("systemd/system/gpuvm-recover.service");
+    let wanted = machine.etc.join("systemd/system/multi-user.target.d/gpuvm-recover.conf");
+    std::fs::create_dir_all(unit.parent().unwrap()).unwrap();
+    // Every way in which the last guest that starts with the host goes.
+    let off = ["autostart", "boots", "off"];
+    let undo = ["undo", "boots", "--yes"];
+    let theirs = "[Service]\nExecStart=/usr/bin/gpuvm recover\n";
+    for way in [&off, &undo] {
+        std::fs::write(&unit, theirs).unwrap();
+        let said = machine.done(&["autostart", "boots", "on"]);
+        assert!(said.contains("gpuvm-recover.service was not made by gpuvm and stays"), "{said}");
+        assert!(machine.starts("boots") && wanted.exists());
+        let said = machine.done(way);
+        assert!(!said.contains("stays") && !machine.starts("boots") && !wanted.exists(), "{said}");
+        assert_eq!(std::fs::read_to_string(&unit).unwrap(), theirs);
+        std::fs::remove_file(&unit).unwrap();
+
+        std::os::unix::fs::symlink("/dev/null", &unit).unwrap();
+        let said = machine.done(&["autostart", "boots", "on"]);
+        assert!(said.contains("`systemctl unmask gpuvm-recover.service`"), "{said}");
+        machine.done(way);
+        assert_eq!(unit.read_link().unwrap(), Path::new("/dev/null"));
+        std::fs::remove_file(&unit).unwrap();
+    }
+    // Ours, and changed since.
+    machine.done(&["autostart", "boots", "on"]);
+    let changed = std::fs::read_to_string(&unit).unwrap() + "Nice=5\n";
+    std::fs::write(&unit, &changed).unwrap();
+    let said = machine.done(&["delete", "boots", "--yes"]);
+    assert!(said.contains("gpuvm-recover.service was changed since gpuvm made it"), "{said}");
+    assert_eq!(std::fs::read_to_string(&unit).unwrap(), changed);
+    assert!(!wanted.exists());
+    std::fs::remove_file(&unit).unwrap();
+}
+
 #[test]
 fn a_file_of_guests_says_which_start_with_the_host() {
     let Some(machine) = Machine::new(None) else { return };

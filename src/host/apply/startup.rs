@@ -1,9 +1,16 @@
 //! What starts with the machine for guests that do: a unit that finishes interrupted changes, and
 //! the order of libvirt's daemons after what their guests need. The files that bind functions, make
-//! virtual functions and reserve pages say themselves that they come before these daemons.
+//! virtual functions and reserve pages say themselves that they come before these daemons. What
+//! stands in the place of one of these files and is not proven ours is neither written nor removed.
 
+use crate::apply::Step;
+use crate::apply::bind::BindError;
 use crate::apply::boot::{BootFile, unit_word, wants};
+use crate::apply::file;
+use crate::apply::ours::is_recorded;
 use crate::fsroot::{FsError, FsRoot};
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// The unit that finishes what was interrupted when the power failed.
 pub const RECOVER: &str = "etc/systemd/system/gpuvm-recover.service";
@@ -71,14 +78,98 @@ pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
     ]
 }
 
+/// What stands in the place of a file of ours, and stays.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// The file.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: StrangerKind,
+}
+
+/// What another's file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrangerKind {
+    /// A link to /dev/null: the unit is masked (systemctl(1), `mask`), by the administrator or by
+    /// the removal of a package.
+    Masked,
+    /// A file that was made by others.
+    Other,
+    /// A file that says it is ours and was changed since.
+    Changed,
+}
+
+/// The steps on [`files`] below a root, `/` but in tests; none for a file that is already so, nor
+/// for one that others made, which are returned beside them.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub fn steps(
+    root: &Path,
+    program: Option<&str>,
+    installed: bool,
+) -> Result<(Vec<Step>, Vec<Stranger>), BindError> {
+    let (mut steps, mut strangers) = (Vec::new(), Vec::new());
+    for (place, text) in files(program, installed) {
+        let path = root.join(place);
+        let failed = |source| BindError::Configuration { path: path.clone(), source };
+        match there(place, &path).map_err(failed)? {
+            Err(kind) => strangers.push(Stranger { path, kind }),
+            Ok(was) if was == text => {}
+            Ok(was) => {
+                steps.push(Step::SetFile { path, text, was, program: false, kept: true });
+            }
+        }
+    }
+    Ok((steps, strangers))
+}
+
+/// The text of our file at a path, if there is one; or what another's is. Nothing that is not a
+/// regular file is opened.
+fn there(place: &str, path: &Path) -> io::Result<Result<Option<String>, StrangerKind>> {
+    let meta = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
+        meta => meta?,
+    };
+    let is_unit = place == RECOVER;
+    if is_unit && meta.is_symlink() && path.read_link()? == Path::new("/dev/null") {
+        return Ok(Err(StrangerKind::Masked));
+    }
+    if !meta.is_file() {
+        return Ok(Err(StrangerKind::Other));
+    }
+    let Some(text) = file::content(path)? else { return Ok(Ok(None)) };
+    Ok(if is_recorded(path, &text) || is_as_made(place, &text) {
+        Ok(Some(text))
+    } else if text.starts_with(HEAD) {
+        Err(StrangerKind::Changed)
+    } else {
+        Err(StrangerKind::Other)
+    })
+}
+
+/// Whether a text is exactly that of our file, for any program: older versions kept no record.
+fn is_as_made(place: &str, text: &str) -> bool {
+    // Whatever the program is, the unit has it in this line only.
+    let plain = |text: &str| -> Vec<String> {
+        let is_command =
+            |line: &str| line.starts_with("ExecStart=") && line.ends_with(" --quiet recover");
+        let lines = text.lines().map(|line| if is_command(line) { "ExecStart=" } else { line });
+        lines.map(str::to_owned).collect()
+    };
+    let made = files(Some(PACKAGED), false).into_iter().find(|(path, _)| *path == place);
+    made.and_then(|(_, made)| made).is_some_and(|made| plain(&made) == plain(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Writes the files below a directory.
-    fn put(dir: &std::path::Path, program: Option<&str>) {
+    fn put(dir: &Path, program: Option<&str>) {
         for (path, text) in files(program, false) {
-            crate::apply::file::set_file(&dir.join(path), text.as_deref()).unwrap();
+            file::set_file(&dir.join(path), text.as_deref()).unwrap();
         }
     }
 
@@ -111,6 +202,75 @@ mod tests {
         assert!(!installed(PACKAGED));
         let made = files(Some(PACKAGED), true).map(|(path, text)| (path, text.is_some()));
         assert_eq!(made.map(|(_, made)| made), [false, true, true, true]);
+    }
+
+    /// The steps below a directory, written out, and what is of others there.
+    fn planned(dir: &Path, program: Option<&str>, installed: bool) -> (Vec<String>, Vec<Stranger>) {
+        let (steps, strangers) = steps(dir, program, installed).unwrap();
+        let words = steps.iter().map(|step| step.to_string().replace(dir.to_str().unwrap(), ""));
+        (words.collect(), strangers)
+    }
+
+    #[test]
+    fn only_what_is_ours_is_written_over_or_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let unit_at = dir.join(RECOVER);
+        let write = |text: &str| {
+            std::fs::create_dir_all(unit_at.parent().unwrap()).unwrap();
+            std::fs::write(&unit_at, text).unwrap();
+        };
+        let is_kept = |kind| {
+            for (program, installed) in [(None, false), (Some(PACKAGED), true), (Some("/x"), false)]
+            {
+                let (steps, strangers) = planned(dir, program, installed);
+                assert!(steps.iter().all(|step| !step.ends_with(RECOVER)), "{kind:?}: {steps:?}");
+                assert_eq!(strangers, [Stranger { path: unit_at.clone(), kind }]);
+            }
+        };
+        assert_eq!(planned(dir, Some(PACKAGED), false).0.len(), 4);
+        // `systemctl edit --full` copies the packaged one, and then it is the administrator's.
+        write(UNIT);
+        is_kept(StrangerKind::Other);
+        let made = format!("{HEAD}{}", unit(PACKAGED));
+        for changed in
+            [format!("{made}Nice=5\n"), made.replace("--quiet recover", "recover"), HEAD.into()]
+        {
+            write(&changed);
+            is_kept(StrangerKind::Changed);
+        }
+        // As made, for this program or another, of which older versions kept no record.
+        for program in [PACKAGED, "/usr/local/bin/gpuvm", "/opt/a b/gpuvm"] {
+            write(&format!("{HEAD}{}", unit(program)));
+            let (steps, strangers) = planned(dir, None, false);
+            assert_eq!((steps, strangers), (vec![format!("remove /{RECOVER}")], vec![]));
+            let (steps, _) = planned(dir, Some(PACKAGED), true);
+            assert!(steps.contains(&format!("remove /{RECOVER}")), "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_masked_unit_stays_masked_and_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(RECOVER);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for (target, kind) in [
+            ("/dev/null", StrangerKind::Masked),
+            ("/nothing/here", StrangerKind::Other),
+            ("/dev/zero", StrangerKind::Other),
+        ] {
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            for (program, others) in [(None, 0), (Some(PACKAGED), 3)] {
+                let (steps, strangers) = planned(dir.path(), program, false);
+                assert_eq!(steps.len(), others, "{steps:?}");
+                assert_eq!(strangers, [Stranger { path: path.clone(), kind }]);
+            }
+            assert_eq!(path.read_link().unwrap(), Path::new(target));
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::fs::create_dir(&path).unwrap();
+        let (_, strangers) = planned(dir.path(), None, false);
+        assert_eq!(strangers, [Stranger { path, kind: StrangerKind::Other }]);
     }
 
     #[test]
