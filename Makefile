@@ -3,7 +3,9 @@
 PREFIX  ?= /usr/local
 DESTDIR ?=
 CARGO   ?= cargo
-BINDIR   = $(DESTDIR)$(PREFIX)/bin
+# Not every shell expands the tilde of `make PREFIX=~/.local`.
+PLACE    = $(abspath $(patsubst ~/%,$(HOME)/%,$(patsubst ~,$(HOME),$(PREFIX))))
+BINDIR   = $(DESTDIR)$(PLACE)/bin
 LINK     = $(BINDIR)/nvidia-vm
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
 # What is installed is built as `dist`, with LTO: faster, and longer in the making.
@@ -77,18 +79,18 @@ bench:
 
 install: PROFILE = dist
 install: build
-	src/packaging/stage $(abspath $(PREFIX)) plain install $(GPUVM) "$(DESTDIR)"
+	src/packaging/stage "$(PLACE)" plain install "$(GPUVM)" "$(DESTDIR)"
 	$(MAKE) --no-print-directory install-link
 
 # The name of the vendor's tool; a program of this name that is not ours stays.
 install-link:
-	@if [ "$$(readlink $(LINK))" != gpuvm ] && { [ -e $(LINK) ] || [ -L $(LINK) ]; }; then \
+	@if [ "$$(readlink "$(LINK)")" != gpuvm ] && { [ -e "$(LINK)" ] || [ -L "$(LINK)" ]; }; then \
 		echo "install: $(LINK) is another program and stays; \`ln -sf gpuvm $(LINK)\` replaces it"; \
-	else install -d $(BINDIR) && ln -sf gpuvm $(LINK); fi
+	else install -d "$(BINDIR)" && ln -sf gpuvm "$(LINK)"; fi
 
 uninstall:
-	if [ "$$(readlink $(LINK))" = gpuvm ]; then rm -f $(LINK); fi
-	src/packaging/stage $(abspath $(PREFIX)) plain uninstall "$(DESTDIR)"
+	src/packaging/stage "$(PLACE)" plain uninstall "$(DESTDIR)"
+	if [ "$$(readlink "$(LINK)")" = gpuvm ]; then rm -f "$(LINK)"; fi
 
 # Packages for Debian and Fedora, and a source archive with all crates, below target/packages. Their program is built in a
 # folder of its own, without the paths of this machine, so that two builds of a commit are equal.
