@@ -504,6 +504,33 @@ fn every_file_that_gpuvm_writes_is_in_the_guide() {
     assert!(missing.is_empty(), "{missing:?} are not in FILES of gpuvm-guide(7)");
 }
 
+/// What the removal of the package tells of: every file for boot, by its directory.
+#[test]
+fn the_removal_of_the_package_tells_of_every_file_for_boot() {
+    let root = tempfile::tempdir().unwrap();
+    let files: Vec<String> = own_files()
+        .into_iter()
+        .filter(|f| f.starts_with("/etc/") && !f.starts_with("/etc/gpuvm/"))
+        .collect();
+    assert!(files.len() >= 12, "{files:?}");
+    let bridge = "/etc/netplan/90-gpuvm-br0.yaml".to_owned();
+    for file in files.iter().chain([&bridge]) {
+        let path = root.path().join(&file[1..]);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "#!/bin/sh\n# Made by `gpuvm x`; `gpuvm y` takes it back.\n").unwrap();
+    }
+    fs::write(root.path().join("etc/netplan/theirs.yaml"), "# Made by hand\n").unwrap();
+    let mut prerm = std::process::Command::new("sh");
+    prerm.arg(project().join("src/packaging/debian/prerm")).arg("remove");
+    let (code, out, err) = run(prerm.env("DPKG_ROOT", root.path()));
+    assert_eq!((code, err.as_str()), (0, ""));
+    for file in files.iter().chain([&bridge]) {
+        let line = format!("  {}{file}", root.path().display());
+        assert!(out.lines().any(|told| told == line), "prerm does not tell of {file}:\n{out}");
+    }
+    assert!(!out.contains("theirs"), "{out}");
+}
+
 #[test]
 fn another_program_named_as_the_vendors_tool_is_not_overwritten() {
     let root = tempfile::tempdir().unwrap();

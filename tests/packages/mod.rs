@@ -6,6 +6,7 @@ use crate::support::daemon::namespaces;
 use crate::support::{lawful, project, run, skip, tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -238,6 +239,81 @@ fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
     assert!(!root.join("usr/share/gpuvm").exists());
 }
 
+/// Runs make with these words, and with programs that are built already. Returns its exit code and
+/// what it says.
+fn make(packed: &Packed, home: &Path, words: &[&str]) -> (i32, String) {
+    let target = home.join("target");
+    fs::create_dir_all(target.join("dist")).unwrap();
+    fs::copy(&packed.program, target.join("dist/gpuvm")).unwrap();
+    let mut command = Command::new("make");
+    command.args(["--no-print-directory", "CARGO=true"]).args(words).current_dir(project());
+    command.env_remove("MAKEFLAGS").env_remove("MAKEOVERRIDES").env_remove("PREFIX");
+    let (code, out, err) = run(command.env("HOME", home).env("CARGO_TARGET_DIR", target));
+    (code, out + &err)
+}
+
+#[test]
+fn make_install_takes_a_tilde_and_refuses_odd_prefixes() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    let home = dir.path().join("home");
+    let root = dir.path().join("root");
+    let destdir = format!("DESTDIR={}", root.display());
+    // As dash passes it on.
+    for (prefix, place) in [("~/.local", home.join(".local")), ("/opt/a+b", "/opt/a+b".into())] {
+        let prefix = format!("PREFIX={prefix}");
+        let at = |path: &str| root.join(place.strip_prefix("/").unwrap()).join(path);
+        let (code, said) = make(packed, &home, &["install", &prefix, &destdir]);
+        assert_eq!(code, 0, "{said}");
+        let unit = fs::read_to_string(at("lib/systemd/system/gpuvm-recover.service")).unwrap();
+        let command =
+            format!("\nExecStart={} --quiet recover\n", place.join("bin/gpuvm").display());
+        assert!(unit.contains(&command), "{unit}");
+        assert!(at("bin/gpuvm").is_file() && at("share/man/man1/gpuvm.1").is_file());
+        assert_eq!(fs::read_link(at("bin/nvidia-vm")).unwrap(), Path::new("gpuvm"));
+        let (code, said) = make(packed, &home, &["uninstall", &prefix, &destdir]);
+        assert_eq!((code, below(&root)), (0, BTreeSet::new()), "{said}");
+    }
+    for prefix in ["/a b", "/100%", "/a&b", "~root/x", "/a'b", "/a\"b"] {
+        let (code, said) = make(packed, &home, &["install", &format!("PREFIX={prefix}"), &destdir]);
+        assert!(code != 0 && below(&root).is_empty(), "{prefix}: {said}");
+    }
+    let (code, said) = make(packed, &home, &["install", "PREFIX=/a b", &destdir]);
+    assert!(code != 0 && said.contains("has other characters than letters"), "{said}");
+    let (code, said) = make(packed, &home, &["install", "DESTDIR=~/x"]);
+    assert!(code != 0 && said.contains("a tilde that no shell has expanded"), "{said}");
+    assert!(!project().join("~").exists());
+}
+
+#[test]
+fn uninstall_is_refused_while_its_units_are_enabled() {
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    let dir = tree::scratch();
+    let (prefix, units) = (dir.path().join("here"), dir.path().join("units/timers.target.wants"));
+    let file = prefix.join("bin/gpuvm");
+    let timer = "lib/systemd/system/gpuvm-verify.timer";
+    // Enabled units of this machine are no part of it: a directory stands in their place.
+    let tried = |target: &Path| {
+        put(&prefix, &[("bin/gpuvm", ""), (timer, "")]);
+        let _ = fs::remove_dir_all(&units);
+        fs::create_dir_all(&units).unwrap();
+        symlink(target, units.join("gpuvm-verify.timer")).unwrap();
+        let script = "mkdir -p /etc/systemd/system && mount --bind \"$1\" /etc/systemd/system && \"$0\" \"$2\" plain uninstall \"\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(project().join("src/packaging/stage"));
+        run(command.arg(units.parent().unwrap()).arg(&prefix))
+    };
+    let (code, _, err) = tried(&prefix.join(timer));
+    assert!(code == 1 && err.contains("`systemctl disable --now gpuvm-verify.timer`"), "{err}");
+    assert!(file.exists());
+    // That of a package is another's.
+    let (code, _, err) = tried(Path::new("/usr/lib/systemd/system/gpuvm-verify.timer"));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(!file.exists());
+}
+
 /// Packages with versions.
 type Parts = BTreeSet<(String, String)>;
 
@@ -334,6 +410,172 @@ fn units_are_sound_and_confined() {
         }
     }
     assert_eq!(services, 3);
+}
+
+/// Runs a script of the Debian packages on the machine below a directory, as dpkg would.
+fn maintained(script: &str, act: &str, root: &Path) -> (i32, String) {
+    let mut command = Command::new("sh");
+    command.arg(project().join("src/packaging/debian").join(script)).arg(act);
+    command.env("DPKG_MAINTSCRIPT_PACKAGE", "gpuvm");
+    let (code, out, err) = run(command.env("DPKG_ROOT", root));
+    (code, out + &err)
+}
+
+/// Writes files below a directory.
+fn put(root: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+/// A UUID of a domain.
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
+/// State that nothing needs any more, and settings.
+const UNNEEDED: [(&str, &str); 7] = [
+    ("var/lib/gpuvm/history/11111111-2222-3333-4444-555555555555/1.json", "{}"),
+    ("var/lib/gpuvm/disks/a.json", "{}"),
+    ("var/lib/gpuvm/health.json", "{}"),
+    ("run/gpuvm/lock", ""),
+    ("etc/gpuvm/trust.json", "{}"),
+    ("etc/gpuvm/excluded.json", "{}"),
+    ("etc/gpuvm/module-ids.json", "{}"),
+];
+
+/// A machine below a directory with [`UNNEEDED`] and these files.
+fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tree::scratch();
+    put(dir.path(), &UNNEEDED);
+    put(dir.path(), files);
+    dir
+}
+
+/// The files below a directory.
+fn below(root: &Path) -> BTreeSet<String> {
+    let mut find = Command::new("find");
+    done(find.arg(root).args(["!", "-type", "d", "-printf", "%P\n"]))
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn purge_keeps_what_is_still_needed_and_says_why() {
+    let have_helper = Path::new("/usr/bin/deb-systemd-helper").exists();
+    let uuid = format!("<domain><uuid>{UUID}</uuid></domain>");
+    let ours = "<domain><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'/></metadata></domain>";
+    for (path, text, reason) in [
+        ("etc/libvirt/qemu/tuned.xml", uuid.as_str(), "`gpuvm undo` needs for tuned\n"),
+        ("run/libvirt/qemu/tuned.xml", &uuid, "`gpuvm undo` needs for tuned\n"),
+        ("etc/libvirt/qemu/train.xml", ours, "guests of gpuvm are defined: train\n"),
+        ("var/lib/gpuvm/journal/1.json", "{}", "`gpuvm recover` needs"),
+        ("var/lib/gpuvm/arrays/md0.json", "{}", "`gpuvm drive restore-array` needs"),
+        ("var/lib/gpuvm/history/host/1.json", "{}", "`gpuvm host undo` needs"),
+        ("var/lib/gpuvm/networks/1.json", "{}", "`gpuvm network undo` needs"),
+        ("var/lib/gpuvm/host-bridge/br0.json", "{}", "`gpuvm network host-bridge delete` needs"),
+        ("usr/local/bin/gpuvm", "", "are kept for "),
+    ] {
+        let dir = machine(&[(path, text)]);
+        let program = dir.path().join("usr/local/bin/gpuvm");
+        if program.exists() {
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let before = below(dir.path());
+        let (code, said) = maintained("postrm", "remove", dir.path());
+        assert!(code == 0 && !said.contains(reason), "{path}: {said}");
+        // Where there is another program, its units are not masked.
+        let masked: BTreeSet<String> = below(dir.path()).difference(&before).cloned().collect();
+        let units = masked.iter().filter(|path| path.starts_with("etc/systemd/system/")).count();
+        let expected = if program.exists() || !have_helper { 0 } else { 3 };
+        assert_eq!(units, expected, "{path}: {masked:?}");
+        let (code, said) = maintained("postrm", "purge", dir.path());
+        assert!(code == 0 && said.contains(reason), "{path}: {said}");
+        assert_eq!(below(dir.path()), before, "{path}: {said}");
+    }
+    // A domain of another UUID is no reason, nor is another's setting.
+    let other = uuid.replace('5', "6");
+    let dir = machine(&[("etc/libvirt/qemu/other.xml", &other), ("etc/gpuvm/theirs.json", "{}")]);
+    assert_eq!(maintained("postrm", "purge", dir.path()), (0, String::new()));
+    let left = ["etc/gpuvm/theirs.json", "etc/libvirt/qemu/other.xml", "run/gpuvm/lock"];
+    assert_eq!(below(dir.path()), left.map(str::to_owned).into());
+    assert!(!dir.path().join("var/lib/gpuvm").exists());
+    fs::remove_file(dir.path().join("etc/gpuvm/theirs.json")).unwrap();
+    assert_eq!(maintained("postrm", "purge", dir.path()), (0, String::new()));
+}
+
+#[test]
+fn purge_of_state_that_is_elsewhere_is_whole() {
+    // A journal, or all of the state, on another disk by a link.
+    let dir = machine(&[("data/journal/1.json", "{}")]);
+    let state = dir.path().join("var/lib/gpuvm");
+    symlink(dir.path().join("data/journal"), state.join("journal")).unwrap();
+    let before = below(dir.path());
+    let (code, said) = maintained("postrm", "purge", dir.path());
+    assert!(code == 0 && said.contains("`gpuvm recover` needs"), "{said}");
+    assert_eq!(below(dir.path()), before);
+    fs::remove_file(state.join("journal")).unwrap();
+    fs::rename(&state, dir.path().join("data/state")).unwrap();
+    symlink(dir.path().join("data/state"), &state).unwrap();
+    let (code, said) = maintained("postrm", "purge", dir.path());
+    assert!(code == 0 && said.ends_with("is empty, and stays\n"), "{said}");
+    let left = ["data/journal/1.json", "run/gpuvm/lock", "var/lib/gpuvm"];
+    assert_eq!(below(dir.path()), left.map(str::to_owned).into());
+
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    // Mount points, which cannot be removed.
+    let mounted = |place: &str| {
+        let dir = machine(&[]);
+        let script = "mkdir -p \"$1\" && mount -t tmpfs none \"$1\" && echo >\"$1/a.json\" && sh \"$0\" purge && ls -A \"$1\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]);
+        command.arg(project().join("src/packaging/debian/postrm")).arg(dir.path().join(place));
+        command.env("DPKG_MAINTSCRIPT_PACKAGE", "gpuvm");
+        let said = done(command.env("DPKG_ROOT", dir.path()));
+        (said, below(dir.path()).len())
+    };
+    let (said, left) = mounted("var/lib/gpuvm");
+    assert!(said.ends_with("is empty, and stays\n"), "{said}");
+    // Below the mount, where nobody looks, and the lock.
+    assert_eq!(left, 4);
+    let (said, left) = mounted("var/lib/gpuvm/history");
+    assert!(said.contains("is kept: mounts below it: ") && said.ends_with("a.json\n"), "{said}");
+    assert_eq!(left, UNNEEDED.len());
+}
+
+#[test]
+fn packages_do_not_overwrite_another_program_named_as_the_vendors_tool() {
+    let Some(packed) = packed() else { return };
+    let dir = tree::scratch();
+    let path = dir.path().join("usr/bin/nvidia-vm");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut query = Command::new("rpm");
+    query.args(["-qp", "--qf", "%{PREIN}"]).arg(package(&packed.rpm, "gpuvm-nvidia-vm-"));
+    let of_rpm = done(&mut query).replace("=/usr/bin/nvidia-vm", &format!("={}", path.display()));
+    assert!(of_rpm.contains(path.to_str().unwrap()), "{of_rpm}");
+    let tried = |accepted: bool| {
+        let (code, said) = maintained("preinst-nvidia-vm", "install", dir.path());
+        assert_eq!(code, i32::from(!accepted), "{said}");
+        let (code, out, err) = run(Command::new("sh").args(["-ec", &of_rpm]));
+        assert_eq!(code, i32::from(!accepted), "{out}{err}");
+        for said in [&said, &err] {
+            assert_eq!(said.contains("is another program, and is not overwritten"), !accepted);
+        }
+    };
+    tried(true);
+    for (target, accepted) in [("gpuvm", true), ("/usr/bin/gpuvm", true), ("/opt/vm", false)] {
+        symlink(target, &path).unwrap();
+        tried(accepted);
+        fs::remove_file(&path).unwrap();
+    }
+    fs::write(&path, "theirs").unwrap();
+    tried(false);
+    // The package has the script.
+    let mut info = Command::new("dpkg-deb");
+    let scripts = done(info.arg("-I").arg(package(&packed.deb, "gpuvm-nvidia-vm_")));
+    assert!(scripts.contains(" preinst "), "{scripts}");
 }
 
 #[test]
