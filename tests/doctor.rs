@@ -183,6 +183,22 @@ fn each_rule_finds_its_sign_and_no_other_does() {
     assert_eq!(rules(&doctor(&root).1), plain, "an overlay is left");
 }
 
+/// A virtual function has no ids of its own: its config space always reads all ones there.
+#[test]
+fn a_lost_gpu_does_not_answer_and_a_virtual_function_is_none() {
+    let (_dir, base, root) = hosts();
+    let plain = rules(&doctor(&base).1);
+    let gpu = root.join("sys/bus/pci/devices/0000:86:00.0");
+    fs::write(gpu.join("config"), [0xff; 64]).unwrap();
+    let (code, answer) = doctor(&root);
+    assert!(code == 3 && rules(&answer).contains(&("d3cold".into(), "error".into())), "{answer}");
+    let lost = &answer["findings"][0];
+    assert_eq!((&lost["fatal"], &lost["device"]), (&true.into(), &"0000:86:00.0".into()));
+    std::os::unix::fs::symlink("../0000:85:00.0", gpu.join("physfn")).unwrap();
+    let (code, answer) = doctor(&root);
+    assert_eq!((code, rules(&answer)), (0, plain), "{answer}");
+}
+
 #[test]
 fn an_iommu_that_is_off_is_said_with_where_to_turn_it_on() {
     let (_dir, _, root) = hosts();

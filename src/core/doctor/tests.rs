@@ -1,7 +1,6 @@
 //! The rules on values; the integration tests have a tree of files for each.
 
 use super::*;
-use crate::topology::facts::FunctionFacts;
 use crate::topology::file::from_json;
 
 /// A recorded host.
@@ -35,18 +34,14 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
         aspm: Some("powersave".into()),
         ..Default::default()
     };
-    let gpu = "0000:86:00.0".parse().unwrap();
-    let function = FunctionFacts {
-        bdf: gpu,
-        power_state: None,
-        d3cold_allowed: None,
-        answers: Some(false),
-        reset_methods: None,
-        memory: None,
-        resizable: None,
-    };
-    let facts = Facts { kernel, functions: vec![function], ..Facts::default() };
-    let all = found(&host(), &facts).findings;
+    let gpu: Bdf = "0000:86:00.0".parse().unwrap();
+    // It fell off the bus.
+    let mut parts = host().parts().clone();
+    let lost = parts.devices.iter_mut().find(|device| device.bdf == gpu).unwrap();
+    (lost.vendor, lost.device) = (0xffff, 0xffff);
+    let host = Topology::new(parts).unwrap();
+    let facts = Facts { kernel, ..Facts::default() };
+    let all = found(&host, &facts).findings;
     let ids: Vec<_> = all.iter().map(|finding| finding.rule).collect();
     assert_eq!(ids, ["d3cold", "slow-large-bars", "ksm", "aspm"]);
     let of = |devices: &[Bdf]| concerning(all.clone(), devices).len();

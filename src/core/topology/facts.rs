@@ -48,9 +48,6 @@ pub struct FunctionFacts {
     /// Whether its power may be cut while it is idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub d3cold_allowed: Option<bool>,
-    /// Whether its config space answers; false: it reads all ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answers: Option<bool>,
     /// Its reset methods, in the kernel's order; empty: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_methods: Option<Vec<String>>,

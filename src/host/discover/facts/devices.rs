@@ -73,23 +73,11 @@ fn function(reader: &mut Reader<'_>, device: &PciDevice) -> FunctionFacts {
     let general = |name: &str| format!("sys/bus/pci/devices/N/{name}");
     let is_state =
         |text: &str| ["D0", "D1", "D2", "D3hot", "D3cold", "unknown", "error"].contains(&text);
-    let power_state = reader.keep(&general("power_state"), |root| {
-        super::value(root, &file("power_state"), |text| is_state(text).then(|| text.to_owned()))
-    });
-    // To read the config space would bring a device without power back.
-    let is_cold = power_state.as_deref() == Some("D3cold");
-    let first = |root: &FsRoot| {
-        let is_there = root.kind(&file("config")).is_some_and(|kind| kind.is_regular);
-        let dir = root.dir(&at)?.filter(|_| is_there && !is_cold);
-        let bytes = dir.and_then(|dir| dir.bytes("config", 4));
-        Ok(bytes.filter(|bytes| bytes.len() == 4).map(|bytes| bytes != [0xff; 4]))
-    };
     FunctionFacts {
         bdf: device.bdf,
         d3cold_allowed: reader.keep(&general("d3cold_allowed"), |root| {
             super::value(root, &file("d3cold_allowed"), flag)
         }),
-        answers: reader.keep(&general("config"), first),
         reset_methods: reader.keep(&general("reset_method"), |root| {
             let Some(text) = text(root, &file("reset_method"))? else { return Ok(None) };
             let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
@@ -102,7 +90,9 @@ fn function(reader: &mut Reader<'_>, device: &PciDevice) -> FunctionFacts {
         resizable: reader.keep(&general("resource1_resize"), |root| {
             resizable(root, &file("resource1_resize"), device)
         }),
-        power_state,
+        power_state: reader.keep(&general("power_state"), |root| {
+            super::value(root, &file("power_state"), |text| is_state(text).then(|| text.to_owned()))
+        }),
     }
 }
 
