@@ -60,6 +60,7 @@ use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::import::ImportError;
+use gpuvm_ops::initramfs::InitramfsError;
 use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
@@ -102,7 +103,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 89] = [
+static KNOWN: [Known; 90] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -199,6 +200,7 @@ static KNOWN: [Known; 89] = [
     known::<HostBridgeError>(),
     known::<DeviceError>(),
     known::<DoctorError>(),
+    known::<InitramfsError>(),
     known::<GpuError>(),
     known::<CardError>(),
     known::<HostVerbError>(),

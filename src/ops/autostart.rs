@@ -192,11 +192,9 @@ fn at_boot(
     refuse_without_hook(xml, &wanted.name, &topology, program)?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
-    let kernel = topology.machine().kernel_release.as_deref().unwrap_or_default();
-    let by_id = !bind_boot::is_built_in(&root, kernel)? && !bind_boot::has_other_ids(&root)?;
     let mut steps = Vec::new();
     if bind_boot::functions(&root)? != needed.functions {
-        let files = bind_boot::files(&topology, &needed.functions, program, by_id);
+        let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
         steps.extend(boot_steps(files)?);
     }
     if vf_boot::functions(&root)? != needed.cards {

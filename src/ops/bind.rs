@@ -2,7 +2,6 @@
 //! gives the reasons against it.
 
 use crate::apply::Step;
-use crate::apply::array::ArrayStep;
 use crate::apply::bind::{boot, on_this_machine};
 use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
@@ -13,6 +12,7 @@ use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders::{self, Hindrance, Take, Use, UseKind};
 use crate::hypervisor::none::NoHypervisor;
+use crate::initramfs::renewal;
 use crate::placement::Occupancy;
 use crate::reporter::Question;
 use crate::topology::{Binding, Topology, is_vfio};
@@ -58,7 +58,7 @@ pub struct Bind {
     pub force: bool,
     /// The program that repeats it at each boot; none: only now.
     pub at_boot: Option<String>,
-    /// Whether the initramfs is renewed after its files have changed.
+    /// Whether the initramfs is renewed.
     pub initramfs: bool,
 }
 
@@ -136,17 +136,10 @@ impl Host {
 
     /// Returns the steps on files for binding these functions at boot.
     fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str, initramfs: bool) -> Result<Vec<Step>> {
-        let kernel = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
-        let built_in = boot::is_built_in(&self.root, kernel)?;
-        let by_id = !built_in && !boot::has_other_ids(&self.root)?;
-        let mut files = boot::files(&self.topology, wanted, program, by_id).to_vec();
-        let early = boot::early(&self.topology, wanted);
-        // Without initramfs-tools nothing would run the script.
-        let has_scripts = self.root.exists(boot::SCRIPTS);
-        files.push(if has_scripts { early } else { (early.0, None) });
-        let mut steps = boot_steps(files)?;
-        if initramfs && !steps.is_empty() {
-            steps.push(Step::Array(ArrayStep::UpdateInitramfs));
+        let mut steps = boot_steps(boot::all(&self.root, &self.topology, wanted, program)?)?;
+        // Also with the files as they are: an earlier run may have left the initramfs as it was.
+        if initramfs {
+            steps.push(renewal()?);
         }
         Ok(steps)
     }

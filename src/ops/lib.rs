@@ -155,6 +155,7 @@ pub mod host_settings;
 pub mod host_show;
 pub mod images;
 pub mod import;
+pub mod initramfs;
 pub mod links;
 pub mod login;
 pub mod logs;

@@ -3,6 +3,7 @@
 
 mod ticker;
 
+use crate::apply::array::ArrayError;
 use crate::apply::{Heard, HostLock, Interrupt, LockError, Observer, Step, StepError};
 use crate::error::Result;
 use crate::reporter::Reporter;
@@ -136,6 +137,9 @@ impl Observer for Watch {
     }
 
     fn handed_over(&mut self, step: &Step, why: &StepError) {
+        if let StepError::Array(ArrayError::InitramfsOlder { .. }) = why {
+            return self.reporter.warning(&why.to_string());
+        }
         // No command takes from others what they hold by now.
         let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
         let by_hand = step.by_hand().filter(|_| !others);

@@ -4,7 +4,7 @@ use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
 use crate::shell::word;
-use crate::topology::facts::BootDrivers;
+use crate::topology::facts::{BINDING_UNIT, BootDrivers};
 use crate::topology::{PciDevice, is_vfio};
 use crate::versions::KERNEL_VIRQFD;
 
@@ -46,8 +46,7 @@ fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
         meant += 1;
         let driver = gpu.driver.as_deref().filter(|driver| !is_vfio(driver));
         let Some(driver) = driver else { continue };
-        let at = given
-            .map_or_else(|| "etc/systemd/system/gpuvm-vfio.service".to_owned(), |g| g.at.clone());
+        let at = given.map_or_else(|| BINDING_UNIT.to_owned(), |g| g.at.clone());
         let from_cmdline = at == "proc/cmdline";
         let why = match given {
             Some(_) if drivers.built_in == Some(true) && !from_cmdline => {
@@ -84,13 +83,20 @@ fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
 
 /// Warns of an initramfs that is older than what it has a copy of.
 fn stale(case: &Case<'_>, drivers: &BootDrivers, meant: usize, report: &mut Report<'_>) {
-    let Some((image, file)) = drivers.stale.as_ref().filter(|_| meant > 0) else { return };
+    let Some((image, file)) = &drivers.stale else { return };
     let command = fix::initramfs(case.facts);
+    // Also where nothing is bound any more: the script in the image still does it.
+    let is_directory = file.ends_with("/init-top");
+    let why = match is_directory {
+        true => {
+            "what was taken away from there since, as by `gpuvm device release --at-boot`, is \
+                 still in it"
+        }
+        false if meant > 0 => "a driver in it may take the GPU at the next boot",
+        false => return,
+    };
     let wrong = Wrong {
-        message: format!(
-            "/{image} is older than /{file}, of which it has a copy: a driver in it may take the GPU \
-             at the next boot"
-        ),
+        message: format!("/{image} is older than /{file}, of which it has a copy: {why}"),
         values: (format!("newer than /{file}"), "older".into()),
         at: format!("/{image}"),
         hint: format!("renew it: `{}`", command.trim_start_matches("# ")),

@@ -54,6 +54,26 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
 }
 
 #[test]
+fn an_older_initramfs_is_told_while_something_is_bound_or_was_taken_away() {
+    use crate::topology::facts::{BootDrivers, InitramfsTool};
+    let said = |file: &str, at_boot: &[&str]| {
+        let at_boot = at_boot.iter().map(|bdf| bdf.parse().unwrap()).collect();
+        let stale = Some(("boot/initrd.img-6.1".to_owned(), file.to_owned()));
+        let drivers = BootDrivers { stale, at_boot, ..BootDrivers::default() };
+        let initramfs = Some(InitramfsTool::Dracut);
+        let facts = Facts { boot_drivers: Some(drivers), initramfs, ..Facts::default() };
+        let all = found(&host(), &facts).findings;
+        let of_image = |one: &&Finding| one.says.at == "/boot/initrd.img-6.1";
+        all.iter().find(of_image).map(|one| (one.says.message.clone(), one.says.fix.clone()))
+    };
+    assert_eq!(said("etc/modprobe.d/a.conf", &[]), None);
+    let (bound, _) = said("etc/modprobe.d/a.conf", &["0000:86:00.0"]).unwrap();
+    assert!(bound.contains("/etc/modprobe.d/a.conf") && bound.contains("may take the GPU"));
+    let (taken, fix) = said("etc/initramfs-tools/scripts/init-top", &[]).unwrap();
+    assert!(taken.contains("is still in it") && fix == ["dracut --force --regenerate-all"]);
+}
+
+#[test]
 fn a_script_has_each_command_once_and_those_for_all_changes_last() {
     let finding = |fix: &[&str]| {
         let says = OfHost {

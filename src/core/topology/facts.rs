@@ -70,6 +70,9 @@ pub struct GivenIds {
     pub ids: Vec<String>,
 }
 
+/// The unit of `gpuvm device bind --at-boot`.
+pub const BINDING_UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
+
 /// What decides at boot which driver gets a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

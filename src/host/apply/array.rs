@@ -14,8 +14,8 @@ pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 use super::text::Edit;
 use crate::discover::released::{FileSystem, Released};
 use act::{
-    add, assemble, check, create, make, mount, prove, reload_units, stop, unmount,
-    update_initramfs, words,
+    add, assemble, check, create, initramfs_command, make, mount, prove, reload_units, stop,
+    unmount, update_initramfs, words,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -90,7 +90,8 @@ pub enum ArrayStep {
         /// What has to be on it.
         file_system: FileSystem,
     },
-    /// Updates the initramfs of every kernel, which contains a copy of mdadm.conf; not undone.
+    /// Updates the initramfs of every kernel, which contains copies of files of /etc. Undoing says
+    /// that it has to be renewed.
     UpdateInitramfs,
 }
 
@@ -174,8 +175,7 @@ impl ArrayStep {
 
     /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
-        !self.is_final()
-            && !matches!(self, ArrayStep::CheckFileSystem { .. } | ArrayStep::UpdateInitramfs)
+        !self.is_final() && !matches!(self, ArrayStep::CheckFileSystem { .. })
     }
 
     /// Refuses a step whose subject has changed since the plan.
@@ -233,8 +233,11 @@ impl ArrayStep {
             ArrayStep::Add { .. }
             | ArrayStep::Create { .. }
             | ArrayStep::MakeFileSystem { .. }
-            | ArrayStep::CheckFileSystem { .. }
-            | ArrayStep::UpdateInitramfs => Ok(()),
+            | ArrayStep::CheckFileSystem { .. } => Ok(()),
+            // Its files are undone after it, and it may be what has failed.
+            ArrayStep::UpdateInitramfs => {
+                Err(ArrayError::InitramfsOlder { command: initramfs_command() })
+            }
         }
     }
 }

@@ -48,21 +48,29 @@ fn is_on(root: &FsRoot, arguments: &[String], module: &str, option: &str) -> Res
     if words.filter_map(|word| given(word, &(prefix.clone() + option))).next_back() == Some(true) {
         return Ok(true);
     }
-    for dir in MODPROBE {
-        for file in root.names(dir)?.iter().filter(|name| name.ends_with(".conf")) {
-            let text = root.read(&format!("{dir}/{file}"))?.unwrap_or_default();
-            for line in text.lines() {
-                let mut words = line.split_whitespace();
-                if words.next() == Some("options")
-                    && words.next().is_some_and(|name| same(name) == module)
-                    && words.filter_map(|word| given(word, option)).next_back() == Some(true)
-                {
-                    return Ok(true);
-                }
+    for path in option_files(root)? {
+        let text = root.read(&path)?.unwrap_or_default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            if words.next() == Some("options")
+                && words.next().is_some_and(|name| same(name) == module)
+                && words.filter_map(|word| given(word, option)).next_back() == Some(true)
+            {
+                return Ok(true);
             }
         }
     }
     Ok(false)
+}
+
+/// The files of options for modules.
+pub fn option_files(root: &FsRoot) -> Result<Vec<String>, FsError> {
+    let mut files = Vec::new();
+    for dir in MODPROBE {
+        let names = root.names(dir)?.into_iter().filter(|name| name.ends_with(".conf"));
+        files.extend(names.map(|name| format!("{dir}/{name}")));
+    }
+    Ok(files)
 }
 
 /// Returns the value of this option in a word; none if it is another option.

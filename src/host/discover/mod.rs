@@ -24,7 +24,7 @@ pub mod files;
 pub mod health;
 pub mod holders;
 pub mod hugetlb;
-mod isolation;
+pub mod isolation;
 #[cfg(feature = "hwloc")]
 pub mod lstopo;
 #[cfg(not(feature = "hwloc"))]

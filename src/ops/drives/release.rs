@@ -18,6 +18,7 @@ use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSI
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
+use crate::initramfs::renewal;
 use crate::input;
 use crate::reporter::Deed;
 use crate::session::Session;
@@ -90,7 +91,7 @@ fn plan(wanted: &ReleaseArray, name: &str, hypervisor: &dyn Hypervisor) -> Resul
     }
     let mut steps = steps(&found)?;
     if wanted.initramfs {
-        steps.push(Step::Array(ArrayStep::UpdateInitramfs));
+        steps.push(renewal()?);
     }
     Ok(steps)
 }

@@ -14,6 +14,7 @@ use crate::discover::node::kernel_name;
 use crate::discover::released::{self, Released, plain};
 use crate::error::{Class, Coded as _, Result, classed, usage};
 use crate::fsroot::FsRoot;
+use crate::initramfs::renewal;
 use crate::reporter::Deed;
 use crate::session::Session;
 use crate::shell::word;
@@ -127,8 +128,11 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
         let (known, uuid) = (Some(known), record.uuid.clone());
         steps.push(ArrayStep::Add { device, members: lost, known, uuid });
     }
-    steps.extend(wanted.initramfs.then_some(ArrayStep::UpdateInitramfs));
-    Ok((record, steps.into_iter().map(Step::Array).collect()))
+    let mut steps: Vec<Step> = steps.into_iter().map(Step::Array).collect();
+    if wanted.initramfs {
+        steps.push(renewal()?);
+    }
+    Ok((record, steps))
 }
 
 /// Refuses to make an array anew that runs, and one that runs without all of its members.

@@ -266,11 +266,16 @@ pub(super) fn words(file_system: &FileSystem) -> String {
     }
 }
 
-/// Rebuilds the initramfs of every kernel.
-pub(super) fn update_initramfs() -> Result<(), ArrayError> {
+/// The command that rebuilds the initramfs of every kernel.
+pub(super) fn initramfs_command() -> &'static str {
     let root = FsRoot::live().ok();
     let tool = root.as_ref().and_then(initramfs_tool).unwrap_or(InitramfsTool::UpdateInitramfs);
-    let words: Vec<&str> = tool.command().split(' ').collect();
+    tool.command()
+}
+
+/// Rebuilds the initramfs of every kernel.
+pub(super) fn update_initramfs() -> Result<(), ArrayError> {
+    let words: Vec<&str> = initramfs_command().split(' ').collect();
     output(&words, INITRAMFS_S)?;
     Ok(())
 }

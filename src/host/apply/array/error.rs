@@ -63,6 +63,15 @@ pub enum ArrayError {
     #[error("an earlier step was skipped")]
     #[strum(to_string = "skipped")]
     Left,
+    /// Copies in the initramfs are not undone.
+    #[error(
+        "an initramfs may have copies of files that are undone; renew the initramfs: `{command}`"
+    )]
+    #[strum(to_string = "initramfs-older")]
+    InitramfsOlder {
+        /// The command that renews it.
+        command: &'static str,
+    },
     /// A file system type that gpuvm does not make.
     #[error("file systems of type `{kind}` cannot be made here")]
     #[strum(to_string = "file-system-type")]

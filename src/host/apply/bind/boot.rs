@@ -10,6 +10,8 @@
 //! address.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
+use crate::discover::facts::boot::{EARLY, SCRIPTS, lists_vfio};
+use crate::discover::isolation::option_files;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
@@ -19,19 +21,13 @@ use std::fmt::Write as _;
 /// The module's options.
 pub const OPTIONS: &str = "etc/modprobe.d/gpuvm-vfio.conf";
 /// The unit.
-pub const UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
+pub const UNIT: &str = gpuvm_core::topology::facts::BINDING_UNIT;
 /// The drop-in that makes the boot start the unit, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
 /// The file that makes systemd load the module, since its options act only then.
 pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
-/// Where initramfs-tools has the scripts that run before udev.
-pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
-/// The script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
-pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
 /// The files that an initramfs has copies of.
 pub const COPIED: [&str; 2] = [OPTIONS, EARLY];
-/// Directory of other option files.
-const MODPROBE: &str = "etc/modprobe.d";
 /// The first line of each file.
 const HEAD: &str =
     "# Made by `gpuvm device bind --at-boot`; `gpuvm device release --at-boot` takes it back.\n";
@@ -50,8 +46,7 @@ pub fn functions(root: &FsRoot) -> Result<BTreeSet<Bdf>, FsError> {
 
 /// Whether another file gives vfio-pci ids: the module uses only one list.
 pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
-    for name in root.names(MODPROBE)?.iter().filter(|name| name.ends_with(".conf")) {
-        let path = format!("{MODPROBE}/{name}");
+    for path in option_files(root)? {
         let text = if path == OPTIONS { None } else { root.read(&path)? };
         let mut lines = text.as_deref().unwrap_or_default().lines().map(str::split_whitespace);
         let gives = |mut words: std::str::SplitWhitespace<'_>| {
@@ -69,12 +64,30 @@ pub fn has_other_ids(root: &FsRoot) -> Result<bool, FsError> {
 /// Whether vfio-pci is built into a kernel, as in Ubuntu 20.04: module options do not apply then.
 pub fn is_built_in(root: &FsRoot, kernel_release: &str) -> Result<bool, FsError> {
     let list = root.read(&format!("lib/modules/{kernel_release}/modules.builtin"))?;
-    Ok(list.unwrap_or_default().lines().any(|path| path.ends_with("/vfio-pci.ko")))
+    Ok(lists_vfio(&list.unwrap_or_default()))
 }
 
-/// Returns the files that bind these functions at boot, each with its text, or none if it must not
-/// exist. `program`: the program that the unit runs. `by_id`: whether vfio-pci may be given ids.
-pub fn files(
+/// Returns all files that bind these functions at boot of this host, each with its text, or none if
+/// it must not exist. `program`: the program that the unit runs.
+pub fn all(
+    root: &FsRoot,
+    topology: &Topology,
+    functions: &BTreeSet<Bdf>,
+    program: &str,
+) -> Result<Vec<BootFile>, FsError> {
+    let kernel = topology.machine().kernel_release.as_deref().unwrap_or_default();
+    let by_id = !is_built_in(root, kernel)? && !has_other_ids(root)?;
+    let mut all = files(topology, functions, program, by_id).to_vec();
+    // Without initramfs-tools nothing would run the script.
+    if root.exists(SCRIPTS) {
+        all.push(early(topology, functions));
+    }
+    Ok(all)
+}
+
+/// Returns the files of the running system that bind these functions at boot. `by_id`: whether
+/// vfio-pci may be given ids.
+fn files(
     topology: &Topology,
     functions: &BTreeSet<Bdf>,
     program: &str,
@@ -102,7 +115,7 @@ pub fn files(
 
 /// Returns the script of the initramfs that reserves these functions for vfio-pci, each if its ids
 /// match.
-pub fn early(topology: &Topology, functions: &BTreeSet<Bdf>) -> BootFile {
+fn early(topology: &Topology, functions: &BTreeSet<Bdf>) -> BootFile {
     let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
     if devices.is_empty() {
         return (EARLY, None);
@@ -202,6 +215,24 @@ mod tests {
         assert_eq!(back(&single), some);
         let none = files(&host, &BTreeSet::new(), "/usr/bin/gpuvm", true);
         assert!(none.iter().all(|(_, text)| text.is_none()));
+    }
+
+    #[test]
+    fn the_script_of_the_initramfs_is_there_where_something_runs_it() {
+        let (host, dir) = (dgx2(), tempfile::tempdir().unwrap());
+        let root = FsRoot::at(dir.path()).unwrap();
+        let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+        let paths = || {
+            let all = all(&root, &host, &gpus, "/usr/bin/gpuvm").unwrap();
+            all.into_iter().filter_map(|(path, text)| text.map(|_| path)).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(), [OPTIONS, MODULES]);
+        std::fs::create_dir_all(dir.path().join(SCRIPTS)).unwrap();
+        assert_eq!(paths(), [OPTIONS, MODULES, EARLY]);
+        // Others' ids leave only the unit.
+        let other = dir.path().join("lib/modprobe.d/other.conf");
+        crate::apply::file::set_file(&other, Some("options vfio-pci ids=1:2\n")).unwrap();
+        assert_eq!(paths(), [UNIT, WANTED, EARLY]);
     }
 
     #[test]

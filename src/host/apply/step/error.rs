@@ -285,7 +285,7 @@ impl StepError {
                 | OtherDomain { .. }
                 | NotOurs { .. }
                 | Edited { .. }
-                | Array(ArrayError::Unproven { .. })
+                | Array(ArrayError::Unproven { .. } | ArrayError::InitramfsOlder { .. })
                 // Others have it, or some of its GPUs, by now.
                 | Partition(PartitionError::Reassigned { .. } | PartitionError::Refused(_))
         )

@@ -181,3 +181,29 @@ fn an_array_that_nothing_tells_from_others_is_left() {
     // Nothing runs there, so nothing is to be stopped.
     ArrayStep::Assemble(assembly).undo().unwrap();
 }
+
+#[test]
+fn an_initramfs_that_may_have_copies_is_told_and_nothing_is_left_to_undo() {
+    use crate::apply::array::ArrayStep;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("options");
+    let set = Step::SetFile {
+        path: path.clone(),
+        text: Some("ours\n".into()),
+        was: None,
+        program: false,
+        kept: false,
+    };
+    let steps = [set, Step::Array(ArrayStep::UpdateInitramfs)];
+    // Killed while the images were written, of which one may be done.
+    killed(dir.path(), &Fake::default(), "device bind", &steps, 1, false);
+    let mut orphans = Orphan::all_in(&dir.path().join("journal")).unwrap().readable;
+    let fake = Fake::default();
+    let recovery = recover(orphans.remove(0), &fake, &mut Watch::default(), &[]).unwrap();
+    assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, 1));
+    assert!(!path.exists());
+    let [Step::Array(left)] = &recovery.handed_over[..] else { panic!("{recovery:?}") };
+    let why = left.undo().unwrap_err().to_string();
+    assert!(why.contains("renew the initramfs: `"), "{why}");
+    assert_eq!(files(&dir.path().join("journal")), 0, "the journal stays");
+}

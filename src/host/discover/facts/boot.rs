@@ -2,16 +2,19 @@
 //! the initramfs; and how arguments and initramfs are changed on this distribution.
 
 use super::{lines, text};
+use crate::discover::isolation::option_files;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::facts::{BootDrivers, BootLoader, GivenIds, InitramfsTool};
 
-/// Where files of options for modules are.
-const MODPROBE: [&str; 3] = ["etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d"];
 /// Lists of modules.
 const LISTS: [&str; 2] = ["etc/modules", "etc/initramfs-tools/modules"];
 /// Directories of such.
 const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
+/// Where initramfs-tools has the scripts that run before udev.
+pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
+/// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
+pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
 /// A module that was joined with another one.
 const VIRQFD: &str = "vfio_virqfd";
 
@@ -19,13 +22,10 @@ const VIRQFD: &str = "vfio_virqfd";
 pub(super) fn drivers(root: &FsRoot, topology: &Topology) -> Result<Option<BootDrivers>, FsError> {
     let mut drivers = BootDrivers::default();
     let mut is_known = arguments(&topology.machine().kernel_arguments, &mut drivers);
-    for dir in MODPROBE {
-        for name in root.names(dir)?.iter().filter(|name| name.ends_with(".conf")) {
-            is_known = true;
-            let path = format!("{dir}/{name}");
-            let text = text(root, &path)?.unwrap_or_default();
-            lines(&text).for_each(|line| option(line, &path, &mut drivers));
-        }
+    for path in option_files(root)? {
+        is_known = true;
+        let text = text(root, &path)?.unwrap_or_default();
+        lines(&text).for_each(|line| option(line, &path, &mut drivers));
     }
     let mut listed: Vec<String> = LISTS.map(str::to_owned).to_vec();
     for dir in LIST_DIRS {
@@ -44,10 +44,15 @@ pub(super) fn drivers(root: &FsRoot, topology: &Topology) -> Result<Option<BootD
     let release = Some(release).filter(|name| !name.is_empty() && !name.contains(['/', '\0']));
     if let Some(release) = release {
         let list = text(root, &format!("lib/modules/{release}/modules.builtin"))?;
-        drivers.built_in = list.map(|list| list.lines().any(|path| path.ends_with("/vfio-pci.ko")));
+        drivers.built_in = list.map(|list| lists_vfio(&list));
         drivers.stale = stale(root, release, &drivers);
     }
-    Ok((is_known || root.exists(MODPROBE[0])).then_some(drivers))
+    Ok((is_known || root.exists("etc/modprobe.d")).then_some(drivers))
+}
+
+/// Whether a list of modules that are built in has vfio-pci.
+pub fn lists_vfio(list: &str) -> bool {
+    list.lines().any(|path| path.ends_with("/vfio-pci.ko"))
 }
 
 /// Words of a line of a list or of a configuration.
@@ -102,7 +107,8 @@ fn option(line: &str, path: &str, drivers: &mut BootDrivers) {
     }
 }
 
-/// Returns the initramfs of a kernel and the file with ids that is newer than it.
+/// Returns the initramfs of a kernel, and what it has an older copy of: a file with ids, our script,
+/// or the directory of scripts, from which one was taken.
 fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String, String)> {
     let images = [
         format!("boot/initrd.img-{release}"),
@@ -112,10 +118,11 @@ fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String,
     let (image, built) =
         images.into_iter().find_map(|path| Some((path.clone(), root.kind(&path)?)))?;
     let newer =
-        |path: &&String| root.kind(path).is_some_and(|kind| kind.modified_s > built.modified_s);
-    let files = drivers.vfio_ids.iter().map(|given| &given.at).filter(|at| at.starts_with("etc/"));
-    let newer = files.filter(|path| built.is_regular && newer(path)).min()?.clone();
-    Some((image, newer))
+        |path: &&str| root.kind(path).is_some_and(|kind| kind.modified_s > built.modified_s);
+    let given = drivers.vfio_ids.iter().map(|given| given.at.as_str());
+    let files = given.filter(|at| at.starts_with("etc/")).chain([EARLY]);
+    let found = files.filter(newer).min().or_else(|| Some(SCRIPTS).filter(newer));
+    Some((image, found.filter(|_| built.is_regular)?.to_owned()))
 }
 
 /// How kernel arguments are changed here.

@@ -144,6 +144,33 @@ fn what_binds_drivers_at_boot_is_read() {
 }
 
 #[test]
+fn an_initramfs_that_is_older_than_what_it_has_copies_of_is_seen() {
+    use std::time::{Duration, SystemTime};
+    let (ids, scripts) = ("etc/modprobe.d/a.conf", "etc/initramfs-tools/scripts/init-top");
+    let (script, image) = (format!("{scripts}/gpuvm-vfio"), "boot/initrd.img-6.1.0-28-amd64");
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), ids, "options vfio-pci ids=10de:2230\n");
+    write(dir.path(), &script, "#!/bin/sh\n");
+    write(dir.path(), image, "");
+    let stale = |ages: [u64; 4]| {
+        for (path, age) in [image, ids, &script, scripts].into_iter().zip(ages) {
+            let at = SystemTime::now() - Duration::from_secs(age);
+            let file = std::fs::File::open(dir.path().join(path)).unwrap();
+            file.set_modified(at).unwrap();
+        }
+        let drivers = read(&FsRoot::at(dir.path()).unwrap(), &host()).boot_drivers.unwrap();
+        drivers.stale.map(|(old, newer)| {
+            assert_eq!(old, image);
+            newer
+        })
+    };
+    assert_eq!(stale([10, 20, 20, 20]), None);
+    assert_eq!(stale([30, 20, 40, 40]).as_deref(), Some(ids));
+    assert_eq!(stale([30, 40, 20, 20]).as_deref(), Some(script.as_str()));
+    assert_eq!(stale([30, 40, 40, 20]).as_deref(), Some(scripts));
+}
+
+#[test]
 fn free_memory_is_counted_by_node_and_size() {
     let found = facts(&[(
         BUDDY,
