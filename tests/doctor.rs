@@ -71,10 +71,13 @@ const CASES: &[(&str, &str, Overlay)] = &[
         "0x00000000fee00000 0x00000000feefffff msi\n0x0000000079000000 0x00000000790fffff direct\n")]),
     ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=off isolcpus=2,3,34,35")]),
     ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=no_x2apic_optout,off isolcpus=2,3,34,35")]),
+    ("irq-remap", "error", &[("proc/cmdline", "ro intel_iommu=on iommu=pt intremap=on nointremap isolcpus=2,3,34,35")]),
     ("irq-remap", "warning", &[("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y\n")]),
     ("permission", "error", &[("proc/sys/kernel/osrelease", "6.8.12-12-pve\n")]),
     ("pages-fragmented", "warning", &[("proc/cmdline",
         "ro intel_iommu=on iommu=pt isolcpus=2,3,34,35 hugepagesz=1G hugepages=400")]),
+    ("pages-fragmented", "warning", &[("proc/cmdline",
+        "ro intel_iommu=on iommu=pt isolcpus=2,3,34,35 default_hugepagesz=1G hugepages=400")]),
     ("ksm", "warning", &[("sys/kernel/mm/ksm/run", "1\n")]),
     ("irqbalance", "note", &[("proc/78/comm", "irqbalance\n"), ("etc/default/irqbalance", "#IRQBALANCE_ONESHOT=\n")]),
     ("governor", "note", &[("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n")]),
@@ -90,12 +93,26 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ("snp-tdx", "note", &[("sys/module/kvm_amd/parameters/sev_snp", "Y\n")]),
     ("qemu-user", "error", &[("etc/libvirt/qemu.conf", "cgroup_device_acl = [\n  \"/dev/null\", \"/dev/kvm\"\n]\n")]),
     ("qemu-user", "warning", &[("etc/libvirt/qemu.conf", "user = \"svc\"\n")]),
+    ("qemu-user", "warning", &[("etc/libvirt/qemu.conf", "user = \"+64055\"\n")]),
     ("guests-at-shutdown", "warning", &[("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n")]),
     ("guests-at-shutdown", "warning", &[
         ("etc/default/libvirt-guests", "SHUTDOWN_TIMEOUT=30\n"),
         ("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n"),
         ("etc/systemd/system/multi-user.target.wants/libvirt-guests.service", "->/usr/lib/systemd/system/libvirt-guests.service"),
     ]),
+    ("guests-at-shutdown", "warning", &[
+        ("etc/sysconfig/libvirt-guests", "SHUTDOWN_TIMEOUT=30\n"),
+        ("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n"),
+        ("etc/systemd/system/multi-user.target.wants/libvirt-guests.service", "->/usr/lib/systemd/system/libvirt-guests.service"),
+    ]),
+];
+
+/// Rules without such files, and why.
+const WITHOUT_CASE: &[(&str, &str)] = &[
+    ("iommu-off", "files are taken away for it: a test of its own"),
+    ("hostdev-unhealthy", "NVML and the kernel's log tell it"),
+    ("slow-large-bars", "the plain host's kernel has it"),
+    ("acs-redirect", "the registers of ports tell it, which are no text"),
 ];
 
 /// Lays files over a host.
@@ -181,6 +198,168 @@ fn each_rule_finds_its_sign_and_no_other_does() {
         lift(&root, &base, overlay);
     }
     assert_eq!(rules(&doctor(&root).1), plain, "an overlay is left");
+}
+
+#[test]
+fn every_rule_has_a_sign_or_a_reason_for_none() {
+    let all: BTreeSet<&str> = gpuvm_core::doctor::rules().map(|rule| rule.id).collect();
+    let with: BTreeSet<&str> = CASES.iter().map(|(rule, ..)| *rule).collect();
+    let without: BTreeSet<&str> = WITHOUT_CASE.iter().map(|(rule, _)| *rule).collect();
+    assert_eq!(with.intersection(&without).next(), None);
+    assert_eq!(with.union(&without).copied().collect::<BTreeSet<_>>(), all);
+}
+
+/// The texts of the one finding of a rule with these files, and its commands.
+fn said(rule: &str, overlay: Overlay) -> (String, String, String) {
+    let (_dir, _, root) = hosts();
+    lay(&root, overlay);
+    let (_, answer) = doctor(&root);
+    let mut of_rule = answer["findings"].as_array().unwrap().iter().filter(|f| f["rule"] == rule);
+    let one = of_rule.next().unwrap();
+    let text = |key: &str| one[key].as_str().unwrap().to_owned();
+    (text("at"), text("hint"), one["fix"].to_string())
+}
+
+#[test]
+fn what_is_to_be_changed_is_named_where_it_is() {
+    let of = |rule: &str, sign: &str| {
+        let is_sign = |one: &&(&str, &str, Overlay)| {
+            one.0 == rule
+                && one.2.iter().any(|(path, text)| path.ends_with(sign) || text.contains(sign))
+        };
+        said(rule, CASES.iter().find(is_sign).unwrap().2)
+    };
+    let (at, hint, fix) = of("guests-at-shutdown", "etc/sysconfig/libvirt-guests");
+    assert_eq!(at, "/etc/sysconfig/libvirt-guests");
+    assert!(hint.contains(&at) && fix.contains(&at) && !(hint + &fix).contains("/default/"));
+    let (at, hint, fix) = of("guests-at-shutdown", "etc/default/libvirt-guests");
+    assert_eq!(at, "/etc/default/libvirt-guests");
+    assert!(hint.contains(&at) && fix.contains(&at), "{hint} {fix}");
+    let (_, hint, _) = of("qemu-user", "+64055");
+    assert!(hint.starts_with("`sudo -u '#64055' test -w "), "{hint}");
+    let (_, hint, _) = of("qemu-user", "svc");
+    assert!(hint.starts_with("`sudo -u svc test -w "), "{hint}");
+    // It would take a NIC of the host's.
+    let (_, _, fix) = of("group-shared", "groups/19");
+    assert!(
+        fix.starts_with("[\"# where the host can do without them: gpuvm device bind "),
+        "{fix}"
+    );
+    let (_, hint, fix) = of("irq-remap", "intremap=on nointremap");
+    assert!(hint.contains("remove `nointremap` from") && !fix.contains("intremap=on"), "{fix}");
+}
+
+#[test]
+fn of_arguments_that_contradict_each_other_the_last_one_counts() {
+    let (_dir, base, root) = hosts();
+    let plain = rules(&doctor(&base).1);
+    for (given, is_off) in [
+        ("intremap=off intremap=on", false),
+        ("nointremap intremap=nosid,on", false),
+        ("intremap=on,off", true),
+        ("intremap=on intremap=off,nosid", true),
+    ] {
+        let arguments = format!("ro intel_iommu=on iommu=pt {given} isolcpus=2,3,34,35");
+        fs::write(root.join("proc/cmdline"), arguments).unwrap();
+        let (code, answer) = doctor(&root);
+        assert_eq!((code == 3, rules(&answer) != plain), (is_off, is_off), "{given}: {answer}");
+    }
+}
+
+/// Commands that change nothing say so, and a second run changes nothing.
+#[test]
+fn arguments_of_the_kernel_are_changed_once_and_only_where_they_are() {
+    let (dir, _, root) = hosts();
+    lay(&root, &[("usr/sbin/update-grub", ""), ("etc/default/grub", "")]);
+    fs::write(root.join("proc/cmdline"), "ro intremap=off pcie_acs_override=downstream").unwrap();
+    lay(&root, &[("sys/kernel/iommu_groups/20/type", "DMA\n")]);
+    for group in ["10", "17", "21"] {
+        let path = root.join(format!("sys/kernel/iommu_groups/{group}/type"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "DMA\n").unwrap();
+    }
+    let words = ["host", "doctor", "--fix", "--host", root.to_str().unwrap()];
+    let (_, script, _) = run(&mut gpuvm(&words));
+    let grub = dir.path().join("grub");
+    let of_grub = |line: &&str| line.contains("/etc/default/grub");
+    let lines: Vec<&str> = script.lines().filter(of_grub).collect();
+    assert!(lines.len() >= 4, "{script}");
+    let lines = lines.join("\n").replace("/etc/default/grub", grub.to_str().unwrap());
+    let changed = |text: &str| {
+        fs::write(&grub, text).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let (code, out, err) = run(std::process::Command::new("sh").args(["-c", &lines]));
+            assert_eq!((code, err.as_str()), (0, ""), "{lines}");
+            told.push((fs::read_to_string(&grub).unwrap(), out));
+        }
+        assert_eq!(told[0].0, told[1].0, "a second run changes it again");
+        told.remove(0)
+    };
+    let given = "GRUB_CMDLINE_LINUX=\"quiet intremap=off pcie_acs_override=downstream\"\n";
+    let (text, out) = changed(given);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!((text.as_str(), out.as_str()), ("GRUB_CMDLINE_LINUX=\"quiet iommu=pt\"", ""));
+    let (text, out) = changed("GRUB_CMDLINE_LINUX='quiet'\n");
+    assert_eq!(text, "GRUB_CMDLINE_LINUX='quiet'\n");
+    for told in ["# intremap=off is not in ", "# add iommu=pt to GRUB_CMDLINE_LINUX in "] {
+        assert!(out.contains(told), "{out}");
+    }
+}
+
+/// Mounts empty directories over those that `device bind --at-boot` writes, and over that of the
+/// programs.
+const OWN_DIRS: &str = r#"
+set -e
+for dir in etc/systemd/system etc/modprobe.d etc/modules-load.d var/lib/gpuvm run/gpuvm usr/sbin; do
+  mkdir -p /$dir; mount -t tmpfs -o mode=755 tmpfs /$dir
+done
+bind() { "$GPUVM" device bind --at-boot --yes -c none:/// "$@" 2>&1 && echo "done" || echo "failed"; }
+tool() { printf '#!/bin/sh\necho "renewed by $*"  >>/run/gpuvm/log; exit %s\n' $1 >/usr/sbin/update-initramfs; chmod 755 /usr/sbin/update-initramfs; }
+part() { echo "== $1"; }
+"#;
+
+#[test]
+fn the_initramfs_is_renewed_when_that_is_asked_whatever_the_files_are() {
+    let Some(host) = with_rmrr("0000:34:00.0") else { return };
+    if ["dracut", "mkinitcpio"].iter().any(|name| Path::new("/usr/bin").join(name).exists()) {
+        return skip("another program for the initramfs is installed");
+    }
+    for gpu in ["0000:36:00.0", "0000:39:00.0"] {
+        let driver = host.path().join(format!("sys/bus/pci/devices/{gpu}/driver"));
+        fs::remove_file(&driver).unwrap();
+        std::os::unix::fs::symlink("../../../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
+    }
+    let script = format!(
+        r#"{OWN_DIRS}
+        unit=/etc/systemd/system/gpuvm-vfio.service
+        part none; bind 0000:36:00.0 --initramfs; cat $unit 2>&1 || true
+        tool 0
+        part files; bind 0000:36:00.0; cat /run/gpuvm/log 2>&1 || true
+        part asked; bind 0000:36:00.0 --initramfs; cat /run/gpuvm/log
+        tool 1
+        cp $unit /run/gpuvm/before
+        part fails; bind 0000:39:00.0 --initramfs; cmp $unit /run/gpuvm/before && echo "as before"
+        "$GPUVM" recover -c none:/// --dry-run 2>&1
+        "#
+    );
+    let (code, out, err) = on(host.path(), &script);
+    assert_eq!(code, 0, "{out}{err}");
+    let part = |name: &str| {
+        let rest = out.split(&format!("== {name}\n")).nth(1).unwrap_or_else(|| panic!("{out}"));
+        rest.split("== ").next().unwrap().to_owned()
+    };
+    let none = part("none");
+    assert!(none.contains("no known program that makes its initramfs\nhint: "), "{none}");
+    assert!(none.contains("failed") && none.contains("No such file"), "{none}");
+    let files = part("files");
+    assert!(files.contains("done") && files.contains("No such file"), "{files}");
+    let asked = part("asked");
+    assert!(asked.contains("done") && asked.contains("renewed by -u -k all"), "{asked}");
+    let fails = part("fails");
+    assert!(fails.contains("failed") && fails.contains("as before"), "{fails}");
+    assert!(fails.contains("renew the initramfs: `update-initramfs -u -k all`"), "{fails}");
+    assert!(!fails.contains("would be"), "a journal stays: {fails}");
 }
 
 /// A virtual function has no ids of its own: its config space always reads all ones there.

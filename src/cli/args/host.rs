@@ -155,7 +155,7 @@ pub struct HostShowArgs {
 /// Arguments of `host doctor`.
 #[derive(Debug, Args)]
 pub struct HostDoctorArgs {
-    /// Print the commands that mend what was found; runs none
+    /// Print commands that fix the findings; run nothing
     ///
     /// As a script to read, with each finding as a comment above its commands.
     #[arg(long, conflicts_with = "json")]

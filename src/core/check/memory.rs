@@ -118,13 +118,15 @@ fn with_memory(topology: &Topology) -> String {
 
 /// Returns the page size of a bank: the one named for it, otherwise the host's default.
 pub fn page_size(bank: &Bank<'_, '_>, topology: &Topology) -> MemSize {
-    let default = || {
-        let arguments = topology.machine().kernel_arguments.iter();
-        let mut sizes = arguments.filter_map(|a| a.strip_prefix("default_hugepagesz="));
-        let size = sizes.next_back().and_then(|size| size.parse().ok());
-        size.unwrap_or(MemSize::from_kib(2048))
-    };
-    bank.page.map_or_else(default, |page| page.value)
+    bank.page
+        .map_or_else(|| default_page_size(&topology.machine().kernel_arguments), |page| page.value)
+}
+
+/// Returns the page size that the kernel's arguments make the default.
+pub(crate) fn default_page_size(arguments: &[String]) -> MemSize {
+    let mut sizes = arguments.iter().filter_map(|a| a.strip_prefix("default_hugepagesz="));
+    let size = sizes.next_back().and_then(|size| size.parse().ok());
+    size.unwrap_or(MemSize::from_kib(2048))
 }
 
 /// Returns how many pages of each size a guest's memory needs on which nodes, with the place that

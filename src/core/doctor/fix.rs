@@ -56,21 +56,30 @@ pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String
         Some(BootLoader::UpdateGrub) => {
             let file = "/etc/default/grub";
             for word in remove {
-                let word = pattern(word);
-                lines.push(format!(r"sed -i '/^GRUB_CMDLINE_LINUX/s/\b{word}\b *//' {file}"));
+                let of = pattern(word);
+                let has = format!(r"grep -q '^GRUB_CMDLINE_LINUX.*\b{of}\b' {file}");
+                let sed = format!(r"sed -i '/^GRUB_CMDLINE_LINUX/s/\b{of}\b *//' {file}");
+                lines.push(format!("if {has}; then {sed}; {}; fi", elsewhere(word, file)));
             }
             for word in add {
-                lines.push(format!(r#"sed -i '/^GRUB_CMDLINE_LINUX=/s/"$/ {word}"/' {file}"#));
+                let has = format!(r"grep -q '^GRUB_CMDLINE_LINUX=.*\b{}\b' {file}", pattern(word));
+                let sed = format!(r#"sed -i '/^GRUB_CMDLINE_LINUX=/s/"$/ {word}"/' {file}"#);
+                lines.push(format!("{has} || {sed}"));
+                lines.push(format!("{has} || echo '# add {word} to GRUB_CMDLINE_LINUX in {file}'"));
             }
             lines.push(UPDATE_GRUB.to_owned());
         }
         Some(BootLoader::ProxmoxBootTool) => {
             let file = "/etc/kernel/cmdline";
             for word in remove {
-                lines.push(format!(r"sed -i 's/\b{}\b *//' {file}", pattern(word)));
+                let of = pattern(word);
+                let has = format!(r"grep -q '\b{of}\b' {file}");
+                let sed = format!(r"sed -i 's/\b{of}\b *//' {file}");
+                lines.push(format!("if {has}; then {sed}; {}; fi", elsewhere(word, file)));
             }
             for word in add {
-                lines.push(format!("sed -i '1s/$/ {word}/' {file}"));
+                let has = format!(r"grep -q '\b{}\b' {file}", pattern(word));
+                lines.push(format!("{has} || sed -i '1s/$/ {word}/' {file}"));
             }
             lines.push(PROXMOX.to_owned());
         }
@@ -84,6 +93,11 @@ pub(super) fn kernel(facts: &Facts, add: &[&str], remove: &[&str]) -> Vec<String
     }
     lines.push(NEXT_BOOT.to_owned());
     lines
+}
+
+/// The rest of a command that takes a word out of a file: another file may give it.
+fn elsewhere(word: &str, file: &str) -> String {
+    format!("else echo '# {word} is not in {file}: remove it where the boot loader has it'")
 }
 
 /// A word as a pattern of `sed`.

@@ -5,7 +5,9 @@ use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::check::SLOW_BARS;
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::versions::{Component, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, QEMU_SMALL_MAPS, Version};
+use std::borrow::Cow;
 
 /// Kernels whose VFIO refuses QEMU.
 pub const PERMISSION: Rule =
@@ -71,7 +73,8 @@ fn slow(case: &Case<'_>, report: &mut Report<'_>) {
         }
         let Some(version) = case.defect(&defect) else { continue };
         let good = defect.good_from().unwrap_or(version);
-        let upgrade = format!("install {} {good} or later", defect.of.name());
+        let what = if defect.of == Component::Kernel { "kernel" } else { defect.of.name() };
+        let upgrade = format!("install {what} {good} or later");
         let wrong = Wrong {
             message: format!("{} {version} and {}: {}", defect.of.name(), name(gpu), defect.what),
             values: (format!("{good} or later"), version.to_string()),
@@ -137,8 +140,8 @@ fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
             values: ("the distribution's user".into(), user.clone()),
             at: at.into(),
             hint: format!(
-                "`sudo -u {user} test -w {NODE}` tells; udev rules and hugetlbfs mounts have to allow it",
-                user = crate::shell::word(user)
+                "`sudo -u {} test -w {NODE}` tells; udev rules and hugetlbfs mounts have to allow it",
+                word(&of_sudo(user))
             ),
             fix: vec![format!("# remove `user` from {at}")],
         };
@@ -146,12 +149,18 @@ fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// A user of qemu.conf as sudo takes it: `+64055` is a number, for sudo `#64055`.
+fn of_sudo(user: &str) -> Cow<'_, str> {
+    let number = user.strip_prefix('+').unwrap_or(user);
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { format!("#{number}").into() } else { user.into() }
+}
+
 /// Judges how guests end with the host.
 fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
     let unit = &case.facts.guests_unit;
     let Some(unit) = report.need(&SHUTDOWN, unit, "etc/default/libvirt-guests") else { return };
     let auto = case.facts.libvirt.as_ref().is_some_and(|config| config.auto_shutdown);
-    let at = "/etc/default/libvirt-guests";
     let wrong = if !unit.enabled && !auto {
         Wrong {
             message: "libvirt-guests is not enabled: guests are killed when the host goes down".into(),
@@ -172,8 +181,10 @@ fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
                 .into(),
             fix: vec!["systemctl disable libvirt-guests".into()],
         }
-    } else if let Some(seconds) =
-        unit.timeout_s.filter(|seconds| unit.enabled && (1..ENOUGH_S).contains(seconds))
+    } else if let Some((seconds, at)) = unit
+        .timeout_s
+        .as_ref()
+        .filter(|(seconds, _)| unit.enabled && (1..ENOUGH_S).contains(seconds))
     {
         Wrong {
             message: format!(
@@ -181,11 +192,12 @@ fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
                  take longer"
             ),
             values: (format!("{ENOUGH_S} or more"), seconds.to_string()),
-            at: at.into(),
-            hint: format!(
-                "SHUTDOWN_TIMEOUT=600 in {at} (Fedora, RHEL: /etc/sysconfig/libvirt-guests)"
-            ),
-            fix: vec![format!("sed -i 's/^SHUTDOWN_TIMEOUT=.*/SHUTDOWN_TIMEOUT=600/' {at}")],
+            at: format!("/{at}"),
+            hint: format!("write SHUTDOWN_TIMEOUT=600 in /{at}"),
+            fix: vec![format!(
+                "sed -i 's/^\\s*SHUTDOWN_TIMEOUT=.*/SHUTDOWN_TIMEOUT=600/' {}",
+                word(&format!("/{at}"))
+            )],
         }
     } else {
         return;

@@ -136,6 +136,7 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
             })
             .collect();
         let list = list.join(", ");
+        let take = if all_gpus { "" } else { "# where the host can do without them: " };
         let bind: Vec<String> = others.iter().map(|device| device.bdf.to_string()).collect();
         let wrong = Wrong {
             message: format!("{} shares IOMMU group {} with {list}", name(gpu), group.number),
@@ -145,7 +146,7 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
                 "move the card to another slot, turn on ACS in the BIOS setup, or give the whole \
                    group to one guest: `gpuvm device list` shows it"
                     .into(),
-            fix: vec![format!("gpuvm device bind {} {}", gpu.bdf, bind.join(" "))],
+            fix: vec![format!("{take}gpuvm device bind {} {}", gpu.bdf, bind.join(" "))],
         };
         let finding = report.of(&GROUP_SHARED, gpu.bdf, wrong);
         // Together they go to one guest.
@@ -197,15 +198,33 @@ fn rmrr(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Returns the arguments that turn interrupt remapping off. The kernel reads the values of all, one
+/// after the other, by how they begin: each `on` and `off` replaces the one before.
+fn without_remapping(arguments: &[String]) -> Vec<&str> {
+    let mut off = Vec::new();
+    for argument in arguments {
+        if argument == "nointremap" {
+            off.push(argument.as_str());
+        }
+        for value in argument.strip_prefix("intremap=").unwrap_or_default().split(',') {
+            if value.starts_with("on") {
+                off.clear();
+            } else if value.starts_with("off") {
+                off.push(argument);
+            }
+        }
+    }
+    off.dedup();
+    off
+}
+
 /// Finds interrupt remapping that is off, or that VFIO does without.
 fn interrupts(case: &Case<'_>, report: &mut Report<'_>) {
     let arguments = &case.topology.machine().kernel_arguments;
-    let off = arguments.iter().find(|argument| {
-        let values = argument.strip_prefix("intremap=");
-        *argument == "nointremap" || values.is_some_and(|all| all.split(',').any(|v| v == "off"))
-    });
+    let off = without_remapping(arguments);
     let allowed = case.topology.machine().isolation.as_ref();
-    if let Some(argument) = off {
+    if !off.is_empty() {
+        let argument = off.join(" ");
         let wrong = Wrong {
             message: format!(
                 "interrupt remapping is off by `{argument}`: VFIO refuses devices, or a guest can \
@@ -214,7 +233,7 @@ fn interrupts(case: &Case<'_>, report: &mut Report<'_>) {
             values: (format!("no {argument}"), argument.clone()),
             at: "/proc/cmdline".into(),
             hint: format!("remove `{argument}` from the kernel's arguments and reboot"),
-            fix: fix::kernel(case.facts, &[], &[argument]),
+            fix: fix::kernel(case.facts, &[], &off),
         };
         let is_allowed = allowed.is_some_and(|settings| settings.unsafe_interrupts);
         report.add(&IRQ_REMAP, wrong).says.fatal = !is_allowed;

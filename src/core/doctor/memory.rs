@@ -1,7 +1,8 @@
-//! Rules on memory: locked memory, huge pages that cannot be had, merged pages.
+//! Rules on memory: locked memory, huge pages that cannot be reserved, merged pages.
 
 use super::Case;
 use super::report::{Report, Wrong};
+use crate::check::memory::default_page_size;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::placement::Held;
@@ -15,7 +16,7 @@ pub const MEMLOCK: Rule =
 /// 1 GiB pages need memory that is not in pieces.
 pub const FRAGMENTED: Rule = Rule::warning(
     "pages-fragmented",
-    "huge pages that are missing, on one node only, or not to be had",
+    "huge pages that are missing, on one node only, or that cannot be reserved",
 );
 /// Merging costs time, and tells one tenant of another's memory.
 pub const KSM: Rule = Rule::warning("ksm", "equal memory of guests that the kernel merges");
@@ -153,7 +154,7 @@ fn pages(case: &Case<'_>, report: &mut Report<'_>) {
         let wrong = Wrong {
             message: format!(
                 "the free memory of node {node} lies in pieces: {} of {} MiB are in blocks of 2 MiB \
-                 and more, so huge pages cannot be had",
+                 and more, so huge pages cannot be reserved",
                 blocks.large_kib >> 10,
                 blocks.free_kib >> 10
             ),
@@ -211,13 +212,15 @@ fn one_node(case: &Case<'_>, report: &mut Report<'_>) {
 }
 
 /// Returns the pages that kernel arguments ask for, by size: a number belongs to the size before
-/// it.
+/// it, without one to the default size.
 fn asked_at_boot(arguments: &[String]) -> Vec<(MemSize, u64)> {
-    let mut size = None;
+    let mut size = Some(default_page_size(arguments));
     let mut asked: Vec<(MemSize, u64)> = Vec::new();
     for argument in arguments {
         match argument.split_once('=') {
-            Some(("hugepagesz", value)) => size = value.parse::<MemSize>().ok(),
+            Some(("hugepagesz" | "default_hugepagesz", value)) => {
+                size = value.parse::<MemSize>().ok()
+            }
             Some(("hugepages", value)) => {
                 let counts = value.split(',').map(|part| part.rsplit(':').next().unwrap_or(part));
                 let counts: Option<Vec<u64>> = counts.map(|count| count.parse().ok()).collect();

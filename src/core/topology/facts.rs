@@ -93,7 +93,7 @@ pub struct BootDrivers {
     /// Whether vfio-pci is built into the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_in: Option<bool>,
-    /// The running kernel's initramfs, and the file that it should have a newer copy of.
+    /// The running kernel's initramfs, and the file or directory that it has an older copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<(String, String)>,
 }
@@ -191,9 +191,9 @@ pub struct LibvirtConfig {
 pub struct GuestsUnit {
     /// Whether `libvirt-guests.service` is enabled.
     pub enabled: bool,
-    /// `SHUTDOWN_TIMEOUT` in seconds; none: not set.
+    /// `SHUTDOWN_TIMEOUT` in seconds and its file; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_s: Option<u64>,
+    pub timeout_s: Option<(u64, String)>,
 }
 
 /// How arguments of the kernel are changed.

@@ -11,6 +11,7 @@ const ARGUMENTS: &[&str] = &[
     "intel_iommu*",
     "amd_iommu*",
     "intremap",
+    "nointremap",
     "vfio*",
     "pci",
     "pcie_*",

@@ -33,7 +33,7 @@ pub fn value(root: &FsRoot, path: &str) -> Result<Option<String>, FsError> {
 }
 
 /// The word in brackets: `always [madvise] never`.
-fn chosen(text: &str) -> Option<&str> {
+pub(super) fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 

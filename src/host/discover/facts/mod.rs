@@ -201,10 +201,7 @@ fn free_blocks(root: &FsRoot, topology: &Topology) -> Result<Option<Vec<FreeBloc
 fn kernel(reader: &mut Reader<'_>) -> KernelSettings {
     let module = |name: &str| format!("sys/module/{name}");
     let transparent = tuning::TRANSPARENT;
-    let word = |text: &str| {
-        let (_, rest) = text.split_once('[')?;
-        rest.split_once(']').map(|(word, _)| word.to_owned())
-    };
+    let word = |text: &str| tuning::chosen(text).map(str::to_owned);
     let confidential =
         [("SEV-SNP", "kvm_amd/parameters/sev_snp"), ("TDX", "kvm_intel/parameters/tdx")];
     let offered = confidential.map(|(kind, path)| (kind, reader.setting(&module(path), flag)));

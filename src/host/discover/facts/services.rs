@@ -129,10 +129,12 @@ fn limit(text: &str) -> Option<u64> {
         'M' => 20,
         'G' => 30,
         'T' => 40,
+        'P' => 50,
+        'E' => 60,
         _ => 0,
     };
     let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
-    digits.trim().parse::<u64>().ok()?.checked_shl(shift)
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Reads whether irqbalance has a list of pcpus to leave alone; none where there is no /etc.
@@ -198,7 +200,7 @@ pub(super) fn guests_unit(root: &FsRoot) -> Result<Option<GuestsUnit>, FsError> 
             let Some(value) = line.strip_prefix("SHUTDOWN_TIMEOUT=") else { continue };
             let value = value.trim_matches(['"', '\'']);
             let wrong = || root.malformed(path, 1, not(value, "a number of seconds"));
-            timeout_s = Some(value.parse().map_err(|_| wrong())?);
+            timeout_s = Some((value.parse().map_err(|_| wrong())?, path.to_owned()));
         }
     }
     Ok(Some(GuestsUnit { enabled, timeout_s }))

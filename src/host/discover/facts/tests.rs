@@ -91,6 +91,11 @@ fn capabilities_and_limits_of_units_are_read_as_systemd_does() {
             "{files:?}"
         );
     }
+    for (limit, bytes) in [("1P", Some(1 << 50)), ("15E", Some(15 << 60)), ("16E", None)] {
+        let found = facts(&[(&format!("{d}/a.conf"), &format!("LimitMEMLOCK={limit}\n"))]);
+        let memlock = found.daemon_units.and_then(|units| Some(units.first()?.memlock.clone()?.0));
+        assert_eq!(memlock, bytes, "{limit}");
+    }
     let damaged = facts(&[(&format!("{d}/a.conf"), "LimitMEMLOCK=much\n")]);
     assert_eq!(damaged.daemon_units, None);
     assert!(damaged.unread["etc/systemd/system"].contains("`much` is not a limit"), "{damaged:?}");
