@@ -6,17 +6,12 @@ use super::args::{BindArgs, DeviceVerb, Early, ReleaseArgs};
 use super::change::{manner, program};
 use super::context::Context;
 use super::error::EXIT_DONE;
-use crate::apply::Step;
-use crate::apply::bind::boot;
-use crate::discover::facts::boot::initramfs_tool;
-use crate::fsroot::FsRoot;
-use gpuvm_core::topology::facts::InitramfsTool;
 use gpuvm_ops::bind::{self as ops, Bind, bind_at_boot};
 use gpuvm_ops::change::Change;
 use gpuvm_ops::error::Error;
+use gpuvm_ops::initramfs::outdated;
 use gpuvm_ops::session::{Confirm, Manner, Of, Session};
 use gpuvm_ops::world::World;
-use std::path::Path;
 
 /// Runs the verb.
 pub fn run(verb: &DeviceVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -74,15 +69,8 @@ fn change(
         cx.output.progress(&format!("{}: already set; nothing to do", done.change.subject));
     }
     let steps = done.change.steps();
-    let is_copied = |path: &Path| boot::COPIED.iter().any(|file| Path::new("/").join(file) == path);
-    let has_copies = |step: &Step| matches!(step, Step::SetFile { path, .. } if is_copied(path));
-    if !wanted.initramfs && steps.iter().any(has_copies) {
-        let tool = initramfs_tool(&FsRoot::live()?).unwrap_or(InitramfsTool::UpdateInitramfs);
-        let command = tool.command();
-        cx.output.progress(&format!(
-            "the initramfs has its own copies of these files: `{command}` renews them (--initramfs \
-             runs it)"
-        ));
+    if let Some(told) = outdated(&steps)?.filter(|_| !wanted.initramfs) {
+        cx.output.progress(&format!("{told} (--initramfs runs it)"));
     }
     if cx.output.json {
         cx.output.json_rows("gpuvm-steps", &steps)?;

@@ -17,6 +17,7 @@ use crate::fabric::hook;
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::initramfs::outdated;
 use crate::shell::word;
 use crate::topology::{FabricModel, Sriov, Topology};
 use crate::words::count;
@@ -196,6 +197,9 @@ fn at_boot(
     if bind_boot::functions(&root)? != needed.functions {
         let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
         steps.extend(boot_steps(files)?);
+        if let Some(told) = outdated(&steps)? {
+            world.warning(&told);
+        }
     }
     if vf_boot::functions(&root)? != needed.cards {
         steps.extend(boot_steps(vf_boot::files(&needed.cards, program))?);
