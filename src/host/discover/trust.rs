@@ -1,11 +1,9 @@
 //! The admin's declaration whether the guests of a host trust each other. Written by `gpuvm host
 //! trust`; accepted only if nobody but root can have written it.
 
-use crate::fsroot::{FsError, FsRoot};
+use crate::fsroot::{FileKind, FsError, FsRoot};
 use gpuvm_core::topology::Trust;
 use serde::{Deserialize, Serialize};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 
 /// The file, below the root.
 pub const FILE: &str = "etc/gpuvm/trust.json";
@@ -42,23 +40,13 @@ pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
 
 /// Refuses a file that others than root may have written, and what is no file.
 pub fn owned(root: &FsRoot, file: &str) -> Result<(), FsError> {
-    let Some(metadata) = regular(root, file)? else { return Ok(()) };
-    if metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0 {
+    let Some(FileKind { uid, mode, .. }) = root.regular(file)? else { return Ok(()) };
+    if uid == 0 && mode & OTHERS_WRITE == 0 {
         return Ok(());
     }
-    let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let reason =
         format!("others than root may have written it: it is of user {uid}, mode {mode:04o}");
     Err(root.malformed(file, 1, reason))
-}
-
-/// Refuses what is no file, such as a pipe. None: nothing is there.
-pub fn regular(root: &FsRoot, file: &str) -> Result<Option<Metadata>, FsError> {
-    let Ok(metadata) = std::fs::metadata(root.path().join(file)) else { return Ok(None) };
-    if !metadata.is_file() {
-        return Err(root.malformed(file, 1, "it is not a regular file"));
-    }
-    Ok(Some(metadata))
 }
 
 /// Returns the text of a file with this declaration.

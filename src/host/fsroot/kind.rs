@@ -1,6 +1,6 @@
 //! What a path is, and when it was changed, without reading it.
 
-use super::FsRoot;
+use super::{FsError, FsRoot};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{SFlag, fstat};
 
@@ -11,6 +11,10 @@ pub struct FileKind {
     pub is_regular: bool,
     /// When its content was last changed, in seconds since 1970.
     pub modified_s: i64,
+    /// Its owner.
+    pub uid: u32,
+    /// Its permissions.
+    pub mode: u32,
 }
 
 impl FsRoot {
@@ -18,6 +22,21 @@ impl FsRoot {
     pub fn kind(&self, path: &str) -> Option<FileKind> {
         let stat = fstat(self.open(path, OFlag::O_PATH).ok()?).ok()?;
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
-        Some(FileKind { is_regular: kind == SFlag::S_IFREG, modified_s: stat.st_mtime })
+        Some(FileKind {
+            is_regular: kind == SFlag::S_IFREG,
+            modified_s: stat.st_mtime,
+            uid: stat.st_uid,
+            mode: stat.st_mode & 0o7777,
+        })
+    }
+
+    /// Refuses what is no regular file, such as a pipe. None: nothing is there.
+    pub fn regular(&self, path: &str) -> Result<Option<FileKind>, FsError> {
+        match self.kind(path) {
+            Some(kind) if !kind.is_regular => {
+                Err(self.malformed(path, 1, "it is not a regular file"))
+            }
+            kind => Ok(kind),
+        }
     }
 }

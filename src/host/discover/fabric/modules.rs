@@ -2,7 +2,7 @@
 //! MODULE IDS), so they come from NVML, Fabric Manager, the admin's file, or last a publication.
 //! This module combines these sources; it reads only the file itself.
 
-use crate::discover::trust::{owned, regular};
+use crate::discover::trust::owned;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::HIGHEST_MODULE as HIGHEST;
@@ -135,7 +135,7 @@ pub fn from_file(
         // The files of a record belong to whoever made it.
         owned(root, file)?;
     } else {
-        regular(root, file)?;
+        root.regular(file)?;
     }
     let Some(text) = root.read(PATH)? else { return Ok((BTreeMap::new(), None)) };
     let FileIds(mut ids) = serde_json::from_str(&text).map_err(|error| {

@@ -77,10 +77,8 @@ impl Reader<'_> {
 
 /// Reads a regular file; none where it is missing.
 fn text(root: &FsRoot, path: &str) -> Result<Option<String>, FsError> {
-    match root.kind(path) {
-        Some(kind) if !kind.is_regular => Err(root.malformed(path, 1, "it is not a regular file")),
-        _ => root.read(path),
-    }
+    root.regular(path)?;
+    root.read(path)
 }
 
 /// Reads a file with one value.
