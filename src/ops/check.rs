@@ -45,10 +45,11 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let topology = world.topology()?;
     let mut not_checked = Vec::new();
     let others = others(&wanted.taken, world, &mut not_checked)?;
-    let others = if wanted.taken.assume_empty || world.is_recorded() {
+    let others = if world.is_recorded() {
         others
     } else {
-        let ready = ready_for_off(world, others.clone(), (&topology, std::iter::once(&domain)));
+        let guest = (&topology, std::iter::once(&domain));
+        let ready = ready_for_off(world, others.clone(), guest, wanted.taken.assume_empty);
         ready.unwrap_or_else(|error| {
             not_checked.push(format!("whether NVLink partitions are ready ({error})"));
             others

@@ -114,8 +114,9 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
 
 /// What keeps partitions from being activated for guests that do not exist yet, or are off: what
 /// [`to_start`] would refuse, of all partitions of this machine. Fabric Manager is asked only where
-/// it controls NVSwitches.
-pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
+/// it controls NVSwitches. `assume_empty`: what domains have keeps none, and libvirt need not
+/// answer.
+pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Result<Readiness> {
     let Some(desk) = shared(world, topology)? else { return Ok(Readiness::default()) };
     let versions = match &desk.versions {
         Some(versions) => versions.clone(),
@@ -128,7 +129,7 @@ pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
     if let Some(error) = apart(&versions) {
         return unready(error);
     }
-    let listed = match desk.manager.list() {
+    let mut listed = match desk.manager.list() {
         Ok(listed) => listed,
         Err(why) if why.meaning(Call::List) == Meaning::Starting => by_record(topology),
         Err(why) => return unready(why.into()),
@@ -138,10 +139,22 @@ pub fn readiness(world: &World, topology: &Topology) -> Result<Readiness> {
         Err(error) => return unready(error.into()),
     };
     // Without a hypervisor nobody knows whose an active partition is.
-    let running = match world.hypervisor_to_look()? {
-        Some(_) => running(world, topology)?,
-        None => return Ok(Readiness::default()),
+    let answers = match assume_empty {
+        true => world.hypervisor().is_ok(),
+        false => world.hypervisor_to_look()?.is_some(),
     };
+    if !answers {
+        return Ok(Readiness::default());
+    }
+    let mut running = running(world, topology)?;
+    if assume_empty {
+        for one in &mut listed {
+            let modules = one.modules();
+            let has = |domain: &Running| domain.has_any(&modules) || domain.may_have_any(&modules);
+            one.active &= !running.iter().any(has);
+        }
+        running.clear();
+    }
     Ok(refusals(topology, &listed, &running, &file))
 }
 

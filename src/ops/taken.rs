@@ -38,10 +38,10 @@ pub fn taken_for_new(
     (topology, has_gpus): (&Topology, bool),
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
-    if of.assume_empty || !has_gpus {
+    if !has_gpus {
         return Ok(occupancy);
     }
-    let readiness = readiness(world, topology)?;
+    let readiness = readiness(world, topology, of.assume_empty)?;
     Ok(Occupancy { readiness, ..occupancy })
 }
 
@@ -53,15 +53,17 @@ pub fn taken_for_off<'d>(
     (topology, guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
-    ready_for_off(world, occupancy, (topology, guests))
+    ready_for_off(world, occupancy, (topology, guests), of.assume_empty)
 }
 
 /// What is taken, with what keeps partitions from being activated for those of these guests that
-/// are off. Fabric Manager is not asked for guests without GPUs of the board.
+/// are off. Fabric Manager is not asked for guests without GPUs of the board. `assume_empty`:
+/// nothing that a domain has keeps one.
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,
     (topology, mut guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+    assume_empty: bool,
 ) -> Result<Occupancy> {
     let runs = |name: &str| occupancy.domains.iter().any(|one| one.domain == name && one.active);
     let needs = |guest: &DomainXml| {
@@ -69,7 +71,7 @@ pub fn ready_for_off<'d>(
         !runs(&guest.name()) && topology.ruled().any(|bdf| devices.contains(&bdf))
     };
     if guests.any(needs) {
-        Ok(Occupancy { readiness: readiness(world, topology)?, ..occupancy })
+        Ok(Occupancy { readiness: readiness(world, topology, assume_empty)?, ..occupancy })
     } else {
         Ok(occupancy)
     }

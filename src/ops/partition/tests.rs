@@ -315,6 +315,59 @@ fn a_plan_avoids_what_a_start_would_refuse_or_says_why() {
 }
 
 #[test]
+fn a_plan_that_assumes_an_empty_host_ignores_guests_only() {
+    let place = Place::new(None);
+    let world = &place.stage.world;
+    let empty = || Taken { assume_empty: true, ..Taken::default() };
+    let planned = |gpus: u32| {
+        let guest = GuestRequest {
+            request: Request::for_gpus(gpus),
+            name: NameRequest::Usual,
+            template: None,
+            virt: VirtType::Kvm,
+            networks: Vec::new(),
+            taken: empty(),
+            place: None,
+        };
+        let found = plan(world, &guest).unwrap().placement;
+        let said = found.reasons.into_iter().filter(|one| one.choice == Topic::Partition);
+        let said = said.filter(|one| one.compromise).map(|one| one.because.to_string());
+        (found.partition.unwrap().0, said.collect::<Vec<_>>().join("\n"))
+    };
+    let fits = || {
+        let like = Request::for_gpus(1);
+        let wanted = CapacityRequest { like, sizes: vec![2], taken: empty() };
+        capacity(world, &wanted).unwrap().capacity.sizes[0].now
+    };
+    let checked = || {
+        let guest = place.stage.dir.path().join("a.xml");
+        std::fs::write(&guest, place.domain("a", OWN, &[1, 3]).text()).unwrap();
+        let wanted = Check { source: Source::File(guest.display().to_string()), taken: empty() };
+        let found = check(world, &wanted).unwrap().findings;
+        found.into_iter().any(|one| one.rule == "partition-not-ready")
+    };
+    let (first, said) = planned(2);
+    assert_eq!((said.as_str(), fits(), checked()), ("", 2, false));
+    // A guest has it, active: nothing changes.
+    let modules = SETS.iter().find(|(id, _)| *id == first).unwrap().1;
+    place.has(first, OTHER);
+    place.stage.fake.put_xml(place.domain("b", OTHER, modules).text(), true);
+    assert_eq!((planned(2), fits(), checked()), ((first, String::new()), 2, false));
+    // Nobody has the other one, which is active all the same.
+    let other = if first == 3 { 4 } else { 3 };
+    place.fm.active.borrow_mut().insert(other);
+    assert_eq!((planned(2), fits()), ((first, String::new()), 1));
+    let (_, said) = planned(8);
+    assert!(said.contains(&format!("`gpuvm fabric release {other}`")), "{said}");
+    assert_eq!(checked(), other == 3);
+    // Fabric Manager does not answer.
+    place.fm.code.set(Some(-9));
+    let (_, said) = planned(2);
+    assert!(said.contains("(-9)") && said.contains("systemctl"), "{said}");
+    assert_eq!((fits(), checked()), (0, true));
+}
+
+#[test]
 fn check_and_tune_say_of_a_guest_that_is_off_what_its_start_would_refuse() {
     let place = Place::new(None);
     let world = &place.stage.world;

@@ -138,7 +138,8 @@ pub fn of_new(world: &World, wanted: &Tune, xml: DomainXml) -> Result<Subjects> 
     }
     let topology = &subjects.topology;
     let others = std::mem::take(&mut subjects.occupancy);
-    subjects.occupancy = ready_for_off(world, others, (topology, [&xml].into_iter()))?;
+    let empty = wanted.taken.assume_empty;
+    subjects.occupancy = ready_for_off(world, others, (topology, [&xml].into_iter()), empty)?;
     let (name, called) = (xml.name(), xml.name());
     subjects.all = vec![Subject { name, called, xml, running: false, is_file: false, live: None }];
     Ok(subjects)
