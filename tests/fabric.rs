@@ -530,10 +530,58 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     std::fs::write(&kept, text.replacen("7601", "7602", 1).replacen("7605", "7602", 1)).unwrap();
     let (fabric, _) = later.fabric(false);
     assert_eq!(links(&fabric).len(), 2, "told by the other end: {fabric}");
-    std::fs::write(&kept, "{").unwrap();
-    let (fabric, notes) = later.fabric(false);
-    assert_eq!(links(&fabric), []);
-    assert!(notes.contains("nvlinks.json is damaged and not used"), "{notes}");
+    // Whatever is wrong with it: the same words everywhere, and no error.
+    let text = std::fs::read_to_string(machine.path("var/gpuvm/nvlinks.json")).unwrap();
+    for (wrong, reason) in [
+        ("{".to_owned(), "nvlinks.json line 1: EOF while parsing an object"),
+        (text.replace("\"version\": 1", "\"version\": 2"), "version 2 is of a newer gpuvm"),
+        (text.replace("gpuvm-nvlinks", "other"), "it is `other` version 1"),
+        (text.replace("0000:06:00.0", "0000:06:00.9"), "PCI function 0x9 is above 0x7"),
+        (text.replace("0000:06:00.0", "0000:05:00.0"), "this host has no"),
+        ("\u{0}".to_owned(), "nvlinks.json"),
+    ] {
+        std::fs::write(&kept, wrong).unwrap();
+        unread(&later, reason, &[]);
+    }
+    std::fs::write(&kept, &text).unwrap();
+    std::fs::set_permissions(&kept, Permissions::from_mode(0o666)).unwrap();
+    let others = "others than root may have written it: it is of user 0, mode 0666";
+    unread(&later, others, &[]);
+    std::fs::remove_file(&kept).unwrap();
+    std::fs::create_dir(&kept).unwrap();
+    let verbs = [
+        &["plan", "--gpus", "2", "--assume-empty", "--json"][..],
+        &["capacity", "--assume-empty", "--json"],
+        &["host", "doctor", "--json"],
+        &["host", "capture", "-"],
+    ];
+    unread(&later, "it is not a regular file", &verbs);
+}
+
+/// Asserts that `host show` says for this reason that the kept NVLinks are not used, and these verbs
+/// in the same words.
+fn unread(machine: &Machine, reason: &str, verbs: &[&[&str]]) {
+    let said = |args: &[&str]| {
+        let (code, out, err) = machine.gpuvm(args, false);
+        assert!(code == 0 || (code == 3 && args[1] == "doctor"), "{reason}: {args:?}: {err}");
+        let text = format!("{out} {err}").replace("\\n", "\n");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        let end = text.find(" writes it anew while GPUs are bound to `nvidia`");
+        let so = text.find("; so the NVLinks kept there");
+        let begin = so.and_then(|so| text[..so].rfind("/var/lib/gpuvm/nvlinks.json"));
+        let (Some(begin), Some(end)) = (begin, end) else { panic!("{reason}: {args:?}: {text}") };
+        text[begin..end].to_owned()
+    };
+    let shown = said(&["host", "show", "--json"]);
+    assert!(shown.contains(reason), "{reason}: {shown}");
+    assert!(shown.ends_with(
+        "so the NVLinks kept there are not used; `mv /var/lib/gpuvm/nvlinks.json \
+         /var/lib/gpuvm/nvlinks.json.old` puts it away; `gpuvm host modules --write`"
+    ));
+    for args in verbs {
+        assert_eq!(said(args), shown, "{args:?}");
+    }
 }
 
 #[test]

@@ -331,7 +331,7 @@ impl FsRoot {
     }
 
     /// Returns a path as shown in errors.
-    fn shown(&self, path: &str) -> String {
+    pub(crate) fn shown(&self, path: &str) -> String {
         self.path.join(path.trim_start_matches('/')).display().to_string()
     }
 }

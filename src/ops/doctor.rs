@@ -82,6 +82,9 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     if let Err(why) = &libvirt.guests {
         not_checked.push(format!("guests of libvirt ({why})"));
     }
+    if let Some(why) = &topology.fabric().links_unread {
+        not_checked.push(format!("NVLinks ({why})"));
+    }
     let journal = log.map(|log| doctor::search(log.lines())).unwrap_or_default();
     match log {
         None => not_checked

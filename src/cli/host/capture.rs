@@ -23,7 +23,7 @@ pub fn run(args: &CaptureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let file = args.file.display();
         cx.output.progress(&format!("{file}: {pcpus} pcpus, {functions} PCI functions"));
     }
-    for note in &topology.parts().notes {
+    for note in topology.parts().notes.iter().chain(&topology.fabric().links_unread) {
         cx.output.warning(note);
     }
     Ok(EXIT_DONE)

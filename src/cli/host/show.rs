@@ -53,6 +53,7 @@ fn notes(topology: &Topology, width: usize) -> String {
     let fabric = topology.fabric();
     let source = fabric.source.iter().filter(|_| fabric.board.is_some());
     let memory = topology.memory_warning();
-    let notes = memory.iter().chain(&topology.parts().notes).chain(source);
+    let notes = memory.iter().chain(&topology.parts().notes);
+    let notes = notes.chain(&fabric.links_unread).chain(source);
     notes.fold(String::new(), |text, note| text + &wrapped("  ", note, width))
 }

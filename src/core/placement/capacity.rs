@@ -130,6 +130,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let causes = held.readiness.causes();
     let mut warnings: Vec<String> = causes.iter().map(ToString::to_string).collect();
     warnings.extend(topology.memory_warning());
+    warnings.extend(topology.fabric().links_unread.clone());
     let machine = topology.machine();
     let advice =
         (!shared_fabric.is_empty()).then(|| match (machine.trust, &machine.trust_unread) {

@@ -63,7 +63,7 @@ use memory::Memory;
 pub use nearest::nearest;
 pub use pages::page_to_reserve;
 use pcpus::Cores;
-use reason::MemoryReason;
+use reason::{GpuReason, MemoryReason};
 pub use reason::{Because, Reason, Topic};
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
@@ -410,6 +410,9 @@ fn place(
     let (solution, gpus) = (&solution, gpus.len());
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
+    if let (Some(warning), 1..) = (&topology.fabric().links_unread, gpus) {
+        reasons.compromise(Topic::Gpus, GpuReason::LinksUnread { warning: warning.clone() });
+    }
     if let Some(warning) = topology.memory_warning() {
         reasons.compromise(Topic::Memory, MemoryReason::OffNodes { warning });
     }

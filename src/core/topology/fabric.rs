@@ -106,6 +106,10 @@ pub struct Fabric {
     /// address; empty if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bridge: Vec<Bdf>,
+    /// Why what the driver once said of the NVLinks is not used, in words, with what helps; none:
+    /// it is used, or nothing was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links_unread: Option<String>,
 }
 
 /// The error of a set of GPUs that may not form a guest: it is not an NVLink partition of the host.

@@ -202,7 +202,7 @@ impl Topo {
                 GpuLinks { bdf, direct: linked, switched: 0 }
             }
         });
-        let read = Read { gpus: read.collect(), by: name.to_owned(), note: None };
+        let read = Read { gpus: read.collect(), by: name.to_owned(), ..Read::default() };
         let mut parts = host.parts().clone();
         let mut notes = self.differences(host, &gpus, name);
         notes.extend(lay_over(&mut parts.fabric, &read, false));

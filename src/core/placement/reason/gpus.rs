@@ -311,6 +311,12 @@ pub enum GpuReason {
         /// Their number.
         links: u64,
     },
+    /// What was once read of the NVLinks is not used
+    /// ([`crate::topology::Fabric::links_unread`]).
+    LinksUnread {
+        /// The warning.
+        warning: String,
+    },
     /// Functions that come along.
     Along {
         /// Functions.
@@ -406,6 +412,7 @@ impl fmt::Display for GpuReason {
                 let each = models.iter().map(|(number, name)| format!("{number} x {name}"));
                 write!(f, "its GPUs are of several models: {}", list(each))
             }
+            GpuReason::LinksUnread { warning } => f.write_str(warning),
             GpuReason::Links { links } => write!(f, "{} between them", count(*links, "NVLink")),
             _ => self.beside(f),
         }

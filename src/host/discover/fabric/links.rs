@@ -7,8 +7,10 @@
 
 use super::answer::{GpuLinks, NvmlAnswer};
 use super::nvml;
+use crate::discover::trust::owned;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::shell::word;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice, Sriov};
 use serde::{Deserialize, Serialize};
@@ -55,8 +57,10 @@ pub struct Read {
     pub gpus: Vec<GpuLinks>,
     /// The source as text; empty without one.
     pub by: String,
-    /// What went wrong, for the user.
+    /// Why NVML did not answer, for the user.
     pub note: Option<String>,
+    /// Why the stored file is not used, with what helps.
+    pub unread: Option<String>,
 }
 
 /// NVIDIA GPUs that respond, without virtual functions.
@@ -69,40 +73,62 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
     parts.devices.iter().filter(is_gpu)
 }
 
-/// Reads the stored file, without entries of GPUs no longer present. It is only a cache of the
-/// driver's report, so a damaged or unreadable file is a note, if there are GPUs.
-fn kept(root: &FsRoot, parts: &Parts) -> Result<(Vec<Kept>, Option<String>), FsError> {
-    if gpus(parts).next().is_none() {
-        return Ok((Vec::new(), None));
-    }
-    let text = match root.read(PATH) {
-        Ok(Some(text)) => text,
-        Ok(None) => return Ok((Vec::new(), None)),
-        Err(error @ FsError::Unreadable { .. }) => {
-            return Ok((Vec::new(), Some(format!("{error}: the NVLinks kept there are not used"))));
-        }
-        Err(error) => return Err(error),
-    };
-    let file: File = match serde_json::from_str(&text) {
-        Ok(file) => file,
-        Err(error) => {
-            let note = format!("{PATH} is damaged and not used: {error}");
-            return Ok((Vec::new(), Some(note)));
-        }
-    };
-    if file.format != FORMAT || file.version != VERSION {
-        let File { format, version, .. } = file;
-        let note = format!("{PATH} is not used: format `{format}` version {version} is unknown");
-        return Ok((Vec::new(), Some(note)));
-    }
+/// Reads the stored file, and says why it is not used, or not wholly, if there are GPUs. It only
+/// keeps the driver's report, so whatever is wrong with it is no error.
+fn kept(root: &FsRoot, parts: &Parts) -> (Vec<Kept>, Option<String>) {
     let ids: BTreeMap<Bdf, (u16, u16)> =
         gpus(parts).map(|gpu| (gpu.bdf, (gpu.vendor, gpu.device))).collect();
-    let there = |kept: &Kept| {
-        ids.get(&kept.links.bdf) == Some(&kept.ids)
-            && kept.links.direct.iter().all(|(peer, _)| ids.contains_key(peer))
-            && kept.links.is_sane()
+    let all = match ids.is_empty() {
+        true => Ok(Vec::new()),
+        false => stored(root),
     };
-    Ok((file.gpus.into_iter().filter(there).collect(), None))
+    let all = match all {
+        Ok(all) => all,
+        Err(error) => return (Vec::new(), Some(unread(root, &error.to_string()))),
+    };
+    let mut wrong = None;
+    let mut good = Vec::new();
+    for kept in all {
+        let strange = ids.get(&kept.links.bdf) != Some(&kept.ids);
+        let peer = kept.links.direct.iter().find(|(peer, _)| !ids.contains_key(peer));
+        let reason = match peer {
+            _ if strange => "this host has no such GPU there".to_owned(),
+            Some((peer, _)) => format!("this host has no GPU {peer}, to which it would be linked"),
+            None if !kept.links.is_sane() => "no GPU has such NVLinks".to_owned(),
+            None => {
+                good.push(kept);
+                continue;
+            }
+        };
+        let shown = root.shown(PATH);
+        wrong.get_or_insert(format!("{shown}: what it says of {}: {reason}", kept.links.bdf));
+    }
+    (good, wrong.map(|wrong| unread(root, &wrong)))
+}
+
+/// Returns the entries of the stored file; empty if it is missing.
+fn stored(root: &FsRoot) -> Result<Vec<Kept>, FsError> {
+    if root.is_live() {
+        // The files of a record belong to whoever made it.
+        owned(root, PATH)?;
+    } else {
+        root.regular(PATH)?;
+    }
+    let known = (FORMAT, VERSION);
+    let file = root.document(PATH, known, |file: &File| (&file.format, file.version))?;
+    Ok(file.map(|file| file.gpus).unwrap_or_default())
+}
+
+/// Returns what is said of a stored file that is not used, with what helps.
+fn unread(root: &FsRoot, why: &str) -> String {
+    let shown = root.shown(PATH);
+    let file = word(&shown);
+    let anew = if root.is_live() {
+        "; `gpuvm host modules --write` writes it anew while GPUs are bound to `nvidia`"
+    } else {
+        ""
+    };
+    format!("{why}; so the NVLinks kept there are not used; `mv {file} {file}.old` puts it away{anew}")
 }
 
 /// This boot's id.
@@ -126,8 +152,8 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
 pub struct Begun {
     /// Stored entries.
     kept: Vec<Kept>,
-    /// What is wrong with the stored file.
-    note: Option<String>,
+    /// Why the stored file is not used, with what helps.
+    unread: Option<String>,
     /// GPUs to query from NVML.
     pub unknown: Vec<Bdf>,
     /// All NVIDIA GPUs.
@@ -136,10 +162,10 @@ pub struct Begun {
 
 /// Looks up stored links, and which GPUs must be queried.
 pub fn begin(root: &FsRoot, parts: &Parts) -> Result<Begun, FsError> {
-    let (kept, note) = kept(root, parts)?;
+    let (kept, unread) = kept(root, parts);
     let unknown = unknown(root, parts, &kept)?;
     let all = gpus(parts).map(|gpu| gpu.bdf).collect();
-    Ok(Begun { kept, note, unknown, all })
+    Ok(Begun { kept, unread, unknown, all })
 }
 
 impl Begun {
@@ -152,7 +178,8 @@ impl Begun {
 
     /// Combines stored links and NVML's answer.
     pub fn end(self, answer: Option<&Result<NvmlAnswer, String>>) -> Read {
-        let Begun { kept, mut note, unknown, all } = self;
+        let Begun { kept, unread, unknown, all } = self;
+        let mut note = None;
         let mut gpus: BTreeMap<Bdf, GpuLinks> =
             kept.into_iter().map(|kept| (kept.links.bdf, kept.links)).collect();
         let mut by = Vec::new();
@@ -164,14 +191,14 @@ impl Begun {
                 }
             }
             Some(Err(reason)) if !unknown.is_empty() => {
-                note = note.or(Some(format!("NVML has not told the NVLinks: {reason}")));
+                note = Some(format!("NVML has not told the NVLinks: {reason}"));
             }
             _ => {}
         }
         if gpus.keys().any(|bdf| by.is_empty() || !unknown.contains(bdf)) {
             by.push(PATH);
         }
-        Read { gpus: gpus.into_values().collect(), by: by.join(" and "), note }
+        Read { gpus: gpus.into_values().collect(), by: by.join(" and "), note, unread }
     }
 }
 
@@ -181,7 +208,7 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     let mut parts = Parts::default();
     super::super::pci::devices(root, &mut parts)?;
     let parts = &parts;
-    let (mut kept, _) = kept(root, parts)?;
+    let (mut kept, _) = kept(root, parts);
     let empty: &[Kept] = &[];
     let unknown = unknown(root, parts, if again { empty } else { &kept })?;
     if unknown.is_empty() {
@@ -201,7 +228,8 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     kept.sort_by_key(|kept| kept.links.bdf);
     let file = File { format: FORMAT.into(), version: VERSION, gpus: kept };
     let text = serde_json::to_string_pretty(&file).expect("a file of numbers") + "\n";
-    let there = root.read(PATH)?.unwrap_or_default();
+    // What cannot be read is replaced.
+    let there = root.read(PATH).ok().flatten().unwrap_or_default();
     Ok(Some(text).filter(|text| text.trim() != there.trim()))
 }
 
@@ -237,6 +265,7 @@ fn pairs(read: &[GpuLinks], before: &[NvLink]) -> BTreeMap<(Bdf, Bdf), u32> {
 /// Fabric Manager and are kept.
 pub fn lay_over(fabric: &mut Fabric, read: &Read, listed: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
+    fabric.links_unread.clone_from(&read.unread);
     // Without a table there is no fallback, which the user should know.
     notes.extend(read.note.clone().filter(|_| fabric.links.is_empty() || !read.gpus.is_empty()));
     let most = read.gpus.iter().map(GpuLinks::all).max().unwrap_or(0);
@@ -334,7 +363,7 @@ mod tests {
 
     /// Overrides, and returns the links by bus.
     fn laid(mut fabric: Fabric, gpus: Vec<GpuLinks>) -> (Vec<(u8, u8, u32)>, Vec<String>) {
-        let read = Read { gpus, by: "NVML".into(), note: None };
+        let read = Read { gpus, by: "NVML".into(), ..Read::default() };
         let notes = lay_over(&mut fabric, &read, false);
         let links = fabric.links.iter().map(|l| (l.a.bus(), l.b.bus(), l.links)).collect();
         (links, notes)

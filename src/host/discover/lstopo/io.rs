@@ -58,7 +58,7 @@ pub fn nvlinks(hwloc: &hwlocality::Topology, domains: &Domains, parts: &Parts) -
         let switched = others.iter().map(|(_, links)| links).sum();
         gpus.entry(bdf).or_insert(GpuLinks { bdf, direct, switched });
     }
-    Read { gpus: gpus.into_values().collect(), by, note: None }
+    Read { gpus: gpus.into_values().collect(), by, ..Read::default() }
 }
 
 /// The greatest number that divides both.
