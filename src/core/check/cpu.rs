@@ -156,7 +156,7 @@ pub fn shown_cache(cpu: &super::guest::Cpu<'_>) -> GuestCache {
 /// with the host's CPU, without clusters, and with as many vCPUs as the guest has.
 pub fn comparable_shape(guest: &Guest<'_>) -> Option<GuestTopology> {
     let cpu = guest.cpu.as_ref().filter(|cpu| cpu.mode == "host-passthrough")?;
-    let shown = cpu.topology.as_ref().filter(|_| guest.is_kvm)?;
+    let shown = cpu.topology.as_ref().filter(|_| guest.is_kvm && guest.is_x86)?;
     let [sockets, dies, clusters, cores, threads] = shown.value;
     let product = shown.value.iter().try_fold(1u32, |all, part| all.checked_mul(*part));
     let fits = clusters == 1 && product == Some(guest.vcpus.value);

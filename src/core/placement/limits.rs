@@ -18,7 +18,7 @@ fn is_x86_host(topology: &Topology) -> bool {
 }
 
 /// Whether the guest is one of x86.
-fn is_x86(topology: &Topology, request: &Request) -> bool {
+pub(super) fn is_x86(topology: &Topology, request: &Request) -> bool {
     if request.template.is_given { request.template.is_x86 } else { is_x86_host(topology) }
 }
 

@@ -63,8 +63,8 @@ use memory::Memory;
 pub use nearest::nearest;
 pub use pages::page_to_reserve;
 use pcpus::Cores;
-use reason::{GpuReason, MemoryReason};
 pub use reason::{Because, Reason, Topic};
+use reason::{GpuReason, MemoryReason};
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
@@ -423,7 +423,10 @@ fn place(
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
     }
-    let shown = with_caches(topology, &cpus.vcpu_pins, cpus.topology);
+    let is_x86 = limits::is_x86(topology, request);
+    // QEMU gives dies and cache leaves to x86 guests only.
+    let shown = || with_caches(topology, &cpus.vcpu_pins, cpus.topology);
+    let shown = is_x86.then(shown).flatten();
     let placement = Placement {
         partition: chosen.partition,
         devices,

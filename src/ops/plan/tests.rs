@@ -33,7 +33,13 @@ static HOSTS: LazyLock<Vec<Topology>> = LazyLock::new(|| {
         include_str!("../../../topologies/dgx-h100.json"),
         include_str!("../../../topologies/dual-socket.json"),
     ];
-    files.map(|text| file::from_json(text).unwrap()).into()
+    let hosts = files.map(|text| file::from_json(text).unwrap());
+    let arm = hosts.each_ref().map(|host| {
+        let mut parts = host.parts().clone();
+        parts.machine.architecture = Some("aarch64".into());
+        Topology::new(parts).unwrap()
+    });
+    hosts.into_iter().chain(arm).collect()
 });
 
 /// A template whose own disk is served by its third I/O thread.
@@ -121,6 +127,8 @@ struct Numbers {
     devices: Vec<Bdf>,
     /// The source of its cache leaves.
     cache: Option<String>,
+    /// Its huge pages, in KiB.
+    pages: Option<MemSize>,
 }
 
 impl Numbers {
@@ -146,6 +154,7 @@ impl Numbers {
             cells: cells.collect(),
             devices,
             cache: place.cache.map(|cache| cache.as_str().to_owned()),
+            pages: place.huge_pages.map(PageSize::size),
         }
     }
 
@@ -191,6 +200,7 @@ impl Numbers {
             cells: cells.collect(),
             devices,
             cache: cpu.child("cache").and_then(|cache| cache.attr("mode")).map(Into::into),
+            pages: xml.held(false).unwrap().huge_page_kib,
         }
     }
 }
@@ -371,8 +381,10 @@ fn a_guest_of_every_host_agrees() {
     for host in 0..HOSTS.len() {
         for virt in [VirtType::Kvm, VirtType::Qemu] {
             for maps_queues in [None, Some(false), Some(true)] {
-                let own_template = maps_queues == Some(false);
-                let request = Request::for_gpus(if host == 4 { 0 } else { 8 });
+                let is_arm = host >= HOSTS.len() / 2;
+                let own_template = maps_queues == Some(false) && !is_arm;
+                let has_gpus = host % (HOSTS.len() / 2) != 4;
+                let request = Request::for_gpus(if has_gpus { 8 } else { 0 });
                 let case = Case { host, request, virt, maps_queues, own_template, own_disk: true };
                 assert!(agree(&case), "{case:?}");
             }
