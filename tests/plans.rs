@@ -538,6 +538,25 @@ fn a_guest_without_cuda_is_told_of_whatever_its_neighbours_are() {
     }
 }
 
+#[test]
+fn one_of_a_kind_is_written_in_the_singular() {
+    let said = |args: &[&str]| {
+        let mut command = gpuvm(&["plan", "--assume-empty"]);
+        command.args(args).arg("--host").arg(project().join("topologies/dgx-h100.json"));
+        let (_, out, err) = run(&mut command);
+        out + &err
+    };
+    let one = said(&["--vcpus", "1", "--max-vcpus", "1"]);
+    assert!(one.contains("  vCPUs        1: 1 socket of 1 core with 1 thread\n"), "{one}");
+    assert!(one.contains("  pins         vCPU 0 on "), "{one}");
+    let more = said(&["--vcpus", "1", "--max-vcpus", "2"]);
+    assert!(more.contains("  vCPUs        2, 1 at start: "), "{more}");
+    let none = said(&["--threads", "0", "--pins", "none"]);
+    assert!(none.contains("error: a core of a guest has at least one thread"), "{none}");
+    let kept = said(&["--reserve-cores", "1", "--vcpus", "999"]);
+    assert!(kept.contains("the 1 core of each node that is kept for it"), "{kept}");
+}
+
 /// `plan` promised what `export` and `create` refuse.
 #[test]
 fn room_for_vcpus_is_refused_by_plan_too_where_guests_cannot_get_any() {

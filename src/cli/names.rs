@@ -95,11 +95,6 @@ pub fn state(state: DomainState) -> &'static str {
     }
 }
 
-/// A count with its noun.
-pub fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 //! The limits are NVIDIA's flags wherever there is one, and counters only where there is none;
 //! gpuvm-hardware(7), HEALTH OF GPUS, has the source of each, and what is our inference.
 
-use crate::words::count;
+use crate::words::{are, count};
 use crate::xid::{XidAction, XidKind};
 use serde::{Deserialize, Serialize};
 
@@ -274,7 +274,10 @@ fn of_links(links: &[LinkReading], add: &mut impl FnMut(HealthCode, String)) {
     }
     let down = links.iter().filter(|link| !link.up).count();
     if down > 0 && down < links.len() {
-        add(HealthCode::NvlinkDown, format!("{down} of {} NVLinks are down", links.len()));
+        add(
+            HealthCode::NvlinkDown,
+            format!("{down} of {} {} down", count(links.len(), "NVLink"), are(down)),
+        );
     }
 }
 

@@ -48,6 +48,9 @@ pub enum RequestError {
     /// No vCPU.
     #[error("a guest needs at least one vCPU")]
     NoVcpus,
+    /// No thread of a core.
+    #[error("a core of a guest has at least one thread")]
+    NoThreads,
     /// More vCPUs at start than there may be at all.
     #[error("{start} vCPUs are more than the maximum of {most}")]
     MaxVcpus {
@@ -516,8 +519,11 @@ impl Request {
 
     /// Checks what can be checked without a host.
     pub fn check(&self) -> Result<(), RequestError> {
-        if self.vcpus == Some(0) || self.threads == Some(0) {
+        if self.vcpus == Some(0) {
             return Err(RequestError::NoVcpus);
+        }
+        if self.threads == Some(0) {
+            return Err(RequestError::NoThreads);
         }
         if let Some(start) = self.vcpus_at_start {
             let most = self.vcpus.unwrap_or_default();

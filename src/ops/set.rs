@@ -25,6 +25,7 @@ use crate::source::Source;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
+use crate::words;
 use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
@@ -41,7 +42,7 @@ pub enum SetError {
         name: String,
     },
     /// No set of this number has all GPUs of the guest, or only its own.
-    #[error("domain `{name}` cannot have {count} GPUs and keep its own")]
+    #[error("domain `{name}` cannot have {} and keep its own", words::count(*count, "GPU"))]
     NoSet {
         /// Its name.
         name: String,
@@ -65,7 +66,7 @@ pub enum SetError {
         what: String,
     },
     /// The running guest has no room for so many vCPUs.
-    #[error("running domain `{name}` can have at most {most} vCPUs")]
+    #[error("running domain `{name}` can have at most {}", words::count(*most, "vCPU"))]
     NoRoom {
         /// Its name.
         name: String,
@@ -74,7 +75,8 @@ pub enum SetError {
     },
     /// The running guest cannot lose vCPUs with which it started.
     #[error(
-        "running domain `{name}` cannot have fewer than the {least} vCPUs that it started with"
+        "running domain `{name}` cannot have fewer than the {} that it started with",
+        words::count(*least, "vCPU")
     )]
     StartedWith {
         /// Its name.

@@ -1,9 +1,8 @@
 //! The text output of `capacity`.
 
-use crate::cli::names::counted;
 use crate::cli::table::Table;
 use crate::placement::{Advice, Away, Blocked, Capacity};
-use crate::words::count;
+use crate::words::{count, nouns};
 use std::fmt::Write as _;
 
 /// The most holders of a size printed; JSON has all.
@@ -27,7 +26,7 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
         text += &format!("{none}; `gpuvm capacity --gpus 0` counts guests without GPUs\n");
     }
     for of in &capacity.models {
-        let gpus = |number: u32| counted(number as usize, "GPU", "GPUs");
+        let gpus = |number: u32| count(number as usize, "GPU");
         let sizes = of.sizes.iter().map(|size| format!("{} with {}", size.now, gpus(size.gpus)));
         let sizes: Vec<String> = sizes.collect();
         let gpus = gpus(of.gpus);
@@ -36,7 +35,9 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
     }
     if let Some(advice) = &capacity.advice {
         let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
-        writeln!(text, "not isolated on NVLink: guests with {} GPUs; {advice}", sizes.join(", "))
+        let gpus = nouns(capacity.shared_fabric.last().copied().unwrap_or_default(), "GPU");
+        let sizes = sizes.join(", ");
+        writeln!(text, "not isolated on NVLink: guests with {sizes} {gpus}; {advice}")
             .expect("text");
     }
     for line in &capacity.never_placed {

@@ -1,8 +1,9 @@
 //! The first lines of `host show`: the machine in sentences.
 
-use crate::cli::names::{counted, model, plain, wrapped};
+use crate::cli::names::{model, plain, wrapped};
 use crate::memsize::MemSize;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
+use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -73,14 +74,14 @@ fn layout(topology: &Topology) -> String {
     let dies: BTreeSet<_> =
         topology.cores().iter().filter_map(|c| Some((c.package, c.die?))).collect();
     let cores = topology.cores();
-    let mut parts = vec![counted(packages(topology), "package", "packages")];
+    let mut parts = vec![words::count(packages(topology), "package")];
     if dies.len() > packages(topology) {
-        parts.push(counted(dies.len(), "die", "dies"));
+        parts.push(words::count(dies.len(), "die"));
     }
-    parts.push(counted(topology.nodes().len(), "NUMA node", "NUMA nodes"));
-    parts.push(counted(cores.len(), "core", "cores"));
+    parts.push(words::count(topology.nodes().len(), "NUMA node"));
+    parts.push(words::count(cores.len(), "core"));
     let threads: BTreeSet<usize> = cores.iter().map(|core| core.pcpus.len()).collect();
-    let pcpus = counted(topology.pcpus().len(), "pcpu", "pcpus");
+    let pcpus = words::count(topology.pcpus().len(), "pcpu");
     parts.push(match threads.into_iter().collect::<Vec<_>>()[..] {
         [1] => format!("{pcpus}, one per core"),
         [threads] => format!("{pcpus}, {threads} per core"),
@@ -126,17 +127,17 @@ fn devices(topology: &Topology) -> String {
     }
     let mut parts: Vec<String> = match models.len() {
         0 => vec!["no GPU".into()],
-        1 => models.iter().map(|(m, n)| format!("{} ({m})", counted(*n, "GPU", "GPUs"))).collect(),
+        1 => models.iter().map(|(m, n)| format!("{} ({m})", words::count(*n, "GPU"))).collect(),
         _ => models.iter().map(|(m, n)| format!("{n} × {m}")).collect(),
     };
-    for (kind, one, many) in [
-        (DeviceKind::NvSwitch, "NVSwitch", "NVSwitches"),
-        (DeviceKind::Nic, "NIC function", "NIC functions"),
-        (DeviceKind::Nvme, "NVMe drive", "NVMe drives"),
+    for (kind, noun) in [
+        (DeviceKind::NvSwitch, "NVSwitch"),
+        (DeviceKind::Nic, "NIC function"),
+        (DeviceKind::Nvme, "NVMe drive"),
     ] {
         let count = topology.of_kind(kind).count();
         if count > 0 {
-            parts.push(counted(count, one, many));
+            parts.push(words::count(count, noun));
         }
     }
     parts.join(", ")
@@ -164,9 +165,9 @@ fn iommu(topology: &Topology) -> String {
         (count, false) => match topology.isolates(&[]) {
             Isolated::No(weak) => {
                 let weak: Vec<String> = weak.iter().map(Weakness::says).collect();
-                format!("on, {}; {}", counted(count, "group", "groups"), weak.join("; "))
+                format!("on, {}; {}", words::count(count, "group"), weak.join("; "))
             }
-            _ => format!("on, {}", counted(count, "group", "groups")),
+            _ => format!("on, {}", words::count(count, "group")),
         },
     }
 }

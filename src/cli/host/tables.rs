@@ -1,12 +1,12 @@
 //! The tables of `host show`: nodes, drives, sets of GPUs.
 
 use crate::bdf::Bdf;
-use crate::cli::names::{counted, drive_size, plain, short, wrapped};
+use crate::cli::names::{drive_size, plain, short, wrapped};
 use crate::cli::table::Table;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::topology::{DeviceKind, Drive, DriveUse, FabricModel, Topology};
-use crate::words::natural;
+use crate::words::{self, natural};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How to treat cells that do not fit.
@@ -96,7 +96,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
     }
     let mut text = table(rows, width, Wide::Wrap);
     if !bare.is_empty() {
-        let nodes = counted(bare.len(), "node", "nodes");
+        let nodes = words::count(bare.len(), "node");
         text.push_str(&format!("  {nodes} with neither pcpus nor memory: {bare}\n"));
     }
     text
@@ -138,7 +138,7 @@ fn uses(drive: &Drive) -> Vec<String> {
     };
     let mut uses: Vec<String> = drive.uses().map(|(name, used)| words(name, used)).collect();
     if uses.is_empty() && !drive.partitions.is_empty() {
-        uses.push(counted(drive.partitions.len(), "idle partition", "idle partitions"));
+        uses.push(words::count(drive.partitions.len(), "idle partition"));
     }
     uses
 }

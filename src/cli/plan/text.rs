@@ -37,6 +37,7 @@ pub fn describe(planned: &Planned) -> String {
             planned
                 .request
                 .vcpus_at_start
+                .filter(|start| *start < placement.vcpus())
                 .map(|start| format!(", {start} at start"))
                 .unwrap_or_default(),
             count(shape.sockets, "socket"),
@@ -53,12 +54,12 @@ pub fn describe(planned: &Planned) -> String {
     let pins = placement.cells.iter().map(|cell| {
         let own = cell.vcpus.start as usize..cell.vcpus.end as usize;
         let pins = placement.vcpu_pins.get(own).unwrap_or_default();
-        format!(
-            "vCPUs {}-{} on {}",
-            cell.vcpus.start,
-            cell.vcpus.end.saturating_sub(1),
-            pinned(pins, threads)
-        )
+        let (first, last) = (cell.vcpus.start, cell.vcpus.end.saturating_sub(1));
+        let which = match first == last {
+            true => format!("vCPU {first}"),
+            false => format!("vCPUs {first}-{last}"),
+        };
+        format!("{which} on {}", pinned(pins, threads))
     });
     lines.add("pins", pins);
     let or_none =

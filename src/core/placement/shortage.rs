@@ -47,8 +47,9 @@ impl Shortage<'_> {
             Short::Everywhere { demand } => self.everywhere(demand),
             Short::Nodes { cores, nodes } => {
                 let what = format!(
-                    "vCPUs on {} leave GPUs without one on their node: they are on {nodes} nodes",
-                    count(cores as usize, "core")
+                    "vCPUs on {} leave GPUs without one on their node: they are on {}",
+                    count(cores as usize, "core"),
+                    count(nodes as usize, "node")
                 );
                 impossible(what, format!("--vcpus {nodes} at least; {}", self.remote()))
             }
@@ -88,8 +89,9 @@ impl Shortage<'_> {
         match self.budget.request.reserve.cores {
             0 => String::new(),
             cores => format!(
-                " besides the {} of each node that are kept for it",
-                count(cores as usize, "core")
+                " besides the {} of each node that {} kept for it",
+                count(cores as usize, "core"),
+                are(cores)
             ),
         }
     }

@@ -39,6 +39,7 @@ fn refuses_requests_that_cannot_be_meant() {
     let base = Request::for_gpus(1);
     assert!(base.check().is_ok());
     assert_eq!(Request { vcpus: Some(0), ..base.clone() }.check(), Err(RequestError::NoVcpus));
+    assert_eq!(Request { threads: Some(0), ..base.clone() }.check(), Err(RequestError::NoThreads));
     let memory = MemSize::from_kib(512);
     assert!(Request { memory_kib: Some(memory), ..base.clone() }.check().is_err());
     let bdf: Bdf = "34:00.0".parse().unwrap();

@@ -13,6 +13,7 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::shell::word;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice, Sriov};
+use gpuvm_core::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -128,7 +129,9 @@ fn unread(root: &FsRoot, why: &str) -> String {
     } else {
         ""
     };
-    format!("{why}; so the NVLinks kept there are not used; `mv {file} {file}.old` puts it away{anew}")
+    format!(
+        "{why}; so the NVLinks kept there are not used; `mv {file} {file}.old` puts it away{anew}"
+    )
 }
 
 /// This boot's id.
@@ -298,7 +301,8 @@ pub fn lay_over(fabric: &mut Fabric, read: &Read, listed: bool) -> Vec<String> {
         cap(fabric);
         for gpu in read.gpus.iter().filter(|gpu| gpu.all() < most) {
             let GpuLinks { bdf, .. } = gpu;
-            fabric.degraded.push(format!("GPU {bdf} has {} of {most} NVLinks", gpu.all()));
+            let most = count(most, "NVLink");
+            fabric.degraded.push(format!("GPU {bdf} has {} of {most}", gpu.all()));
         }
     }
     notes

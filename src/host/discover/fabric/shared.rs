@@ -9,6 +9,7 @@ use super::told::Told;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{Listed, ListedGpu};
 use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
+use gpuvm_core::words::{are, count};
 use std::collections::BTreeMap;
 
 /// Lookup of a partition's GPUs.
@@ -45,9 +46,9 @@ pub fn fill(
             let left_out = read(fabric, &places, listed);
             if left_out > 0 {
                 notes.push(format!(
-                    "{left_out} of {} partitions of Fabric Manager are left out: which GPUs they \
-                     have is not known",
-                    listed.len()
+                    "{left_out} of {} of Fabric Manager {} left out: which GPUs they have is not known",
+                    count(listed.len(), "partition"),
+                    are(left_out)
                 ));
             }
             "partitions read from Fabric Manager".to_owned()
@@ -96,7 +97,11 @@ fn source(modules: &Modules, found: &Found<'_>) -> String {
         .collect();
     let mut text = format!("module ids {}", sources.join(" and "));
     if unknown > 0 {
-        text += &format!("; those of {unknown} GPUs are not known; {how}");
+        let (of, are) = (count(unknown, "GPU"), are(unknown));
+        text += &format!(
+            "; {} of {of} {are} not known; {how}",
+            if unknown == 1 { "that" } else { "those" }
+        );
     }
     text
 }
@@ -181,7 +186,9 @@ fn read(fabric: &mut Fabric, places: &Places<'_>, listed: &[Listed]) -> usize {
     for (module, ListedGpu { links, most, .. }) in worn {
         let gpu = places.by_id.get(&module);
         let name = gpu.map_or("GPU".to_owned(), |gpu| format!("GPU {gpu}"));
-        fabric.degraded.push(format!("{name} (module {module}) has {links} of {most} NVLinks"));
+        fabric
+            .degraded
+            .push(format!("{name} (module {module}) has {links} of {}", count(most, "NVLink")));
         if let Some(gpu) = gpu {
             for link in fabric.links.iter_mut().filter(|link| link.a == *gpu || link.b == *gpu) {
                 let NvLink { links: between, .. } = link;
