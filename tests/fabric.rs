@@ -319,6 +319,10 @@ fn the_tables_are_what_fabric_manager_lists() {
         assert_eq!(listed["links"], planned["links"], "{board}");
         let all = listed["partitions"].as_array().unwrap().len();
         assert_eq!(all, if board == "hgx2" { 33 } else { 15 }, "{board}");
+        // Numbers begin at 1 on a B200, and modules 1 and 2 are a pair.
+        if board == "b200" {
+            assert_eq!(sets(&listed, 2)[0], set(4, &["9d", "d1"]));
+        }
     }
 }
 
@@ -1562,6 +1566,51 @@ fn domain_with(uuid: &str, buses: &[&str]) -> String {
         "<domain type='kvm'><name>foreign</name><uuid>{uuid}</uuid>\
          <devices>{devices}</devices></domain>"
     )
+}
+
+#[test]
+fn a_missing_library_of_nvidia_is_named_and_not_the_guest() {
+    let record = host_text("dgx-h100").replace("product_name = DGXH100", "product_name = SYS-821");
+    let Some(machine) = Machine::new(&record) else { return };
+    let machine = machine.mode(1);
+    machine.fake("h100", &H100, "");
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let pair = domain_with(uuid, &["9d", "c3"]);
+    let ask = |verb: &str| {
+        let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", verb, "--stdin"];
+        machine.gpuvm_on(&words, false, &pair)
+    };
+    let root = tempfile::tempdir().unwrap();
+    let uri = format!("qemu:///embed?root={}", root.path().display());
+    let library = "Fabric Manager was not asked: libnvfm.so.1: cannot open shared object file";
+    let hint = "development package (nvidia-fabricmanager-dev or -devel) has the library";
+    let named = |(code, _, err): (i32, String, String), wanted: i32| {
+        assert!(code == wanted && err.contains(library) && err.contains(hint), "{err}");
+        assert!(!err.contains("guest") && !err.contains("module"), "{err}");
+    };
+    named(ask("ensure"), 1);
+    for (verb, code) in [(&["show"][..], 3), (&["release", "3", "--yes"], 1), (&["restore"], 1)] {
+        let words = [&["fabric"], verb, &["-c", &uri]].concat();
+        named(machine.gpuvm(&words, false), code);
+    }
+    let kept = r#"{"version":1,"partitions":[{"id":3,"modules":[1,3],"domain":"UUID"}]}"#;
+    std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();
+    std::fs::write(machine.path("var/gpuvm/fabric.json"), kept.replace("UUID", uuid)).unwrap();
+    named(ask("release"), 1);
+    // The plan says which library has the module ids.
+    let (code, _, err) = machine.gpuvm(&["plan", "--gpus", "2", "--assume-empty"], false);
+    assert!(code == 1 && err.contains("NVML has no module ids: libnvidia-ml.so.1"), "{err}");
+    assert!(err.contains("libnvidia-ml1 of Debian"), "{err}");
+    // Only that one is missing.
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(fakes().join("libnvfm.so.1"), dir.path().join("libnvfm.so.1"))
+        .unwrap();
+    let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", "ensure", "--stdin"];
+    let mut command = machine.command(&words, false, &pair);
+    let (code, _, err) = run(command.env("LD_LIBRARY_PATH", dir.path()));
+    let told = "cannot be told: the module ids of 2 of them are not known";
+    assert!(code == 1 && err.contains(told), "{err}");
+    assert!(err.contains("hint: NVML has no module ids: libnvidia-ml.so.1"), "{err}");
 }
 
 #[test]

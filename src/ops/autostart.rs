@@ -190,7 +190,7 @@ fn at_boot(
     let topology = world.topology()?;
     // libvirt starts it without asking gpuvm.
     refuse_strangers(xml, world)?;
-    refuse_without_hook(xml, &wanted.name, &topology, program)?;
+    refuse_without_hook(xml, &wanted.name, &topology, || Ok(hook(program)?.installed))?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
     let mut steps = Vec::new();
@@ -325,17 +325,17 @@ fn pages_of(xml: &DomainXml, topology: &Topology) -> Numbers {
 }
 
 /// Refuses a guest with GPUs of a board with shared NVSwitches where nobody activates its
-/// partition: libvirt starts it without asking gpuvm.
-fn refuse_without_hook(
+/// partition: libvirt starts it without asking gpuvm. `has_hook`: whether libvirt's hook does.
+pub(crate) fn refuse_without_hook(
     xml: &DomainXml,
     name: &str,
     topology: &Topology,
-    program: &str,
+    has_hook: impl FnOnce() -> Result<bool>,
 ) -> Result<()> {
     let devices = xml.held(false)?.devices;
     let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
     let has_any = topology.ruled().any(|gpu| devices.contains(&gpu));
-    if !is_shared || !has_any || hook(program)?.installed {
+    if !is_shared || !has_any || has_hook()? {
         return Ok(());
     }
     let message = format!(

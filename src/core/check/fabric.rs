@@ -6,9 +6,7 @@ use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
 use crate::placement::{Occupancy, not_ready, shared_fabric};
-use crate::topology::{
-    DeviceKind, FabricModel, HOW_MODULES, NoPartition, Partition, Topology, Trust,
-};
+use crate::topology::{DeviceKind, FabricModel, NoPartition, Partition, Topology, Trust};
 use crate::words;
 use std::collections::BTreeSet;
 
@@ -150,7 +148,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             }
             let hint = match unknown {
                 0 => nearest(&set, &fabric.partitions),
-                _ => HOW_MODULES.to_owned(),
+                _ => topology.how_modules(),
             };
             report.add(&NO_PARTITION, first.device, message, hint);
             return;

@@ -3,8 +3,8 @@
 
 use super::{Listed, ListedGpu, Modules, ModulesText};
 use crate::bdf::Bdf;
-use crate::topology::{FabricModel, HOW_MODULES, NoPartition, Partition, Topology};
-use crate::words::count;
+use crate::topology::{FabricModel, NoPartition, Partition, Topology};
+use crate::words::{count, nouns};
 use std::fmt;
 
 /// A GPU of a needed partition.
@@ -33,10 +33,9 @@ pub struct Need {
 pub enum NeedRefusal {
     /// No partition has exactly these GPUs.
     #[error(
-        "no NVLink partition has exactly {} ({}{}): partitions have {} GPUs",
+        "no NVLink partition has exactly {} ({}): partitions have {}",
         count(*gpus, "GPU of this guest"),
         ModulesText(modules),
-        if *unknown == 0 { String::new() } else { format!(", {unknown} of unknown module id") },
         listed(sizes)
     )]
     None {
@@ -44,12 +43,25 @@ pub enum NeedRefusal {
         gpus: usize,
         /// Their known module ids.
         modules: Modules,
-        /// How many of them have no known module id.
-        unknown: usize,
         /// The sizes of existing partitions.
         sizes: Vec<usize>,
         /// The partitions of this many GPUs, by module id.
         same: Vec<Modules>,
+    },
+    /// Whether a partition has exactly these GPUs is not known.
+    #[error(
+        "which NVLink partition has exactly {} cannot be told: {} of {unknown} of them {} not known",
+        count(*gpus, "GPU of this guest"),
+        if *unknown == 1 { "the module id" } else { "the module ids" },
+        if *unknown == 1 { "is" } else { "are" }
+    )]
+    UnknownGpus {
+        /// How many GPUs of the board the guest has.
+        gpus: usize,
+        /// How many of them have no known module id.
+        unknown: usize,
+        /// What tells module ids.
+        how: String,
     },
     /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
     #[error(
@@ -67,7 +79,7 @@ impl NeedRefusal {
     /// Returns what helps.
     pub fn hint(&self) -> String {
         match self {
-            NeedRefusal::None { unknown: 1.., .. } => HOW_MODULES.to_owned(),
+            NeedRefusal::UnknownGpus { how, .. } => how.clone(),
             NeedRefusal::None { gpus, same, .. } if !same.is_empty() => {
                 let same: Vec<String> =
                     same.iter().map(|modules| ModulesText(modules).to_string()).collect();
@@ -131,7 +143,11 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
         Ok(Some(partition)) => partition,
         Err(NoPartition { unknown }) => {
             let own: Vec<Bdf> = ruled.into_iter().filter(|bdf| devices.contains(bdf)).collect();
-            return Err(none(topology, &own, unknown));
+            if unknown > 0 {
+                let (gpus, how) = (own.len(), topology.how_modules());
+                return Err(NeedRefusal::UnknownGpus { gpus, unknown, how });
+            }
+            return Err(none(topology, &own));
         }
     };
     let number = partition.id.0;
@@ -148,7 +164,7 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
 }
 
 /// Returns the refusal of GPUs that form no partition, with the partitions that exist.
-fn none(topology: &Topology, gpus: &[Bdf], unknown: usize) -> NeedRefusal {
+fn none(topology: &Topology, gpus: &[Bdf]) -> NeedRefusal {
     let fabric = topology.fabric();
     let modules = |gpus: &[Bdf]| -> Modules {
         let known = fabric.module_ids.iter().filter(|(bdf, _)| gpus.contains(bdf));
@@ -159,12 +175,13 @@ fn none(topology: &Topology, gpus: &[Bdf], unknown: usize) -> NeedRefusal {
     sizes.dedup();
     let same = fabric.partitions.iter().filter(|one| one.gpus.len() == gpus.len());
     let same = same.map(|one| modules(&one.gpus)).filter(|modules| !modules.is_empty()).collect();
-    NeedRefusal::None { gpus: gpus.len(), modules: modules(gpus), unknown, sizes, same }
+    NeedRefusal::None { gpus: gpus.len(), modules: modules(gpus), sizes, same }
 }
 
-/// Formats a list of numbers.
-fn listed(numbers: &[usize]) -> String {
-    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+/// Formats sizes: `1, 2 GPUs`.
+fn listed(sizes: &[usize]) -> String {
+    let all = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    format!("{all} {}", nouns(sizes.last().copied().unwrap_or_default(), "GPU"))
 }
 
 /// Returns the list that Fabric Manager would give according to the host's record: the partitions

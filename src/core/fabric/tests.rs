@@ -486,8 +486,14 @@ fn the_partition_of_all_gpus_needs_no_module_ids() {
     assert_eq!(placed.iter().map(|(_, gpu)| gpu).collect::<BTreeSet<_>>().len(), 8);
     assert_eq!(whole.placed(&[listed(0, &[1, 2], false)]), None, "another number of them");
     let error = need(&host, &gpus[..2]).unwrap_err();
-    assert!(matches!(error, NeedRefusal::None { unknown: 1, .. }), "{error}");
-    assert!(error.to_string().contains("(module 2, 1 of unknown module id)"), "{error}");
+    assert!(matches!(error, NeedRefusal::UnknownGpus { gpus: 2, unknown: 1, .. }), "{error}");
+    assert!(error.to_string().ends_with("the module id of 1 of them is not known"), "{error}");
+    assert!(error.hint().starts_with("NVML tells module ids while"), "{}", error.hint());
+    let mut parts = host.parts().clone();
+    parts.fabric.modules_untold = Some("no library".into());
+    let host = crate::topology::Topology::new(parts).unwrap();
+    let hint = need(&host, &gpus[..2]).unwrap_err().hint();
+    assert!(hint.starts_with("NVML has no module ids: no library; once it has, `gpuvm host"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::slots::{Mask, Slots, bits, size};
 use super::{compare, search};
 use crate::bdf::Bdf;
 use crate::request::Request;
-use crate::topology::{FabricModel, HOW_MODULES, PartitionId};
+use crate::topology::{FabricModel, PartitionId};
 use std::collections::BTreeSet;
 
 /// A partition that may be chosen.
@@ -308,7 +308,7 @@ impl<'a> Choice<'a> {
             hints.push(format!("sizes on this board: {}", numbers(sizes)));
         }
         if unknown > 0 {
-            hints.push(HOW_MODULES.to_owned());
+            hints.push(self.slots.topology.how_modules());
         }
         if hints.is_empty() {
             hints.push("`gpuvm host show` shows what is missing".into());

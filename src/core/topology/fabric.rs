@@ -106,6 +106,9 @@ pub struct Fabric {
     /// address; empty if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bridge: Vec<Bdf>,
+    /// Why NVML has no module ids, in words; none: it has them, or was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modules_untold: Option<String>,
     /// Why what the driver once said of the NVLinks is not used, in words, with what helps; none:
     /// it is used, or nothing was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,12 +122,24 @@ pub struct NoPartition {
     pub unknown: usize,
 }
 
-/// How to learn module ids, as words to follow a semicolon.
-pub const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm \
+/// How to learn module ids if NVML was not asked, as words to follow a semicolon.
+const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm \
                                host modules --write` \
                                on the host keeps them, and `gpuvm host capture -` there records them";
 
 impl Topology {
+    /// Returns how to learn module ids, as words to follow a semicolon.
+    pub fn how_modules(&self) -> String {
+        match &self.fabric().modules_untold {
+            None => HOW_MODULES.to_owned(),
+            Some(why) => {
+                format!(
+                    "NVML has no module ids: {why}; once it has, `gpuvm host modules --write` keeps them"
+                )
+            }
+        }
+    }
+
     /// Whether this host restricts sets of GPUs to partitions; otherwise any set may form a guest.
     pub fn is_partitioned(&self) -> bool {
         let fabric = self.fabric();

@@ -26,7 +26,7 @@ pub mod vendor;
 pub use binding::{Binding, VFIO, is_vfio};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
-pub use fabric::{Fabric, FabricModel, HOW_MODULES, NoPartition, NvLink, Partition, PartitionId};
+pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
 pub use facts::Facts;
 pub use isolation::{Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};

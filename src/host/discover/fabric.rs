@@ -20,6 +20,7 @@ use boards::{Board, Machine, Sets};
 use census::{Census, Layout};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Fabric, FabricModel, NvLink, Partition, PartitionId, Parts};
+use gpuvm_core::words::count;
 use lists::Run;
 use modules::Modules;
 use told::{AskNvml, Told};
@@ -92,6 +93,7 @@ fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
         degraded: layout.missing.clone(),
         links: links(layout, board),
         bridge: told.bridge.clone(),
+        modules_untold: told.modules_untold.clone(),
         ..Fabric::default()
     };
     let table = format!("published table for {}, not read from this host", board.name);
@@ -181,7 +183,8 @@ fn recognise(census: &Census, product: &str) -> Option<(&'static Board, Option<&
 fn unknown(census: &Census) -> Option<String> {
     let switches = census.all_switches();
     (switches > 0).then(|| {
-        format!("{switches} NVSwitches, but the GPUs are of no known board: no partitions known")
+        let switches = count(switches, "NVSwitch");
+        format!("{switches}, but the GPUs are of no known board: no partitions known")
     })
 }
 

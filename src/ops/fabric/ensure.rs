@@ -16,7 +16,7 @@ use crate::topology::FabricModel;
 use gpuvm_core::fabric::{NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::config::{Config, Mode};
-use gpuvm_host::fabric::{Manager, RestoreFile};
+use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -54,7 +54,11 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let need = match need(&topology, &gpus) {
         Ok(None) => return Ok(none),
         Ok(Some(need)) => need,
-        Err(why @ NeedRefusal::None { .. }) => {
+        Err(why @ (NeedRefusal::None { .. } | NeedRefusal::UnknownGpus { .. })) => {
+            // Without its library nothing is activated, whatever the guest.
+            if let Err(refusal @ ManagerRefusal::Library { .. }) = Manager::of_host(&root)?.list() {
+                return Err(FabricError::from(refusal).told());
+            }
             return Err(FabricError::NoPartition { domain: xml.name(), why }.told());
         }
         Err(refusal) => return Err(FabricError::from(refusal).told()),
@@ -107,7 +111,12 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     let topology = discover(&root)?;
     for entry in entries {
         let step = deactivation(&topology, entry);
-        refuse_candidates(&step, &NoHypervisor).map_err(FabricError::told)?;
+        if let Err(refused) = refuse_candidates(&step, &NoHypervisor) {
+            if let Err(refusal @ ManagerRefusal::Library { .. }) = Manager::of_host(&root)?.list() {
+                return Err(FabricError::from(refusal).told());
+            }
+            return Err(refused.told());
+        }
         switched(&root, |switch| switch.deactivate(&step, &mut Watched(None), &mut |_| Ok(())))?;
         done.partitions.push(entry.id);
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::holders;
 use crate::partition::{placed, refuse_versions};
-use crate::topology::{FabricModel, HOW_MODULES, Topology};
+use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
@@ -147,7 +147,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let decided = decide(&mode, &list, Some(&running), &known);
     match decided {
         Restore::Set { ids, unplaced } => {
-            let unrestored = unknown(&unplaced, &running);
+            let unrestored = unknown(&unplaced, &running, &topology);
             if !wanted.dry_run {
                 set(&manager, &ids, &running, &known)?;
             }
@@ -161,7 +161,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
             } else {
                 activate_all(&manager, &entries, &topology)
             };
-            let restored = activated(&entries, unplaced, &running, failed);
+            let restored = activated(&entries, unplaced, (&running, &topology), failed);
             let made = !wanted.dry_run && !restored.partitions.is_empty();
             Ok(Restored { made, ..restored })
         }
@@ -172,7 +172,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
 fn activated(
     entries: &[RestoreEntry],
     unplaced: Vec<Domain>,
-    running: &[Running],
+    (running, topology): (&[Running], &Topology),
     failed: Vec<(&RestoreEntry, String, String)>,
 ) -> Restored {
     let of = |entry: &RestoreEntry| {
@@ -180,7 +180,7 @@ fn activated(
         its.map(|one| one.domain.clone())
     };
     let broken = entries.iter().filter_map(of).collect();
-    let mut unrestored = unknown(&unplaced, running);
+    let mut unrestored = unknown(&unplaced, running, topology);
     let mut partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
     partitions.retain(|id| failed.iter().all(|(entry, ..)| entry.id != *id));
     unrestored.extend(failed.into_iter().filter_map(|(entry, why, hint)| {
@@ -354,7 +354,7 @@ fn set(
 }
 
 /// Returns guests whose partition is unknown because their GPUs' module ids are.
-fn unknown(unplaced: &[Domain], running: &[Running]) -> Vec<Unrestored> {
+fn unknown(unplaced: &[Domain], running: &[Running], topology: &Topology) -> Vec<Unrestored> {
     let is_unknown = |domain: &&Domain| {
         running.iter().any(|one| one.domain.uuid == domain.uuid && one.unknown > 0)
     };
@@ -362,7 +362,7 @@ fn unknown(unplaced: &[Domain], running: &[Running]) -> Vec<Unrestored> {
         domain: domain.clone(),
         partition: None,
         why: "the module ids of its GPUs are not known".into(),
-        hint: HOW_MODULES.to_owned(),
+        hint: topology.how_modules(),
     };
     unplaced.iter().filter(is_unknown).map(told).collect()
 }

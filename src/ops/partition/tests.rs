@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apply::partition::{Switch, Watched};
+use crate::autostart::refuse_without_hook;
 use crate::capacity::{CapacityRequest, capacity};
 use crate::check::{Check, check};
 use crate::claim::refuse_strangers;
@@ -410,6 +411,25 @@ fn check_and_tune_say_of_a_guest_that_is_off_what_its_start_would_refuse() {
     place.stage.fake.put_xml(xml.text(), true);
     let (checked, tuned, _) = said();
     assert!(checked.is_empty() && !tuned, "{checked}");
+}
+
+#[test]
+fn a_guest_starts_with_the_host_only_where_somebody_activates_its_partition() {
+    let place = Place::new(None);
+    let topology = place.stage.world.topology().unwrap();
+    let judged = |modules: &[u32], topology: &Topology, has_hook: bool| {
+        let xml = place.domain("a b", OWN, modules);
+        refuse_without_hook(&xml, "a b", topology, || Ok(has_hook))
+    };
+    let Err(Error::Refused(refusal)) = judged(&[1], &topology, false) else { panic!("accepted") };
+    assert!(refusal.message.contains("NVLink partition of domain `a b`"), "{}", refusal.message);
+    let wanted = "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart 'a b' on`";
+    assert_eq!(refusal.hint, wanted);
+    assert!(judged(&[1], &topology, true).is_ok());
+    assert!(judged(&[], &topology, false).is_ok());
+    let mut parts = topology.parts().clone();
+    parts.fabric.model = FabricModel::FullPassthrough;
+    assert!(judged(&[1], &Topology::new(parts).unwrap(), false).is_ok());
 }
 
 #[test]

@@ -17,6 +17,10 @@ use std::ptr;
 /// NVML's name.
 const NVML: &str = "libnvidia-ml.so.1";
 
+/// Where it comes from.
+const PACKAGES: &str = "the packages of NVIDIA's driver have it (libnvidia-ml1 of Debian, \
+                        libnvidia-compute of Ubuntu)";
+
 /// `nvmlInitWithFlags`.
 type InitWithFlags = unsafe extern "C" fn(c_uint) -> c_int;
 /// `nvmlDeviceGetHandleByPciBusId_v2`.
@@ -115,7 +119,7 @@ impl<'l> Nvml<'l> {
 
 /// Asks NVML for module ids, and for NVLinks, of GPUs that are bound to its driver.
 pub fn gpus(modules: &[Bdf], links: &[Bdf]) -> Result<NvmlAnswer, String> {
-    let library = load(&[NVML])?;
+    let library = load(&[NVML]).map_err(|why| format!("{why}; {PACKAGES}"))?;
     let nvml = Nvml::open(&library)?;
     let mut answer = NvmlAnswer::default();
     if !modules.is_empty() {

@@ -23,6 +23,8 @@ pub struct Told {
     pub model_source: String,
     /// Module ids.
     pub modules: Modules,
+    /// Why NVML has no module ids; none: it has, or was not asked.
+    pub modules_untold: Option<String>,
     /// NVLinks as read.
     pub links: links::Read,
     /// Fabric Manager's list, by number; none if it was not asked or gave none.
@@ -96,6 +98,7 @@ impl Told {
             }
             Some(Err(reason)) if asks_modules => {
                 told.notes.push(format!("NVML has no module ids: {reason}"));
+                told.modules_untold = Some(reason.clone());
             }
             _ => {}
         }
