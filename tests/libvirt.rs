@@ -28,6 +28,7 @@ pub mod place;
 mod plugged;
 mod resized;
 mod seed;
+mod setfunctions;
 mod setnics;
 mod shots;
 mod storage;

@@ -20,7 +20,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.reserve_pages {
         pages::refuse_elsewhere("set", cx)?;
     }
-    let wanted = args.wanted();
+    let wanted = args.wanted()?;
     if args.change.diff {
         let tuning = look(cx, &wanted)?;
         print_diffs(&tuning, cx.output)?;
@@ -32,6 +32,9 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let changes = tuning.changes("set");
         let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
         print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
+        for loss in tuning.losses().filter(|_| !args.accept_data_loss) {
+            cx.output.warning(&format!("{loss}: `set` asks first, or takes --accept-data-loss"));
+        }
         tuning.tell_saved(cx)?;
         if !steps.is_empty() && !cx.output.json {
             print_steps(&steps, cx)?;
@@ -39,7 +42,14 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let mut session = Session::begin(cx, asking(&args.change.lock, (args.yes, false)))?;
-    let done = session.run(|world| set(world, &wanted));
+    let done = session.run(|world| {
+        let change = set(world, &wanted)?;
+        if args.yes {
+            // It agrees to the change, and not to the loss of data.
+            change.refuse_losses()?;
+        }
+        Ok(change)
+    });
     let tuning = done.map_err(|error| explained(error, &wanted))?.change.about;
     for warning in tuning.warnings(cx, args.explain)? {
         cx.output.warning(&warning);

@@ -3,7 +3,8 @@
 
 use crate::apply::Step;
 use crate::domain::DomainXml;
-use crate::reporter::Question;
+use crate::error::Result;
+use crate::reporter::{Answer, Question};
 
 /// A planned change; `T`: what the caller needs to know of it afterwards.
 #[derive(Debug)]
@@ -135,6 +136,15 @@ impl<T> Change<T> {
             }
         }
         all
+    }
+
+    /// Refuses the loss of data, which nobody has agreed to.
+    pub fn refuse_losses(&self) -> Result<()> {
+        if self.losses.is_empty() {
+            return Ok(());
+        }
+        let question = Question::Losses { name: self.subject.clone() };
+        question.settle(Answer::Nobody, &self.losses)
     }
 
     /// Whether there is nothing to do.

@@ -22,11 +22,14 @@ use crate::history::guest as history;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::images;
 use crate::memsize::MemSize;
-use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
+use crate::request::{
+    CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request, VfSettings,
+};
 use crate::shell::word;
 use crate::storage;
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
+use gpuvm_core::placement::ExtraKind;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -153,8 +156,8 @@ fn differ(found: &mut Vec<GuestDifference>, option: &str, is: String, wanted: St
     }
 }
 
-/// Adds a difference of GPUs, which come and go if there are such.
-fn other_gpus(
+/// Adds a difference of functions, which come and go if there are such.
+fn other_functions(
     found: &mut Vec<GuestDifference>,
     option: &str,
     (is, wanted): (String, String),
@@ -271,19 +274,19 @@ fn devices(
             let run: Vec<usize> =
                 (*first..first.saturating_add(*count)).map(|i| i as usize).collect();
             let words = (indexes(&view.gpus), indexes(&run));
-            other_gpus(found, "gpu-index", words, run.iter().all(is_index));
+            other_functions(found, "gpu-index", words, run.iter().all(is_index));
         }
         GpuWish::Indexes(wanted) => {
             let wanted = sorted(wanted.iter().map(|&index| index as usize).collect());
             let words = (indexes(&view.gpus), indexes(&wanted));
-            other_gpus(found, "gpu", words, wanted.iter().all(is_index));
+            other_functions(found, "gpu", words, wanted.iter().all(is_index));
         }
         GpuWish::Exact(wanted) => {
             let (mut is, mut wanted) = (gpus, wanted.clone());
             is.sort_unstable();
             wanted.sort_unstable();
             let are_gpus = wanted.iter().all(|bdf| is_gpu(&bdf));
-            other_gpus(found, "gpu", (listed(&is), listed(&wanted)), are_gpus);
+            other_functions(found, "gpu", (listed(&is), listed(&wanted)), are_gpus);
         }
     }
     let (is, wanted) = (&now.extras, &request.extras);
@@ -298,11 +301,18 @@ fn devices(
             }
             DeviceWish::Count(_) => Vec::new(),
         };
-        match wanted {
-            DeviceWish::Exact(bdfs) if has.len() < bdfs.len() => {
-                differ(found, option, listed(&has), listed(bdfs));
-            }
-            _ => differ(found, option, is.number().to_string(), wanted.number().to_string()),
+        let (is, wanted) = match wanted {
+            DeviceWish::Exact(bdfs) if has.len() < bdfs.len() => (listed(&has), listed(bdfs)),
+            _ => (is.number().to_string(), wanted.number().to_string()),
+        };
+        other_functions(found, option, (is, wanted), true);
+    }
+    let is_vf = |bdf: &&Bdf| topology.device(**bdf).and_then(ExtraKind::of) == Some(ExtraKind::Vf);
+    for vf in view.devices.iter().filter(is_vf) {
+        let (has, said) = (is.settings_of(*vf), wanted.settings_of(*vf));
+        let word = |settings: VfSettings| format!("{vf}{settings}");
+        if found.iter().all(|one| one.option != "vf") {
+            other_functions(found, "vf", (word(has.clone()), word(has.over(&said))), true);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! them, and each change is journaled by itself: what an interrupted run leaves is finished by
 //! `recover`, and by applying the file again.
 
+mod functions;
 mod get;
 mod nics;
 mod sizes;
@@ -27,7 +28,7 @@ use crate::identity::random_uuid;
 use crate::pages;
 use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
 use crate::placement::{Occupancy, Placement, PlanError, nearest};
-use crate::reporter::{Answer, Question};
+use crate::reporter::Question;
 use crate::request::{DomainName, GpuWish, HugePages, Request};
 use crate::restart;
 use crate::session::Session;
@@ -36,6 +37,7 @@ use crate::shell::word;
 use crate::start::{Start, start};
 use crate::stop::{Down, stop};
 use crate::topology::Topology;
+use crate::tune::Tuning;
 use crate::words::count;
 use crate::world::World;
 use gpuvm_core::tune::Item;
@@ -289,8 +291,10 @@ fn changing(
     let all = wanted.guests.iter().zip(guests).enumerate();
     let is_changed = |found: &AppliedGuest| found.action == GuestAction::Change;
     let changed = all.filter(|(_, (_, found))| is_changed(found));
+    let accept_data_loss = wanted.accept_data_loss;
     { changed }
         .filter_map(|(number, (guest, found))| Some((number, resized(guest, found, topology)?)))
+        .map(|(number, set)| (number, SetRequest { accept_data_loss, ..set }))
         .collect()
 }
 
@@ -305,7 +309,8 @@ fn existing(
     let runs = summary.state.is_active();
     let is_live = || -> Result<bool> {
         let plugs = vcpus::is_live(world, guest, &differences)?;
-        Ok(plugs || nics::is_live(world, guest, &differences)?)
+        let functions = || functions::is_live(world, guest, &differences);
+        Ok(plugs || nics::is_live(world, guest, &differences)? || functions()?)
     };
     let needs_restart = runs && !differences.is_empty() && !is_live()?;
     let wake = vcpus::wake(&summary, guest, &differences, hypervisor)?.filter(|_| needs_restart);
@@ -447,9 +452,9 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());
     let first = drift.turns.first().filter(|_| drift.gone.is_empty());
     if let Some(SizeTurn { request, .. }) =
-        first.filter(|turn| turn.gpus.is_none() || !runs(&turn.request.name))
+        first.filter(|turn| !takes_off(&turn.request) || !runs(&turn.request.name))
     {
-        set(world, request)?;
+        set_without_loss(world, request)?;
     }
     for (guest, found) in wanted.guests.iter().zip(&drift.guests) {
         let nics = nics::changed(guest, &found.differences, &topology);
@@ -463,7 +468,7 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
         let planned = create(world, &guest.create).map_err(|error| or_shared(error, &guest.name));
         let change = unless_of_room(planned, drift)?;
         if let Some(change) = change.filter(|_| !wanted.accept_data_loss) {
-            refuse_losses(&change)?;
+            change.refuse_losses()?;
         }
     }
     Ok(())
@@ -755,7 +760,9 @@ fn resized(
     let gpu_options = ["gpus", "gpu", "gpu-index"];
     let sizes = gpu_options.into_iter().chain(["vcpus", MAX_VCPUS, "memory", "huge-pages"]);
     let room = request.vcpus_at_start;
-    { sizes }.any(differs).then(|| SetRequest {
+    let functions = functions::changed(request, differs);
+    let is_other = !functions.is_kept() || { sizes }.any(differs);
+    is_other.then(|| SetRequest {
         name: guest.name.to_string(),
         vcpus: room.or(request.vcpus).filter(|_| differs("vcpus")),
         // Without room for more it has as many as it starts with.
@@ -764,6 +771,8 @@ fn resized(
         gpus: differs("gpus").then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),
         gpus_said: gpu_options.into_iter().any(differs).then(|| request.gpus.clone()),
+        functions,
+        accept_data_loss: false,
         networks: None,
         live: false,
         accept_shared_fabric: guest.create.accept_shared_fabric,
@@ -777,24 +786,38 @@ fn resized(
     })
 }
 
+/// Whether a guest has to be off for a change, unless it gets the functions while it runs.
+fn takes_off(wanted: &SetRequest) -> bool {
+    wanted.gpus.is_some() || wanted.gpu_set.is_some() || !wanted.functions.is_kept()
+}
+
+/// Plans another size. Refuses drives with data on them, unless that was accepted.
+fn set_without_loss(world: &World, wanted: &SetRequest) -> Result<Change<Tuning>> {
+    let change = set(world, wanted)?;
+    change.refuse_losses()?;
+    Ok(change)
+}
+
 /// Gives a guest another size; one that runs has it afterwards. Returns whether it was changed.
 fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<bool> {
     let name = &wanted.name;
     let rows = session.hypervisor()?.domains()?;
     let down = Down { force: false, wait_s: WAIT_S };
     if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
-        return session.run(|world| set(world, wanted)).map(|done| done.made);
+        return session.run(|world| set_without_loss(world, wanted)).map(|done| done.made);
     }
-    if let Some(live) = vcpus::at_once(session.world(), wanted) {
-        return session.run(|world| set(world, &live)).map(|done| done.made);
+    let live = vcpus::at_once(session.world(), wanted);
+    let live = live.or_else(|| functions::at_once(session.world(), wanted));
+    if let Some(live) = live {
+        return session.run(|world| set_without_loss(world, &live)).map(|done| done.made);
     }
-    if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
+    if !takes_off(wanted) {
         session.run(|world| set(world, wanted))?;
         return restart::run(session, name, down).map(|done| done.made);
     }
-    // GPUs come and go only while it is off; it runs again whether it got them or not.
+    // Functions come and go only while it is off; it runs again whether it got them or not.
     session.run(|world| stop(world, name, down))?;
-    let changed = session.run(|world| set(world, wanted));
+    let changed = session.run(|world| set_without_loss(world, wanted));
     let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
     session.run(|world| start(world, &again))?;
     changed.map(|done| done.made)
@@ -846,15 +869,6 @@ fn request_at(guest: &DescribedGuest, place: PlannedPlace) -> Result<CreateReque
     Ok(request)
 }
 
-/// Refuses drives with data on them.
-fn refuse_losses<T>(change: &Change<T>) -> Result<()> {
-    if change.losses.is_empty() {
-        return Ok(());
-    }
-    let question = Question::Losses { name: change.subject.clone() };
-    question.settle(Answer::Nobody, &change.losses)
-}
-
 /// Makes a missing guest at its place. Returns whether it was still missing.
 fn make(
     session: &mut Session<'_>,
@@ -872,7 +886,7 @@ fn make(
     };
     if is_missing {
         if !wanted.accept_data_loss {
-            refuse_losses(&session.look(|world| create(world, &request))?)?;
+            session.look(|world| create(world, &request))?.refuse_losses()?;
         }
         create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
     } else {

@@ -3,6 +3,7 @@
 //! at its next start, NICs and vCPUs at once where that is asked for. Refused with the nearest
 //! sizes that have a place.
 
+mod functions;
 mod gpus;
 mod nics;
 mod pages;
@@ -19,7 +20,8 @@ use crate::domain::wish::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
-use crate::request::{GpuWish, PageSize, Request};
+use crate::reporter::Question;
+use crate::request::{Extras, GpuWish, PageSize, Request};
 use crate::shell::word;
 use crate::source::Source;
 use crate::tune::subject::Subject;
@@ -27,7 +29,7 @@ use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::words;
 use crate::world::World;
-use gpuvm_core::tune::items::NewNics;
+use gpuvm_core::tune::items::{NewNics, OtherFunctions};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 pub use nics::explained;
 
@@ -35,11 +37,13 @@ pub use nics::explained;
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "set-")]
 pub enum SetError {
-    /// The guest runs, and its GPUs are to be others.
-    #[error("domain `{name}` is running; GPUs can only be added or removed while it is off")]
+    /// The guest runs, and its GPUs or other devices are to be others.
+    #[error("domain `{name}` is running; {what} can only be added or removed while it is off")]
     Runs {
         /// Its name.
         name: String,
+        /// What.
+        what: &'static str,
     },
     /// No set of this number has all GPUs of the guest, or only its own.
     #[error("domain `{name}` cannot have {} and keep its own", words::count(*count, "GPU"))]
@@ -107,7 +111,7 @@ const LITTLE_GIB: u64 = 8;
 const MOST_GPUS: u32 = 16;
 
 /// Another size of a guest; what is not named stays.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SetRequest {
     /// The domain.
     pub name: String,
@@ -123,6 +127,10 @@ pub struct SetRequest {
     pub gpu_set: Option<Vec<Bdf>>,
     /// How these GPUs were requested, which is recorded; none: GPUs do not change.
     pub gpus_said: Option<GpuWish>,
+    /// The passed-through NICs, virtual functions and NVMe drives that it has afterwards.
+    pub functions: OtherFunctions,
+    /// Whether it may get drives with data on them.
+    pub accept_data_loss: bool,
     /// All NICs on networks that it has afterwards; none: those that it has.
     pub networks: Option<Vec<NicWish>>,
     /// Whether the running guest is changed at once, too.
@@ -147,6 +155,7 @@ impl SetRequest {
             memory: self.memory.map_or(Item::Keep, Item::To),
             huge_pages: self.huge_pages,
             gpus_said: self.gpus_said.clone(),
+            functions: self.functions.clone(),
             all_nics: self.networks.as_ref().map(|_| NewNics::FreeOrNew),
             ..Items::default()
         };
@@ -168,6 +177,7 @@ impl SetRequest {
         words.extend(self.max_vcpus.map(|most| format!("--max-vcpus {most}")));
         words.extend(self.memory.map(|memory| format!("--memory {}", memory.typed())));
         words.extend(self.gpus.map(|gpus| format!("--gpus {gpus}")));
+        words.extend(functions::words(&self.functions));
         words.extend(match self.huge_pages {
             Item::Off => Some("--huge-pages off".to_owned()),
             Item::To(page) => Some(format!("--huge-pages {}", pages_word(Some(page.size())))),
@@ -190,7 +200,14 @@ impl SetRequest {
         let vcpus = self.max_vcpus.or(self.vcpus);
         let vcpus_at_start = self.max_vcpus.map(|most| self.vcpus.unwrap_or(1).min(most));
         let memory_kib = self.memory;
-        Request { vcpus, vcpus_at_start, memory_kib, ..Request::for_gpus(gpus) }
+        let OtherFunctions { nics, vfs, nvmes, .. } = self.functions.clone();
+        let extras = Extras {
+            nics: nics.unwrap_or_default(),
+            vfs: vfs.unwrap_or_default(),
+            nvmes: nvmes.unwrap_or_default(),
+            ..Extras::default()
+        };
+        Request { vcpus, vcpus_at_start, memory_kib, extras, ..Request::for_gpus(gpus) }
     }
 
     /// The same with so many vCPUs as the most that it can have.
@@ -214,7 +231,12 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     let mut extras = extra::of(&subjects, &tuned, world, &tune)?;
     for ((subject, tuned), extra) in subjects.all.iter().zip(&mut tuned).zip(&mut extras) {
         if let Ok(tuned) = tuned {
-            gpus::settle(subject, tuned, extra, (&subjects, wanted), world)?;
+            if wanted.live {
+                // What else differs from the definition waits for the next start.
+                extra.last.clear();
+                extra.waits = Some(Vec::new());
+            }
+            functions::settle(subject, tuned, extra, (&subjects, wanted), world)?;
             pages::less(subject, tuned, extra, subjects.topology(), world)?;
             nics::settle(subject, tuned, extra, wanted, world)?;
             vcpus::settle(subject, extra, wanted)?;
@@ -238,6 +260,7 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
         let mut tune = wanted.tuning();
         tune.items.gpus = gpus;
         tune.items.all_nics = nics::ports(subject, wanted)?;
+        tune.items.functions.ports = functions::ports(subject, subjects, wanted)?;
         let (_, mut tuned) = subjects.try_all(&tune);
         let Some(tuned) = tuned.pop() else { continue };
         let is_better = match (&found, &tuned) {
@@ -272,11 +295,17 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
 /// Plans the change.
 pub fn set(world: &World, wanted: &SetRequest) -> Result<Change<Tuning>> {
     let tuning = look(world, wanted)?;
-    let question = agreed(&tuning.domains(false), "change the guest?");
+    let losses = tuning.extras.iter().flat_map(|extra| extra.losses.clone());
+    let losses: Vec<String> = losses.filter(|_| !wanted.accept_data_loss).collect();
+    let question = if losses.is_empty() {
+        agreed(&tuning.domains(false), "change the guest?")
+    } else {
+        Some(Question::Losses { name: wanted.name.clone() })
+    };
     let parts = tuning.changes("set").into_iter().map(Part::Domain).collect();
     let again = format!("gpuvm set {}", word(&wanted.name));
     let change = Change::new("set", &wanted.name, Vec::new(), tuning);
-    Ok(Change { parts, question, again, ..change })
+    Ok(Change { parts, question, losses, again, ..change })
 }
 
 /// The error that a guest cannot be changed so.
@@ -289,9 +318,14 @@ pub(crate) fn cannot(subject: &Subject, error: &TuneError) -> Error {
 fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Error {
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
     let message = format!("domain `{}` cannot be changed so", subject.name);
-    if *error == TuneError::NoPort {
+    if let TuneError::NoPort { what } = error {
         let line = wanted.line(false);
-        let hint = format!("`{line}` gives it the NIC, with a root port, at its next start");
+        let hint = if wanted.functions.is_kept() {
+            format!("`{line}` gives it the {what}, with a root port, at its next start")
+        } else {
+            let stop = format!("gpuvm stop {}", word(&subject.name));
+            format!("`{stop}`, then `{line}` gives it the {what}, with a root port")
+        };
         return Error::from(error.clone()).around(Refusal::around(message, hint));
     }
     if let (TuneError::Item { .. }, Some(vcpus)) = (error, wanted.vcpus)

@@ -102,6 +102,11 @@ impl Tuning {
         pairs.filter_map(|(subject, tuned)| Some((subject, tuned.as_ref().ok()?)))
     }
 
+    /// Data on drives that domains get, a phrase each.
+    pub fn losses(&self) -> impl Iterator<Item = &str> {
+        self.extras.iter().flat_map(|extra| extra.losses.iter().map(String::as_str))
+    }
+
     /// Whether none is refused.
     pub fn is_whole(&self) -> bool {
         self.tuned.iter().all(Result::is_ok)

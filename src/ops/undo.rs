@@ -2,6 +2,7 @@
 
 mod other;
 
+use crate::apply::nic::NicStep;
 use crate::apply::{self, ApplyError, Step, StepError};
 use crate::autostart;
 use crate::change::Change;
@@ -273,7 +274,12 @@ fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
 
 /// Refuses to take devices from a running guest.
 fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
-    let binds = |step: &Step| matches!(step, Step::BindDevice { .. });
+    let binds = |step: &Step| match step {
+        Step::BindDevice { .. } => true,
+        // It was told to the card before a running guest got it, and is so until that loses it.
+        Step::Nic(NicStep::SetGuard { .. }) => !entry.steps.iter().any(Step::is_plugging),
+        _ => false,
+    };
     if !runs || !entry.steps.iter().any(binds) {
         return Ok(());
     }

@@ -18,7 +18,7 @@ use crate::fsroot::FsRoot;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{Hypervisor, VfPool};
 use crate::placement::Occupancy;
-use crate::request::{Guard, Request, VfSettings};
+use crate::request::{Extras, Guard, Request, VfSettings};
 use crate::shell::word;
 use crate::topology::{PciDevice, Sriov, Topology};
 use crate::world::World;
@@ -103,10 +103,7 @@ pub fn claim(
             continue;
         };
         let settings = request.extras.settings_of(bdf);
-        if place(topology, bdf).is_none() && settings != VfSettings::default() {
-            return Err(VfsError::NoNetdev { bdf: bdf.to_string(), pf: pf.to_string() }
-                .hint("leave vlan=, trust=, spoof= and mac= out of --vf"));
-        }
+        refuse_unset((bdf, pf), &settings, topology)?;
         wishes.push((bdf, settings.guard));
     }
     let set = wishes.iter().find(|(_, guard)| !guard.is_empty()).map(|(bdf, _)| *bdf);
@@ -118,6 +115,54 @@ pub fn claim(
         claim.guarded.push(Guarded { bdf, to, was });
     }
     Ok(claim)
+}
+
+/// The settings of the virtual functions among a guest's devices once it gets others, for its
+/// record, and the steps that make those that are new; `had`: those that it has. Refuses as
+/// [`claim`] does.
+pub fn reclaim(
+    devices: &[Bdf],
+    extras: &Extras,
+    had: Vec<Guarded>,
+    topology: &Topology,
+    world: &World,
+) -> Result<VfClaim> {
+    let mut change = VfClaim { steps: Vec::new(), guarded: had };
+    change.guarded.retain(|one| devices.contains(&one.bdf));
+    let mut wishes = Vec::new();
+    for &bdf in devices {
+        let Some(Sriov::Vf { pf }) = topology.device(bdf).and_then(|vf| vf.sriov.clone()) else {
+            continue;
+        };
+        let settings = extras.settings_of(bdf);
+        refuse_unset((bdf, pf), &settings, topology)?;
+        let old = change.guarded.iter().find(|one| one.bdf == bdf);
+        if !settings.guard.is_empty() && old.is_none_or(|old| old.to != settings.guard) {
+            wishes.push((bdf, settings.guard));
+        }
+    }
+    refuse_there("", wishes.first().map(|(bdf, _)| *bdf), "set ...", world)?;
+    change.steps = cards_up(devices.iter().copied(), topology, world)?;
+    for (bdf, to) in wishes {
+        let now = now(bdf, topology, world)?;
+        let at = change.guarded.iter().position(|one| one.bdf == bdf);
+        let old = at.map(|at| change.guarded.remove(at).was).unwrap_or_default();
+        // What it was before the guest had it stays known.
+        let was = Guard { trust: old.trust.or(now.trust), spoof: old.spoof.or(now.spoof) };
+        change.steps.extend(step(bdf, to, now.within(to), false, topology));
+        change.guarded.push(Guarded { bdf, to, was: was.within(to) });
+    }
+    Ok(change)
+}
+
+/// Refuses settings of a virtual function whose card has no network device, which is needed to set
+/// them.
+fn refuse_unset((bdf, pf): (Bdf, Bdf), settings: &VfSettings, topology: &Topology) -> Result<()> {
+    if place(topology, bdf).is_some() || *settings == VfSettings::default() {
+        return Ok(());
+    }
+    Err(VfsError::NoNetdev { bdf: bdf.to_string(), pf: pf.to_string() }
+        .hint("leave vlan=, trust=, spoof= and mac= out of --vf"))
 }
 
 /// The current trust and spoof check settings of a virtual function; unknown on a recorded host.

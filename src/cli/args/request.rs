@@ -158,7 +158,7 @@ fn extras(shape: &ShapeArgs) -> anyhow::Result<Extras> {
 }
 
 /// One number, or addresses.
-fn device_wish(flag: &str, values: &[Which]) -> anyhow::Result<DeviceWish> {
+pub(super) fn device_wish(flag: &str, values: &[Which]) -> anyhow::Result<DeviceWish> {
     match sorted_out(values) {
         (counts, bdfs) if counts.is_empty() && bdfs.is_empty() => Ok(DeviceWish::default()),
         (counts, bdfs) if counts.is_empty() => Ok(DeviceWish::Exact(bdfs)),

@@ -1,13 +1,17 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
+use super::NearArg;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
+use super::request::device_wish;
 use super::wish::AllowArg;
+use crate::cli::error::usage;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::request::{GpuWish, PageSize};
+use crate::request::{DeviceWish, Extras, GpuWish, PageSize, Request, VfWish, Which};
 use crate::tune::Item;
 use clap::{ArgGroup, Args, ValueEnum};
+use gpuvm_core::tune::items::OtherFunctions;
 use gpuvm_ops::set::SetRequest;
 
 /// Examples at the end of the help.
@@ -15,6 +19,8 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --vcpus 24 --diff
   gpuvm set train-a --vcpus 24 --memory 180G
   gpuvm set train-a --gpus 8
+  gpuvm set train-a --nic 2 --nvme 0000:5e:00.0
+  gpuvm set train-a --vf 1,vlan=12 --live
   gpuvm set train-a --vcpus 8 --max-vcpus 24
   gpuvm set train-a --vcpus 16 --live
   gpuvm set train-a --huge-pages 1G --reserve-pages
@@ -72,6 +78,63 @@ pub struct SetArgs {
     /// derived from the GPUs are derived again.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     pub gpus: Option<u32>,
+    /// Pass through N NICs or the NIC at address BDF
+    ///
+    /// The complete list: a number keeps those that the guest has and adds the nearest to its GPUs,
+    /// or removes the farthest; addresses are exactly those. What stays keeps its place in the
+    /// guest, what is removed returns to its driver. The guest must be off, or --live.
+    #[arg(long, value_name = "N|BDF", group = "sizes", group = "near-nics", help_heading = DEVICES)]
+    pub nic: Vec<Which>,
+    /// Pass through N virtual functions or that at BDF
+    ///
+    /// The complete list, as for --nic, with the keys of `create`. Those that stay keep their MAC
+    /// address and what is not given.
+    #[arg(
+        long,
+        value_name = "N|BDF[,KEY=VALUE]",
+        group = "sizes",
+        group = "near-nics",
+        help_heading = DEVICES
+    )]
+    pub vf: Vec<VfWish>,
+    /// Pass through N NVMe drives or the one at BDF
+    ///
+    /// The complete list, as for --nic. Drives that the host uses are never taken.
+    #[arg(long, value_name = "N|BDF", group = "sizes", help_heading = DEVICES)]
+    pub nvme: Vec<Which>,
+    /// Remove all passed-through NICs
+    #[arg(long, conflicts_with = "nic", group = "sizes", help_heading = DEVICES)]
+    pub no_nic: bool,
+    /// Remove all virtual functions
+    #[arg(long, conflicts_with = "vf", group = "sizes", help_heading = DEVICES)]
+    pub no_vf: bool,
+    /// Remove all passed-through NVMe drives
+    #[arg(long, conflicts_with = "nvme", group = "sizes", help_heading = DEVICES)]
+    pub no_nvme: bool,
+    /// Maximum distance of NICs from the GPUs
+    ///
+    /// Applies to those that --nic and --vf add. The default is that of `create`.
+    #[arg(
+        long,
+        value_name = "NEAR",
+        value_enum,
+        requires = "near-nics",
+        help_heading = DEVICES,
+        hide_short_help = true
+    )]
+    pub nic_near: Option<NearArg>,
+    /// Maximum distance of NVMe drives from the GPUs
+    ///
+    /// Applies to those that --nvme adds. The default is that of `create`.
+    #[arg(
+        long,
+        value_name = "NEAR",
+        value_enum,
+        requires = "nvme",
+        help_heading = DEVICES,
+        hide_short_help = true
+    )]
+    pub nvme_near: Option<NearArg>,
     /// NIC on this libvirt network; repeatable
     ///
     /// The complete list of NICs on networks, with the keys of `create`. An existing NIC, matched
@@ -84,8 +147,8 @@ pub struct SetArgs {
     pub no_network: bool,
     /// Change running guests as well
     ///
-    /// NICs are attached to free root ports, detached once the guest releases them, and get new
-    /// bandwidth limits. vCPUs are plugged up to --max-vcpus, and unplugged down to those with which
+    /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once the
+    /// guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to --max-vcpus, and unplugged down to those with which
     /// the guest started. The running guest and its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
@@ -95,6 +158,12 @@ pub struct SetArgs {
     /// that are not isolated from each other.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
+    /// Allow overwriting drives that contain data
+    ///
+    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm
+    /// asks, and refuses if there is no terminal.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    pub accept_data_loss: bool,
     /// Use huge pages
     #[arg(long, value_name = "SIZE", value_enum, group = "sizes", help_heading = CPU)]
     pub huge_pages: Option<SetPagesArg>,
@@ -122,8 +191,8 @@ pub struct SetArgs {
 
 impl SetArgs {
     /// What they ask for.
-    pub fn wanted(&self) -> SetRequest {
-        SetRequest {
+    pub fn wanted(&self) -> anyhow::Result<SetRequest> {
+        Ok(SetRequest {
             name: self.name.clone(),
             vcpus: self.vcpus,
             max_vcpus: self.max_vcpus,
@@ -131,12 +200,43 @@ impl SetArgs {
             gpus: self.gpus,
             gpu_set: None,
             gpus_said: self.gpus.map(GpuWish::Count),
+            functions: self.functions()?,
+            accept_data_loss: self.accept_data_loss,
             networks: (self.no_network || !self.network.is_empty()).then(|| self.network.clone()),
             live: self.live,
             accept_shared_fabric: self.accept_shared_fabric,
             huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
             allow_remote: self.allow.contains(&AllowArg::Remote),
             reserve_pages: self.reserve_pages,
-        }
+        })
+    }
+
+    /// The passed-through functions besides GPUs that they ask for.
+    fn functions(&self) -> anyhow::Result<OtherFunctions> {
+        let wish = |flag, values: &[Which], none: bool| {
+            let is_named = none || !values.is_empty();
+            is_named.then(|| device_wish(flag, values)).transpose()
+        };
+        let vfs: Vec<Which> = self.vf.iter().map(|vf| vf.which).collect();
+        let wanted = OtherFunctions {
+            nics: wish("--nic", &self.nic, self.no_nic)?,
+            vfs: wish("--vf", &vfs, self.no_vf)?,
+            vf_settings: VfWish::settings(&self.vf),
+            nvmes: wish("--nvme", &self.nvme, self.no_nvme)?,
+            nic_near: self.nic_near.map(Into::into),
+            nvme_near: self.nvme_near.map(Into::into),
+            ports: None,
+        };
+        let named = |wish: &Option<DeviceWish>| wish.clone().unwrap_or_default();
+        let extras = Extras {
+            nics: named(&wanted.nics),
+            vfs: named(&wanted.vfs),
+            nvmes: named(&wanted.nvmes),
+            ..Extras::default()
+        };
+        let request = Request { extras, ..Request::for_gpus(0) };
+        let hint = "name each device once";
+        request.check().map_err(|error| usage(error.to_string(), hint))?;
+        Ok(wanted)
     }
 }

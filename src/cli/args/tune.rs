@@ -332,6 +332,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         memory: base.memory,
         gpus: base.gpus,
         gpus_said: base.gpus_said,
+        functions: base.functions,
         pins: or(&args.pins, base.pins),
         topology: or(&args.topology, base.topology),
         emulator: or(&args.emulator, base.emulator),

@@ -92,16 +92,18 @@ impl DomainXml {
 
     /// The same for all of them.
     pub(super) fn free_ports<'b>(&'b self, buses: &'b Buses) -> impl Iterator<Item = u8> + 'b {
-        let is_fixed = move |index: &u8| {
-            let devices = self.root().child("devices").into_iter();
-            let mut all = devices.flat_map(|devices| devices.children("controller"));
-            all.any(|controller| {
-                let is = controller.attr("index").is_some_and(|own| own == index.to_string());
-                let target = controller.child("target").filter(|_| is);
-                target.and_then(|t| t.attr("hotplug")).is_some_and(|hotplug| hotplug == "off")
-            })
-        };
-        buses.free_root_ports().filter(move |index| !is_fixed(index))
+        buses.free_root_ports().filter(|index| !self.is_fixed_port(*index))
+    }
+
+    /// Whether a root port does not support hotplug.
+    pub(super) fn is_fixed_port(&self, index: u8) -> bool {
+        let devices = self.root().child("devices").into_iter();
+        let mut all = devices.flat_map(|devices| devices.children("controller"));
+        all.any(|controller| {
+            let is = controller.attr("index").is_some_and(|own| own == index.to_string());
+            let target = controller.child("target").filter(|_| is);
+            target.and_then(|t| t.attr("hotplug")).is_some_and(|hotplug| hotplug == "off")
+        })
     }
 
     /// Returns the I/O threads for another disk: all of them, or the one that serves the fewest

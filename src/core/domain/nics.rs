@@ -115,6 +115,19 @@ impl DomainXml {
         Ok(self.free_ports(&buses).collect())
     }
 
+    /// Root ports that support hotplug and are free, or would be without these devices: those on
+    /// the root bus and below expander buses.
+    pub fn all_ports_without(&self, gone: &[Element<'_>]) -> Result<BTreeSet<u8>, DomainXmlError> {
+        if !self.is_pcie() {
+            return Ok(BTreeSet::new());
+        }
+        let buses = self.buses_without(gone)?;
+        let below = buses.bridges.keys().filter(|index| buses.expander_above(**index).is_some());
+        let below = below.copied().filter(|index| buses.is_free_port(*index));
+        let below = below.filter(|index| !self.is_fixed_port(*index));
+        Ok(below.chain(self.free_ports(&buses)).collect())
+    }
+
     /// Its PCI buses without these devices.
     fn buses_without(&self, gone: &[Element<'_>]) -> Result<Buses, DomainXmlError> {
         let devices = self.root().child("devices");
@@ -217,6 +230,12 @@ pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
     let pf = topology.device(pf)?;
     let has_netdev = pf.net.as_ref().is_some_and(|net| !net.netdevs.is_empty());
     (pf.class >> 8 == CLASS_ETHERNET && has_netdev).then_some(pf)
+}
+
+/// Returns a MAC address for virtual function number `nth` of a guest of this name beside others
+/// that have these addresses.
+pub fn free_vf_mac(name: &str, nth: u32, taken: &[String]) -> String {
+    free_mac(name, FIRST_VF + nth, taken)
 }
 
 /// Returns a guest's virtual function number `nth` as a NIC.

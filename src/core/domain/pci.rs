@@ -232,11 +232,14 @@ impl Buses {
 
     /// Root ports below an expander bus with nothing behind them, by index.
     pub fn free_ports_below(&self, expander: u8) -> Vec<u8> {
-        let is_free = |index: &u8| {
-            let is_port = self.bridges.get(index).is_some_and(|b| b.model == "pcie-root-port");
-            is_port && !self.used.iter().any(|(bus, _)| bus == index)
-        };
-        self.below(expander).into_iter().filter(is_free).collect()
+        let below = self.below(expander).into_iter();
+        below.filter(|index| self.is_free_port(*index)).collect()
+    }
+
+    /// Whether a controller is a root port with nothing behind it.
+    pub fn is_free_port(&self, index: u8) -> bool {
+        let is_port = self.bridges.get(&index).is_some_and(|b| b.model == "pcie-root-port");
+        is_port && !self.used.iter().any(|(bus, _)| *bus == index)
     }
 
     /// Releases the slot of a device that goes.

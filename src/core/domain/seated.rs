@@ -8,7 +8,7 @@ use super::guest::Guest;
 use super::nics::{nics, pf_of_nic, seat_new, vf_nic};
 use super::overrides::{Override, links, overrides};
 use super::pci::PciAddress;
-use super::placed::HostdevSeat;
+use super::placed::{HostdevSeat, VfNic};
 use super::seats::Seats;
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError};
@@ -80,30 +80,55 @@ pub fn seat_edits(
     Ok(edits)
 }
 
+/// How functions come to a document and leave it.
+#[derive(Debug, Clone, Copy)]
+pub struct FunctionChange<'a> {
+    /// Those that leave it.
+    pub gone: &'a [Bdf],
+    /// Root ports for those that come, free in the running guest; none: any, also new ones.
+    pub ports: Option<&'a BTreeSet<u8>>,
+    /// Virtual functions as NICs: those that come, and those that stay with other settings.
+    pub vfs: &'a BTreeMap<Bdf, VfNic>,
+    /// As in [`Abilities`](super::guest::Abilities).
+    pub port_speed_dgts: Option<u32>,
+}
+
 /// Finds the edits that give a document the functions of a placement: those that it has stay where
-/// they are, those in `gone` go, the others come (see `Seats::beside_kept`).
+/// they are, the others come (see `Seats::beside_kept`); none: too few ports are free.
 pub fn function_edits(
     current: &DomainXml,
     placement: &Placement,
     topology: &Topology,
-    port_speed_dgts: Option<u32>,
-    gone: &[Bdf],
-) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    change: FunctionChange<'_>,
+) -> Result<Option<Vec<DomainEdit>>, DomainXmlError> {
+    let FunctionChange { gone, ports, vfs, port_speed_dgts } = change;
     let mut seats = Seats::new(current, placement)?;
     let groups = seats.groups();
-    let addresses = seats.addresses(&[])?;
-    seats.implied_controllers(false)?;
-    let seated = seats.beside_kept(&groups, gone)?;
+    let mut edits = Vec::new();
+    let seated = match ports {
+        Some(ports) => match seats.beside_running(&groups, gone, ports) {
+            Some(seated) => seated,
+            None => return Ok(None),
+        },
+        None => {
+            let addresses = seats.addresses(&[])?;
+            edits.push(DomainEdit::SetAddresses { addresses });
+            seats.implied_controllers(false)?;
+            seats.beside_kept(&groups, gone)?
+        }
+    };
     let mut hostdevs = hostdevs(None, placement, topology, &seated);
     keep_names(&seats, &mut hostdevs);
+    for seat in &mut hostdevs {
+        seat.nic = vfs.get(&seat.bdf).cloned();
+    }
     let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
-    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
     edits.push(seats.controllers_edit());
     edits.push(DomainEdit::SetHostdevs { hostdevs });
     edits.push(DomainEdit::SetOverrides { overrides });
     let devices = gone.to_vec();
     edits.push(DomainEdit::Set { setting: Setting::Gone { devices } });
-    Ok(edits)
+    Ok(Some(edits))
 }
 
 /// Finds the edits that leave the places of passed-through functions to libvirt.

@@ -55,9 +55,11 @@ impl<'a> Seats<'a> {
         groups: &[(Option<u32>, Vec<Bdf>)],
         stays: bool,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
-        let kept = self.kept_addresses(groups, false);
-        let kept = kept.or_else(|| self.kept_addresses(&by_cell(groups), false).filter(|_| stays));
-        let kept = kept.or_else(|| self.kept_addresses(groups, true).filter(|_| stays));
+        let kept = self.kept_addresses(groups, Spread::No);
+        let kept = kept
+            .or_else(|| self.kept_addresses(&by_cell(groups), Spread::No).filter(|_| stays))
+            .or_else(|| self.kept_addresses(groups, Spread::Below).filter(|_| stays))
+            .or_else(|| self.kept_addresses(groups, Spread::Plugged).filter(|_| stays));
         match kept {
             None => self.drop_expanders(|_, _| true),
             // Empty expander buses of cells that the guest no longer has.
@@ -116,27 +118,38 @@ impl<'a> Seats<'a> {
     }
 
     /// Returns the current guest addresses of functions; none unless all are at their planned
-    /// places. `spread`: those of a group may be below several expander buses, as they are where
-    /// some came later.
+    /// places.
     fn kept_addresses(
         &self,
         groups: &[(Option<u32>, Vec<Bdf>)],
-        spread: bool,
+        spread: Spread,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let planned: Vec<_> = self.hostdevs().filter(|hostdev| self.is_planned(*hostdev)).collect();
         let at = |hostdev| Some((hostdev_bdf(hostdev)?.parse().ok()?, pci_address(hostdev)?));
         let found: BTreeMap<Bdf, PciAddress> = planned.iter().copied().filter_map(at).collect();
+        let is_pluggable = |bdf: &Bdf| {
+            let its = |hostdev: &&Element<'_>| hostdev_bdf(**hostdev) == Some(bdf.to_string());
+            planned.iter().find(its).is_some_and(|hostdev| is_pluggable(*hostdev))
+        };
         let mut expanders = BTreeSet::new();
         for (cell, devices) in groups {
+            // The expander bus of a function, or none: it is on the root bus.
             let above = |bdf| {
                 let port = self.buses.bridges.get(&found.get(bdf)?.bus)?;
-                let expander = port.address?.bus;
-                let bridge = self.buses.bridges.get(&expander)?;
+                let at = port.address?.bus;
+                if port.model != "pcie-root-port" {
+                    return None;
+                }
+                if at == 0 && spread == Spread::Plugged && is_pluggable(bdf) {
+                    return Some(None);
+                }
+                let bridge = self.buses.bridges.get(&at)?;
                 let good = bridge.model == "pcie-expander-bus" && bridge.cell == *cell;
-                (good && port.model == "pcie-root-port").then_some(expander)
+                good.then_some(Some(at))
             };
-            let above = devices.iter().map(above).collect::<Option<BTreeSet<u8>>>()?;
-            let is_one = above.len() == 1 || spread;
+            let above = devices.iter().map(above).collect::<Option<BTreeSet<Option<u8>>>>()?;
+            let above: BTreeSet<u8> = above.into_iter().flatten().collect();
+            let is_one = above.len() == 1 || spread != Spread::No;
             if !is_one || !above.into_iter().all(|expander| expanders.insert(expander)) {
                 return None;
             }
@@ -377,6 +390,40 @@ impl<'a> Seats<'a> {
         Ok(seated)
     }
 
+    /// Gives functions that come to a running guest the free ones of these ports, below an expander
+    /// bus of their group first, then on the root bus, and leaves the others where they are; none:
+    /// there are too few.
+    pub fn beside_running(
+        &mut self,
+        groups: &[(Option<u32>, Vec<Bdf>)],
+        gone: &[Bdf],
+        ports: &BTreeSet<u8>,
+    ) -> Option<BTreeMap<Bdf, PciAddress>> {
+        let found = self.hostdev_addresses();
+        gone.iter().filter_map(|bdf| found.get(bdf)).for_each(|at| self.buses.release(*at));
+        let mut free: BTreeSet<u8> =
+            ports.iter().copied().filter(|port| self.buses.is_free_port(*port)).collect();
+        let mut seated = BTreeMap::new();
+        for (_, devices) in groups {
+            let (stay, come): (Vec<Bdf>, Vec<Bdf>) =
+                devices.iter().copied().partition(|bdf| found.contains_key(bdf));
+            seated.extend(stay.iter().map(|bdf| (*bdf, found[bdf])));
+            let above = |bdf: &Bdf| self.buses.expander_above(found[bdf].bus);
+            let above: BTreeSet<u8> = stay.iter().filter_map(above).collect();
+            for bdf in come {
+                let is_near = |port: &&u8| {
+                    self.buses.expander_above(**port).is_some_and(|bus| above.contains(&bus))
+                };
+                let on_root = |port: &&u8| self.buses.expander_above(**port).is_none();
+                let port = free.iter().find(is_near).or_else(|| free.iter().find(on_root));
+                let port = *port?;
+                free.remove(&port);
+                seated.insert(bdf, PciAddress::behind(port));
+            }
+        }
+        Some(seated)
+    }
+
     /// Removes expander buses that had functions which are gone, and have nothing else.
     fn drop_left(&mut self, gone: &[Bdf]) {
         let goes = |device: Element<'_>| {
@@ -442,6 +489,23 @@ impl<'a> Seats<'a> {
         }
         names
     }
+}
+
+/// How far the functions of a group may be from each other in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spread {
+    /// Below one expander bus.
+    No,
+    /// Below several expander buses of their cell, as they are where some came later.
+    Below,
+    /// The same, or on the root bus, where NICs and drives are that came to the running guest.
+    Plugged,
+}
+
+/// Whether a function is one that we give to running guests: a NIC or a drive, by its alias.
+fn is_pluggable(hostdev: Element<'_>) -> bool {
+    let alias = hostdev.child("alias").and_then(|alias| alias.attr("name"));
+    alias.is_some_and(|name| name.starts_with("ua-pci") || name.starts_with("ua-vf"))
 }
 
 /// Merges the groups of functions of the same cell.

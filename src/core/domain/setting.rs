@@ -9,7 +9,7 @@ use super::claims::IothreadSet;
 use super::device::{hostdev_bdf, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
-use super::guest::{Bound, Made, Reserved};
+use super::guest::{Bound, Guarded, Made, Reserved};
 use super::rate::Rate;
 use super::shape;
 use crate::bdf::Bdf;
@@ -213,6 +213,11 @@ pub enum Setting {
         /// The functions.
         bound: Vec<Bound>,
     },
+    /// The virtual functions that our metadata says were set up on their cards, where there is any.
+    Guarded {
+        /// The functions.
+        guarded: Vec<Guarded>,
+    },
     /// What our metadata says was asked for, where there is any.
     Request {
         /// The wish.
@@ -313,6 +318,10 @@ impl Setting {
             Setting::Reserved { reserved } => {
                 let reserved = shape::reserved(reserved);
                 let guest = Fragment::new("gpuvm:guest").if_there().child(reserved);
+                domain.child(Fragment::new("metadata").if_there().child(guest))
+            }
+            Setting::Guarded { guarded } => {
+                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::guarded(guarded));
                 domain.child(Fragment::new("metadata").if_there().child(guest))
             }
             Setting::Bound { bound } => {

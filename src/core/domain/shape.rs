@@ -119,7 +119,12 @@ impl HostdevSeat {
         let alias = Fragment::new("alias").attr("name", &self.alias);
         if let Some(name) = self.kept {
             let kept = Fragment::new(name).key(hostdev_bdf, bdf).if_there();
-            return kept.child(alias).child(self.address.fragment());
+            let nic = self.nic.as_ref();
+            return kept
+                .children(nic.map(|nic| Fragment::new("mac").attr("address", &nic.mac)))
+                .children(nic.and_then(|nic| nic.vlan).map(vlan))
+                .child(alias)
+                .child(self.address.fragment());
         }
         if let Some(nic) = &self.nic {
             let vlan = nic.vlan.map(vlan);
@@ -178,6 +183,23 @@ pub(super) fn reserved(reserved: &[Reserved]) -> Fragment {
     Fragment::new("gpuvm:reserved").children(pages).only("gpuvm:pages").drop_empty()
 }
 
+/// Returns the wanted state of the virtual functions that our metadata says were set up.
+pub(super) fn guarded(guarded: &[Guarded]) -> Fragment {
+    let guarded = guarded.iter().map(|Guarded { bdf, to, was }| {
+        let word = |on: bool| if on { "on" } else { "off" };
+        let set = [("trust", to.trust), ("spoof", to.spoof)];
+        let before = [("was-trust", was.trust), ("was-spoof", was.spoof)];
+        let all = set.into_iter().chain(before);
+        let device = Fragment::new("gpuvm:device").attr("bdf", bdf);
+        all.fold(device, |device, (name, on)| match on {
+            Some(on) => device.attr(name, word(on)),
+            None => device.want(name, Want::Absent),
+        })
+    });
+    let guarded = Fragment::new("gpuvm:guarded").children(guarded).only("gpuvm:device");
+    guarded.drop_empty()
+}
+
 /// Returns the wanted state of `<metadata>`.
 pub(super) fn metadata(
     record: &Record,
@@ -191,15 +213,6 @@ pub(super) fn metadata(
     };
     let devices = devices.iter().map(|bdf| Fragment::new("gpuvm:device").attr("bdf", bdf));
     let disks = record.made.iter().map(made);
-    let guarded = record.guarded.iter().map(|Guarded { bdf, to, was }| {
-        let word = |on: bool| if on { "on" } else { "off" };
-        let set = [("trust", to.trust), ("spoof", to.spoof)];
-        let before = [("was-trust", was.trust), ("was-spoof", was.spoof)];
-        let known = set.into_iter().chain(before).filter_map(|(name, on)| Some((name, on?)));
-        let device = Fragment::new("gpuvm:device").attr("bdf", bdf);
-        known.fold(device, |device, (name, on)| device.attr(name, word(on)))
-    });
-    let guarded = Fragment::new("gpuvm:guarded").children(guarded).only("gpuvm:device");
     let nccl = match &record.nccl {
         None => Fragment::gone("gpuvm:nccl"),
         Some(nccl) => {
@@ -217,7 +230,7 @@ pub(super) fn metadata(
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(bound(&record.bound))
         .child(reserved(&record.reserved))
-        .child(guarded.drop_empty())
+        .child(guarded(&record.guarded))
         .child(nccl);
     Fragment::new("metadata").child(guest)
 }

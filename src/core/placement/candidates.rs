@@ -24,8 +24,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 3] = [Kind::Nic, Kind::Vf, Kind::Nvme];
+
     /// The kind of a function; none: a guest cannot ask for it here.
-    fn of(device: &PciDevice) -> Option<Kind> {
+    pub fn of(device: &PciDevice) -> Option<Kind> {
         match (device.kind(), &device.sriov) {
             (DeviceKind::Nic, Some(Sriov::Vf { .. })) => Some(Kind::Vf),
             (DeviceKind::Nic, _) => Some(Kind::Nic),
@@ -73,6 +76,8 @@ pub(super) struct Candidate {
     pub(super) crowd: i32,
     /// Functions that were not requested but come along.
     pub(super) along: i32,
+    /// Whether the guest that is planned anew has it already.
+    pub(super) is_own: bool,
 }
 
 /// An unavailable function.
@@ -141,9 +146,12 @@ impl Devices<'_> {
             }
         }
         for device in devices {
-            let data = || groups::remains(self.topology, device.bdf).filter(|_| is_count);
+            // What a guest has it was given: it keeps that.
+            let is_own = self.taken.is_own(device.bdf);
+            let is_new_count = is_count && !is_own;
+            let data = || groups::remains(self.topology, device.bdf).filter(|_| is_new_count);
             let refusal = self.refusal(device.bdf).or_else(|| data().map(|why| (false, why)));
-            let refusal = refusal.or_else(|| self.in_front(device, is_count));
+            let refusal = refusal.or_else(|| self.in_front(device, is_new_count));
             if let Some((is_taken, why)) = refusal {
                 let line = format!("{} {why}", device.bdf);
                 supply.refused.push(Refused { bdf: device.bdf, is_taken, line });
@@ -153,11 +161,11 @@ impl Devices<'_> {
             let mut crowd = 0;
             if let Some(Sriov::Vf { pf }) = device.sriov {
                 let (held, seen) = crowds.entry(pf).or_default();
-                if *seen == wanted {
+                if *seen == wanted && !is_own {
                     continue;
                 }
                 crowd = *held + *seen;
-                *seen += 1;
+                *seen += usize::from(!is_own);
             }
             supply.candidates.push(self.candidate(device.bdf, crowd));
         }
@@ -181,7 +189,8 @@ impl Devices<'_> {
     fn candidate(&self, bdf: Bdf, crowd: usize) -> Candidate {
         let along = groups::companions(self.topology, self.taken, &[bdf]).len();
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
-        Candidate { bdf, node: (self.node_of)(bdf), crowd: small(crowd), along: small(along) }
+        let (crowd, along, is_own) = (small(crowd), small(along), self.taken.is_own(bdf));
+        Candidate { bdf, node: (self.node_of)(bdf), crowd, along, is_own }
     }
 
     /// Returns whether a domain holds a function, and why it is unavailable as words to follow its

@@ -1,5 +1,6 @@
 //! Chooses a guest's NICs, virtual functions and NVMe drives: the nearest unused ones to its GPUs,
-//! in turn for each GPU, and among equally near ones those that free GPUs need least. Knows nothing
+//! in turn for each GPU, and among equally near ones those that free GPUs need least. A guest that is
+//! planned anew keeps those that it has, as far as it has no more than it is to have. Knows nothing
 //! of pcpus and memory.
 
 use super::PlanError;
@@ -243,7 +244,11 @@ impl Wish {
         let bits = |up_to: u32| {
             let mut bits = vec![0u64; words * gpus.len()];
             for (gpu, row) in beside.iter().enumerate() {
-                for at in (0..row.len()).filter(|&at| distance(row[at]) <= up_to) {
+                let is_there = |at: &usize| {
+                    let is_kept = near != Near::Any && supply.candidates[*at].is_own;
+                    is_kept || distance(row[*at]) <= up_to
+                };
+                for at in (0..row.len()).filter(is_there) {
                     bits[gpu * words + at / 64] |= 1 << (at % 64);
                 }
             }
@@ -301,8 +306,8 @@ impl Wish {
             let all = gpus.iter().map(|&gpu| distance(self.beside[gpu][at]));
             all.min().unwrap_or(limit(Near::Any))
         };
-        let near: Vec<usize> =
-            (0..self.candidates.len()).filter(|&at| nearest(at) <= limit(self.near)).collect();
+        let is_near = |&at: &usize| self.candidates[at].is_own || nearest(at) <= limit(self.near);
+        let near: Vec<usize> = (0..self.candidates.len()).filter(is_near).collect();
         if near.len() < self.number {
             return Err(self.too_far(gpus, &near));
         }
@@ -314,6 +319,7 @@ impl Wish {
             let single = round == 0 && distance(beside) == 0;
             let [alone, shared] = wanted[at];
             Cost([
+                i32::from(!candidate.is_own),
                 i32::try_from(nearest(at)).unwrap_or(2),
                 i32::from(!single),
                 rank(beside),
@@ -360,8 +366,8 @@ impl Wish {
         let mut all: Vec<usize> = (0..self.candidates.len()).collect();
         let wanted = self.wanted_outside(outside, &all);
         all.sort_by_key(|&at| {
-            let Candidate { node: own, crowd, along, .. } = &self.candidates[at];
-            (own.is_none() || *own != node, wanted[at], *crowd, *along, at)
+            let Candidate { node: own, crowd, along, is_own, .. } = &self.candidates[at];
+            (!is_own, own.is_none() || *own != node, wanted[at], *crowd, *along, at)
         });
         all.into_iter().take(self.number).map(|at| (None, at)).collect()
     }

@@ -61,6 +61,37 @@ pub struct VfSettings {
     pub guard: Guard,
 }
 
+impl VfSettings {
+    /// Returns them with those that `said` has in place of its own.
+    pub fn over(&self, said: &VfSettings) -> VfSettings {
+        let Guard { trust, spoof } = said.guard;
+        VfSettings {
+            mac: said.mac.clone().or_else(|| self.mac.clone()),
+            vlan: said.vlan.or(self.vlan),
+            guard: Guard { trust: trust.or(self.guard.trust), spoof: spoof.or(self.guard.spoof) },
+        }
+    }
+}
+
+impl fmt::Display for VfSettings {
+    /// Writes them as they follow a virtual function on the command line: `,vlan=5,trust=on`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |on: bool| if on { "on" } else { "off" }.to_owned();
+        let all = [
+            ("vlan", self.vlan.map(|vlan| vlan.to_string())),
+            ("trust", self.guard.trust.map(word)),
+            ("spoof", self.guard.spoof.map(word)),
+            ("mac", self.mac.clone()),
+        ];
+        for (name, value) in all {
+            if let Some(value) = value {
+                write!(f, ",{name}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Extras {
     /// Returns the settings of one of the guest's virtual functions.
     pub fn settings_of(&self, bdf: Bdf) -> VfSettings {
@@ -84,6 +115,17 @@ mod tests {
         assert_eq!(now.within(wish.beyond(now)), Guard { trust: Some(false), spoof: None });
         assert_eq!(wish.to_string(), "trust on, spoof check off");
         assert!(wish.beyond(wish).is_empty());
+    }
+
+    #[test]
+    fn settings_are_written_as_they_are_read() {
+        let text = "3b:00.2,vlan=5,trust=on,spoof=off,mac=52:54:00:ab:cd:ef";
+        let settings = text.parse::<super::super::VfWish>().unwrap().settings;
+        assert_eq!(format!("3b:00.2{settings}"), text);
+        let none = VfSettings::default();
+        assert_eq!((none.to_string(), none.over(&settings)), (String::new(), settings.clone()));
+        let other = VfSettings { vlan: Some(6), ..none };
+        assert_eq!(settings.over(&other), VfSettings { vlan: Some(6), ..settings });
     }
 
     #[test]

@@ -1,14 +1,21 @@
 //! Tunes a guest's devices in order, the agent's channel and the places of passed-through
 //! functions.
 
+use super::functions::settings_now;
 use super::words::has_agent;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, disks, iothreads, nics};
 use crate::bdf::Bdf;
 use crate::domain::claims::Claims;
+use crate::domain::nics::free_vf_mac;
+use crate::domain::placed::VfNic;
 use crate::domain::setting::Setting;
-use crate::domain::{DomainXml, function_edits, seat_edits, unseat_edits};
+use crate::domain::{
+    DomainXml, FunctionChange, function_edits, hooks, pf_of_nic, seat_edits, unseat_edits,
+};
 use crate::placement::Placement;
+use crate::request::VfSettings;
+use std::collections::BTreeMap;
 
 /// The property for the link speed of a root port.
 const SPEED: &str = "x-speed";
@@ -48,8 +55,8 @@ fn without_cells(xml: &DomainXml, placement: &Placement) -> Placement {
     placement
 }
 
-/// Gives the guest the GPUs of its plan, with their NVSwitches; what it has stays in its place.
-fn gpus(work: &mut Work<'_>) -> Result<(), TuneError> {
+/// Gives the guest the functions of its plan, NVSwitches with GPUs; what it has stays in its place.
+fn functions(work: &mut Work<'_>, item: ItemName) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
     let had: Vec<Bdf> = work.guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
     let is_kept = |bdf: &Bdf| placement.devices.contains(bdf);
@@ -57,20 +64,68 @@ fn gpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     let comes = placement.devices.iter().any(|bdf| !had.contains(bdf));
     if comes && !work.xml.is_pcie() {
         let message = "passed-through devices need a machine with PCI Express, such as q35";
-        return Err(TuneError::item(ItemName::Gpus, message, "--vcpus and --memory change it"));
+        return Err(TuneError::item(item, message, "--vcpus and --memory change it"));
     }
     let has = work.xml.sets_property(SPEED).then_some(FASTEST_DGTS);
     let fastest = work.given.abilities.port_speed_dgts.or(has);
     let placement = &without_cells(&work.xml, placement);
-    let edits = function_edits(&work.xml, placement, work.given.topology, fastest, &gone)?;
-    work.make(ItemName::Gpus, &edits)
+    let (gone, vfs) = (&gone[..], &vf_nics(work, placement, &had)?);
+    let ports = work.given.items.functions.ports.as_ref();
+    let change = FunctionChange { gone, ports, vfs, port_speed_dgts: fastest };
+    let Some(edits) = function_edits(&work.xml, placement, work.given.topology, change)? else {
+        let what = match item {
+            ItemName::Nvme => "NVMe drive",
+            ItemName::Vf => "virtual function",
+            _ => "NIC",
+        };
+        return Err(TuneError::NoPort { what });
+    };
+    work.make(item, &edits)
+}
+
+/// The virtual functions that come as NICs, and those that stay with another MAC address or VLAN.
+fn vf_nics(
+    work: &Work<'_>,
+    placement: &Placement,
+    had: &[Bdf],
+) -> Result<BTreeMap<Bdf, VfNic>, TuneError> {
+    let topology = work.given.topology;
+    let mut macs: Vec<String> = hooks(&work.xml).into_iter().map(|hook| hook.mac).collect();
+    let others = &work.given.others.domains;
+    macs.extend(others.iter().flat_map(|held| held.macs.iter().map(|mac| mac.to_lowercase())));
+    let (mut nics, name) = (BTreeMap::new(), work.xml.name());
+    let vfs = placement.devices.iter().copied().filter(|vf| pf_of_nic(topology, *vf).is_some());
+    for (nth, vf) in (0..).zip(vfs) {
+        let said = work.given.items.functions.settings_of(vf);
+        let is_new = !had.contains(&vf);
+        let now = if is_new { VfSettings::default() } else { settings_now(&work.xml, vf) };
+        let then = now.over(&said);
+        if !is_new && (&then.mac, then.vlan) == (&now.mac, now.vlan) {
+            continue;
+        }
+        if let Some(mac) = said.mac.filter(|mac| now.mac.as_ref() != Some(mac))
+            && macs.contains(&mac)
+        {
+            let message = format!("another NIC has the MAC address {mac}");
+            return Err(TuneError::item(ItemName::Vf, message, "leave mac= out"));
+        }
+        if now.mac.is_none() && !is_new {
+            let message = format!("{vf} is passed without a MAC address and VLAN of its own");
+            let hint = "remove it first; added again, it gets them";
+            return Err(TuneError::item(ItemName::Vf, message, hint));
+        }
+        let mac = then.mac.unwrap_or_else(|| free_vf_mac(&name, nth, &macs));
+        macs.push(mac.clone());
+        nics.insert(vf, VfNic { mac, vlan: then.vlan });
+    }
+    Ok(nics)
 }
 
 /// Tunes the places of passed-through functions in the guest's PCIe tree.
 fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Pcie;
-    if !work.given.items.gpus.is_kept() {
-        return gpus(work);
+    if let Some(item) = work.given.items.first_moved() {
+        return functions(work, item);
     }
     if work.guest.hostdevs.is_empty() || !work.xml.is_pcie() {
         return Ok(());

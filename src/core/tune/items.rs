@@ -5,8 +5,8 @@ use crate::domain::guest::Made;
 use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::placement::{GuestCache, GuestTopology};
-use crate::request::{GpuWish, PageSize};
+use crate::placement::{ExtraKind, GuestCache, GuestTopology};
+use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The action on one setting.
@@ -80,6 +80,50 @@ pub enum NewNics {
     Free(BTreeSet<u8>),
 }
 
+/// The passed-through NICs, virtual functions and NVMe drives that a guest gets. Each request is
+/// complete for its kind: others of the kind are removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OtherFunctions {
+    /// NICs; none: they stay.
+    pub nics: Option<DeviceWish>,
+    /// Virtual functions; none: they stay.
+    pub vfs: Option<DeviceWish>,
+    /// Settings of virtual functions, as [`Extras::vf_settings`]; what they leave out stays.
+    pub vf_settings: Vec<VfSettings>,
+    /// NVMe drives; none: they stay.
+    pub nvmes: Option<DeviceWish>,
+    /// How near new NICs and virtual functions have to be; none: as requested at creation.
+    pub nic_near: Option<Near>,
+    /// How near new NVMe drives have to be; none: as requested at creation.
+    pub nvme_near: Option<Near>,
+    /// The root ports that new ones may get, which are free in the running guest; none: any, also
+    /// new ones.
+    pub ports: Option<BTreeSet<u8>>,
+}
+
+impl OtherFunctions {
+    /// Whether all of them stay.
+    pub fn is_kept(&self) -> bool {
+        ExtraKind::ALL.into_iter().all(|kind| self.of(kind).is_none())
+    }
+
+    /// The request for a kind; none: they stay.
+    pub fn of(&self, kind: ExtraKind) -> Option<&DeviceWish> {
+        match kind {
+            ExtraKind::Nic => self.nics.as_ref(),
+            ExtraKind::Vf => self.vfs.as_ref(),
+            ExtraKind::Nvme => self.nvmes.as_ref(),
+        }
+    }
+
+    /// The settings requested for a virtual function.
+    pub(super) fn settings_of(&self, bdf: crate::bdf::Bdf) -> VfSettings {
+        let Some(vfs) = self.vfs.clone() else { return VfSettings::default() };
+        let vf_settings = self.vf_settings.clone();
+        Extras { vfs, vf_settings, ..Extras::default() }.settings_of(bdf)
+    }
+}
+
 /// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
@@ -98,6 +142,8 @@ pub struct Items {
     pub gpus: Item<GpuWish>,
     /// How they were requested, for the record; none: as the recorded ones were.
     pub gpus_said: Option<GpuWish>,
+    /// The passed-through NICs, virtual functions and NVMe drives; only with [`Items::anew`].
+    pub functions: OtherFunctions,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
     /// CPU topology that the guest sees.
@@ -176,6 +222,7 @@ impl Items {
             memory: Item::Keep,
             gpus: Item::Keep,
             gpus_said: None,
+            functions: OtherFunctions::default(),
             pins: Item::On,
             topology: Item::On,
             emulator: Item::On,
@@ -220,10 +267,46 @@ impl Items {
         !self.vcpus.is_kept() || !self.memory.is_kept() || !self.gpus.is_kept()
     }
 
+    /// Whether passed-through functions come or go, or get other settings.
+    pub(super) fn moves_functions(&self) -> bool {
+        !self.gpus.is_kept() || !self.functions.is_kept()
+    }
+
+    /// The first kind of functions that come or go; none: all stay.
+    pub(super) fn first_moved(&self) -> Option<ItemName> {
+        if !self.gpus.is_kept() {
+            return Some(ItemName::Gpus);
+        }
+        ExtraKind::ALL
+            .into_iter()
+            .find(|kind| self.functions.of(*kind).is_some())
+            .map(ItemName::from)
+    }
+
+    /// The same for a running guest that gets functions: its pins, cells and memory stay.
+    pub(super) fn without_moves(self) -> Items {
+        Items {
+            pins: Item::Keep,
+            topology: Item::Keep,
+            emulator: Item::Keep,
+            iothreads: Item::Keep,
+            iothread_pins: Item::Keep,
+            cells: Item::Keep,
+            memory_nodes: Item::Keep,
+            memory_rounding: Item::Keep,
+            disk_queues: Item::Keep,
+            net_queues: Item::Keep,
+            kvm_hints: Item::Keep,
+            cpu_cache: Item::Keep,
+            ..self
+        }
+    }
+
     /// Whether some setting depends on the guest's placement.
     pub(super) fn need_a_place(&self) -> bool {
         let on = [
             self.resizes(),
+            self.moves_functions(),
             self.iothread_pins.is_on(),
             self.memory_rounding.is_on(),
             !self.pcie.is_kept(),
@@ -252,6 +335,9 @@ pub enum ItemName {
     Vcpus,
     Memory,
     Gpus,
+    Nic,
+    Vf,
+    Nvme,
     Pins,
     Topology,
     Emulator,
@@ -290,6 +376,9 @@ impl ItemName {
             ItemName::Vcpus => "vcpus",
             ItemName::Memory => "memory",
             ItemName::Gpus => "gpus",
+            ItemName::Nic => "nic",
+            ItemName::Vf => "vf",
+            ItemName::Nvme => "nvme",
             ItemName::Pins => "pins",
             ItemName::Topology => "topology",
             ItemName::Emulator => "emulator",
@@ -319,6 +408,16 @@ impl ItemName {
             ItemName::Balloon => "balloon",
             ItemName::SerialLog => "serial-log",
             ItemName::Request => "request",
+        }
+    }
+}
+
+impl From<ExtraKind> for ItemName {
+    fn from(kind: ExtraKind) -> ItemName {
+        match kind {
+            ExtraKind::Nic => ItemName::Nic,
+            ExtraKind::Vf => ItemName::Vf,
+            ExtraKind::Nvme => ItemName::Nvme,
         }
     }
 }

@@ -11,6 +11,7 @@
 mod cpu;
 mod devices;
 mod disks;
+mod functions;
 mod gpus;
 mod iothreads;
 pub mod items;
@@ -120,9 +121,12 @@ pub enum TuneError {
         /// What would help.
         hint: String,
     },
-    /// The running guest has no place for another NIC.
-    #[error("the running guest has no free root port for another NIC")]
-    NoPort,
+    /// The running guest has no place for another device.
+    #[error("the running guest has no free root port for another {what}")]
+    NoPort {
+        /// The device: NIC, NVMe drive.
+        what: &'static str,
+    },
     /// It would be wrong afterwards.
     #[error("it would fail `check`:{}", lines(.0))]
     Unsound(Vec<Finding>),
@@ -167,8 +171,13 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     } else {
         None
     };
-    if let (Some(placement), false) = (&placement, items.gpus.is_kept()) {
-        guest.take(placement);
+    if let (Some(placement), true) = (&placement, items.moves_functions()) {
+        if items.functions.ports.is_none() {
+            guest.take(placement);
+        } else {
+            guest.take_functions(placement);
+            items = items.without_moves();
+        }
     }
     if repaged
         && items.cells.is_kept()

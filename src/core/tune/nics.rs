@@ -245,7 +245,7 @@ fn seated(
     };
     let new: Vec<&mut NicSeat> = seats.iter_mut().filter(|seat| seat.nth >= there).collect();
     let Some(ports) = work.xml.nic_ports(new.len(), dropped, only)? else {
-        return Err(TuneError::NoPort);
+        return Err(TuneError::NoPort { what: "NIC" });
     };
     for (seat, address) in new.into_iter().zip(ports.addresses) {
         seat.address = address;
@@ -404,8 +404,11 @@ mod tests {
         let free = |ports: &[u8]| NewNics::Free(ports.iter().copied().collect());
         let three = ["lan", "lab", "lan"];
         assert_eq!(nics(&with(&three, free(&[4])).unwrap())[3][3], "0x04");
-        assert_eq!(with(&three, free(&[3])).unwrap_err(), TuneError::NoPort);
-        assert_eq!(with(&["lan", "lab", "lan", "lan"], free(&[4])).unwrap_err(), TuneError::NoPort);
+        assert_eq!(with(&three, free(&[3])).unwrap_err(), TuneError::NoPort { what: "NIC" });
+        assert_eq!(
+            with(&["lan", "lab", "lan", "lan"], free(&[4])).unwrap_err(),
+            TuneError::NoPort { what: "NIC" }
+        );
         // That of the one that goes is free.
         let other = with(&["lab", "new"], free(&[1])).unwrap();
         assert_eq!(nics(&other)[2][3], "0x01");

@@ -1,8 +1,8 @@
-//! Places a domain: on the planner's choice, or on its current cores if these are as good. Never
-//! changes its functions.
+//! Places a domain: on the planner's choice, or on its current cores if these are as good. Its
+//! functions stay unless others are requested.
 
 use super::wish::Guest;
-use super::{Given, Item, ItemName, TuneError};
+use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::domain::DomainXml;
@@ -11,10 +11,11 @@ use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
 use crate::placement::reason::TreeReason;
 use crate::placement::{
-    Because, GuestCell, GuestPcie, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
+    Because, ExtraKind, GuestCell, GuestPcie, Held, Occupancy, PcieGroup, Placement, Reason, Topic,
+    plan,
 };
 use crate::request::{PageSize, PinPolicy, Profile, Request};
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::BTreeSet;
 
 /// The most repetitions of planning on the previous plan's cores until the plan is stable.
@@ -31,6 +32,13 @@ pub(super) fn place(
         own_devices: guest.hostdevs.to_vec(),
         ..given.others.clone()
     };
+    if given.items.functions.nvmes.is_some() {
+        // A drive that is a disk of its own is no drive that it can be passed.
+        let is_disk = |bdf: &Bdf| !guest.hostdevs.contains(bdf);
+        let passed = guest.claims.passed.iter().map(|passed| passed.bdf.value);
+        let devices: Vec<Bdf> = passed.filter(is_disk).collect();
+        beside.domains.push(Held { domain: current.name(), devices, ..Held::default() });
+    }
     if guest.asked.is_some() {
         beside.own_cells = guest.claims.cells.iter().map(vcpus_and_memory).collect();
     }
@@ -40,10 +48,10 @@ pub(super) fn place(
         None => chosen(guest, &guest.request, given)?,
     };
     let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
-    if !given.items.gpus.is_kept() {
-        let of_board = |bdf: &Bdf| is_of_board(*bdf, given.topology);
-        own.retain(|bdf| !of_board(bdf));
-        own.extend(placement.devices.iter().copied().filter(of_board));
+    if given.items.moves_functions() {
+        let moves = |bdf: &Bdf| moves(*bdf, given.items, given.topology);
+        own.retain(|bdf| !moves(bdf));
+        own.extend(placement.devices.iter().copied().filter(moves));
     }
     only_own(&mut placement, &own, given.topology);
     rounded(&mut placement, guest, given);
@@ -55,14 +63,15 @@ pub(super) fn place(
     Ok(placement)
 }
 
-/// Whether a function is a GPU or an NVSwitch, or in the IOMMU group of one: they come and go
-/// together.
-fn is_of_board(bdf: Bdf, topology: &Topology) -> bool {
+/// Whether a function comes or goes with these settings: it is of a kind that does, or in the IOMMU
+/// group of one, since these come and go together. NVSwitches do so with GPUs.
+fn moves(bdf: Bdf, items: &Items, topology: &Topology) -> bool {
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
-    group.iter().chain([&bdf]).any(|bdf| {
-        let kind = topology.device(*bdf).map(|device| device.kind());
-        matches!(kind, Some(DeviceKind::Gpu | DeviceKind::NvSwitch))
-    })
+    let of_kind = |device: &PciDevice| match device.kind() {
+        DeviceKind::Gpu | DeviceKind::NvSwitch => !items.gpus.is_kept(),
+        _ => ExtraKind::of(device).is_some_and(|kind| items.functions.of(kind).is_some()),
+    };
+    group.iter().chain([&bdf]).filter_map(|bdf| topology.device(*bdf)).any(of_kind)
 }
 
 /// How many vCPUs a cell has, and its memory.

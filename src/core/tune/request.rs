@@ -3,11 +3,12 @@
 //! record and get none.
 
 use super::work::Work;
-use super::{Item, ItemName, TuneError};
+use super::{Item, ItemName, TuneError, functions};
 use crate::domain::DomainEdit;
 use crate::domain::claims::Claims;
 use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
+use crate::placement::ExtraKind;
 use crate::request::{CellWish, GpuWish, PinPolicy, Request};
 use crate::topology::DeviceKind;
 
@@ -16,7 +17,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
-    if let (Some(placement), false) = (work.placement, work.given.items.gpus.is_kept()) {
+    if let (Some(placement), true) = (work.placement, work.given.items.moves_functions()) {
         let (partition, devices) = (placement.partition, placement.devices.clone());
         let record = Box::new(Record { request, ..record });
         return work
@@ -69,6 +70,12 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
             (None, GpuWish::Exact(_) | GpuWish::Indexes(_)) => GpuWish::Exact(gpus.collect()),
             (None, _) => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
         };
+    }
+    if let (Some(placement), false) = (work.placement, items.functions.is_kept()) {
+        let has = functions::of(&placement.devices, work.given.topology, ExtraKind::Vf);
+        let had = functions::functions_of(work.guest.claims, work.given.topology, ExtraKind::Vf);
+        let vfs = (&had[..], &has[..]);
+        request.extras = functions::recorded(&request.extras, &items.functions, vfs);
     }
     if let Some(&vcpus) = items.vcpus.value() {
         request.vcpus = Some(vcpus);

@@ -2,14 +2,17 @@
 //! planned anew, as far as it has such; queues, threads and hints follow where they are as `tune`
 //! would have them, and stay where somebody has chosen others.
 
+use super::functions::{functions_of, settings_now};
 use super::items::PinOrder;
 use super::wish::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
+use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
-use crate::request::{PageSize, PinPolicy};
+use crate::placement::ExtraKind;
+use crate::request::{DeviceWish, PageSize, PinPolicy};
 use crate::shell::word;
 
 /// Returns the settings of a guest with these sizes. What it has already is left out: nothing is
@@ -47,15 +50,16 @@ pub(super) fn items(
         items.memory = Item::Keep;
     }
     let repages = !items.huge_pages.is_kept();
-    if !items.resizes() && !repages {
+    as_it_has(current, claims, given, &mut items);
+    if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
     }
     refuse(current, claims, &items)?;
-    if !items.memory.is_kept() || !items.gpus.is_kept() || repages {
+    if !items.memory.is_kept() || items.moves_functions() || repages {
         items.memory_rounding = Item::On;
     }
-    if !items.gpus.is_kept() {
-        // What a guest needs with its first GPU; the window of BARs follows their number.
+    if items.moves_functions() {
+        // What a guest needs with its first function; the window of BARs follows their number.
         (items.window, items.maxphysaddr) = (Item::On, Item::On);
         (items.invtsc, items.balloon, items.fill) = (Item::On, Item::On, Item::On);
         items.memory_nodes = Item::On;
@@ -65,6 +69,46 @@ pub(super) fn items(
     pins(current, claims, given, &mut items)?;
     follow(current, claims, given, &mut items);
     Ok(items)
+}
+
+/// Leaves out kinds of functions that it has as requested. Of a guest of ours as many have been
+/// requested before, too: it may have others that came along.
+fn as_it_has(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &mut Items) {
+    let recorded = current.record().ok().flatten().map(|record| record.request.extras);
+    let was = |kind| {
+        let extras = recorded.as_ref()?;
+        Some(match kind {
+            ExtraKind::Nic => extras.nics.number(),
+            ExtraKind::Vf => extras.vfs.number(),
+            ExtraKind::Nvme => extras.nvmes.number(),
+        })
+    };
+    let wanted = &mut items.functions;
+    let has = |kind| functions_of(claims, given.topology, kind);
+    let is_so = |wish: &DeviceWish, has: &[Bdf]| match wish {
+        DeviceWish::Count(count) => has.len() == *count as usize,
+        DeviceWish::Exact(bdfs) => {
+            has.len() == bdfs.len() && has.iter().all(|bdf| bdfs.contains(bdf))
+        }
+    };
+    let vfs = has(ExtraKind::Vf);
+    let are_set = vfs.iter().all(|&vf| {
+        let now = settings_now(current, vf);
+        now.over(&wanted.settings_of(vf)) == now
+    });
+    for (kind, wish) in [
+        (ExtraKind::Nic, &mut wanted.nics),
+        (ExtraKind::Vf, &mut wanted.vfs),
+        (ExtraKind::Nvme, &mut wanted.nvmes),
+    ] {
+        let is_set = kind != ExtraKind::Vf || are_set;
+        let is_kept = |wish: &DeviceWish| {
+            is_set && was(kind).is_none_or(|was| was == wish.number()) && is_so(wish, &has(kind))
+        };
+        if wish.as_ref().is_some_and(is_kept) {
+            *wish = None;
+        }
+    }
 }
 
 /// Tells how many vCPUs there are, and how many of them are plugged at start: the number itself
@@ -233,6 +277,8 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
     }
 }
 
+#[cfg(test)]
+mod functions;
 #[cfg(test)]
 mod gpus;
 

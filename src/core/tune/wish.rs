@@ -1,8 +1,8 @@
 //! Derives the request of an existing domain: exactly its functions, its vCPUs and its memory.
 //! Chooses nothing.
 
-use super::items::PinOrder;
-use super::{Given, Item, ItemName, TuneError};
+use super::items::{OtherFunctions, PinOrder};
+use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::Claims;
@@ -10,7 +10,8 @@ use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
 use crate::placement::Placement;
 use crate::request::{
-    Allow, CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Profile, Request, Template,
+    Allow, CellWish, DeviceWish, Extras, GpuWish, Near, PageSize, PinPolicy, Profile, Request,
+    Template,
 };
 use crate::topology::{DeviceKind, Sriov, Topology};
 use std::collections::BTreeSet;
@@ -83,15 +84,9 @@ impl<'t> Guest<'t> {
         let own = self.asked.as_ref();
         let mut request = own.cloned().unwrap_or_else(|| Request::for_gpus(0));
         let topology = given.topology;
-        let of = |kind, vf| self.functions(topology, kind, vf);
-        request.gpus = GpuWish::Exact(of(DeviceKind::Gpu, false));
+        request.gpus = GpuWish::Exact(self.functions(topology, DeviceKind::Gpu, false));
         request.gpu_model = None;
-        request.extras = Extras {
-            nics: DeviceWish::Exact(of(DeviceKind::Nic, false)),
-            vfs: DeviceWish::Exact(of(DeviceKind::Nic, true)),
-            nvmes: DeviceWish::Exact(of(DeviceKind::Nvme, false)),
-            ..Extras::default()
-        };
+        request.extras = self.extras(topology, given.items);
         let items = given.items;
         let as_asked = [
             items.is_as_asked(ItemName::Pins, &items.pins),
@@ -153,9 +148,36 @@ impl<'t> Guest<'t> {
         Ok(request)
     }
 
-    /// Takes what a plan of other GPUs has given it.
-    pub fn take(&mut self, placement: &Placement) {
+    /// The NICs, virtual functions and NVMe drives that it gets: those that it has, but for kinds of
+    /// which others are requested.
+    fn extras(&self, topology: &Topology, items: &Items) -> Extras {
+        let of = |kind, vf| self.functions(topology, kind, vf);
+        let wanted = |wish: &Option<DeviceWish>, has: Vec<Bdf>| {
+            wish.clone().unwrap_or(DeviceWish::Exact(has))
+        };
+        let near = |said: Option<Near>, was: fn(&Extras) -> Near, moves: bool| {
+            let was = || self.asked.as_ref().map(|own| was(&own.extras)).unwrap_or_default();
+            if moves { said.unwrap_or_else(was) } else { Near::Any }
+        };
+        let OtherFunctions { nics, vfs, nvmes, nic_near, nvme_near, .. } = &items.functions;
+        Extras {
+            nics: wanted(nics, of(DeviceKind::Nic, false)),
+            vfs: wanted(vfs, of(DeviceKind::Nic, true)),
+            nvmes: wanted(nvmes, of(DeviceKind::Nvme, false)),
+            nic_near: near(*nic_near, |was| was.nic_near, nics.is_some() || vfs.is_some()),
+            nvme_near: near(*nvme_near, |was| was.nvme_near, nvmes.is_some()),
+            vf_settings: Vec::new(),
+        }
+    }
+
+    /// Takes the functions that a plan has given it.
+    pub fn take_functions(&mut self, placement: &Placement) {
         self.hostdevs.clone_from(&placement.devices);
+    }
+
+    /// Takes what a plan of other functions has given it.
+    pub fn take(&mut self, placement: &Placement) {
+        self.take_functions(placement);
         self.vcpus = placement.vcpus();
         self.resized = Some(placement.memory());
     }

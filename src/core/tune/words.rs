@@ -25,7 +25,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
         },
         ItemName::Memory => claims.memory.value.to_string(),
         // Which of its functions are GPUs the document does not say.
-        ItemName::Gpus => {
+        ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
             listed(claims.passed.iter().map(|p| p.bdf.value.to_string()).collect(), ", ", "none")
         }
         ItemName::Pins => {

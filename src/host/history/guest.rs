@@ -160,6 +160,25 @@ pub fn set_reserved(
     Ok(Some(left.unwrap_or_else(|| store::remove(path, was))))
 }
 
+/// The step that records which virtual functions are set up for the domain of this UUID and name at
+/// this URI; none: its record says so. Errors: as [`add_made`].
+pub fn set_guarded(
+    state: Option<&Path>,
+    (uuid, name, uri): (&str, &str, &str),
+    guarded: &[Guarded],
+) -> Result<Option<Step>, HistoryError> {
+    let path = file(state, uuid);
+    let was = store::read(&path)?;
+    let known = was.as_deref().map(|text| read(&path, text, uuid)).transpose()?.flatten();
+    let mut record = known.unwrap_or_else(|| GuestRecord::new(uuid, name, uri));
+    if record.guarded == guarded {
+        return Ok(None);
+    }
+    record.guarded = guarded.to_vec();
+    let left = record.remember(state, was.clone());
+    Ok(left.or_else(|| was.map(|was| store::remove(path, was))))
+}
+
 /// The step that writes the new name of a domain into its record; none: it has no record. Errors:
 /// as [`add_made`].
 pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>, HistoryError> {

@@ -325,3 +325,23 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
     assert!(!newer.hint().unwrap().contains("mv "), "{newer}");
     assert!(matches!(step("delete-disk"), HistoryError::Damaged { .. }));
 }
+
+#[test]
+fn what_virtual_functions_may_do_is_written_replaced_and_removed() {
+    use gpuvm_core::domain::guest::Guarded;
+    use gpuvm_core::request::Guard;
+    let state = tempfile::tempdir().unwrap();
+    let uuid = "11111111-2222-4333-8444-555555555555";
+    let set = |guarded: &[Guarded]| {
+        guest::set_guarded(Some(state.path()), (uuid, "a", "test:///default"), guarded).unwrap()
+    };
+    let guard = Guard { trust: Some(true), spoof: None };
+    let one = Guarded { bdf: "3b:00.2".parse().unwrap(), to: guard, was: Guard::default() };
+    assert_eq!(set(&[]), None, "there is nothing to write");
+    perform(&set(std::slice::from_ref(&one)).unwrap());
+    assert_eq!(set(std::slice::from_ref(&one)), None, "it is written");
+    let known = guest::all(Some(state.path())).unwrap();
+    assert_eq!(known[0].record.as_ref().unwrap().guarded, [one]);
+    perform(&set(&[]).unwrap());
+    assert!(guest::all(Some(state.path())).unwrap().is_empty());
+}

@@ -9,7 +9,6 @@ use crate::set::{SetRequest, set};
 use crate::stop::Down;
 use crate::topology::Topology;
 use crate::world::World;
-use gpuvm_core::tune::Item;
 
 /// The name of the difference.
 pub(super) const OPTION: &str = "network";
@@ -22,21 +21,8 @@ pub(super) fn changed(
 ) -> Option<SetRequest> {
     let differs = differences.iter().any(|one| one.option == OPTION);
     let networks = wished_nics(&guest.create, topology).filter(|_| differs)?;
-    Some(SetRequest {
-        name: guest.name.to_string(),
-        vcpus: None,
-        max_vcpus: None,
-        memory: None,
-        gpus: None,
-        gpu_set: None,
-        gpus_said: None,
-        networks: Some(networks),
-        live: false,
-        accept_shared_fabric: false,
-        huge_pages: Item::Keep,
-        allow_remote: false,
-        reserve_pages: false,
-    })
+    let (name, networks) = (guest.name.to_string(), Some(networks));
+    Some(SetRequest { name, networks, ..SetRequest::default() })
 }
 
 /// Whether all that differs of a running guest is its NICs, and they can change at once.

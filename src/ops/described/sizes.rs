@@ -151,6 +151,7 @@ fn size_turn(turn: Turn, changing: &[(usize, SetRequest)], topology: &Topology) 
         huge_pages: items.huge_pages,
         gpus: count,
         gpu_set: gpus.clone(),
+        functions: items.functions,
         ..whole.clone()
     };
     let gpus = gpus.map(|gpus| gpu_indexes(topology, &gpus));

@@ -5,6 +5,7 @@ use super::*;
 use crate::domain::DomainEdit;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::hypervisor::DomainState;
+use crate::reporter::Answer;
 use crate::session::Confirm;
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::storage::{SeedRequest, StorageRequest};
@@ -273,4 +274,44 @@ fn what_somebody_took_out_is_what_get_prints_and_apply_gives_back() {
     assert_eq!(drift.guests[0].action, GuestAction::Change);
     run(&stage, &as_it_was).unwrap();
     assert_eq!(gpus(&stage, "a").len(), 2);
+}
+
+/// The NICs that a domain's definition passes through.
+fn nics(stage: &Stage, name: &str) -> usize {
+    use gpuvm_core::placement::ExtraKind;
+    let topology = stage.world.topology().unwrap();
+    let xml = DomainXml::parse(&stage.fake.definition(name)).unwrap();
+    let devices = xml.held(false).unwrap().devices.into_iter();
+    let kinds = devices.filter_map(|bdf| topology.device(bdf).and_then(ExtraKind::of));
+    kinds.filter(|kind| *kind == ExtraKind::Nic).count()
+}
+
+#[test]
+fn nics_of_a_guest_follow_the_file_and_a_running_one_takes_the_least_disruptive_way() {
+    let with_nics = |number: u32, may_restart: bool| {
+        let mut guest = asked("a", GpuWish::Count(1));
+        guest.create.guest.request.extras.nics = crate::request::DeviceWish::Count(number);
+        guest.may_restart = may_restart;
+        file(vec![guest])
+    };
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 1, false);
+    let drift = look(&stage.world, &with_nics(2, false)).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Change, "{:?}", drift.guests);
+    run(&stage, &with_nics(2, false)).unwrap();
+    assert_eq!(nics(&stage, "a"), 2);
+    assert!(look(&stage.world, &with_nics(2, false)).unwrap().is_none());
+    // It runs without a free port: more NICs take a restart, fewer do not.
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 1, true);
+    let drift = look(&stage.world, &with_nics(1, false)).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Pending, "{:?}", drift.guests);
+    run(&stage, &with_nics(1, true)).unwrap();
+    assert_eq!((nics(&stage, "a"), stage.fake.runs("a")), (1, Some(true)));
+    assert!(look(&stage.world, &with_nics(1, false)).unwrap().is_none());
+    let drift = look(&stage.world, &with_nics(0, false)).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Change, "{:?}", drift.guests);
+    run(&stage, &with_nics(0, false)).unwrap();
+    assert_eq!((nics(&stage, "a"), stage.fake.runs("a")), (0, Some(true)));
+    assert!(look(&stage.world, &with_nics(0, false)).unwrap().is_none());
 }

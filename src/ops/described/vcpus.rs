@@ -53,12 +53,14 @@ pub(super) fn wake(
 /// The change of a running guest that gives it more vCPUs at once, if that is all that is wanted;
 /// none: it takes a restart, also to take some, which its kernel may refuse.
 pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> {
-    let SetRequest { max_vcpus, memory, gpus, gpu_set, networks, huge_pages, .. } = wanted;
+    let SetRequest { max_vcpus, memory, gpus, gpu_set, functions, networks, huge_pages, .. } =
+        wanted;
     let is_more = max_vcpus.is_some()
         || memory.is_some()
         || gpus.is_some()
         || gpu_set.is_some()
         || networks.is_some()
+        || !functions.is_kept()
         || *huge_pages != Item::Keep;
     if is_more {
         return None;

@@ -601,18 +601,9 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
     place.has(3, OWN);
     let wanted = SetRequest {
         name: "a".into(),
-        vcpus: None,
-        memory: None,
-        networks: None,
-        live: false,
         gpus: Some(1),
-        gpu_set: None,
-        max_vcpus: None,
-        gpus_said: None,
         accept_shared_fabric: true,
-        huge_pages: Item::Keep,
-        allow_remote: false,
-        reserve_pages: false,
+        ..SetRequest::default()
     };
     let change = set(world, &wanted).unwrap();
     let steps = shown(&change.steps());

@@ -1,26 +1,19 @@
-//! Other GPUs of a guest: which it may have, what is bound for it, and what is given back.
+//! Other GPUs of a guest: which it may have, and who reaches its NVLinks then.
 
 use super::{SetError, SetRequest};
 use crate::bdf::Bdf;
-use crate::claim::{claim, give_back_some};
 use crate::create::ACCEPTED;
-use crate::domain::DomainEdit;
-use crate::domain::guest::Bound;
-use crate::domain::setting::Setting;
 use crate::error::{Coded as _, Result};
 use crate::history::guest::told;
-use crate::partition;
 use crate::placement::{Occupancy, Placement, shared_fabric};
 use crate::request::GpuWish;
-use crate::shell::word;
 use crate::topology::{DeviceKind, Trust};
-use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
 use crate::world::World;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::tune::together::without;
-use gpuvm_core::tune::{Item, Tuned, candidates};
+use gpuvm_core::tune::{Item, candidates};
 
 /// The GPUs that a definition passes through.
 fn gpus_of(xml: &DomainXml, subjects: &Subjects) -> Result<Vec<Bdf>> {
@@ -57,45 +50,6 @@ pub(super) fn choices(
     Ok(sets.into_iter().map(Item::To).collect())
 }
 
-/// Refuses other GPUs while the guest runs, and those by which others reach its NVLinks; binds
-/// what it gets, and gives back what it loses.
-pub(super) fn settle(
-    subject: &Subject,
-    tuned: &mut Tuned,
-    extra: &mut Extra,
-    (subjects, wanted): (&Subjects, &SetRequest),
-    world: &World,
-) -> Result<()> {
-    let (had, has) = (subject.xml.held(false)?.devices, tuned.after.held(false)?.devices);
-    let less = |all: &[Bdf], some: &[Bdf]| -> Vec<Bdf> {
-        all.iter().copied().filter(|bdf| !some.contains(bdf)).collect()
-    };
-    let (comes, gone) = (less(&has, &had), less(&had, &has));
-    if comes.is_empty() && gone.is_empty() {
-        return Ok(());
-    }
-    let name = subject.name.clone();
-    if subject.running {
-        let hint = format!("`gpuvm stop {}` first", word(&name));
-        return Err(SetError::Runs { name }.hint(hint));
-    }
-    allowed((subjects, subject), tuned.placement.as_ref(), wanted, world)?;
-    // What is still active for it ends before anything is bound for it.
-    let ended = partition::to_change(world, &subject.xml, &tuned.after)?;
-    let claimed = claim(&name, &comes, subjects.topology(), subjects.occupancy(), world)?;
-    let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
-    if is_ours {
-        let mut bound: Vec<Bound> = subject.xml.bound()?;
-        bound.retain(|bound| !gone.contains(&bound.bdf));
-        bound.extend(claimed.bound.iter().cloned());
-        tuned.after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
-    }
-    extra.first.splice(0..0, ended);
-    extra.first.extend(claimed.steps);
-    extra.last.extend(give_back_some(&subject.xml, &gone, world)?);
-    Ok(())
-}
-
 /// Refuses GPUs by which others reach the NVLinks of a guest, by its index, unless that was
 /// accepted.
 pub(crate) fn refuse_shared(
@@ -111,7 +65,7 @@ pub(crate) fn refuse_shared(
 }
 
 /// The same for a guest.
-fn allowed(
+pub(super) fn allowed(
     (subjects, subject): (&Subjects, &Subject),
     placement: Option<&Placement>,
     wanted: &SetRequest,

@@ -92,8 +92,7 @@ pub(super) fn settle(
     let Some(wishes) = &wanted.networks else { return Ok(()) };
     let names = || wishes.iter().map(|wish| wish.network.as_str());
     if let Some(live) = &subject.live {
-        extra.last = plugged(live, &tuned.after, wishes, wanted)?;
-        extra.waits = Some(Vec::new());
+        extra.last.extend(plugged(live, &tuned.after, wishes, wanted)?);
     }
     if tuned.changes.is_empty() && extra.last.is_empty() {
         return Ok(());

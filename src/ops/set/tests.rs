@@ -1,6 +1,8 @@
 //! Another size of a guest on a hypervisor in memory, with the processors of a DGX-2: asked,
 //! refused, undone, and killed at every step.
 
+mod functions;
+
 use super::*;
 use crate::apply::{ApplyError, Step, StepError};
 use crate::bdf::Bdf;
@@ -47,16 +49,7 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
         name: "a".into(),
         vcpus: Some(vcpus),
         memory: Some(MemSize::from_gib(gib)),
-        gpus: None,
-        gpu_set: None,
-        max_vcpus: None,
-        gpus_said: None,
-        networks: None,
-        live: false,
-        accept_shared_fabric: false,
-        huge_pages: Item::Keep,
-        allow_remote: false,
-        reserve_pages: false,
+        ..SetRequest::default()
     }
 }
 

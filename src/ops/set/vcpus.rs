@@ -32,14 +32,9 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
     if vcpus < was && live.is_emulated() {
         return Err(SetError::Emulated { name }.hint(later));
     }
-    if wanted.networks.is_none() {
-        // What else differs from the definition waits for the next start.
-        extra.last.clear();
-    }
     if vcpus != was {
         extra.last.push(Step::PlugVcpus { name, vcpus, was });
     }
-    extra.waits = Some(Vec::new());
     Ok(())
 }
 

@@ -34,6 +34,8 @@ pub struct Extra {
     pub stays: Vec<String>,
     /// The part of the request that is not done.
     pub undone: Option<String>,
+    /// Data on drives that the guest gets, a phrase each.
+    pub losses: Vec<String>,
 }
 
 /// The changes beside each definition, in the order of the domains.

@@ -108,7 +108,8 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     if let Some(hypervisor) = hypervisor {
         subjects.conversions = conversions(&subjects.all, &wanted.convert, &*hypervisor, world)?;
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
-        let passes = subjects.all.iter().any(passes);
+        let gets = wanted.items.gpus_said.is_some() || !wanted.items.functions.is_kept();
+        let passes = gets || subjects.all.iter().any(passes);
         subjects.abilities = abilities(&*hypervisor, passes);
         subjects.log_dir = hypervisor.log_dir().filter(|_| !files);
         if let Some(dir) = hypervisor.missing_log_dir().filter(|_| !files)
@@ -411,7 +412,7 @@ pub(crate) fn refused(
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
         TuneError::Kind { .. }
-        | TuneError::NoPort
+        | TuneError::NoPort { .. }
         | TuneError::Xml(_)
         | TuneError::Plan(PlanError::Request(_)) => {
             format!("`gpuvm check {name}` shows what is wrong with it")

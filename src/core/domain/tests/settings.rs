@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 28;
+pub const VARIANTS: usize = 29;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -44,6 +44,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Reserved { .. } => 25,
         Setting::Bound { .. } => 26,
         Setting::Gone { .. } => 27,
+        Setting::Guarded { .. } => 28,
     }
 }
 
@@ -268,6 +269,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         // Guests made by others get no record.
         (Setting::Reserved { reserved: Vec::new() }, ""),
         (Setting::Bound { bound: Vec::new() }, ""),
+        (Setting::Guarded { guarded: Vec::new() }, ""),
         (
             Setting::Gone { devices: vec!["02:00.0".parse().unwrap()] },
             r#"

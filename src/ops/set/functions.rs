@@ -1,0 +1,245 @@
+//! Other passed-through functions of a guest: what is bound for it and given back, what the cards of
+//! its virtual functions are told, and a running guest that gets or loses NICs and drives.
+
+use super::{SetError, SetRequest, gpus};
+use crate::apply::{LET_GO_S, Step};
+use crate::bdf::Bdf;
+use crate::claim::{claim, give_back_some};
+use crate::doctor;
+use crate::domain::guest::{Bound, Guarded};
+use crate::domain::live::Plugged;
+use crate::domain::setting::Setting;
+use crate::domain::{DomainEdit, DomainXml, Element};
+use crate::error::{Coded as _, Result, usage};
+use crate::history::guest::set_guarded;
+use crate::partition;
+use crate::request::{DeviceWish, VfSettings};
+use crate::shell::word;
+use crate::storage::remains;
+use crate::topology::{DeviceKind, Topology};
+use crate::tune::extra::Extra;
+use crate::tune::subject::Subject;
+use crate::tune::subjects::Subjects;
+use crate::vfs;
+use crate::world::World;
+use gpuvm_core::placement::ExtraKind;
+use gpuvm_core::tune::items::OtherFunctions;
+use gpuvm_core::tune::{ItemName, Tuned};
+use std::collections::BTreeSet;
+
+/// The functions that a definition gets, and those that it loses.
+struct Moves {
+    /// Those that it gets.
+    comes: Vec<Bdf>,
+    /// Those that it loses.
+    gone: Vec<Bdf>,
+}
+
+impl Moves {
+    /// Compares two definitions.
+    fn between(before: &DomainXml, after: &DomainXml) -> Result<Moves> {
+        let (had, has) = (before.held(false)?.devices, after.held(false)?.devices);
+        let less = |all: &[Bdf], some: &[Bdf]| -> Vec<Bdf> {
+            all.iter().copied().filter(|bdf| !some.contains(bdf)).collect()
+        };
+        Ok(Moves { comes: less(&has, &had), gone: less(&had, &has) })
+    }
+
+    /// Whether none comes or goes.
+    fn is_none(&self) -> bool {
+        self.comes.is_empty() && self.gone.is_empty()
+    }
+
+    /// Whether GPUs or NVSwitches are among them.
+    fn has_gpus(&self, topology: &Topology) -> bool {
+        let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
+        let is_of_board =
+            |bdf: &Bdf| matches!(kind(bdf), Some(DeviceKind::Gpu | DeviceKind::NvSwitch));
+        self.comes.iter().chain(&self.gone).any(is_of_board)
+    }
+}
+
+/// The functions of a request in words of the command.
+pub(super) fn words(functions: &OtherFunctions) -> Vec<String> {
+    let mut words = Vec::new();
+    for (kind, option) in
+        [(ExtraKind::Nic, "nic"), (ExtraKind::Vf, "vf"), (ExtraKind::Nvme, "nvme")]
+    {
+        let settings = |nth: usize| {
+            let one = functions.vf_settings.get(nth).filter(|_| kind == ExtraKind::Vf);
+            one.map(VfSettings::to_string).unwrap_or_default()
+        };
+        match functions.of(kind) {
+            None => {}
+            Some(DeviceWish::Count(0)) => words.push(format!("--no-{option}")),
+            Some(DeviceWish::Count(count)) => {
+                words.push(format!("--{option} {count}{}", settings(0)));
+            }
+            Some(DeviceWish::Exact(bdfs)) => words.extend(
+                bdfs.iter()
+                    .enumerate()
+                    .map(|(nth, bdf)| format!("--{option} {bdf}{}", settings(nth))),
+            ),
+        }
+    }
+    words
+}
+
+/// The root ports that functions of a running guest may get: those that are free in it, or become
+/// free; none: it is off, or is not changed.
+pub(super) fn ports(
+    subject: &Subject,
+    subjects: &Subjects,
+    wanted: &SetRequest,
+) -> Result<Option<BTreeSet<u8>>> {
+    let Some(live) = subject.live.as_ref().filter(|_| !wanted.functions.is_kept()) else {
+        return Ok(None);
+    };
+    let is_left = |bdf: &Bdf| {
+        let kind = subjects.topology().device(*bdf).and_then(ExtraKind::of);
+        match kind.and_then(|kind| wanted.functions.of(kind)) {
+            Some(DeviceWish::Exact(named)) => !named.contains(bdf),
+            Some(DeviceWish::Count(count)) => *count == 0,
+            None => false,
+        }
+    };
+    let left = subject.xml.held(false)?.devices.into_iter().filter(is_left);
+    let left: Vec<Plugged> = left.map(Plugged::Function).collect();
+    let left: Vec<Element<'_>> = left.iter().filter_map(|device| device.find(live)).collect();
+    Ok(Some(live.all_ports_without(&left)?))
+}
+
+/// Refuses functions that cannot come or go now, and those by which others reach the NVLinks of the
+/// guest; binds what it gets, gives back what it loses, and sets up its virtual functions.
+pub(super) fn settle(
+    subject: &Subject,
+    tuned: &mut Tuned,
+    extra: &mut Extra,
+    (subjects, wanted): (&Subjects, &SetRequest),
+    world: &World,
+) -> Result<()> {
+    let moves = Moves::between(&subject.xml, &tuned.after)?;
+    let sets = wanted.functions.vfs.is_some();
+    if moves.is_none() && !sets {
+        return Ok(());
+    }
+    let (name, topology) = (subject.name.clone(), subjects.topology());
+    let has_gpus = moves.has_gpus(topology);
+    if !moves.is_none() && subject.running && (has_gpus || subject.live.is_none()) {
+        let stop = format!("`gpuvm stop {}` first", word(&name));
+        let what = if has_gpus { "GPUs" } else { "its devices" };
+        let live = format!("`{}` changes it at once", wanted.line(true));
+        let hint = if has_gpus { stop } else { format!("{live}; or {stop}") };
+        return Err(SetError::Runs { name, what }.hint(hint));
+    }
+    if has_gpus {
+        gpus::allowed((subjects, subject), tuned.placement.as_ref(), wanted, world)?;
+        // What is still active for it ends before anything is bound for it.
+        extra.first.splice(0..0, partition::to_change(world, &subject.xml, &tuned.after)?);
+    } else {
+        doctor::before(world, topology, subjects.occupancy(), &moves.comes)?;
+    }
+    let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
+    extra.losses = remains(topology, &moves.comes);
+    extra.first.extend(claimed.steps);
+    let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
+    if is_ours {
+        let mut bound: Vec<Bound> = subject.xml.bound()?;
+        bound.retain(|bound| !moves.gone.contains(&bound.bdf));
+        bound.extend(claimed.bound.iter().cloned());
+        tuned.after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
+    }
+    let back = set_up(subject, tuned, extra, (topology, wanted, is_ours), world)?;
+    if let Some(live) = &subject.live {
+        extra.last.extend(plugged(live, &tuned.after, &moves, wanted)?);
+        let at_once = [ItemName::Nic, ItemName::Vf, ItemName::Nvme, ItemName::Request];
+        let later = tuned.changes.iter().filter(|change| !at_once.contains(&change.item));
+        let later = later.filter(|change| change.item != ItemName::Network);
+        extra.waits = Some(later.map(|change| change.item.to_string()).collect());
+    }
+    extra.last.extend(give_back_some(&subject.xml, &moves.gone, world)?);
+    extra.last.extend(back);
+    Ok(())
+}
+
+/// Records what the cards of its virtual functions are told, and tells it to them before a running
+/// guest gets them; others are told at its start. Returns the steps for those that it loses.
+fn set_up(
+    subject: &Subject,
+    tuned: &mut Tuned,
+    extra: &mut Extra,
+    (topology, wanted, is_ours): (&Topology, &SetRequest, bool),
+    world: &World,
+) -> Result<Vec<Step>> {
+    if !is_ours {
+        let guards = wanted.functions.vf_settings.iter().any(|one| !one.guard.is_empty());
+        if guards {
+            let message = "gpuvm did not make the guest, so trust= and spoof= are not kept for it";
+            let hint = "leave them out; `ip link set dev NETDEV vf N trust on` sets them by hand";
+            return Err(usage(message, hint));
+        }
+        return Ok(Vec::new());
+    }
+    let record = tuned.after.record()?.filter(|_| wanted.functions.vfs.is_some());
+    let Some(record) = record else { return Ok(Vec::new()) };
+    let (had, devices) = (subject.xml.guarded()?, tuned.after.held(false)?.devices);
+    let changed = vfs::reclaim(&devices, &record.request.extras, had.clone(), topology, world)?;
+    if changed.guarded == had {
+        return Ok(Vec::new());
+    }
+    let guarded = changed.guarded;
+    let setting = Setting::Guarded { guarded: guarded.clone() };
+    tuned.after.apply(&DomainEdit::Set { setting })?;
+    let hypervisor = world.hypervisor()?;
+    if let Some(uuid) = subject.xml.uuid().filter(|_| hypervisor.has_guests_here()) {
+        let of = (uuid.as_str(), subject.name.as_str(), hypervisor.uri());
+        extra.first.extend(set_guarded(world.state(), of, &guarded)?);
+    }
+    if subject.live.is_some() {
+        extra.first.extend(changed.steps);
+    }
+    let is_gone = |one: &Guarded| !devices.contains(&one.bdf);
+    let gone: Vec<Guarded> = had.into_iter().filter(is_gone).collect();
+    vfs::give_back_these(&subject.xml.uuid().unwrap_or_default(), gone, world)
+}
+
+/// The steps that give a running guest the functions of its definition. Refuses other settings of
+/// virtual functions that stay.
+fn plugged(
+    live: &DomainXml,
+    after: &DomainXml,
+    moves: &Moves,
+    wanted: &SetRequest,
+) -> Result<Vec<Step>> {
+    let name = &wanted.name;
+    let vfs = wanted.functions.vfs.is_some().then(|| after.held(false)).transpose()?;
+    for bdf in vfs.into_iter().flat_map(|held| held.devices) {
+        let part = |of: &DomainXml, child: &str| {
+            let element = Plugged::Function(bdf).find(of)?;
+            Some(
+                element
+                    .find(child)?
+                    .attr(if child == "mac" { "address" } else { "id" })?
+                    .into_owned(),
+            )
+        };
+        let differs = |child: &str| part(live, child) != part(after, child);
+        let is_kept = Plugged::Function(bdf).find(live).is_some();
+        if is_kept && (differs("mac") || differs("vlan/tag")) {
+            let what = format!("the MAC address or VLAN of virtual function {bdf}");
+            let hint = format!("`{}` changes its next start", wanted.line(false));
+            return Err(SetError::NotLive { name: name.clone(), what }.hint(hint));
+        }
+    }
+    let gone = moves.gone.iter().filter_map(|&bdf| {
+        let device = Plugged::Function(bdf);
+        let xml = device.find(live)?.xml().to_owned();
+        Some(Step::DetachDevice { name: name.clone(), device, wait_s: LET_GO_S, xml })
+    });
+    let comes = moves.comes.iter().filter_map(|&bdf| {
+        let device = Plugged::Function(bdf);
+        let xml = device.find(after)?.xml().to_owned();
+        Some(Step::AttachDevice { name: name.clone(), device, xml })
+    });
+    Ok(gone.chain(comes).collect())
+}
