@@ -201,7 +201,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
 fn known(world: &World) -> Result<Vec<Defined>> {
     let hypervisor = world.hypervisor()?;
     let found = definitions(&*hypervisor, |_| &[XmlOf::Live])?.into_iter();
-    Ok(found.map(|Definition { summary, xml, .. }| (summary, DomainXml::parse(&xml))).collect())
+    Ok(found.map(|Definition { summary, xml, .. }| (summary, xml)).collect())
 }
 
 /// A domain of a recorded host, as in its file.

@@ -5,7 +5,6 @@ use crate::apply::Change;
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::disks::functions_of_disks;
-use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
@@ -366,7 +365,7 @@ impl World {
         let autostarted = if some_off { hypervisor.autostarted()? } else { BTreeSet::new() };
         for Definition { summary, xml, .. } in defined {
             let failed = || format!("cannot tell what domain `{}` holds", summary.name);
-            let xml = DomainXml::parse(&xml).doing(failed)?;
+            let xml = xml.doing(failed)?;
             let mut held = xml.held(summary.state.is_active()).doing(failed)?;
             held.autostart = autostarted.contains(&summary.name);
             if is_here {

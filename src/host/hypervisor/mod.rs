@@ -21,6 +21,7 @@ pub mod uses;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::domain::{DomainXml, DomainXmlError};
 use gpuvm_core::network::GuestAddress;
 use gpuvm_core::versions::Versions;
 use machine::{Identity, Machine};
@@ -94,12 +95,12 @@ pub struct Definition {
     pub summary: DomainSummary,
     /// Which of its definitions it is.
     pub which: XmlOf,
-    /// The XML.
-    pub xml: String,
+    /// The document, or why it is none.
+    pub xml: Result<DomainXml, DomainXmlError>,
 }
 
 /// Reads the definitions of every domain that `wanted` names for it, by name. A domain deleted
-/// since it was listed is left out.
+/// since it was listed is left out. Each is parsed while the next ones are read.
 pub fn definitions(
     hypervisor: &dyn Hypervisor,
     wanted: impl Fn(&DomainSummary) -> &'static [XmlOf],
@@ -109,11 +110,16 @@ pub fn definitions(
     let asked: Vec<(&DomainSummary, XmlOf)> = rows.iter().flat_map(of_row).collect();
     let names: Vec<(&str, XmlOf)> =
         asked.iter().map(|(row, which)| (row.name.as_str(), *which)).collect();
+    let mut read: Vec<Option<_>> = asked.iter().map(|_| None).collect();
+    hypervisor.xmls(&names, &mut |at, xml| {
+        read[at] = Some(xml.map(|xml| DomainXml::parse(&xml)));
+    });
     let mut found = Vec::with_capacity(asked.len());
-    for ((row, which), xml) in asked.into_iter().zip(hypervisor.xmls(&names)) {
+    for ((row, which), xml) in asked.into_iter().zip(read) {
         match xml {
-            Err(error) if error.kind == HypervisorErrorKind::NoDomain => {}
-            xml => found.push(Definition { summary: row.clone(), which, xml: xml? }),
+            None => {}
+            Some(Err(error)) if error.kind == HypervisorErrorKind::NoDomain => {}
+            Some(xml) => found.push(Definition { summary: row.clone(), which, xml: xml? }),
         }
     }
     Ok(found)
@@ -331,9 +337,15 @@ pub trait Hypervisor {
     }
     /// A domain's definition.
     fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError>;
-    /// Several definitions, in the same order.
-    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
-        wanted.iter().map(|(name, which)| self.xml(name, *which)).collect()
+    /// Several definitions, each given to `take` with its place in `wanted`, in any order.
+    fn xmls(
+        &self,
+        wanted: &[(&str, XmlOf)],
+        take: &mut dyn FnMut(usize, Result<String, HypervisorError>),
+    ) {
+        for (at, (name, which)) in wanted.iter().enumerate() {
+            take(at, self.xml(name, *which));
+        }
     }
     /// Defines a domain after checking it against libvirt's schema; never replaces one of another
     /// UUID.

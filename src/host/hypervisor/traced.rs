@@ -139,8 +139,12 @@ impl Hypervisor for Traced {
         let what = format_args!("XML of domain `{name}` ({which:?})");
         told(Reads, what, || self.inner.xml(name, which))
     }
-    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
-        asked(&format!("XML of {} domains", wanted.len()), || self.inner.xmls(wanted))
+    fn xmls(
+        &self,
+        wanted: &[(&str, XmlOf)],
+        take: &mut dyn FnMut(usize, Result<String, HypervisorError>),
+    ) {
+        asked(&format!("XML of {} domains", wanted.len()), || self.inner.xmls(wanted, take))
     }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         let since = Instant::now();

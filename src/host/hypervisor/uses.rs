@@ -205,7 +205,7 @@ impl Uses {
             if row.state.is_active() { &[XmlOf::Public, XmlOf::Live] } else { &[XmlOf::Public] }
         };
         for Definition { summary, which, xml } in definitions(hypervisor, both)? {
-            let xml = DomainXml::parse(&xml).map_err(|error| HypervisorError {
+            let xml = xml.map_err(|error| HypervisorError {
                 kind: HypervisorErrorKind::BadXml,
                 doing: format!("tell which disks domain `{}` has", summary.name),
                 message: error.to_string(),

@@ -1,6 +1,6 @@
 //! Which guests are on a network.
 
-use crate::domain::{DomainXml, Hook, hooks};
+use crate::domain::{Hook, hooks};
 use crate::error::Result;
 use crate::hypervisor::{Definition, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::network::Network;
@@ -32,7 +32,7 @@ impl Guests {
         };
         for Definition { summary, xml, .. } in definitions(hypervisor, which)? {
             let running = summary.state.is_active();
-            let Ok(xml) = DomainXml::parse(&xml) else { continue };
+            let Ok(xml) = xml else { continue };
             found.extend(hooks(&xml).into_iter().map(|hook| {
                 let (domain, mac) = (summary.name.clone(), hook.mac.clone());
                 (GuestNic { domain, running, mac }, hook)

@@ -14,6 +14,8 @@ use gpuvm_core::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
@@ -23,9 +25,9 @@ use virt::sys;
 /// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// Definitions that are asked for at a time: as many questions as a daemon takes from one client
-/// before it answers (`max_client_requests`).
-const AT_ONCE: usize = 5;
+/// Definitions that are asked for at a time: one less than the questions of one client at which a
+/// daemon writes a warning to its log (`max_client_requests`).
+const AT_ONCE: usize = 4;
 
 /// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
@@ -139,29 +141,40 @@ impl Hypervisor for Libvirt {
         self.find(&doing, name)?.xml_desc(flags).map_err(|e| error(&doing, &e))
     }
 
-    fn xmls(&self, wanted: &[(&str, XmlOf)]) -> Vec<Result<String, HypervisorError>> {
+    fn xmls(
+        &self,
+        wanted: &[(&str, XmlOf)],
+        take: &mut dyn FnMut(usize, Result<String, HypervisorError>),
+    ) {
         let listed = |(name, which): &(&str, XmlOf)| {
             self.seen.borrow().get(*name).map(|domain| (domain.clone(), self.flags_of(*which)))
         };
         let asked: Vec<Option<(Domain, u32)>> = wanted.iter().map(listed).collect();
-        let ask = |(domain, flags): &(Domain, u32)| domain.xml_desc(*flags).ok();
-        let ask_all = |part: &[Option<(Domain, u32)>]| -> Vec<Option<String>> {
-            part.iter().map(|one| one.as_ref().and_then(ask)).collect()
+        let next = AtomicUsize::new(0);
+        // The calling thread takes what these read.
+        let read = |tell: mpsc::Sender<(usize, Option<String>)>| {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(one) = asked.get(at) else { return };
+                let text = one.as_ref().and_then(|(domain, flags)| domain.xml_desc(*flags).ok());
+                if tell.send((at, text)).is_err() {
+                    return;
+                }
+            }
         };
-        let each = asked.len().div_ceil(AT_ONCE).max(1);
-        let texts: Vec<Option<String>> = std::thread::scope(|scope| {
-            let parts = asked.chunks(each).map(|part| (part, scope.spawn(move || ask_all(part))));
-            let parts: Vec<_> = parts.collect();
-            let texts = parts
-                .into_iter()
-                .map(|(part, asks)| asks.join().unwrap_or_else(|_| vec![None; part.len()]));
-            texts.flatten().collect()
+        std::thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            for _ in 0..AT_ONCE.min(asked.len()) {
+                let tell = tell.clone();
+                scope.spawn(|| read(tell));
+            }
+            drop(tell);
+            for (at, text) in told {
+                // One that cannot be read by its row is looked up by its name.
+                let (name, which) = wanted[at];
+                take(at, text.map_or_else(|| self.xml(name, which), Ok));
+            }
         });
-        // One that cannot be read by its row is looked up by its name.
-        let of_one = |((name, which), text): (&(&str, XmlOf), Option<String>)| {
-            text.map_or_else(|| self.xml(name, *which), Ok)
-        };
-        wanted.iter().zip(texts).map(of_one).collect()
     }
 
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
