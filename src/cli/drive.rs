@@ -11,10 +11,8 @@ use gpuvm_ops::drives::FSTAB;
 use gpuvm_ops::drives::release::{ReleaseArray, release_array};
 use gpuvm_ops::drives::restore::{RestoreArray, restore_array};
 use gpuvm_ops::drives::wipe;
+use gpuvm_ops::initramfs::renewed_by;
 use gpuvm_ops::session::Session;
-
-/// The command that rebuilds the initramfs.
-const INITRAMFS: &str = "update-initramfs -u -k all";
 
 /// Runs the verb.
 pub fn run(verb: &DriveVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -45,7 +43,7 @@ fn release(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Some(name) = release_array(&mut session, &wanted)? else { return Ok(EXIT_DONE) };
     let record = released::file(&name);
     cx.output.progress(&format!("array {name} is released; /{record} keeps what restores it"));
-    tell_initramfs(initramfs, cx);
+    tell_initramfs(initramfs, cx)?;
     Ok(EXIT_DONE)
 }
 
@@ -77,18 +75,16 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             places.join(" ")
         ));
     }
-    tell_initramfs(wanted.initramfs, cx);
+    tell_initramfs(wanted.initramfs, cx)?;
     Ok(EXIT_DONE)
 }
 
 /// Prints what is left to do if the initramfs was not rebuilt.
-fn tell_initramfs(is_done: bool, cx: &Context<'_>) {
+fn tell_initramfs(is_done: bool, cx: &Context<'_>) -> anyhow::Result<()> {
     if !is_done {
-        cx.output.progress(&format!(
-            "the initramfs still has the old mdadm.conf until `{INITRAMFS}` is run (--initramfs \
-             runs it)"
-        ));
+        cx.output.progress(&renewed_by("still has the old mdadm.conf", true)?);
     }
+    Ok(())
 }
 
 /// Runs `drive wipe`.

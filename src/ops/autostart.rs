@@ -197,7 +197,7 @@ fn at_boot(
     if bind_boot::functions(&root)? != needed.functions {
         let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
         steps.extend(boot_steps(files)?);
-        if let Some(told) = outdated(&steps)? {
+        if let Some(told) = outdated(&steps, false)? {
             world.warning(&told);
         }
     }

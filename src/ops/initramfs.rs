@@ -32,16 +32,28 @@ pub fn renewal() -> Result<Step> {
     Ok(Step::Array(ArrayStep::UpdateInitramfs))
 }
 
-/// Says what renews the initramfs after steps; none: they change no file that it has a copy of.
-pub fn outdated(steps: &[Step]) -> Result<Option<String>> {
+/// Says what renews an initramfs of this machine whose copies are those that these words say;
+/// `has_option`: whether the verb does it with --initramfs.
+pub fn renewed_by(copies: &str, has_option: bool) -> Result<String> {
+    Ok(match initramfs_tool(&FsRoot::live()?).map(InitramfsTool::command) {
+        Some(command) if has_option => {
+            format!("the initramfs {copies}: `{command}` renews it (--initramfs runs it)")
+        }
+        Some(command) => format!("the initramfs {copies}: `{command}` renews it"),
+        None => format!(
+            "if this machine has an initramfs, it {copies}: renew it with the program that makes \
+             it; gpuvm knows update-initramfs, dracut and mkinitcpio"
+        ),
+    })
+}
+
+/// Says what renews the initramfs after steps, as [`renewed_by`]; none: they change no file that it
+/// has a copy of.
+pub fn outdated(steps: &[Step], has_option: bool) -> Result<Option<String>> {
     let is_copied = |path: &Path| COPIED.iter().any(|file| Path::new("/").join(file) == path);
     let has_copy = |step: &Step| matches!(step, Step::SetFile { path, .. } if is_copied(path));
-    if !steps.iter().any(has_copy) {
-        return Ok(None);
-    }
-    let tool = initramfs_tool(&FsRoot::live()?).unwrap_or(InitramfsTool::UpdateInitramfs);
-    let command = tool.command();
-    Ok(Some(format!("the initramfs has its own copies of these files: `{command}` renews them")))
+    let is_older = steps.iter().any(has_copy);
+    is_older.then(|| renewed_by("has its own copies of these files", has_option)).transpose()
 }
 
 #[cfg(test)]
@@ -55,10 +67,15 @@ mod tests {
             Step::SetFile { path, text, was: None, program: false, kept: false }
         };
         let unit = step("etc/systemd/system/gpuvm-vfio.service");
-        assert_eq!(outdated(std::slice::from_ref(&unit)).unwrap(), None);
+        assert_eq!(outdated(std::slice::from_ref(&unit), true).unwrap(), None);
         for file in COPIED {
-            let told = outdated(&[unit.clone(), step(file)]).unwrap().unwrap();
-            assert!(told.ends_with("` renews them"), "{told}");
+            for has_option in [false, true] {
+                let told = outdated(&[unit.clone(), step(file)], has_option).unwrap().unwrap();
+                let knows = initramfs_tool(&FsRoot::live().unwrap()).is_some();
+                assert!(told.contains("has its own copies of these files: "), "{told}");
+                assert_eq!(told.contains("(--initramfs runs it)"), has_option && knows, "{told}");
+                assert_eq!(told.contains("with the program that makes it"), !knows, "{told}");
+            }
         }
     }
 }
