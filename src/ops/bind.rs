@@ -190,7 +190,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(is_vfio)
     };
-    doctor::before(world, topology, &host.held, &asked)?;
+    doctor::before(world, topology, &host.held, &asked, &[])?;
     let uses = host.uses(&holders::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
     // A guest's function is already bound.

@@ -147,7 +147,7 @@ fn listed_device(
         node: device.node,
         driver: device.driver.clone(),
         iommu_group: device.iommu_group,
-        reset_methods: device.reset_methods.clone(),
+        reset_methods: device.reset_methods.clone().unwrap_or_default(),
         at_boot: at_boot.contains(&bdf),
         domains: domains.into_iter().collect(),
         used_by: uses.iter().filter(|used| used.bdf == bdf).cloned().collect(),

@@ -132,8 +132,15 @@ fn libvirt(world: &World) -> Result<Libvirt> {
 }
 
 /// Applies the rules to devices of this machine that a guest is to get: refuses if one says that it
-/// surely fails, and warns of the others. Does nothing on recorded and other machines.
-pub fn before(world: &World, topology: &Topology, held: &Occupancy, devices: &[Bdf]) -> Result<()> {
+/// surely fails, and warns of the others; `said`: rules whose warning the caller gives itself. Does
+/// nothing on recorded and other machines.
+pub fn before(
+    world: &World,
+    topology: &Topology,
+    held: &Occupancy,
+    devices: &[Bdf],
+    said: &[&str],
+) -> Result<()> {
     if devices.is_empty() || world.is_recorded() || !world.has_guests_here()? {
         return Ok(());
     }
@@ -151,7 +158,7 @@ pub fn before(world: &World, topology: &Topology, held: &Occupancy, devices: &[B
         }
         return Err(DoctorError::SurelyFails { lines: lines.join("\n  ") }.hint(hint));
     }
-    for finding in others {
+    for finding in others.into_iter().filter(|finding| !said.contains(&finding.rule)) {
         world.warning(&format!("{}; `gpuvm host doctor` says what helps", sentence(&finding)));
     }
     Ok(())

@@ -381,7 +381,9 @@ pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> V
     let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
     let can = |bdf: &Bdf| match root {
         Some(root) => root.exists(&format!("sys/bus/pci/devices/{bdf}/reset")),
-        None => topology.device(*bdf).is_some_and(|device| !device.reset_methods.is_empty()),
+        None => topology
+            .device(*bdf)
+            .is_some_and(|device| device.reset_methods.as_ref().is_some_and(|all| !all.is_empty())),
     };
     let gpus = functions.iter().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu));
     let switches = functions.iter().filter(|bdf| kind(bdf) == Some(DeviceKind::NvSwitch));

@@ -22,17 +22,27 @@ pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json("gpuvm-host-doctor", &answer)?;
     } else if args.fix {
-        cx.output.verbatim(&commands(&answer))?;
+        let elsewhere = match &cx.settings.host {
+            Some(path) => Some(path.display().to_string()),
+            None if !cx.is_here()? => Some(cx.settings.connect.clone()),
+            None => None,
+        };
+        let head = elsewhere.map(|host| format!("# for the host of {host}, not this machine\n"));
+        cx.output.verbatim(&(head.unwrap_or_default() + &commands(&answer)))?;
     } else {
         cx.output.text(&text(&answer))?;
     }
     Ok(if answer.has_errors() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// The commands that mend what was found, as a script to read and run by hand.
+/// The commands against what was found, as a script to read and run by hand.
 fn commands(answer: &Diagnosed) -> String {
     let lines = script(&answer.findings);
-    if lines.is_empty() { "# nothing to mend\n".to_owned() } else { lines.join("\n") + "\n" }
+    if lines.is_empty() {
+        "# no finding has a command\n".to_owned()
+    } else {
+        lines.join("\n") + "\n"
+    }
 }
 
 /// The answer for people.

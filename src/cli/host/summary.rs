@@ -161,6 +161,7 @@ fn iommu(topology: &Topology) -> String {
         topology.devices().iter().filter_map(|device| device.iommu_group).collect();
     match (groups.len(), topology.devices().is_empty()) {
         (_, true) => String::new(),
+        (0, false) if topology.machine().iommu.is_some() => "off: the host has no group".into(),
         (0, false) => "no groups: it is off, or the record has none".into(),
         (count, false) => match topology.isolates(&[]) {
             Isolated::No(weak) => {

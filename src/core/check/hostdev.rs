@@ -26,6 +26,11 @@ const MATES: Rule = Rule::error(
 /// `plan`, `export` and `create` refuse it, too.
 const UNSUPPORTED: Rule =
     Rule::error("hostdev-unsupported", "a passed function that is not supported yet");
+/// The kernel attaches it to no guest.
+const BARRED: Rule = Rule::error(
+    "hostdev-barred",
+    "a passed function that the IOMMU gives to no guest, since it is off or by its firmware",
+);
 /// Every transfer crosses the link between packages.
 const NODE: Rule =
     Rule::warning("device-off-node", "a passed device on a node that the guest has no pcpus on");
@@ -56,6 +61,7 @@ pub const RULES: &[Rule] = &[
     USED,
     MATES,
     UNSUPPORTED,
+    BARRED,
     NODE,
     PHYSICAL,
     BALLOON,
@@ -95,6 +101,10 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
                 if let Some(why) = topology.unsupported(device) {
                     let message = format!("{bdf} is {why}");
                     report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");
+                }
+                if let Some(why) = topology.barred(device) {
+                    let message = format!("{bdf} {why}");
+                    report.add(&BARRED, passed.bdf.spot, message, why.hint());
                 }
                 mates(guest, passed, device, topology, report);
                 off_node(guest, passed, device, &nodes, topology, report);
@@ -246,10 +256,13 @@ fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let functions: Vec<Bdf> =
         guest.passed.iter().filter(there).map(|passed| passed.bdf.value).collect();
     let Isolated::No(weak) = topology.isolates(&functions) else { return };
+    let is_barred = |bdf: &Bdf| topology.device(*bdf).is_some_and(|d| topology.barred(d).is_some());
     for weakness in weak {
-        let rule = match weakness {
+        let rule = match &weakness {
             Weakness::AcsOverride(_) => &ACS,
             Weakness::UnsafeInterrupts => &INTERRUPTS,
+            // Said of each function already.
+            Weakness::NoIommu(all) if all.iter().any(is_barred) => continue,
             Weakness::NoIommu(_) => &NO_IOMMU,
         };
         report.add(rule, first.bdf.spot, weakness.says(), weakness.hint());

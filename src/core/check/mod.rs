@@ -118,7 +118,9 @@ pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
     let mut missing = Vec::new();
     if parts.devices.is_empty() {
         missing.push("passed devices (the host's record has no PCI functions)");
-    } else if parts.devices.iter().all(|device| device.iommu_group.is_none()) {
+    } else if parts.machine.iommu.is_none()
+        && parts.devices.iter().all(|device| device.iommu_group.is_none())
+    {
         missing.push("IOMMU groups (none in the host's record)");
     }
     if !parts.devices.is_empty() && topology.isolates(&[]) == Isolated::Unknown {

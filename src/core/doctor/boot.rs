@@ -4,7 +4,7 @@ use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
 use crate::shell::word;
-use crate::topology::facts::{BINDING_UNIT, BootDrivers};
+use crate::topology::facts::{BINDING_UNIT, BootDrivers, GPU_SERVICES};
 use crate::topology::{PciDevice, is_vfio};
 use crate::versions::KERNEL_VIRQFD;
 
@@ -13,9 +13,6 @@ pub const DRIVER_FIRST: Rule =
     Rule::error("driver-first", "a GPU for guests that a driver of the host takes at boot");
 /// Unbinding a driver waits for these, for ever.
 pub const HOLDERS: Rule = Rule::warning("holders", "a GPU that programs or a console hold");
-
-/// Services that open every GPU.
-const SERVICES: [&str; 3] = ["nvidia-persistenced", "nv-hostengine", "dcgm-exporter"];
 
 /// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
@@ -89,8 +86,8 @@ fn stale(case: &Case<'_>, drivers: &BootDrivers, meant: usize, report: &mut Repo
     let is_directory = file.ends_with("/init-top");
     let why = match is_directory {
         true => {
-            "what was taken away from there since, as by `gpuvm device release --at-boot`, is \
-                 still in it"
+            "what was removed from there since, as by `gpuvm device release --at-boot`, is still \
+                 in it"
         }
         false if meant > 0 => "a driver in it may take the GPU at the next boot",
         false => return,
@@ -113,7 +110,7 @@ fn virqfd(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
         message: format!("/{file} lists a module that kernel {kernel} does not have: vfio_virqfd"),
         values: ("vfio, vfio_iommu_type1, vfio_pci".into(), "vfio_virqfd".into()),
         at: format!("/{file}"),
-        hint: "take the word out and renew the initramfs: what builds it may stop at the module"
+        hint: "remove the word and renew the initramfs: what builds it may stop at the module"
             .into(),
         fix: vec![
             format!("sed -i 's/\\bvfio_virqfd\\b//' {}", word(&format!("/{file}"))),
@@ -153,8 +150,10 @@ fn holders(case: &Case<'_>, report: &mut Report<'_>) {
     }
     let Some(nvidia) = nvidia else { return };
     if let Some(services) = report.need(&HOLDERS, &case.facts.services, "proc/PID/comm") {
-        let held: Vec<&str> =
-            SERVICES.into_iter().filter(|name| services.iter().any(|one| one == name)).collect();
+        let held: Vec<&str> = GPU_SERVICES
+            .into_iter()
+            .filter(|name| services.iter().any(|one| one == name))
+            .collect();
         if !held.is_empty() {
             let units: Vec<&str> = held
                 .iter()

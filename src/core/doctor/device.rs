@@ -3,6 +3,8 @@
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
+use crate::placement::fits_no_guest;
+use crate::placement::reason::WindowTooLarge;
 use crate::topology::facts::FunctionFacts;
 use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, is_vfio};
@@ -206,9 +208,8 @@ fn reset(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
         report.skip(&RESET, "kernels before 5.15 do not show reset methods");
         return;
     }
-    let methods = facts.and_then(|facts| facts.reset_methods.clone());
-    let known = (!gpu.reset_methods.is_empty()).then(|| gpu.reset_methods.clone());
-    let methods = methods.or(known);
+    let cannot = facts.is_some_and(|facts| facts.can_reset == Some(false));
+    let methods = gpu.reset_methods.clone().or_else(|| cannot.then(Vec::new));
     let Some(methods) = report.need(&RESET, &methods, "sys/bus/pci/devices/N/reset_method") else {
         return;
     };
@@ -312,31 +313,25 @@ fn bars(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report:
     window(case, gpu, report);
 }
 
-/// Compares a GPU's largest BAR with the address bits that a guest can have.
+/// Finds GPUs whose BARs have no room in the address space of any guest.
 fn window(case: &Case<'_>, gpu: &PciDevice, report: &mut Report<'_>) {
-    let bits = case.topology.machine().physical_address_bits;
-    let largest = gpu.bars.iter().filter(|bar| bar.index < 6).map(|bar| bar.bytes).max();
-    // A window lies above the guest's memory, aligned to the BAR: at least its double.
-    if let (Some(bits @ 1..=62), Some(largest)) = (bits, largest)
-        && largest >= 1 << (bits - 1)
-    {
-        let wrong = Wrong {
-            message: format!(
-                "{}: a BAR of {} GiB finds no window in a guest's {bits} address bits",
-                name(gpu),
-                largest >> 30
-            ),
-            values: (
-                format!("a BAR below half of {bits} address bits"),
-                format!("{} GiB", largest >> 30),
-            ),
-            at: "/proc/cpuinfo".into(),
-            hint:
-                "memory encryption takes address bits: turn it off in the BIOS setup if no guest \
-                   needs it"
-                    .into(),
-            fix: vec!["# change the BIOS setup: no command does".into()],
-        };
-        report.of(&BAR_WINDOW, gpu.bdf, wrong).says.fatal = true;
-    }
+    let Some(WindowTooLarge { window_gib, bits, .. }) = fits_no_guest(gpu.bdf, case.topology)
+    else {
+        return;
+    };
+    let needs = format!("{window_gib} GiB for its BARs");
+    let wrong = Wrong {
+        message: format!(
+            "{}: a guest needs a window of {needs}, which does not fit into {bits} physical \
+             address bits",
+            name(gpu)
+        ),
+        values: (format!("room for {needs}"), format!("{bits} physical address bits")),
+        at: "/proc/cpuinfo".into(),
+        hint: "memory encryption takes address bits: turn it off in the BIOS setup if no guest \
+               needs it"
+            .into(),
+        fix: vec!["# change the BIOS setup: no command does".into()],
+    };
+    report.of(&BAR_WINDOW, gpu.bdf, wrong).says.fatal = true;
 }

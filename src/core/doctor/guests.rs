@@ -12,6 +12,9 @@ use std::borrow::Cow;
 /// Kernels whose VFIO refuses QEMU.
 pub const PERMISSION: Rule =
     Rule::error("permission", "a kernel that gives QEMU no access to VFIO groups");
+/// libvirt refuses guests whose NICs ask for it.
+pub const VHOST_NET: Rule =
+    Rule::warning("vhost-net", "a kernel that does not serve virtio NICs of guests");
 /// What confidential guests need of the IOMMU.
 pub const CONFIDENTIAL: Rule =
     Rule::note("snp-tdx", "settings of the host that confidential guests cannot use");
@@ -37,7 +40,34 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     slow(case, report);
     confidential(case, report);
     configuration(case, report);
+    vhost(case, report);
     shutdown(case, report);
+}
+
+/// What a machine without [`VHOST_NET`] lacks.
+pub const NO_VHOST: &str =
+    "this machine has no /dev/vhost-net, which virtio NICs of guests need at their start";
+/// What helps against [`NO_VHOST`].
+pub const NO_VHOST_HINT: &str = "`sudo modprobe vhost_net` loads it, and a guest of `--virt-type \
+                                 qemu` does without";
+
+/// Finds a kernel that does not serve virtio NICs.
+fn vhost(case: &Case<'_>, report: &mut Report<'_>) {
+    let path = "dev/vhost-net";
+    if report.need(&VHOST_NET, &case.facts.kernel.vhost_net, path) != Some(&false) {
+        return;
+    }
+    let wrong = Wrong {
+        message: NO_VHOST.into(),
+        values: ("a character device".into(), "none".into()),
+        at: format!("/{path}"),
+        hint: NO_VHOST_HINT.into(),
+        fix: vec![
+            "modprobe vhost_net".into(),
+            "echo vhost_net >/etc/modules-load.d/vhost-net.conf".into(),
+        ],
+    };
+    report.add(&VHOST_NET, wrong);
 }
 
 /// Finds kernels that refuse QEMU.
@@ -92,11 +122,8 @@ fn slow(case: &Case<'_>, report: &mut Report<'_>) {
 /// Says what confidential guests find.
 fn confidential(case: &Case<'_>, report: &mut Report<'_>) {
     let path = "sys/module/kvm_amd/parameters/sev_snp";
-    let Some(offered) = report.need(&CONFIDENTIAL, &case.facts.kernel.confidential, path) else {
-        return;
-    };
-    let is_passed_through = case.argument("iommu") == Some("pt");
-    if offered.iter().any(|kind| kind == "SEV-SNP") && is_passed_through {
+    let offered = report.need(&CONFIDENTIAL, &case.facts.kernel.sev_snp, path);
+    if offered == Some(&true) && case.argument("iommu") == Some("pt") {
         let wrong = Wrong {
             message:
                 "KVM offers SEV-SNP, and `iommu=pt` keeps the IOMMU from protecting such guests"
@@ -177,7 +204,7 @@ fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
                 .into(),
             values: ("one of them".into(), "both".into()),
             at: "/etc/libvirt/qemu.conf".into(),
-            hint: "`systemctl disable libvirt-guests`, or take auto_shutdown_* out of qemu.conf"
+            hint: "`systemctl disable libvirt-guests`, or remove auto_shutdown_* from qemu.conf"
                 .into(),
             fix: vec!["systemctl disable libvirt-guests".into()],
         }

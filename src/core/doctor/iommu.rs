@@ -4,7 +4,7 @@ use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
 use crate::topology::isolation::{ACS_OVERRIDE as OVERRIDE, acs_override};
-use crate::topology::{DeviceKind, PciDevice, Weakness, is_vfio};
+use crate::topology::{Barred, DeviceKind, PciDevice, Weakness, is_vfio, leaves_group};
 
 /// libvirt then says only that the host does not support passthrough.
 pub const OFF: Rule = Rule::error("iommu-off", "a host whose IOMMU is off");
@@ -42,11 +42,11 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
 /// Says why the host has no IOMMU groups.
 fn off(case: &Case<'_>, report: &mut Report<'_>) {
     let devices = case.topology.devices();
-    if devices.iter().any(|device| device.iommu_group.is_some()) {
-        return;
-    }
-    let Some(&groups) = report.need(&OFF, &case.facts.iommu_groups, GROUPS) else { return };
-    if groups > 0 {
+    let has_groups = devices.iter().any(|device| device.iommu_group.is_some());
+    let iommu = &case.topology.machine().iommu;
+    let is_known = has_groups || report.need(&OFF, iommu, GROUPS).is_some();
+    let is_off = |device| case.topology.barred(device) == Some(Barred::IommuOff);
+    if !is_known || !devices.iter().any(is_off) {
         return;
     }
     let is_amd = case.topology.machine().cpu_vendor.as_deref() == Some("AuthenticAMD");
@@ -116,12 +116,10 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
             |device: &PciDevice| (device.bdf.segment(), device.bdf.bus(), device.bdf.device());
         let is_in_the_way = |device: &&PciDevice| {
             let driver = device.driver.as_deref();
-            let harmless =
-                |driver: &str| is_vfio(driver) || ["pci-stub", "pcieport"].contains(&driver);
             let is_bridge = matches!(device.kind(), DeviceKind::Bridge | DeviceKind::HostBridge);
             !is_bridge
                 && slot(device) != slot(gpu)
-                && driver.is_some_and(|driver| !harmless(driver))
+                && driver.is_some_and(|driver| !leaves_group(driver))
         };
         let members = group.members.iter().filter_map(|bdf| case.topology.device(*bdf));
         let others: Vec<&PciDevice> = members.filter(is_in_the_way).collect();
@@ -158,16 +156,17 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
 
 /// Finds the argument that splits groups.
 fn overridden(case: &Case<'_>, report: &mut Report<'_>) {
+    let Some(value) = case.topology.acs_override() else { return };
     let arguments = &case.topology.machine().kernel_arguments;
-    let given = arguments.iter().rev().find(|argument| acs_override(argument).is_some());
-    let Some(argument) = given else { return };
-    let weakness = Weakness::AcsOverride(acs_override(argument).unwrap_or_default());
+    let given = arguments.iter().rev().find(|word| acs_override(word).as_ref() == Some(&value));
+    let argument = given.cloned().unwrap_or_else(|| format!("{OVERRIDE}={value}"));
+    let weakness = Weakness::AcsOverride(value);
     let wrong = Wrong {
         message: weakness.says(),
         values: (format!("no {OVERRIDE}="), argument.clone()),
         at: "/proc/cmdline".into(),
         hint: weakness.hint().into(),
-        fix: fix::kernel(case.facts, &[], &[argument]),
+        fix: fix::kernel(case.facts, &[], &[&argument]),
     };
     report.add(&ACS_OVERRIDE, wrong);
 }
@@ -175,23 +174,24 @@ fn overridden(case: &Case<'_>, report: &mut Report<'_>) {
 /// Finds groups that the kernel does not attach.
 fn rmrr(case: &Case<'_>, report: &mut Report<'_>) {
     let path = "sys/kernel/iommu_groups/N/reserved_regions";
-    let Some(groups) = report.need(&RMRR, &case.facts.direct_groups, path) else { return };
+    let iommu = case.topology.machine().iommu.as_ref();
+    let known = iommu.and_then(|iommu| iommu.firmware_groups.clone());
+    if report.need(&RMRR, &known, path).is_none() {
+        return;
+    }
     for gpu in case.gpus() {
-        let Some(number) = gpu.iommu_group.filter(|number| groups.contains(number)) else {
+        let Some(why @ Barred::FirmwareMemory(number)) = case.topology.barred(gpu) else {
             continue;
         };
         let wrong = Wrong {
             message: format!(
-                "{}: the firmware keeps memory of its group {number} for itself, so the kernel \
-                 gives it to no guest (\"ineligible for IOMMU domain attach due to platform RMRR\")",
+                "{} {why}; the kernel says \"ineligible for IOMMU domain attach due to platform \
+                 RMRR\"",
                 name(gpu)
             ),
             values: ("no region of type direct".into(), "direct".into()),
             at: format!("/{GROUPS}/{number}/reserved_regions"),
-            hint:
-                "turn the device's shared memory off in the firmware (HPE: RBSU, \"shared memory \
-                   features\"), or use another slot"
-                    .into(),
+            hint: why.hint().into(),
             fix: vec!["# change the firmware's setting: no command does".into()],
         };
         report.of(&RMRR, gpu.bdf, wrong).says.fatal = true;

@@ -48,7 +48,7 @@ fn largest(case: &Case<'_>) -> u64 {
 fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
     let wanted = largest(case);
     let name = &unit.unit;
-    let mend = |of: &str, line: &str| {
+    let drop_in = |of: &str, line: &str| {
         let dir = format!("/etc/systemd/system/{name}.d");
         let text = format!("[Service]\\n{line}\\n");
         vec![
@@ -64,10 +64,10 @@ fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
                 "{name} runs without {list}, so it cannot raise the limit of locked memory of a \
                  guest with a GPU"
             ),
-            values: (list.clone(), "taken away by CapabilityBoundingSet".into()),
+            values: (list.clone(), "removed by CapabilityBoundingSet".into()),
             at: format!("/{file}"),
             hint: format!("add `CapabilityBoundingSet={list}` by a drop-in and restart {name}"),
-            fix: mend("capabilities", &format!("CapabilityBoundingSet={list}")),
+            fix: drop_in("capabilities", &format!("CapabilityBoundingSet={list}")),
         };
         report.add(&MEMLOCK, wrong);
     }
@@ -82,7 +82,7 @@ fn daemon(case: &Case<'_>, unit: &DaemonUnit, report: &mut Report<'_>) {
             values: ("infinity".into(), bytes.to_string()),
             at: format!("/{file}"),
             hint: format!("set `LimitMEMLOCK=infinity` by a drop-in and restart {name}"),
-            fix: mend("memlock", "LimitMEMLOCK=infinity"),
+            fix: drop_in("memlock", "LimitMEMLOCK=infinity"),
         };
         report.add(&MEMLOCK, wrong);
     }
@@ -102,7 +102,7 @@ fn entries(case: &Case<'_>, report: &mut Report<'_>) {
         message: format!("VFIO makes at most {limit} mappings for a guest"),
         values: (ENOUGH_ENTRIES.to_string(), limit.to_string()),
         at: format!("/{path}"),
-        hint: "take `dma_entry_limit` out of the options of vfio_iommu_type1 in /etc/modprobe.d"
+        hint: "remove `dma_entry_limit` from the options of vfio_iommu_type1 in /etc/modprobe.d"
             .into(),
         fix: vec![format!("echo {ENOUGH_ENTRIES} >/{path}")],
     };

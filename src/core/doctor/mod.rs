@@ -13,6 +13,8 @@ mod report;
 mod speed;
 
 pub use fix::script;
+pub use guests::{NO_VHOST, NO_VHOST_HINT};
+pub use iommu::ACS_OVERRIDE;
 pub use journal::{Entry, PATTERNS, is_kernel_log, search};
 pub use report::{Finding, OfHost};
 
@@ -31,7 +33,7 @@ const RULES: &[&Rule] = &[
     &iommu::OFF,
     &boot::DRIVER_FIRST,
     &iommu::GROUP_SHARED,
-    &iommu::ACS_OVERRIDE,
+    &ACS_OVERRIDE,
     &device::CONSOLE,
     &boot::HOLDERS,
     &device::D3COLD,
@@ -55,8 +57,23 @@ const RULES: &[&Rule] = &[
     &iommu::MODE,
     &guests::CONFIDENTIAL,
     &guests::QEMU_USER,
+    &guests::VHOST_NET,
     &guests::SHUTDOWN,
 ];
+
+/// Rules that look at the kernel's command line.
+const BY_ARGUMENTS: &[&Rule] = &[
+    &iommu::OFF,
+    &boot::DRIVER_FIRST,
+    &ACS_OVERRIDE,
+    &iommu::IRQ_REMAP,
+    &memory::FRAGMENTED,
+    &speed::ISOLATION,
+    &iommu::MODE,
+    &guests::CONFIDENTIAL,
+];
+/// Where the command line is.
+const ARGUMENTS: &str = "proc/cmdline";
 
 /// Every rule, one by one.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
@@ -151,6 +168,9 @@ fn name(device: &PciDevice) -> String {
 /// Applies every rule.
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let mut report = Report::new(case.facts);
+    if let Some(why) = case.facts.unread.get(ARGUMENTS) {
+        BY_ARGUMENTS.iter().for_each(|rule| report.skip(rule, why.as_str()));
+    }
     iommu::judge(case, &mut report);
     boot::judge(case, &mut report);
     device::judge(case, &mut report);

@@ -5,6 +5,7 @@ use super::{Case, fix};
 use crate::cpuset::CpuSet;
 use crate::finding::Rule;
 use crate::topology::DeviceKind;
+use crate::topology::facts::IRQBALANCE as IRQBALANCE_SERVICE;
 use crate::verify::{BALANCING, GOVERNOR, THP};
 
 /// Interrupts land on pcpus of guests.
@@ -35,7 +36,8 @@ fn irqbalance(case: &Case<'_>, report: &mut Report<'_>) {
         return;
     }
     let services = report.need(&IRQBALANCE, &case.facts.services, "proc/PID/comm");
-    let runs = services.is_some_and(|services| services.iter().any(|name| name == "irqbalance"));
+    let runs =
+        services.is_some_and(|services| services.iter().any(|name| name == IRQBALANCE_SERVICE));
     if !runs {
         return;
     }
@@ -163,7 +165,7 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
             format!("no guest is pinned to the isolated pcpus {isolated}: nobody uses them"),
             (format!("guests on {isolated}"), pins),
             "/proc/cmdline",
-            "take isolcpus= away, or pin guests there: `man gpuvm-tune`",
+            "remove isolcpus= from the kernel's arguments, or pin guests there: `man gpuvm-tune`",
         );
     }
     for held in guests.domains.iter().filter(|held| held.vcpu_pins.is_empty()) {

@@ -232,7 +232,7 @@ fn blocked(
 fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
     let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
     let slots = Slots::new(topology, &homes, &taken);
-    let mut lines = slots.lines(first(slots.gpus.bdfs.len()));
+    let mut lines = slots.lines_with_hints(first(slots.gpus.bdfs.len()));
     lines.extend(topology.displays().map(|(gpu, why)| format!("GPU {} {}", gpu.bdf, why.why())));
     let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
     let line = |(bdf, block): (&Bdf, &Option<Block<'_>>)| {

@@ -5,7 +5,7 @@ use super::affinity::Homes;
 use super::chosen::{Devices, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
-use super::groups;
+use super::groups::{self, Block};
 use super::partitions;
 use super::reason::{GpuReason, Topic};
 use super::score::{Judges, Key, Ranking, Scorer};
@@ -126,11 +126,13 @@ pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>,
     Err(PlanError::Impossible { what: format!("this host has no GPU of model `{name}`"), hint })
 }
 
-/// Refuses GPUs of a kind whose passthrough is not supported yet: all of them, or a named one.
+/// Refuses GPUs that no guest gets, whatever holds them: those whose passthrough is not supported
+/// yet and those that the IOMMU bars; all of them, or a named one.
 fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let row = &slots.gpus;
     let is_not = |&at: &usize| {
-        row.blocked[at].as_ref().is_some_and(|block| block.state() == DeviceState::Unsupported)
+        let state = row.blocked[at].as_ref().map(Block::state);
+        matches!(state, Some(DeviceState::Unsupported | DeviceState::Barred))
     };
     let all = super::slots::first(row.bdfs.len());
     let unsupported = bits(all).filter(is_not).fold(0, |set, at| set | 1 << at);
@@ -145,7 +147,10 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     }
     Err(PlanError::Impossible {
         what: slots.lines(named).join("; "),
-        hint: "leave --gpus out for a guest without GPUs".into(),
+        hint: match slots.barred(named) {
+            Some(why) => why.hint().into(),
+            None => "leave --gpus out for a guest without GPUs".into(),
+        },
     })
 }
 
@@ -309,7 +314,10 @@ fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
 fn left(slots: &Slots<'_>) -> String {
     match (slots.gpus.counted, size(slots.gpus.takeable())) {
         (0, _) => NO_GPU.into(),
-        (_, 0) => format!("no GPU is free; {NOTHING_LEFT}"),
+        (_, 0) => match slots.barred(super::slots::first(slots.gpus.bdfs.len())) {
+            Some(why) => format!("no GPU is free; {}", why.hint()),
+            None => format!("no GPU is free; {NOTHING_LEFT}"),
+        },
         _ => NOTHING_LEFT.into(),
     }
 }

@@ -6,7 +6,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::health::Health;
 use crate::topology::{
-    DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
+    Barred, DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
 use crate::words::count;
 use std::fmt;
@@ -31,6 +31,8 @@ enum Cause<'a> {
     Unhealthy(&'a Health),
     /// gpuvm cannot pass it through yet.
     Unsupported(Unsupported),
+    /// The IOMMU gives it to no guest.
+    Barred(Barred),
     /// Its ids read all ones or all zeros: vendor, device.
     Silent(u16, u16),
     /// This many virtual functions are enabled.
@@ -89,6 +91,14 @@ impl<'a> Block<'a> {
         Block { domain: None, cause }
     }
 
+    /// Returns why the IOMMU gives the function to no guest, if that is the reason.
+    pub(super) fn barred(&self) -> Option<Barred> {
+        match self.cause {
+            Cause::Barred(why) => Some(why),
+            _ => None,
+        }
+    }
+
     /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
@@ -98,6 +108,7 @@ impl<'a> Block<'a> {
             Cause::Silent(..) => DeviceState::Silent,
             Cause::Host(_) => DeviceState::Host,
             Cause::Unsupported(_) => DeviceState::Unsupported,
+            Cause::Barred(_) => DeviceState::Barred,
             Cause::Functions(_) | Cause::Shares(..) => DeviceState::Blocked,
         }
     }
@@ -115,6 +126,7 @@ impl<'a> Block<'a> {
                 format!("{} unhealthy: {}", verb("is", "are"), health.why())
             }
             Cause::Unsupported(why) => format!("{} {why}", verb("is", "are")),
+            Cause::Barred(why) => why.to_string(),
             Cause::Silent(vendor, device) => format!(
                 "{} not answer: vendor and device id read {vendor:#06x}:{device:#06x}",
                 verb("does", "do")
@@ -167,6 +179,14 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
         return Some(Block { domain: Some(domain), cause: Cause::Held });
     }
     let is_new = !taken.is_own(bdf);
+    // Its own guest may have it already, and goes on.
+    let barred = || {
+        let along = [device].into_iter().chain(card(topology, device));
+        along.filter_map(|function| topology.barred(function)).next()
+    };
+    if let Some(why) = is_new.then(barred).flatten() {
+        return Some(Block::own(Cause::Barred(why)));
+    }
     if let Some(reason) = taken.excluded(bdf).filter(|_| is_new) {
         return Some(Block::own(Cause::Excluded(reason)));
     }

@@ -69,7 +69,7 @@ use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
 pub use taken::floats;
-pub use window::{is_amd, window, window_reason};
+pub use window::{fits_no_guest, is_amd, window, window_reason};
 
 /// Whether a function can be passed through now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +96,8 @@ pub enum DeviceState {
     Display,
     /// gpuvm cannot pass it through yet.
     Unsupported,
+    /// The IOMMU gives it to no guest: it is off, or the firmware keeps memory of its group.
+    Barred,
 }
 
 /// Returns whether functions can be passed through now, and why not, as words to follow a

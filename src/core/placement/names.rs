@@ -5,6 +5,7 @@ use super::explain::domains;
 use super::groups::Block;
 use super::reason::{GpuList, Unit};
 use super::slots::{Mask, Slots, bits, first, touched};
+use crate::topology::Barred;
 
 impl Slots<'_> {
     /// GPUs by their indexes: `GPU 3 (0000:39:00.0)`, `GPUs 0 to 3`, `GPUs 0, 5 and 7`; displays
@@ -36,8 +37,8 @@ impl Slots<'_> {
         links.filter(|l| inside(l.a) && inside(l.b)).map(|link| u64::from(link.links)).sum()
     }
 
-    /// Returns why GPUs among these are unavailable, one line for each reason.
-    pub(super) fn lines(&self, among: Mask) -> Vec<String> {
+    /// Returns the reasons why GPUs among these are unavailable, each with its GPUs.
+    fn by_reason(&self, among: Mask) -> Vec<(&Block<'_>, Mask)> {
         let mut by_reason: Vec<(&Block<'_>, Mask)> = Vec::new();
         for gpu in bits(among) {
             let Some(block) = &self.gpus.blocked[gpu] else { continue };
@@ -46,10 +47,31 @@ impl Slots<'_> {
                 None => by_reason.push((block, 1 << gpu)),
             }
         }
+        by_reason
+    }
+
+    /// Returns why GPUs among these are unavailable, one line for each reason.
+    pub(super) fn lines(&self, among: Mask) -> Vec<String> {
         let line = |(block, set): (&Block<'_>, Mask)| {
             format!("{} {}", self.label(set), block.why(super::slots::size(set)))
         };
-        by_reason.into_iter().map(line).collect()
+        self.by_reason(among).into_iter().map(line).collect()
+    }
+
+    /// As [`Slots::lines`], with what helps against the IOMMU's reasons.
+    pub(super) fn lines_with_hints(&self, among: Mask) -> Vec<String> {
+        let hint = |(block, _): (&Block<'_>, Mask)| block.barred().map(Barred::hint);
+        let hints = self.by_reason(among).into_iter().map(hint);
+        let whole = |(line, hint): (String, Option<&str>)| match hint {
+            Some(hint) => format!("{line}; {hint}"),
+            None => line,
+        };
+        self.lines(among).into_iter().zip(hints).map(whole).collect()
+    }
+
+    /// Returns why the IOMMU gives the first such GPU among these to no guest.
+    pub(super) fn barred(&self, among: Mask) -> Option<Barred> {
+        bits(among).find_map(|gpu| self.gpus.blocked[gpu].as_ref()?.barred())
     }
 
     /// Returns the names of the domains that hold these GPUs.

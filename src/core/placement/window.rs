@@ -3,6 +3,7 @@
 
 use super::reason::{Topic, TreeReason, WindowTooLarge};
 use super::{Placement, Reason};
+use crate::bdf::Bdf;
 use crate::topology::{Machine, Topology};
 
 /// Slack beyond the passed-through devices (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
@@ -47,15 +48,21 @@ pub fn window(
     placement: &Placement,
     topology: &Topology,
 ) -> Result<Option<Window>, WindowTooLarge> {
-    let Some(sum) = cost(placement, topology) else { return Ok(None) };
+    let Some(sum) = cost(&placement.devices, topology) else { return Ok(None) };
     let memory = placement.memory().kib().saturating_mul(1024);
     fit(sum, memory, topology.machine()).map(Some)
 }
 
+/// Returns why the BARs of a device fit into no guest of this host, however little memory it has;
+/// none: they fit, or are unknown.
+pub fn fits_no_guest(device: Bdf, topology: &Topology) -> Option<WindowTooLarge> {
+    fit(cost(&[device], topology)?, 0, topology.machine()).err()
+}
+
 /// Returns the bytes that the ports of a guest's devices need.
-fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
+fn cost(devices: &[Bdf], topology: &Topology) -> Option<u64> {
     let mut sum = 0_u64;
-    for &bdf in &placement.devices {
+    for &bdf in devices {
         let bars = &topology.device(bdf).filter(|device| !device.bars.is_empty())?.bars;
         let large = bars.iter().filter(|bar| bar.index < 6 && bar.is_64bit && !bar.io);
         let sizes = large.map(|bar| bar.bytes.max(MEBIBYTE));
@@ -64,7 +71,7 @@ fn cost(placement: &Placement, topology: &Topology) -> Option<u64> {
         let cost = length.checked_next_multiple_of(largest).unwrap_or(u64::MAX);
         sum = sum.saturating_add(cost);
     }
-    (!placement.devices.is_empty()).then_some(sum)
+    (!devices.is_empty()).then_some(sum)
 }
 
 /// Returns the window for ports that need `sum` bytes, above `memory` bytes and below the top of
@@ -189,6 +196,31 @@ mod tests {
             let error = fit(sum, gib(memory), &machine(bits, INTEL)).unwrap_err();
             assert!(error.to_string().contains("physical address bits"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_bar_fits_no_guest_where_no_plan_finds_a_window() {
+        let text = include_str!("../../../topologies/dual-socket.json");
+        let parts = file::from_json(text).unwrap().parts().clone();
+        let gpu: Bdf = "0000:86:00.0".parse().unwrap();
+        let with = |bits: u8, gib: u64| {
+            let mut parts = parts.clone();
+            parts.machine.physical_address_bits = Some(bits);
+            let bar = |device: &mut crate::topology::PciDevice| {
+                let large = device.bars.iter_mut().find(|bar| bar.is_64bit && bar.index == 1);
+                large.unwrap().bytes = gib << 30;
+            };
+            parts.devices.iter_mut().filter(|device| device.bdf == gpu).for_each(bar);
+            let host = Topology::new(parts).unwrap();
+            let request =
+                Request { gpus: crate::request::GpuWish::Exact(vec![gpu]), ..Request::for_gpus(1) };
+            let place = plan(&host, &Occupancy::default(), &request);
+            (fits_no_guest(gpu, &host).is_some(), place.is_err())
+        };
+        assert_eq!(with(46, 64), (false, false));
+        assert_eq!(with(40, 1024), (true, true));
+        // It would fit beside less memory.
+        assert_eq!(with(38, 64), (false, true));
     }
 
     #[test]

@@ -30,6 +30,13 @@ impl Binding {
     }
 }
 
+/// Whether a driver lets the other functions of its device's IOMMU group go to a guest: one that
+/// hands functions to guests, or pci-stub, which does no DMA (the kernel's
+/// drivers/vfio/vfio_main.c and drivers/pci/pci-stub.c).
+pub fn leaves_group(driver: &str) -> bool {
+    is_vfio(driver) || driver == "pci-stub"
+}
+
 /// Whether a driver hands functions to guests: vfio-pci, or a variant of it
 /// (`nvgrace_gpu_vfio_pci`, `mlx5_vfio_pci`).
 pub fn is_vfio(driver: &str) -> bool {

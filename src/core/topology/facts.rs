@@ -35,7 +35,7 @@ pub struct Framebuffer {
     pub range: AddressRange,
 }
 
-/// What is known of one GPU or NVSwitch.
+/// What is known of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -48,9 +48,9 @@ pub struct FunctionFacts {
     /// Whether its power may be cut while it is idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub d3cold_allowed: Option<bool>,
-    /// Its reset methods, in the kernel's order; empty: it has none.
+    /// Whether the kernel shows reset methods of it, on a host where it shows those of others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reset_methods: Option<Vec<String>>,
+    pub can_reset: Option<bool>,
     /// Addresses of its memory BARs by number; none: the BAR has no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<BTreeMap<u8, Option<AddressRange>>>,
@@ -70,6 +70,10 @@ pub struct GivenIds {
     pub ids: Vec<String>,
 }
 
+/// Services that open every GPU of the driver nvidia, by the names of their processes.
+pub const GPU_SERVICES: [&str; 3] = ["nvidia-persistenced", "nv-hostengine", "dcgm-exporter"];
+/// The service that spreads interrupts.
+pub const IRQBALANCE: &str = "irqbalance";
 /// The unit of `gpuvm device bind --at-boot`.
 pub const BINDING_UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
 
@@ -163,9 +167,12 @@ pub struct KernelSettings {
     /// Whether `nvidia_drm` shows a console of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drm_console: Option<bool>,
-    /// Confidential guests that KVM offers: `SEV-SNP`, `TDX`.
+    /// Whether KVM offers guests with SEV-SNP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confidential: Option<Vec<String>>,
+    pub sev_snp: Option<bool>,
+    /// Whether the kernel serves virtio NICs: /dev/vhost-net is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_net: Option<bool>,
 }
 
 /// What libvirt's configuration says about devices and shutdown.
@@ -238,15 +245,9 @@ impl InitramfsTool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
-    /// Number of IOMMU groups.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub iommu_groups: Option<u64>,
     /// The firmware's tables of IOMMUs: `DMAR`, `IVRS`, `IORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_tables: Option<Vec<String>>,
-    /// Groups with memory that the firmware keeps for itself (`direct` in `reserved_regions`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub direct_groups: Option<Vec<u32>>,
     /// Groups whose DMA is mapped strictly (`type` is `DMA`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict_groups: Option<Vec<u32>>,
@@ -256,7 +257,7 @@ pub struct Facts {
     /// Devices of the firmware's picture: `efi-framebuffer.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framebuffer_devices: Option<Vec<String>>,
-    /// GPUs and NVSwitches.
+    /// GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionFacts>,
     /// What binds drivers at boot.

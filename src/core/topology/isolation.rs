@@ -1,9 +1,10 @@
 //! Whether the IOMMU isolates passed-through functions from memory outside their guest: its groups,
 //! and kernel settings that make groups claim more than the hardware isolates, or bypass them.
 
-use super::Topology;
+use super::{PciDevice, Topology};
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The kernel argument that splits groups; a kernel without the ACS override patch ignores it.
 pub const ACS_OVERRIDE: &str = "pcie_acs_override";
@@ -22,6 +23,59 @@ pub struct Isolation {
     /// Whether VFIO passes functions through without an IOMMU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_iommu: bool,
+}
+
+/// What the kernel shows of its IOMMU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Iommu {
+    /// Number of its groups, without those that VFIO makes for functions without an IOMMU; 0: it is
+    /// off.
+    pub groups: u64,
+    /// Groups with memory that the firmware keeps for itself (`direct` in `reserved_regions`).
+    /// None: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware_groups: Option<Vec<u32>>,
+}
+
+/// Why the IOMMU gives a function to no guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Barred {
+    /// The IOMMU is off: the host has no group.
+    IommuOff,
+    /// The firmware keeps memory of this group for itself (RMRR): the kernel attaches it to no
+    /// guest.
+    FirmwareMemory(u32),
+}
+
+impl Barred {
+    /// Returns what to do about it.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Barred::IommuOff => "`gpuvm host doctor` says why it is off and how to turn it on",
+            Barred::FirmwareMemory(_) => {
+                "turn the device's shared memory off in the firmware (HPE: RBSU, \"shared memory \
+                 features\"), or use another slot"
+            }
+        }
+    }
+}
+
+/// Writes the reason, to follow the names of functions.
+impl fmt::Display for Barred {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Barred::IommuOff => f.write_str(
+                "cannot be passed through: the IOMMU is off, so the host has no IOMMU group",
+            ),
+            Barred::FirmwareMemory(group) => write!(
+                f,
+                "cannot be passed through: the firmware keeps memory of IOMMU group {group} for \
+                 itself (RMRR)"
+            ),
+        }
+    }
 }
 
 /// A way in which functions are not isolated.
@@ -93,14 +147,33 @@ pub enum Isolated {
 }
 
 impl Topology {
+    /// Returns why the IOMMU gives a function to no guest; none: it does, or the record does not
+    /// tell.
+    pub fn barred(&self, device: &PciDevice) -> Option<Barred> {
+        let iommu = self.machine().iommu.as_ref()?;
+        if iommu.groups == 0 && self.groups.is_empty() {
+            return Some(Barred::IommuOff);
+        }
+        let group = device.iommu_group?;
+        let is_kept = iommu.firmware_groups.as_ref().is_some_and(|kept| kept.contains(&group));
+        is_kept.then_some(Barred::FirmwareMemory(group))
+    }
+
+    /// Returns the value of `pcie_acs_override=` that the kernel was started with; none: it was
+    /// not.
+    pub fn acs_override(&self) -> Option<String> {
+        let machine = self.machine();
+        let said = machine.isolation.as_ref().and_then(|settings| settings.acs_override.clone());
+        // Records older than these facts still have the kernel arguments.
+        let given = || machine.kernel_arguments.iter().rev().find_map(|word| acs_override(word));
+        said.or_else(given)
+    }
+
     /// Whether the IOMMU isolates these functions.
     pub fn isolates(&self, functions: &[Bdf]) -> Isolated {
         let machine = self.machine();
-        let given = machine.kernel_arguments.iter().find_map(|argument| acs_override(argument));
         let mut weak = Vec::new();
-        let said = machine.isolation.as_ref().and_then(|settings| settings.acs_override.clone());
-        // Records older than these facts still have the kernel arguments.
-        weak.extend(said.or(given).map(Weakness::AcsOverride));
+        weak.extend(self.acs_override().map(Weakness::AcsOverride));
         let Some(settings) = &machine.isolation else {
             return if weak.is_empty() { Isolated::Unknown } else { Isolated::No(weak) };
         };
@@ -121,4 +194,53 @@ impl Topology {
 pub fn acs_override(argument: &str) -> Option<String> {
     let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
     (name.replace('-', "_") == ACS_OVERRIDE).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::file::from_json;
+
+    /// A recorded host with a change.
+    fn host(change: impl FnOnce(&mut crate::topology::Parts)) -> Topology {
+        let text = include_str!("../../../topologies/dual-socket.json");
+        let mut parts = from_json(text).unwrap().parts().clone();
+        change(&mut parts);
+        Topology::new(parts).unwrap()
+    }
+
+    #[test]
+    fn of_several_overrides_the_last_one_counts_everywhere() {
+        let host = host(|parts| {
+            parts.machine.isolation = None;
+            let words = ["pcie_acs_override=downstream", "pcie-acs-override=multifunction"];
+            parts.machine.kernel_arguments.extend(words.map(str::to_owned));
+        });
+        let last = "multifunction".to_owned();
+        assert_eq!(host.acs_override(), Some(last.clone()));
+        assert_eq!(host.isolates(&[]), Isolated::No(vec![Weakness::AcsOverride(last)]));
+    }
+
+    #[test]
+    fn a_function_is_barred_only_where_the_record_tells_of_its_iommu() {
+        let gpu: Bdf = "0000:86:00.0".parse().unwrap();
+        let why = |iommu: Option<Iommu>, has_groups: bool| {
+            let host = host(|parts| {
+                parts.machine.iommu = iommu;
+                if !has_groups {
+                    parts.devices.iter_mut().for_each(|device| device.iommu_group = None);
+                }
+            });
+            host.barred(host.device(gpu).unwrap())
+        };
+        let iommu =
+            |groups, kept: &[u32]| Some(Iommu { groups, firmware_groups: Some(kept.to_vec()) });
+        assert_eq!(why(None, true), None);
+        assert_eq!(why(None, false), None);
+        assert_eq!(why(iommu(0, &[]), false), Some(Barred::IommuOff));
+        // Its groups are those of the functions, whatever was counted.
+        assert_eq!(why(iommu(0, &[]), true), None);
+        assert_eq!(why(iommu(27, &[18]), true), None);
+        assert_eq!(why(iommu(27, &[19]), true), Some(Barred::FirmwareMemory(19)));
+    }
 }

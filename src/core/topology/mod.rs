@@ -23,12 +23,12 @@ mod set_aside;
 mod trust;
 pub mod vendor;
 
-pub use binding::{Binding, VFIO, is_vfio};
+pub use binding::{Binding, VFIO, is_vfio, leaves_group};
 pub use cpu::{Core, L3, NumaNode};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
 pub use facts::Facts;
-pub use isolation::{Isolated, Isolation, Weakness};
+pub use isolation::{Barred, Iommu, Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
@@ -84,6 +84,9 @@ pub struct Machine {
     /// Kernel settings that weaken IOMMU isolation. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// What the kernel shows of its IOMMU. None: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu: Option<Iommu>,
     /// Memory of the machine that no node reports, if it is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,

@@ -132,9 +132,9 @@ pub struct PciDevice {
     /// Its part in SR-IOV.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sriov: Option<Sriov>,
-    /// Reset methods in the kernel's order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reset_methods: Vec<String>,
+    /// Reset methods in the kernel's order; empty: it has none. None: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_methods: Option<Vec<String>>,
     /// Its network and RDMA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<NetFace>,

@@ -34,7 +34,7 @@ fn host() -> Parts {
         link: None,
         link_max: None,
         sriov: None,
-        reset_methods: Vec::new(),
+        reset_methods: None,
         net: None,
         boot_vga: false,
         uuid: None,

@@ -5,6 +5,8 @@ use gpuvm_core::topology::Isolation;
 use gpuvm_core::topology::isolation::acs_override;
 use procfs::{FromRead, KernelCmdline};
 
+/// Where the kernel shows its IOMMU groups.
+pub const GROUPS: &str = "sys/kernel/iommu_groups";
 /// Where the kernel shows its modules; a record without it lacks their options.
 const MODULES: &str = "sys/module";
 /// Where files of options for modules are.
@@ -31,9 +33,44 @@ pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
     }))
 }
 
+/// Reads the number of IOMMU groups; none where the host's files do not tell.
+pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>, FsError> {
+    // A kernel that is built without an IOMMU has no such directory.
+    let has_none = root.is_live() && root.exists("sys/kernel/mm");
+    if !root.exists(GROUPS) && !has_none {
+        return Ok(None);
+    }
+    let mut count = 0;
+    for name in root.names(GROUPS)? {
+        let is_made_up = settings.is_some_and(|settings| settings.no_iommu)
+            && name.parse().is_ok_and(|group| is_made_up(root, group).unwrap_or_default());
+        count += u64::from(!is_made_up);
+    }
+    Ok(Some(count))
+}
+
+/// Reads which of these groups have memory that the firmware keeps for itself; none where no file
+/// tells.
+pub fn firmware_groups(
+    root: &FsRoot,
+    groups: impl Iterator<Item = u32>,
+) -> Result<Option<Vec<u32>>, FsError> {
+    // `direct-relaxable` (USB, displays) keeps nothing from guests.
+    let is_direct =
+        |text: &str| text.lines().any(|line| line.split_whitespace().nth(2) == Some("direct"));
+    let mut found = None;
+    for group in groups {
+        let path = format!("{GROUPS}/{group}/reserved_regions");
+        root.regular(&path)?;
+        let Some(text) = root.read(&path)? else { continue };
+        found.get_or_insert_with(Vec::new).extend(is_direct(&text).then_some(group));
+    }
+    Ok(found)
+}
+
 /// Whether a group is one of VFIO's for a function without an IOMMU.
 pub fn is_made_up(root: &FsRoot, group: u32) -> Result<bool, FsError> {
-    let name = root.read(&format!("sys/kernel/iommu_groups/{group}/name"))?;
+    let name = root.read(&format!("{GROUPS}/{group}/name"))?;
     Ok(name.is_some_and(|name| name.trim() == NO_IOMMU_GROUP))
 }
 

@@ -40,22 +40,26 @@ const ARGUMENTS: &[&str] = &[
     "video",
 ];
 
-/// Reads the machine; `identify`: with its host name.
-pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
+/// Reads the machine; `identify`: with its host name. What the kernel says of itself is left unknown
+/// with a note where it cannot be read: a host can be used without.
+pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result<Machine, FsError> {
     let mut machine = Machine::default();
     if let Some(dmi) = root.dir("sys/class/dmi/id")? {
         machine.vendor = filled(dmi.read("sys_vendor")?);
         machine.product = filled(dmi.read("product_name")?);
     }
     cpuinfo(&root.read_head("proc/cpuinfo")?.unwrap_or_default(), &mut machine);
-    if let Some(architecture) = filled(root.read("proc/sys/kernel/arch")?) {
+    let mut of_kernel = |name: &str| {
+        let read = root.read(&format!("proc/sys/kernel/{name}"));
+        filled(read.unwrap_or_else(|error| unknown(error, notes)))
+    };
+    if let Some(architecture) = of_kernel("arch") {
         machine.architecture = Some(architecture);
     }
-    machine.kernel_arguments = kernel_arguments(root)?;
-    machine.kernel_release = filled(root.read("proc/sys/kernel/osrelease")?);
+    machine.kernel_release = of_kernel("osrelease");
+    machine.numa_balancing = of_kernel("numa_balancing").map(|text| text != "0");
+    machine.kernel_arguments = kernel_arguments(root).unwrap_or_else(|error| unknown(error, notes));
     machine.hugetlbfs = hugetlb::mounts(root)?;
-    let balancing = root.read("proc/sys/kernel/numa_balancing")?;
-    machine.numa_balancing = balancing.map(|text| text != "0");
     if identify {
         machine.host_name = if root.is_live() {
             sysinfo::System::host_name().ok()
@@ -64,6 +68,12 @@ pub fn machine(root: &FsRoot, identify: bool) -> Result<Machine, FsError> {
         };
     }
     Ok(machine)
+}
+
+/// Notes that a value cannot be read, and leaves it empty.
+fn unknown<T: Default>(error: FsError, notes: &mut Vec<String>) -> T {
+    notes.push(error.to_string());
+    T::default()
 }
 
 /// Converts an empty text to none.

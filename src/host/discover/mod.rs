@@ -49,7 +49,7 @@ pub mod trust;
 pub mod tuning;
 
 use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::topology::{Parts, Topology, TopologyError, Trust};
+use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};
 
 /// The error of reading a host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -90,7 +90,8 @@ pub fn discover_identified(root: &FsRoot) -> Result<Topology, DiscoverError> {
 /// Reads a host; `identify`: with identifying data.
 fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     let path = || root.path().display().to_string();
-    let mut parts = Parts { machine: machine::machine(root, identify)?, ..Parts::default() };
+    let mut parts = Parts::default();
+    parts.machine = machine::machine(root, identify, &mut parts.notes)?;
     let pcpus = cpu::pcpus(root)?;
     if pcpus.online.is_empty() {
         return Err(DiscoverError::NoHost { path: path() });
@@ -108,10 +109,12 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
         parts.machine.trust_unread = Some(error.to_string());
         Some(Trust::Strangers)
     });
-    parts.machine.isolation = isolation::settings(root)?;
+    // Only the command line can fail, which the machine's notes say.
+    parts.machine.isolation = isolation::settings(root).unwrap_or_default();
     if parts.machine.isolation.as_ref().is_some_and(|settings| settings.no_iommu) {
         without_made_up_groups(root, &mut parts)?;
     }
+    parts.machine.iommu = iommu(root, &parts)?;
     cards::mark_silent(root, &mut parts)?;
     if identify {
         cards::identify(root, &mut parts)?;
@@ -125,6 +128,22 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.notes.extend(notes);
     health::lay(root, health, &mut parts)?;
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
+}
+
+/// Reads what the kernel shows of its IOMMU.
+fn iommu(root: &FsRoot, parts: &Parts) -> Result<Option<Iommu>, FsError> {
+    let settings = parts.machine.isolation.as_ref();
+    let Some(groups) = isolation::groups(root, settings)? else { return Ok(None) };
+    // One that cannot be read leaves it unknown, which `host doctor` says.
+    let firmware_groups = isolation::firmware_groups(root, groups_of(parts)).unwrap_or_default();
+    // That there are groups is what the functions tell.
+    Ok((groups == 0 || firmware_groups.is_some()).then_some(Iommu { groups, firmware_groups }))
+}
+
+/// The IOMMU groups of functions, each once.
+fn groups_of(parts: &Parts) -> impl Iterator<Item = u32> + use<> {
+    let groups = parts.devices.iter().filter_map(|device| device.iommu_group);
+    groups.collect::<std::collections::BTreeSet<u32>>().into_iter()
 }
 
 /// Drops the groups that VFIO makes for functions without an IOMMU: they isolate nothing.

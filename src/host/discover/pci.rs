@@ -108,7 +108,6 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
     let (parent, root) = place(dir.path());
     let ids = Ids::read(dir)?;
     let node = dir.number::<i32>("numa_node")?.and_then(|node| u32::try_from(node).ok());
-    let reset_methods = dir.read_if_any("reset_method")?.unwrap_or_default();
     Ok(PciDevice {
         bdf,
         parent,
@@ -125,13 +124,20 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         link: link(dir, "current_link_speed", "current_link_width")?,
         link_max: link(dir, "max_link_speed", "max_link_width")?,
         sriov: sriov(dir)?,
-        reset_methods: reset_methods.split_whitespace().map(str::to_owned).collect(),
+        reset_methods: dir.read_if_any("reset_method")?.as_deref().and_then(reset_methods),
         net: None,
         // Only VGA functions have the file.
         boot_vga: ids.class >> 8 == 0x0300 && dir.read_if_any("boot_vga")?.as_deref() == Some("1"),
         uuid: None,
         health: None,
     })
+}
+
+/// Reads reset methods; none if the text has other words.
+fn reset_methods(text: &str) -> Option<Vec<String>> {
+    let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let is_list = text.len() <= 256 && text.split_whitespace().all(is_word);
+    is_list.then(|| text.split_whitespace().map(str::to_owned).collect())
 }
 
 /// The ids of a function.

@@ -2,7 +2,7 @@
 
 use super::{Use, UseKind};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
+use gpuvm_core::topology::{DeviceKind, PciDevice, Topology, is_vfio, leaves_group};
 use serde::Serialize;
 
 /// Why a function may not be taken.
@@ -31,8 +31,8 @@ pub struct Take {
 impl Take {
     /// Judges whether the functions `asked` may be taken together. `uses` has those of all members
     /// of their IOMMU groups. Bridges stay with the host and do not matter; functions of the same
-    /// slot, and members without a driver, come along; a member with a driver that is not requested
-    /// prevents it.
+    /// slot, and members without a driver, come along; a member that is not requested prevents it with
+    /// its driver, unless that leaves the group alone.
     pub fn new(topology: &Topology, uses: &[Use], asked: &[Bdf]) -> Take {
         let mut take = Take { functions: asked.to_vec(), hindrances: Vec::new() };
         for &bdf in asked {
@@ -50,6 +50,10 @@ impl Take {
             for used in uses.iter().filter(|used| used.bdf == bdf) {
                 refuse(format!("is used by {}", used.by), Some(used.kind));
             }
+            if let Some(why) = topology.barred(device) {
+                refuse(why.to_string(), None);
+                continue;
+            }
             let Some(group) = topology.iommu_group(bdf) else {
                 refuse("has no IOMMU group: the IOMMU is off or absent".into(), None);
                 continue;
@@ -64,11 +68,11 @@ impl Take {
                 }
                 let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
                 match &other.driver {
-                    Some(driver)
-                        if !gpuvm_core::topology::is_vfio(driver)
-                            && slot(other.bdf) != slot(bdf) =>
-                    {
-                        refuse(format!("{shares}, which driver {driver} has"), None);
+                    Some(driver) if slot(other.bdf) != slot(bdf) && !is_vfio(driver) => {
+                        // What leaves the group alone stays as it is.
+                        if !leaves_group(driver) {
+                            refuse(format!("{shares}, which driver {driver} has"), None);
+                        }
                     }
                     _ => take.functions.push(other.bdf),
                 }

@@ -247,6 +247,10 @@ fn groups_are_taken_whole_or_not_at_all() {
     let wanted = "0000:34:00.0 shares IOMMU group 5005 with 0000:36:00.0, which is used by domain \
                   `train-a`, which runs";
     assert_eq!(forbids(&with(Some("vfio-pci"), true), &running, &[GPU]), [wanted]);
+    // It does no DMA, and stays as it is.
+    let stub = with(Some("pci-stub"), true);
+    let take = Take::new(&stub, &[], &[bdf(GPU)]);
+    assert_eq!((take.hindrances, take.functions), (vec![], vec![bdf(GPU)]));
     let off = with(None, false);
     let wanted = "0000:34:00.0 has no IOMMU group: the IOMMU is off or absent";
     assert_eq!(forbids(&off, &held, &[GPU]), [wanted]);

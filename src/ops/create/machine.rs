@@ -6,6 +6,7 @@ use crate::domain::guest::VirtType;
 use crate::domain::{DomainXml, Element};
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;
+use gpuvm_core::doctor::{NO_VHOST, NO_VHOST_HINT};
 
 /// Refuses a guest with hardware virtualization on a machine without KVM.
 pub(super) fn refuse_without_kvm(virt: VirtType, root: &FsRoot) -> Result<()> {
@@ -21,7 +22,7 @@ pub(super) fn refuse_without_kvm(virt: VirtType, root: &FsRoot) -> Result<()> {
 
 /// The warning that the kernel does not serve the NICs of a guest that asks for it, so that libvirt
 /// refuses its start; none: it does, or nothing asks for it.
-pub(super) fn without_vhost(xml: &DomainXml, root: &FsRoot) -> Option<&'static str> {
+pub(super) fn without_vhost(xml: &DomainXml, root: &FsRoot) -> Option<String> {
     let asks = |nic: Element<'_>| {
         nic.child("driver")
             .and_then(|driver| driver.attr("name"))
@@ -30,10 +31,7 @@ pub(super) fn without_vhost(xml: &DomainXml, root: &FsRoot) -> Option<&'static s
     if root.exists("dev/vhost-net") || !nics(xml).any(asks) {
         return None;
     }
-    Some(
-        "this machine has no /dev/vhost-net, which the guest's virtio NICs need at its start; \
-         `sudo modprobe vhost_net` loads it, and a guest of `--virt-type qemu` does without",
-    )
+    Some(format!("{NO_VHOST}; {NO_VHOST_HINT}"))
 }
 
 /// Returns the networks of the NICs of a definition.

@@ -30,6 +30,7 @@ use crate::topology::{Topology, Trust};
 use crate::world::World;
 use crate::{pages, vfs};
 use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check, is_said};
+use gpuvm_core::doctor::ACS_OVERRIDE;
 use gpuvm_core::finding::Severity;
 use gpuvm_core::nccl::{self, NcclError, place};
 use gpuvm_core::versions::Versions;
@@ -71,7 +72,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     }
     let devices = &planned.placement.devices;
     losses.extend(remains(&planned.topology, devices));
-    doctor::before(world, &planned.topology, &planned.occupancy, devices)?;
+    doctor::before(world, &planned.topology, &planned.occupancy, devices, &[ACS_OVERRIDE.id])?;
     let claim = claim(&name, devices, &planned.topology, &planned.occupancy, world)?;
     let pages = pages::reserve(&planned, wanted.reserve_pages, wanted.starts, world)?;
     let reserves = !pages.steps.is_empty();
@@ -263,7 +264,7 @@ fn defined(
     if let Some(root) = machine_of_guests(world, hypervisor)?.filter(|_| wanted.starts)
         && let Some(warning) = without_vhost(&xml, &root)
     {
-        world.warning(warning);
+        world.warning(&warning);
     }
     if let Some(warning) = too_few_files(world, &xml, versions.qemu) {
         world.warning(&warning);

@@ -137,7 +137,7 @@ pub(super) fn settle(
         // What is still active for it ends before anything is bound for it.
         extra.first.splice(0..0, partition::to_change(world, &subject.xml, &tuned.after)?);
     } else {
-        doctor::before(world, topology, subjects.occupancy(), &moves.comes)?;
+        doctor::before(world, topology, subjects.occupancy(), &moves.comes, &[])?;
     }
     let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
     extra.losses = remains(topology, &moves.comes);

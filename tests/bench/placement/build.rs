@@ -211,7 +211,7 @@ fn function(
         link: None,
         link_max: None,
         sriov: None,
-        reset_methods: Vec::new(),
+        reset_methods: None,
         net: None,
         boot_vga: false,
         uuid: None,

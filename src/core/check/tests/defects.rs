@@ -5,7 +5,7 @@ use super::setting::{
     large_bars, offline, other, pages, set, without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{DriveUse, FabricModel, NetFace, Trust};
+use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, NetFace, Trust};
 
 /// One defect.
 pub struct Defect {
@@ -381,6 +381,17 @@ pub const DEFECTS: &[Defect] = &[
             s.host.machine.architecture = Some("aarch64".into());
             let gpu = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap();
             gpu.device = 0x2941;
+        },
+        &[],
+    ),
+    setting(
+        "hostdev-barred",
+        FIRST,
+        |s| {
+            let gpu = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap();
+            let kept = *gpu.iommu_group.get_or_insert(1000);
+            let iommu = Iommu { groups: 100, firmware_groups: Some(vec![kept]) };
+            s.host.machine.iommu = Some(iommu);
         },
         &[],
     ),

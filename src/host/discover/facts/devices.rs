@@ -1,4 +1,4 @@
-//! Power, reset and addresses of GPUs and NVSwitches; the memory that the firmware's picture has.
+//! Power and addresses of GPUs; the memory that the firmware's picture has.
 
 use super::{Reader, flag, text};
 use crate::discover::acs;
@@ -59,11 +59,19 @@ pub(super) fn framebuffer_devices(root: &FsRoot) -> Result<Option<Vec<String>>, 
     Ok(Some(root.names(dir)?.into_iter().filter(is_picture).collect()))
 }
 
-/// Reads GPUs and NVSwitches.
+/// Reads GPUs.
 pub(super) fn functions(reader: &mut Reader<'_>, topology: &Topology) -> Vec<FunctionFacts> {
-    let is_wanted =
-        |device: &&PciDevice| matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch);
-    topology.devices().iter().filter(is_wanted).map(|device| function(reader, device)).collect()
+    let shows_resets = topology.devices().iter().any(|device| device.reset_methods.is_some());
+    let gpus = topology.of_kind(DeviceKind::Gpu);
+    gpus.map(|gpu| FunctionFacts {
+        // The kernel has no such file for a function that it cannot reset.
+        can_reset: shows_resets
+            .then(|| reader.root.names(&format!("sys/bus/pci/devices/{}", gpu.bdf)).ok())
+            .flatten()
+            .map(|names| names.iter().any(|name| name == "reset_method")),
+        ..function(reader, gpu)
+    })
+    .collect()
 }
 
 /// Reads one function.
@@ -75,16 +83,9 @@ fn function(reader: &mut Reader<'_>, device: &PciDevice) -> FunctionFacts {
         |text: &str| ["D0", "D1", "D2", "D3hot", "D3cold", "unknown", "error"].contains(&text);
     FunctionFacts {
         bdf: device.bdf,
+        can_reset: None,
         d3cold_allowed: reader.keep(&general("d3cold_allowed"), |root| {
             super::value(root, &file("d3cold_allowed"), flag)
-        }),
-        reset_methods: reader.keep(&general("reset_method"), |root| {
-            let Some(text) = text(root, &file("reset_method"))? else { return Ok(None) };
-            let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-            if text.len() > 256 || !text.split_whitespace().all(is_word) {
-                return Err(root.malformed(&file("reset_method"), 1, not(&text, "reset methods")));
-            }
-            Ok(Some(text.split_whitespace().map(str::to_owned).collect()))
         }),
         memory: reader.keep(&general("resource"), |root| memory(root, &file("resource"))),
         resizable: reader.keep(&general("resource1_resize"), |root| {

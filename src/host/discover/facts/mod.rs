@@ -6,6 +6,7 @@ pub mod boot;
 mod devices;
 mod services;
 
+use super::isolation::{GROUPS, firmware_groups};
 use super::tuning;
 use crate::fsroot::{FsError, FsRoot, not};
 use crate::holders;
@@ -15,8 +16,6 @@ use gpuvm_core::topology::facts::{FreeBlocks, FunctionUser, KernelSettings};
 use gpuvm_core::topology::{DeviceKind, Facts, Topology};
 use std::collections::BTreeMap;
 
-/// The kernel's IOMMU groups.
-const GROUPS: &str = "sys/kernel/iommu_groups";
 /// Free memory by node and size of its blocks.
 const BUDDY: &str = "proc/buddyinfo";
 /// Blocks of 2 MiB and more, of pages of 4 KiB.
@@ -26,7 +25,11 @@ const LARGE_ORDER: usize = 9;
 pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     let mut reader = Reader { root, unread: BTreeMap::new() };
     let mut facts = Facts::default();
-    groups(&mut reader, &mut facts);
+    groups(&mut reader, topology, &mut facts);
+    // The topology has these; here it counts why it has not.
+    for path in ["proc/cmdline", "proc/sys/kernel/osrelease", "proc/sys/kernel/numa_balancing"] {
+        reader.keep(path, |root| text(root, path));
+    }
     facts.iommu_tables = reader.keep("sys/firmware/acpi/tables", tables);
     facts.framebuffers = reader.keep("proc/iomem", devices::framebuffers);
     facts.framebuffer_devices =
@@ -106,36 +109,25 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']))
 }
 
-/// Reads the number of IOMMU groups, their reserved regions and their types.
-fn groups(reader: &mut Reader<'_>, facts: &mut Facts) {
-    facts.iommu_groups = reader.keep(GROUPS, |root| {
-        let is_there = root.exists(GROUPS) || (root.is_live() && root.exists("sys/kernel/mm"));
-        let count = root.names(GROUPS)?.len();
-        Ok(is_there.then_some(count as u64))
-    });
+/// Reads which IOMMU groups map strictly, and what of the groups cannot be read.
+fn groups(reader: &mut Reader<'_>, topology: &Topology, facts: &mut Facts) {
+    // The topology has these; here it counts why it has not.
+    let known = super::groups_of(topology.parts());
+    reader.keep(&format!("{GROUPS}/N/reserved_regions"), |root| firmware_groups(root, known));
     let numbers: Vec<u32> = reader
         .keep(GROUPS, |root| root.names(GROUPS).map(Some))
         .unwrap_or_default()
         .iter()
         .filter_map(|name| name.parse().ok())
         .collect();
-    let each = |reader: &mut Reader<'_>, file: &str, is_so: fn(&str) -> bool| {
-        reader.keep(&format!("{GROUPS}/N/{file}"), |root| {
-            let (mut found, mut is_known) = (Vec::new(), false);
-            for number in &numbers {
-                let Some(text) = text(root, &format!("{GROUPS}/{number}/{file}"))? else {
-                    continue;
-                };
-                is_known = true;
-                found.extend(is_so(&text).then_some(*number));
-            }
-            Ok(is_known.then_some(found))
-        })
-    };
-    let is_direct =
-        |text: &str| text.lines().any(|line| line.split_whitespace().nth(2) == Some("direct"));
-    facts.direct_groups = each(reader, "reserved_regions", is_direct);
-    facts.strict_groups = each(reader, "type", |text| text.trim() == "DMA");
+    facts.strict_groups = reader.keep(&format!("{GROUPS}/N/type"), |root| {
+        let mut found = None;
+        for number in &numbers {
+            let Some(text) = text(root, &format!("{GROUPS}/{number}/type"))? else { continue };
+            found.get_or_insert_with(Vec::new).extend((text.trim() == "DMA").then_some(*number));
+        }
+        Ok(found)
+    });
 }
 
 /// Reads which tables of IOMMUs the firmware has.
@@ -149,7 +141,7 @@ fn tables(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
     Ok(Some(names.filter(|name| known.iter().any(|one| name.starts_with(one))).collect()))
 }
 
-/// Reads the users of GPUs; none where no process is to be seen.
+/// Reads the users of GPUs; none where no process is visible.
 fn users(root: &FsRoot, topology: &Topology) -> Result<Option<Vec<FunctionUser>>, FsError> {
     if !services::has_processes(root)? {
         return Ok(None);
@@ -157,7 +149,7 @@ fn users(root: &FsRoot, topology: &Topology) -> Result<Option<Vec<FunctionUser>>
     let gpus: Vec<Bdf> = topology.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
     let seen = holders::openers(root, &gpus)?;
     if seen.uses.is_empty() && seen.hidden > 0 {
-        let reason = format!("open files of {} processes are not to be seen", seen.hidden);
+        let reason = format!("open files of {} processes are hidden", seen.hidden);
         return Err(root.malformed("proc", 1, reason));
     }
     let uses = seen.uses.into_iter().map(|one| FunctionUser { bdf: one.bdf, by: one.by });
@@ -200,11 +192,6 @@ fn kernel(reader: &mut Reader<'_>) -> KernelSettings {
     let module = |name: &str| format!("sys/module/{name}");
     let transparent = tuning::TRANSPARENT;
     let word = |text: &str| tuning::chosen(text).map(str::to_owned);
-    let confidential =
-        [("SEV-SNP", "kvm_amd/parameters/sev_snp"), ("TDX", "kvm_intel/parameters/tdx")];
-    let offered = confidential.map(|(kind, path)| (kind, reader.setting(&module(path), flag)));
-    let is_known = offered.iter().any(|(_, on)| on.is_some());
-    let offered = offered.into_iter().filter(|(_, on)| *on == Some(true));
     let modeset = reader.setting(&module("nvidia_drm/parameters/modeset"), flag);
     let consoles = reader.keep("sys/class/graphics", |root| {
         let mut found = None;
@@ -239,7 +226,8 @@ fn kernel(reader: &mut Reader<'_>) -> KernelSettings {
         }),
         transparent_huge_pages: reader.setting(transparent, word),
         drm_console: modeset.map(|on| on && consoles == Some(true)),
-        confidential: is_known.then(|| offered.map(|(kind, _)| kind.to_owned()).collect()),
+        sev_snp: reader.setting(&module("kvm_amd/parameters/sev_snp"), flag),
+        vhost_net: reader.root.exists("dev").then(|| reader.root.exists("dev/vhost-net")),
     }
 }
 

@@ -3,10 +3,10 @@
 
 use super::{lines, text};
 use crate::fsroot::{FsError, FsRoot, not};
-use gpuvm_core::topology::facts::{DaemonUnit, GuestsUnit, LibvirtConfig};
+use gpuvm_core::topology::facts::{
+    DaemonUnit, GPU_SERVICES, GuestsUnit, IRQBALANCE, LibvirtConfig,
+};
 
-/// Services that matter, by the name of their process.
-const SERVICES: [&str; 4] = ["nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "irqbalance"];
 /// Length of a process' name, as the kernel shows it.
 const COMM: usize = 15;
 /// Daemons that start QEMU.
@@ -18,12 +18,12 @@ const DROP_INS: [&str; 3] = ["usr/lib/systemd/system", "run/systemd/system", "et
 /// Capabilities that a daemon needs for guests that lock memory.
 const NEEDED: [&str; 2] = ["CAP_SYS_RESOURCE", "CAP_IPC_LOCK"];
 
-/// Whether processes of the host are to be seen.
+/// Whether processes of the host are visible.
 pub(super) fn has_processes(root: &FsRoot) -> Result<bool, FsError> {
     Ok(root.names("proc")?.iter().any(|name| name.parse::<u32>().is_ok()))
 }
 
-/// Reads which of the services run; none where no process is to be seen.
+/// Reads which of the services run; none where no process is visible.
 pub(super) fn running(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
     let mut found = Vec::new();
     let pids = root.names("proc")?.into_iter().filter(|name| name.parse::<u32>().is_ok());
@@ -35,7 +35,9 @@ pub(super) fn running(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
             if root.is_live() { root.read(&path).ok().flatten() } else { text(root, &path)? };
         let name = name.unwrap_or_default();
         let same = |service: &&str| service.chars().take(COMM).eq(name.trim().chars());
-        found.extend(SERVICES.into_iter().find(same).map(str::to_owned));
+        found.extend(
+            GPU_SERVICES.iter().chain([&IRQBALANCE]).copied().find(same).map(str::to_owned),
+        );
     }
     found.sort();
     found.dedup();
@@ -104,7 +106,7 @@ fn daemon(root: &FsRoot, unit: &str, files: &[String]) -> Result<Option<DaemonUn
 }
 
 /// Returns which of the needed capabilities a set has after a line of it (systemd.exec(5)): words
-/// are added, those after `~` taken away; nothing empties it.
+/// are added, those after `~` removed; nothing empties it.
 fn bounded(before: Option<Vec<String>>, value: &str) -> Vec<String> {
     let all = || NEEDED.map(str::to_owned).to_vec();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

@@ -121,7 +121,8 @@ fn addresses_of_bars_and_of_pictures_are_read() {
     assert_eq!(memory[&0], Some(AddressRange { first: 0xc400_0000, last: 0xc4ff_ffff }));
     assert_eq!((memory[&1], memory.len()), (None, 2));
     assert_eq!(function.resizable, Some((64 << 30, 64 << 30)));
-    assert_eq!(function.reset_methods, Some(vec![]));
+    assert_eq!(function.can_reset, Some(true));
+    assert_eq!(facts(&[("proc/iomem", "")]).functions[1].can_reset, Some(false), "a missing file");
     let pictures = found.framebuffers.unwrap();
     assert_eq!((pictures[0].name.as_str(), pictures[0].range.first), ("BOOTFB", 0xc410_0000));
     let hidden = facts(&[("proc/iomem", "00000000-00000000 : System RAM\n")]);

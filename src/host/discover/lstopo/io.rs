@@ -95,7 +95,7 @@ pub fn read(
             link: None,
             link_max: None,
             sriov: None,
-            reset_methods: Vec::new(),
+            reset_methods: None,
             net: None,
             boot_vga: false,
             uuid: None,
