@@ -225,12 +225,11 @@ fn wait(
     running: &mut Running<'_, '_>,
     world: &World,
 ) -> Result<Option<GuestAddress>> {
-    if macs.is_empty() {
+    // A guest that has just been started has none, and the question takes some time.
+    if macs.is_empty() || seconds == 0 {
         return Ok(None);
     }
-    if seconds > 0 {
-        world.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
-    }
+    world.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
     let wait = Wait { name, macs, wait: Duration::from_secs(seconds), each: false };
     match wait.run(running.hypervisor, || running.transaction.go_on())?.0 {
         Waited::Found(address) => {
@@ -248,13 +247,12 @@ fn wait(
             let log = log.unwrap_or_default();
             world.warning(&format!("`{name}` has ended before it had an address{log}"));
         }
-        Waited::Over if seconds > 0 => world.warning(&format!(
+        Waited::Over => world.warning(&format!(
             "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits \
              longer, `gpuvm console \
              {name}` shows what it does",
             name = word(name)
         )),
-        Waited::Over => {}
     }
     Ok(None)
 }
