@@ -12,7 +12,7 @@ TARGET   = $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 GPUVM    = $(TARGET)/$(patsubst dev,debug,$(PROFILE))/gpuvm
 
-.PHONY: build demo test test-nightly mutants test-vdgx lint bench install install-link uninstall packed deb rpm source clean
+.PHONY: build demo test test-nightly test-view mutants test-vdgx lint bench install install-link uninstall packed deb rpm source clean
 
 build:
 	tests/setup build
@@ -41,6 +41,12 @@ test-nightly:
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all \
 	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
+
+# Pages and pictures in a headless Chromium, nightly: four sizes, the console, requests, axe-core, html-validate, keyboard.
+test-view:
+	tests/setup view
+	$(CARGO) build --locked
+	tests/browser/run $(TARGET)/debug/gpuvm $(TARGET)/view-out
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
 # notice; MUTANTS=1/12 takes the next ones, MUTANTS=0/1 all. The missed ones stand in target/mutants/mutants.out/missed.txt.

@@ -41,4 +41,5 @@ mod screen;
 mod traps;
 mod tune;
 mod verbose;
+mod view;
 mod xml;

@@ -142,7 +142,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 19] = [
+const MODULES: [(&str, &[&str]); 20] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -164,6 +164,7 @@ const MODULES: [(&str, &[&str]); 19] = [
         &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],
     ),
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
+    ("view", &["topology", "request", "occupancy", "placement"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -5,10 +5,15 @@ mod text;
 use super::args::{CapacityArgs, GpuArgs, request};
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::view;
+use crate::words::count;
+use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
+use gpuvm_ops::capture;
 
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    view::check(&args.view, cx)?;
     // One GPU, so that options about devices near GPUs are meaningful; each size replaces it.
     let gpu_model = args.gpu_model.clone();
     let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
@@ -17,20 +22,51 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         sizes: args.gpus.into_iter().collect(),
         taken: (&args.taken).into(),
     };
-    let Fits { capacity, is_empty, no_gpus } = capacity(cx, &wanted)?;
+    let fits = capacity(cx, &wanted)?;
+    let Fits { capacity, is_empty, no_gpus, .. } = &fits;
     for warning in &capacity.warnings {
         cx.output.warning(warning);
     }
+    if args.view.is_wanted() && draw(args, cx, &fits)? {
+        return Ok(EXIT_DONE);
+    }
     if cx.output.json {
-        cx.output.json("gpuvm-capacity", &capacity)?;
+        cx.output.json("gpuvm-capacity", capacity)?;
         return Ok(EXIT_DONE);
     }
     if !capacity.sizes.is_empty() {
-        cx.output.table(&text::table(&capacity, is_empty))?;
+        cx.output.table(&text::table(capacity, *is_empty))?;
     }
-    let rest = text::text(&capacity, &no_gpus);
+    let rest = text::text(capacity, no_gpus);
     if !rest.is_empty() {
         cx.output.text(&rest)?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Draws what fits; returns whether standard output is used.
+fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bool> {
+    let Fits { capacity, topology, held, .. } = fits;
+    let topology = capture::shown(cx, topology, args.view.identify)?;
+    let (verdict, commands) = match capacity.largest {
+        Some(gpus) => (
+            format!("the largest guest that fits has {}", count(gpus, "GPU")),
+            vec![format!("gpuvm plan --gpus {gpus}")],
+        ),
+        None => ("no guest of these sizes fits".to_owned(), Vec::new()),
+    };
+    let shown = Page {
+        subject: Subject { topology: &topology, held, planned: &[] },
+        verb: "capacity",
+        verdict: &[verdict],
+        date: args.view.date.as_deref(),
+        placement: None,
+        reasons: &[],
+        capacity: Some(capacity),
+        changed: &[],
+        notes: &topology.fabric().degraded,
+        commands: &view::told(commands),
+        json: &cx.output.json_string("gpuvm-capacity", capacity)?,
+    };
+    view::write(&args.view, cx, &shown)
 }

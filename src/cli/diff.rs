@@ -1,8 +1,13 @@
 //! `--diff`: the change of a domain's definition, as a unified diff.
 
 use super::output::Output;
+use super::printable::redacted;
+use gpuvm_core::view::Line;
 use serde::Serialize;
-use similar::TextDiff;
+use similar::{DiffOp, TextDiff};
+
+/// Lines around a change.
+const AROUND: usize = 3;
 
 /// The name of a missing side in `diff` and `patch`.
 const NOTHING: &str = "/dev/null";
@@ -55,9 +60,37 @@ impl Diff {
     }
 }
 
+/// The changed parts of a definition, for a page: without passwords, lines side by side.
+pub fn hunks(before: &str, after: &str) -> Vec<Vec<Line>> {
+    let (before, after) = (redacted(before), redacted(after));
+    let lines = TextDiff::from_lines(before.as_ref(), after.as_ref());
+    let old = |at: usize| Some((at + 1, lines.old_slice(at)?.to_string()));
+    let new = |at: usize| Some((at + 1, lines.new_slice(at)?.to_string()));
+    let of = |op: &DiffOp| -> Vec<Line> {
+        let (mut left, mut right) = (op.old_range(), op.new_range());
+        let most = left.len().max(right.len());
+        let line = |_| Line { old: left.next().and_then(old), new: right.next().and_then(new) };
+        (0..most).map(line).collect()
+    };
+    let groups = lines.grouped_ops(AROUND);
+    groups.iter().map(|ops| ops.iter().flat_map(of).collect()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hunks_have_both_sides_and_no_password() {
+        let before = "<a>\n<b passwd='geheim'/>\n</a>\n";
+        let after = "<a>\n<b passwd='anders'/>\n<c/>\n</a>\n";
+        let found = hunks(before, after);
+        let text = format!("{found:?}");
+        assert!(!text.contains("geheim") && !text.contains("anders"), "{text}");
+        let new: Vec<&Line> = found.iter().flatten().filter(|line| line.old.is_none()).collect();
+        assert_eq!(new, [&Line { old: None, new: Some((3, "<c/>\n".into())) }]);
+        assert_eq!(hunks(before, before), Vec::<Vec<Line>>::new());
+    }
 
     #[test]
     fn a_diff_has_the_sides_that_patch_knows() {

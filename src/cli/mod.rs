@@ -64,6 +64,7 @@ pub mod tuned;
 pub mod undo;
 mod verbose;
 pub mod verify;
+mod view;
 mod wrap;
 
 use args::{Cli, ColorArg, Verb};

@@ -102,10 +102,24 @@ impl Output {
         self.print_json(value)
     }
 
+    /// Returns the document that [`Output::json`] prints.
+    pub fn json_string<T: Answer>(
+        self,
+        format: &'static str,
+        value: &T,
+    ) -> std::io::Result<String> {
+        json_string(&Document::new(format, value))
+    }
+
+    /// Returns the array that [`Output::json_rows`] prints.
+    pub fn json_rows_string<T: Answer>(self, schema: &str, value: &T) -> std::io::Result<String> {
+        let _ = schema; // as there
+        json_string(value)
+    }
+
     /// Prints JSON.
     fn print_json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
-        let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
-        print(&escaped(&shown_in_json(&text), Form::Json))
+        print(&json_string(value)?)
     }
 
     /// Prints one of several answers as a JSON document in one line.
@@ -146,6 +160,12 @@ impl Output {
             tell(&format!("warning: {text}"));
         }
     }
+}
+
+/// JSON as it is printed.
+fn json_string<T: Serialize>(value: &T) -> std::io::Result<String> {
+    let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
+    Ok(escaped(&shown_in_json(&text), Form::Json).into_owned())
 }
 
 /// Writes to standard output; adds a newline if missing.

@@ -5,8 +5,13 @@ mod text;
 use super::args::PlanArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use crate::placement::Placement;
+use super::view;
+use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
+use crate::shell::word;
+use crate::words::count;
+use gpuvm_core::view::{Page, Subject};
+use gpuvm_ops::capture;
 use gpuvm_ops::guest::Planned;
 use gpuvm_ops::plan::plan;
 use serde::Serialize;
@@ -28,15 +33,65 @@ pub(in crate::cli) struct Answer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    view::check(&args.view, cx)?;
     let planned = plan(cx, &args.request()?)?;
+    let Planned { name, request, placement, .. } = &planned;
+    let warnings = cx.unseen().into_iter().collect();
+    let answer = Answer { name, request, placement, warnings };
+    if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
+        return Ok(EXIT_DONE);
+    }
     if cx.output.json {
-        let Planned { name, request, placement, .. } = &planned;
-        let warnings = cx.unseen().into_iter().collect();
-        cx.output.json("gpuvm-plan", &Answer { name, request, placement, warnings })?;
+        cx.output.json("gpuvm-plan", &answer)?;
     } else {
         let mut said = text::describe(&planned);
         said += &text::reasons(&planned.placement.reasons, args.explain);
         cx.output.text(&said)?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Draws the plan; returns whether standard output is used.
+fn draw(
+    args: &PlanArgs,
+    cx: &Context<'_>,
+    planned: &Planned,
+    answer: &Answer<'_>,
+) -> anyhow::Result<bool> {
+    let Planned { topology, placement, name, occupancy, .. } = planned;
+    let topology = capture::shown(cx, topology, args.view.identify)?;
+    let new = [placement.held(name.as_str())];
+    let gpus = topology.gpus().filter(|gpu| placement.devices.contains(&gpu.bdf)).count();
+    let reasons: Vec<Reason> = placement.reasons.clone();
+    let compromises = reasons.iter().filter(|reason| reason.compromise).count();
+    let fits = format!(
+        "{name} fits: {}, {}, {}",
+        count(gpus, "GPU"),
+        count(placement.vcpus(), "vCPU"),
+        placement.memory()
+    );
+    let compromises = match compromises {
+        0 => "without a compromise".to_owned(),
+        some => format!("with {}, marked under Why", count(some, "compromise")),
+    };
+    let file = word(&format!("{name}.json")).into_owned();
+    let own = word(name.as_str());
+    let shown = Page {
+        subject: Subject { topology: &topology, held: occupancy, planned: &new },
+        verb: "plan",
+        verdict: &[fits, compromises],
+        date: args.view.date.as_deref(),
+        placement: Some(placement),
+        reasons: &reasons,
+        capacity: None,
+        changed: &[],
+        notes: &answer.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        commands: &[
+            format!("# {file}: what `gpuvm plan --json` prints, which is also in this page"),
+            format!("gpuvm create --plan {file}"),
+            format!("gpuvm verify {own}"),
+        ],
+        json: &cx.output.json_string("gpuvm-plan", answer)?,
+    };
+    view::write(&args.view, cx, &shown)
 }

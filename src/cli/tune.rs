@@ -3,9 +3,16 @@
 use super::args::TuneArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
+use super::diff::hunks;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use super::tuned::{print, print_diffs};
+use super::tuned::{diffs, print, print_diffs};
+use super::view;
 use crate::apply::Step;
+use crate::placement::{Held, Reason};
+use crate::tune::Change;
+use crate::words::count;
+use gpuvm_core::view::{Changed, Page, Subject};
+use gpuvm_ops::capture;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
@@ -20,9 +27,16 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.reserve_pages {
         pages::refuse_elsewhere("tune", cx)?;
     }
+    view::check(&args.view, cx)?;
+    if args.view.is_wanted() && !args.diff {
+        return Err(usage("a picture shows what --diff prints", "add --diff; it changes nothing"));
+    }
     let wanted = args.wanted();
     if args.diff {
         let tuning = look(cx, &wanted)?;
+        if args.view.is_wanted() && draw(args, cx, &tuning)? {
+            return Ok(done(&tuning));
+        }
         print_diffs(&tuning, cx.output)?;
         return Ok(done(&tuning));
     }
@@ -50,6 +64,52 @@ fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result
     let done = done(tuning);
     let found = args.check && (tuning.differs() || !changes.is_empty());
     Ok(if found && done == EXIT_DONE { EXIT_FOUND } else { done })
+}
+
+/// Draws what would change; returns whether standard output is used.
+fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bool> {
+    let topology = capture::shown(cx, tuning.subjects.topology(), args.view.identify)?;
+    let mut changed: Vec<Changed> = Vec::new();
+    let mut planned: Vec<Held> = Vec::new();
+    let mut reasons: Vec<Reason> = Vec::new();
+    for (subject, tuned) in tuning.pairs() {
+        let items = tuned.changes.iter();
+        let items = items.map(|Change { item, was, now }| format!("{item} from {was} to {now}"));
+        changed.push(Changed {
+            name: subject.name.clone(),
+            items: items.collect(),
+            hunks: hunks(subject.text(), tuned.after.text()),
+        });
+        if !tuned.changes.is_empty() {
+            planned.push(tuned.after.held(subject.running)?);
+        }
+        reasons.extend(tuned.reasons.iter().cloned());
+    }
+    let refused = tuning.domains(false).into_iter();
+    let refused =
+        refused.filter_map(|domain| Some(format!("{}: {}", domain.name, domain.refused?)));
+    let verdict = match (planned.len(), changed.len()) {
+        (0, _) => "nothing changes".to_owned(),
+        (some, all) => format!("{some} of {} would change", count(all, "domain")),
+    };
+    let shown = Page {
+        subject: Subject {
+            topology: &topology,
+            held: tuning.subjects.occupancy(),
+            planned: &planned,
+        },
+        verb: "tune --diff",
+        verdict: &[verdict],
+        date: args.view.date.as_deref(),
+        placement: None,
+        reasons: &reasons,
+        capacity: None,
+        changed: &changed,
+        notes: &view::told(refused),
+        commands: &[],
+        json: &cx.output.json_rows_string("gpuvm-diffs", &diffs(tuning))?,
+    };
+    view::write(&args.view, cx, &shown)
 }
 
 /// Prints a tuned file.

@@ -21,10 +21,15 @@ pub struct WithSteps<'a> {
 
 /// Prints the definitions of tuned domains as diffs.
 pub fn print_diffs(tuning: &Tuning, output: Output) -> std::io::Result<()> {
+    Diff::print_all(&diffs(tuning), output)
+}
+
+/// The definitions of tuned domains as diffs.
+pub fn diffs(tuning: &Tuning) -> Vec<Diff> {
     let diffs = tuning.pairs().map(|(subject, tuned)| {
         Diff::of(&subject.name, Some(subject.text()), Some(tuned.after.text()))
     });
-    Diff::print_all(&diffs.collect::<Vec<_>>(), output)
+    diffs.collect()
 }
 
 /// Prints the answer, as JSON of this format; `done`: the changes have been made.

@@ -61,6 +61,8 @@ pub mod nccl;
 pub mod tune;
 pub mod verify;
 
+pub mod view;
+
 pub mod bundle;
 pub mod image;
 #[cfg(feature = "schema")]

@@ -32,6 +32,12 @@ pub struct Held {
     /// MAC addresses of its interfaces, lower case.
     #[serde(skip)]
     pub macs: Vec<String>,
+    /// vCPUs of the guest, pinned or not; 0: not known.
+    #[serde(skip)]
+    pub vcpus: u32,
+    /// Its UUID; none: it has none yet.
+    #[serde(skip)]
+    pub uuid: Option<String>,
 }
 
 impl Held {

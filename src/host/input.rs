@@ -204,6 +204,13 @@ pub fn state_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// Whether a regular file begins with these bytes, or is empty. Errors: as [`state_bytes`].
+pub fn begins(path: &Path, mark: &[u8]) -> io::Result<bool> {
+    let mut start = Vec::new();
+    open_regular(path).map_err(invalid)?.take(mark.len() as u64).read_to_end(&mut start)?;
+    Ok(start.is_empty() || start == mark)
+}
+
 /// The text of such a file; `InvalidData` also if it is not UTF-8.
 pub fn state(path: &Path) -> io::Result<Option<String>> {
     let bytes = state_bytes(path)?;

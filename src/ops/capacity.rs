@@ -2,9 +2,10 @@
 
 use crate::error::Result;
 use crate::guest::needs_template;
-use crate::placement::{Capacity, capacity as counted, check_model};
+use crate::placement::{Capacity, Occupancy, capacity as counted, check_model};
 use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
+use crate::topology::Topology;
 use crate::world::World;
 
 /// A request for a host's capacity.
@@ -27,6 +28,10 @@ pub struct Fits {
     pub is_empty: bool,
     /// The text for a host without GPUs.
     pub no_gpus: String,
+    /// The host.
+    pub topology: Topology,
+    /// What domains hold.
+    pub held: Occupancy,
 }
 
 /// Counts the guests that fit.
@@ -39,5 +44,6 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     let mut capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
     capacity.warnings.extend(needs_template(&topology));
     let no_gpus = topology.without("GPU");
-    Ok(Fits { capacity, is_empty: held.domains.is_empty(), no_gpus })
+    let is_empty = held.domains.is_empty();
+    Ok(Fits { capacity, is_empty, no_gpus, topology, held })
 }

@@ -7,7 +7,7 @@ use crate::doctor::facts;
 use crate::error::{Error, Refusal, Result, usage};
 use crate::fsroot::FsRoot;
 use crate::input;
-use crate::topology::{Facts, Parts, Topology, TopologyError};
+use crate::topology::{Content, Facts, Parts, Topology, TopologyError};
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
@@ -89,14 +89,32 @@ fn refuse_identified(wanted: &Capture) -> Result<()> {
     }
 }
 
+/// The host as it may be shown to others: without identifying data, or, if asked for, with it.
+pub fn shown(world: &World, topology: &Topology, identify: bool) -> Result<Topology> {
+    if identify {
+        return capture(world, &Capture { identify, topo: None });
+    }
+    Ok(Topology::new(redacted(topology.parts().clone()))?)
+}
+
 /// Removes identifying data, which a recorded host may contain.
 fn redacted(mut parts: Parts) -> Parts {
     parts.machine.host_name = None;
+    parts.devices.iter_mut().for_each(|device| device.uuid = None);
     for net in parts.devices.iter_mut().filter_map(|device| device.net.as_mut()) {
         net.macs.clear();
     }
     for drive in &mut parts.drives {
         drive.stable_ids.clear();
+        let content = drive.content.as_mut();
+        let contents = drive.partitions.iter_mut().filter_map(|part| part.content.as_mut());
+        for content in content.into_iter().chain(contents) {
+            if let Content::Signatures(signatures) = content {
+                for signature in signatures {
+                    (signature.label, signature.uuid) = (None, None);
+                }
+            }
+        }
         for partition in &mut drive.partitions {
             partition.partuuid = None;
         }

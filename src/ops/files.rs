@@ -34,6 +34,12 @@ pub enum FileError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file to be written is a symbolic link.
+    #[error("{shown} is a symbolic link")]
+    IsLink {
+        /// The path as given.
+        shown: String,
+    },
     /// The file to be written is not a regular file.
     #[error("{shown} is not a regular file")]
     NotRegular {
@@ -74,6 +80,27 @@ pub fn configuration(path: &Path) -> Result<Option<String>> {
     })
 }
 
+/// Writes a file that this program makes anew at will, atomically. A file that is there already has
+/// to begin with `mark`, so that nobody else's is replaced.
+pub fn write_own(file: &Path, mark: &str, bytes: &[u8]) -> Result<()> {
+    if file.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+        let begins = input::begins(file, mark.as_bytes());
+        let shown = file.display().to_string();
+        let unread = |error| -> Error {
+            FileError::of(file)(error).hint("name another file, or `-` for standard output")
+        };
+        if !begins.map_err(unread)? {
+            let message = format!("{shown} already exists, and gpuvm did not make it");
+            let hint = "name another file, or move that one away first";
+            return Err(classed(Class::Exists, message, hint));
+        }
+    } else if file.is_symlink() {
+        let hint = "name the file that the link leads to, or `-` for standard output";
+        return Err(FileError::IsLink { shown: file.display().to_string() }.hint(hint));
+    }
+    write(file, true, bytes)
+}
+
 /// Writes a file atomically: beside its place first, then renamed.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let shown = file.display();
@@ -82,7 +109,7 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         _ => Path::new("."),
     };
     if file.is_dir() {
-        let hint = format!("name a file in it: {}", file.join("host.json").display());
+        let hint = "name a file in it, or `-` for standard output";
         return Err(FileError::IsDirectory { shown: shown.to_string() }.hint(hint));
     }
     let failed = |error: std::io::Error, what: &str| {
@@ -171,6 +198,28 @@ mod tests {
         write(&file, true, b"two").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no scratch file stays");
+    }
+
+    #[test]
+    fn only_own_files_are_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.svg");
+        write_own(&file, "<svg", b"<svg/>").unwrap();
+        write_own(&file, "<svg", b"<svg>2</svg>").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"<svg>2</svg>");
+        for foreign in [&b"notes"[..], b"<sv", b" <svg/>"] {
+            std::fs::write(&file, foreign).unwrap();
+            let refused = write_own(&file, "<svg", b"<svg/>").unwrap_err();
+            assert!(refused.to_string().ends_with("gpuvm did not make it"), "{refused}");
+            assert_eq!(std::fs::read(&file).unwrap(), foreign);
+        }
+        std::fs::write(&file, "").unwrap();
+        write_own(&file, "<svg", b"<svg/>").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(write_own(&link, "<svg", b"<svg/>").is_err());
+        assert!(write_own(Path::new("/dev/full"), "<svg", b"<svg/>").is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "something is left");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::guest::{ShapeArgs, TakenArgs};
 use super::heading::DEVICES;
+use super::view::ViewArgs;
 use clap::Args;
 
 /// Arguments of `capacity`.
@@ -23,4 +24,7 @@ pub struct CapacityArgs {
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// The picture.
+    #[command(flatten)]
+    pub view: ViewArgs,
 }

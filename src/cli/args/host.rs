@@ -1,7 +1,9 @@
 //! The verbs on hosts.
 
+use super::guest::TakenArgs;
 use super::heading::BEHAVIOUR;
 use super::late::Late;
+use super::view::ViewArgs;
 use super::wish::{HugePagesArg, OnOff};
 use super::{LockArgs, about_records};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -10,6 +12,7 @@ use std::path::PathBuf;
 /// Examples of `show`.
 const SHOW: &str = "Examples:
   gpuvm host show
+  gpuvm host show --html host.html
   gpuvm host show --host topologies/dgx-2.json --json";
 /// Examples of `matrix`.
 const MATRIX: &str = "Examples:
@@ -150,6 +153,12 @@ pub struct HostShowArgs {
     /// Not only GPUs, NVSwitches, NICs, NVMe drives and the bridges above them.
     #[arg(long)]
     pub all: bool,
+    /// The guests of the picture.
+    #[command(flatten)]
+    pub taken: TakenArgs,
+    /// The picture.
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 /// Arguments of `host doctor`.
@@ -206,8 +215,8 @@ pub struct CaptureArgs {
     pub file: PathBuf,
     /// Include serial numbers, MAC addresses and the host name
     ///
-    /// And partition UUIDs.
-    #[arg(long)]
+    /// And UUIDs of GPUs, partitions and file systems.
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub identify: bool,
     /// Read NVLinks from output of `nvidia-smi topo -m`
     ///

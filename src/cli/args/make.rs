@@ -5,6 +5,7 @@ use super::heading::{BEHAVIOUR, CPU, DISKS, NETWORK};
 use super::life::{ChangeArgs, LockArgs};
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
+use super::view::ViewArgs;
 use crate::request::DomainName;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ pub const PLAN: &str = "Examples:
   gpuvm plan --gpus 2 --explain
   gpuvm plan --gpus 4 --nic 2 --nic-near switch --nvme 1
   gpuvm plan --gpu 2 --gpu 3 --vcpus 12 --memory 64G --huge-pages 1G
+  gpuvm plan --gpus 4 --html review.html
   gpuvm plan --host topologies/dgx-2.json --gpus 8 --gpu-index 8 --json";
 /// Of `export`.
 pub const EXPORT: &str = "Examples:
@@ -42,6 +44,9 @@ pub struct PlanArgs {
     /// Explain each choice
     #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
+    /// The picture.
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 /// What `export` prints.

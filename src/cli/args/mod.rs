@@ -36,6 +36,7 @@ mod storage;
 mod tune;
 mod undo;
 mod verify;
+mod view;
 mod wish;
 
 pub use apply::{ApplyArgs, GetArgs, GuestsFormat};
@@ -83,6 +84,7 @@ pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
+pub use view::ViewArgs;
 pub use wish::{AllowArg, NearArg, PinsArg};
 
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};

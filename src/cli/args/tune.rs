@@ -4,6 +4,7 @@ use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
 use super::item;
 use super::life::LockArgs;
+use super::view::ViewArgs;
 use super::wish::AllowArg;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::rate::Rate;
@@ -80,6 +81,9 @@ pub struct TuneArgs {
     /// Accepts --host.
     #[arg(long, conflicts_with = "dry_run", help_heading = BEHAVIOUR)]
     pub diff: bool,
+    /// The picture, with --diff.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Exit with 3 if anything would change
     ///
     /// Prints the changes and makes none. Accepts --host.
@@ -135,10 +139,12 @@ pub struct ItemArgs {
     /// Number of guest NUMA cells
     ///
     /// on makes one for each host node in use.
-    #[arg(long, value_name = "on|off|N", value_parser = item::number, help_heading = CPU)]
+    #[arg(long, value_name = "on|off|N", value_parser = item::number)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
     pub cells: Option<Item<u32>>,
     /// Host nodes of the guest's memory
-    #[arg(long, value_name = "on|off|NODES", value_parser = item::nodes, help_heading = CPU)]
+    #[arg(long, value_name = "on|off|NODES", value_parser = item::nodes)]
+    #[arg(help_heading = CPU, hide_short_help = true)]
     pub memory_nodes: Option<Item<NodeSet>>,
     /// Round guest memory to whole pages
     ///

@@ -5,10 +5,14 @@ use super::{tables, tree};
 use crate::cli::args::HostShowArgs;
 use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
-use crate::cli::error::EXIT_DONE;
+use crate::cli::error::{EXIT_DONE, usage};
 use crate::cli::names::wrapped;
 use crate::cli::output::width;
+use crate::cli::view;
 use crate::topology::Topology;
+use crate::words::count;
+use gpuvm_core::view::{Page, Subject};
+use gpuvm_ops::capture;
 use gpuvm_ops::host_show::{read, shown};
 use std::fmt::Write as _;
 
@@ -17,7 +21,17 @@ const WIDTH: usize = 100;
 
 /// Runs the verb.
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    view::check(&args.view, cx)?;
+    if !args.view.is_wanted() && (args.taken.assume_empty || !args.taken.domain_xml.is_empty()) {
+        return Err(usage(
+            "--assume-empty and --domain-xml are about the guests of a picture",
+            "add --html FILE or --svg FILE",
+        ));
+    }
     let topology = read(cx)?;
+    if args.view.is_wanted() && draw(args, cx, &topology)? {
+        return Ok(EXIT_DONE);
+    }
     let host = shown(cx, &topology)?;
     if cx.output.json {
         cx.output.json("gpuvm-host-show", &host)?;
@@ -26,6 +40,37 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.marked(&text(&topology, &host.degraded, args.all, width))?;
     }
     Ok(EXIT_DONE)
+}
+
+/// Draws the host; returns whether standard output is used.
+fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::Result<bool> {
+    let held = cx.taken(&args.taken)?;
+    let topology = capture::shown(cx, topology, args.view.identify)?;
+    let host = shown(cx, &topology)?;
+    let mut names: Vec<&str> = held.domains.iter().map(|held| held.domain.as_str()).collect();
+    names.dedup();
+    let guests = match names.len() {
+        0 => "no guest".to_owned(),
+        some => count(some, "guest"),
+    };
+    let gpus = count(topology.gpus().count(), "GPU");
+    let memory = topology.memory_warning();
+    let notes = host.degraded.iter().chain(&memory).chain(&topology.parts().notes);
+    let notes = notes.chain(&topology.fabric().links_unread);
+    let shown = Page {
+        subject: Subject { topology: &topology, held: &held, planned: &[] },
+        verb: "host show",
+        verdict: &[format!("{gpus}, {guests}")],
+        date: args.view.date.as_deref(),
+        placement: None,
+        reasons: &[],
+        capacity: None,
+        changed: &[],
+        notes: &view::told(notes.cloned()),
+        commands: &view::told(["gpuvm capacity".to_owned()]),
+        json: &cx.output.json_string("gpuvm-host-show", &host)?,
+    };
+    view::write(&args.view, cx, &shown)
 }
 
 /// Returns the whole output for a terminal of `width` columns.

@@ -10,13 +10,10 @@ use std::fmt::Write as _;
 /// The machine in a few lines.
 pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String {
     let machine = topology.machine();
-    let vendor = machine.vendor.as_deref().unwrap_or_default();
-    let product = machine.product.as_deref().unwrap_or("unknown machine");
-    let name = if vendor.is_empty() || product.starts_with(vendor) {
-        product.to_owned()
-    } else {
-        format!("{vendor} {product}")
-    };
+    let name = machine.title().unwrap_or_else(|| match &machine.vendor {
+        Some(vendor) if !vendor.is_empty() => format!("{vendor} unknown machine"),
+        _ => "unknown machine".to_owned(),
+    });
     let mut text = plain(&name);
     if let Some(host_name) = &machine.host_name {
         write!(text, " ({})", plain(host_name)).expect("text");

@@ -55,10 +55,8 @@ pub fn describe(planned: &Planned) -> String {
         let own = cell.vcpus.start as usize..cell.vcpus.end as usize;
         let pins = placement.vcpu_pins.get(own).unwrap_or_default();
         let (first, last) = (cell.vcpus.start, cell.vcpus.end.saturating_sub(1));
-        let which = match first == last {
-            true => format!("vCPU {first}"),
-            false => format!("vCPUs {first}-{last}"),
-        };
+        let which =
+            if first == last { format!("vCPU {first}") } else { format!("vCPUs {first}-{last}") };
         format!("{which} on {}", pinned(pins, threads))
     });
     lines.add("pins", pins);

@@ -27,7 +27,10 @@ impl DomainXml {
         let mut pinned = BTreeSet::new();
         let mut vcpu_pins = Vec::new();
         // libvirt drops a pin of a vCPU that does not exist.
-        for pin in claims.vcpu_pins.iter().filter(|pin| pin.of.value < claims.vcpus.value) {
+        let own = claims.vcpu_pins.iter().filter(|pin| pin.of.value < claims.vcpus.value);
+        let mut own: Vec<_> = own.collect();
+        own.sort_by_key(|pin| pin.of.value);
+        for pin in own {
             pinned.insert(pin.of.value);
             vcpu_pins.push(pin.cpuset.value.clone());
         }
@@ -58,6 +61,8 @@ impl DomainXml {
                 .map(|hook| hook.mac)
                 .filter(|mac| !mac.is_empty())
                 .collect(),
+            vcpus: claims.vcpus.value,
+            uuid: self.uuid(),
             domain: claims.name,
         })
     }

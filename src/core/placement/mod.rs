@@ -289,6 +289,8 @@ impl Placement {
             huge_page_kib: self.huge_pages.map(PageSize::size),
             autostart: true,
             macs: Vec::new(),
+            vcpus: self.vcpus(),
+            uuid: None,
         }
     }
 

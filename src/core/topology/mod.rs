@@ -105,6 +105,16 @@ pub struct Machine {
     pub host_name: Option<String>,
 }
 
+impl Machine {
+    /// Maker and product, the maker once; none: the product is not known.
+    pub fn title(&self) -> Option<String> {
+        let product = self.product.as_deref()?;
+        let vendor = self.vendor.as_deref().unwrap_or_default();
+        let is_told = vendor.is_empty() || product.starts_with(vendor);
+        Some(if is_told { product.to_owned() } else { format!("{vendor} {product}") })
+    }
+}
+
 /// A host's data, unchecked; the `host` of a recorded host's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

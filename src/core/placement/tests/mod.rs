@@ -8,7 +8,7 @@ mod cores;
 mod edges;
 mod extras;
 mod nearest;
-mod properties;
+pub(crate) mod properties;
 mod short;
 mod slots;
 mod sound;

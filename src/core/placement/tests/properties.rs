@@ -19,7 +19,7 @@ enum Event {
 
 /// Hosts: 1 to 8 nodes, SMT 1 to 4, gaps, offline and isolated pcpus, L3 caches, nodes without
 /// memory or cores, 0 to 16 GPUs.
-fn host() -> impl Strategy<Value = Topology> {
+pub(crate) fn host() -> impl Strategy<Value = Topology> {
     let cores = prop_oneof![1 => Just(0u32), 10 => 1..33u32];
     let memory = prop_oneof![1 => Just(0u64), 10 => 2048..262_144u64];
     let nodes = proptest::collection::vec((cores, memory), 1..=8);

@@ -1,0 +1,59 @@
+//! `--html` and `--svg`: pictures of the host and its guests, for the verbs that show them.
+
+use super::args::ViewArgs;
+use super::context::Context;
+use super::error::usage;
+use super::output::offered_text;
+use gpuvm_core::view::{PAGE_MARK, Page, SVG_MARK, page, svg};
+use gpuvm_ops::files::write_own;
+use std::path::Path;
+
+/// Refuses options that contradict each other, before anything is read.
+pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
+    let is_out = |file: &Option<std::path::PathBuf>| file.as_deref() == Some(Path::new("-"));
+    let (html, picture) = (is_out(&args.html), is_out(&args.svg));
+    if html && picture {
+        return Err(usage(
+            "--html and --svg both name standard output",
+            "write one of them to a file: --html FILE",
+        ));
+    }
+    if (html || picture) && cx.output.json {
+        return Err(usage(
+            "--json prints its document on standard output, where the picture goes, too",
+            "write the picture to a file; a page has the document of --json in it",
+        ));
+    }
+    if args.identify && !args.is_wanted() {
+        return Err(usage(
+            "--identify is about a picture, and none is asked for",
+            "add --html FILE or --svg FILE",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes what is asked for. Returns whether standard output has been used, so that nothing else is
+/// printed there.
+pub fn write(args: &ViewArgs, cx: &Context<'_>, shown: &Page<'_>) -> anyhow::Result<bool> {
+    let mut is_printed = false;
+    let mut put = |file: &Path, mark: &str, text: &str| -> anyhow::Result<()> {
+        if file == Path::new("-") {
+            is_printed = true;
+            return Ok(cx.output.document(text)?);
+        }
+        Ok(write_own(file, mark, text.as_bytes())?)
+    };
+    if let Some(file) = &args.svg {
+        put(file, SVG_MARK, &svg(&shown.subject))?;
+    }
+    if let Some(file) = &args.html {
+        put(file, PAGE_MARK, &page(shown))?;
+    }
+    Ok(is_printed)
+}
+
+/// Sentences as they are shown: commands can be pasted, secrets are left out.
+pub fn told(lines: impl IntoIterator<Item = String>) -> Vec<String> {
+    lines.into_iter().map(|line| offered_text(&line)).collect()
+}

@@ -1,0 +1,267 @@
+//! The page: the picture and around it all that a reviewer or an admin asks of it, in one file that
+//! needs nothing else. Everything is there without scripts; the script only highlights and filters.
+
+mod answers;
+mod diff;
+mod tables;
+
+pub use diff::{Changed, Line};
+
+use super::Subject;
+use super::markup::{Markup, island};
+use super::scene::Scene;
+use super::svg;
+use crate::placement::{Capacity, Placement, Reason};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
+
+/// Styles of the page.
+const STYLE: &str = include_str!("page/style.css");
+/// Script of the page.
+const SCRIPT: &str = include_str!("page/script.js");
+
+/// The first bytes of every page: a file that begins with them is one of ours, and may be replaced.
+pub const PAGE_MARK: &str = "<!DOCTYPE html>\n<html lang=\"en\" data-made-by=\"gpuvm\">";
+
+/// What a page shows.
+#[derive(Debug)]
+pub struct Page<'a> {
+    /// The host and its guests.
+    pub subject: Subject<'a>,
+    /// The verb: `plan`.
+    pub verb: &'a str,
+    /// What it concludes, a sentence each without full stop; the first is the verdict.
+    pub verdict: &'a [String],
+    /// When it was made, in the caller's words; none: it does not say.
+    pub date: Option<&'a str>,
+    /// A planned guest's placement.
+    pub placement: Option<&'a Placement>,
+    /// Why it was placed so.
+    pub reasons: &'a [Reason],
+    /// What still fits.
+    pub capacity: Option<&'a Capacity>,
+    /// Definitions that change.
+    pub changed: &'a [Changed],
+    /// What is missing, degraded or was not checked.
+    pub notes: &'a [String],
+    /// Commands to go on with.
+    pub commands: &'a [String],
+    /// The document that `--json` prints.
+    pub json: &'a str,
+}
+
+/// Writes a page.
+pub fn page(page: &Page<'_>) -> String {
+    let scene = Scene::of(&page.subject);
+    let mut writer = Writer { page, scene: &scene, out: Markup::default() };
+    writer.all();
+    writer.out.finish()
+}
+
+/// A page being written.
+struct Writer<'a, 'b> {
+    /// What it shows.
+    page: &'b Page<'a>,
+    /// The picture's geometry.
+    scene: &'b Scene<'a>,
+    /// The document.
+    out: Markup,
+}
+
+impl Writer<'_, '_> {
+    /// Writes everything.
+    fn all(&mut self) {
+        self.head();
+        self.out.open("body", &[]);
+        self.header();
+        self.out.open("main", &[]);
+        self.answers();
+        self.picture();
+        self.guests();
+        self.reasons();
+        self.changes();
+        self.capacity();
+        self.devices();
+        self.matrix();
+        self.groups();
+        self.notes();
+        self.commands();
+        self.out.close("main");
+        self.out.line();
+        let status = [("id", &"info" as _), ("role", &"status" as _), ("hidden", &"hidden" as _)];
+        self.out.element("p", &status, "");
+        let data = [("type", &"application/json" as _), ("id", &"data" as _)];
+        self.out.open("script", &data);
+        self.out.verbatim(&island(self.page.json.trim_end()));
+        self.out.close("script");
+        self.out.line();
+        self.out.open("script", &[]);
+        self.out.verbatim(SCRIPT);
+        self.out.close("script");
+        self.out.close("body");
+        self.out.close("html");
+        self.out.line();
+    }
+
+    /// The head: what the page may load is nothing, and what may run is its own script.
+    fn head(&mut self) {
+        let hash = STANDARD.encode(Sha256::digest(SCRIPT.as_bytes()));
+        let policy = format!(
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; img-src \
+             data:; base-uri 'none'; form-action 'none'"
+        );
+        self.out.verbatim(PAGE_MARK);
+        self.out.line();
+        self.out.open("head", &[]);
+        self.out.open("meta", &[("charset", &"utf-8")]);
+        self.out.open("meta", &[("http-equiv", &"Content-Security-Policy"), ("content", &policy)]);
+        let width = "width=device-width, initial-scale=1";
+        self.out.open("meta", &[("name", &"viewport"), ("content", &width)]);
+        self.out.open("meta", &[("name", &"referrer"), ("content", &"no-referrer")]);
+        self.out.element("title", &[], self.title());
+        self.out.open("style", &[]);
+        self.out.verbatim(STYLE);
+        self.out.close("style");
+        self.out.close("head");
+        self.out.line();
+    }
+
+    /// The title.
+    fn title(&self) -> String {
+        format!("gpuvm {}: {}", self.page.verb, svg::machine(self.page.subject.topology))
+    }
+
+    /// The header: the machine, what was asked, the verdict.
+    fn header(&mut self) {
+        let topology = self.page.subject.topology;
+        let machine = topology.machine();
+        let mut facts: Vec<String> = Vec::new();
+        facts.extend(machine.host_name.as_ref().map(|name| format!("host {name}")));
+        facts.extend(machine.cpu_model.clone());
+        facts.extend(machine.kernel_release.as_ref().map(|kernel| format!("Linux {kernel}")));
+        facts.extend(self.page.date.map(str::to_owned));
+        self.out.open("header", &[]);
+        let title = self.title();
+        self.out.element("h1", &[], title);
+        if !facts.is_empty() {
+            self.out.element("p", &[], facts.join(" · "));
+        }
+        for (at, line) in self.page.verdict.iter().enumerate() {
+            let attrs = [("id", &"verdict" as &dyn std::fmt::Display)];
+            self.out.open("p", if at == 0 { &attrs } else { &[] });
+            if at == 0 {
+                self.out.element("strong", &[], line)
+            } else {
+                self.out.text(line)
+            }
+            self.out.close("p");
+        }
+        self.out.close("header");
+        self.out.line();
+    }
+
+    /// The picture.
+    fn picture(&mut self) {
+        self.section("picture", "Picture");
+        let tools = [("id", &"tools" as _), ("hidden", &"hidden" as _)];
+        self.out.open("p", &tools);
+        self.out.element("label", &[("for", &"filter")], "Filter the tables: ");
+        let filter = [("id", &"filter" as _), ("type", &"search" as _)];
+        self.out.open("input", &filter);
+        self.out.text(" Point at or click what you want to see everywhere; Esc clears.");
+        self.out.close("p");
+        self.out.open("figure", &[]);
+        self.wide("Picture of the host");
+        self.out.verbatim(&svg::inline(self.scene, self.page.subject.topology));
+        self.out.close("div");
+        self.out.close("figure");
+        self.out.close("section");
+        self.out.line();
+    }
+
+    /// Begins a section with a heading.
+    fn section(&mut self, id: &str, title: &str) {
+        let heading = format!("{id}-title");
+        self.out.open("section", &[("id", &id), ("aria-labelledby", &heading)]);
+        self.out.element("h2", &[("id", &heading)], title);
+    }
+
+    /// Begins a part that scrolls by itself where the screen is narrow.
+    fn wide(&mut self, label: &str) {
+        let attrs = [
+            ("class", &"wide" as _),
+            ("tabindex", &0 as _),
+            ("role", &"group" as _),
+            ("aria-label", &label as _),
+        ];
+        self.out.open("div", &attrs);
+    }
+
+    /// Why a guest was placed so.
+    fn reasons(&mut self) {
+        if self.page.reasons.is_empty() {
+            return;
+        }
+        self.section("reasons", "Why");
+        self.wide("Reasons");
+        self.table("sift", &["choice", "reason", "compromise"]);
+        for Reason { choice, because, compromise } in self.page.reasons {
+            self.out.open("tr", &[]);
+            self.out.element("th", &[("scope", &"row")], choice);
+            self.out.element("td", &[], because);
+            let class = if *compromise { "bad" } else { "good" };
+            self.out.element("td", &[("class", &class)], if *compromise { "yes" } else { "no" });
+            self.out.close("tr");
+        }
+        self.end_table();
+    }
+
+    /// What is missing or was not checked.
+    fn notes(&mut self) {
+        if self.page.notes.is_empty() {
+            return;
+        }
+        self.section("notes", "Notes");
+        self.out.open("ul", &[]);
+        self.page.notes.iter().for_each(|note| self.out.element("li", &[], note));
+        self.out.close("ul");
+        self.out.close("section");
+        self.out.line();
+    }
+
+    /// Commands to copy.
+    fn commands(&mut self) {
+        if self.page.commands.is_empty() {
+            return;
+        }
+        self.section("commands", "Commands");
+        let text = self.page.commands.join("\n");
+        self.out.open("pre", &[("tabindex", &0), ("role", &"group"), ("aria-label", &"Commands")]);
+        self.out.element("code", &[], text);
+        self.out.close("pre");
+        self.out.close("section");
+        self.out.line();
+    }
+
+    /// Begins a table.
+    fn table(&mut self, class: &str, head: &[&str]) {
+        self.out.open("table", &[("class", &class)]);
+        self.out.open("thead", &[]);
+        self.out.open("tr", &[]);
+        head.iter().for_each(|word| self.out.element("th", &[("scope", &"col")], word));
+        self.out.close("tr");
+        self.out.close("thead");
+        self.out.open("tbody", &[]);
+        self.out.line();
+    }
+
+    /// Ends a table with its scrolling part and its section.
+    fn end_table(&mut self) {
+        self.out.close("tbody");
+        self.out.close("table");
+        self.out.close("div");
+        self.out.close("section");
+        self.out.line();
+    }
+}

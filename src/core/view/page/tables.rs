@@ -1,0 +1,288 @@
+//! The tables of a page: guests, devices, distances, IOMMU groups, what still fits.
+
+use super::Writer;
+use super::answers::{Others, gpus, memory, partition, pins};
+use crate::bdf::Bdf;
+use crate::placement::{Blocked, Size};
+use crate::topology::model::ids;
+use crate::topology::{Matrix, Proximity};
+use crate::view::devices::{Device, Look, link, resets, short, standing};
+use crate::view::svg::id_of;
+use crate::words::count;
+use std::collections::BTreeMap;
+
+/// The most devices whose distances are shown: a table of more is not read, and grows as its
+/// square.
+const MOST_NEAR: usize = 64;
+
+impl Writer<'_, '_> {
+    /// The guests.
+    pub(super) fn guests(&mut self) {
+        let scene = self.scene;
+        if scene.guests.is_empty() {
+            return;
+        }
+        let topology = self.page.subject.topology;
+        let others = Others::of(&scene.guests);
+        self.section("guests", "Guests");
+        self.wide("Guests");
+        self.table(
+            "sift",
+            &["letter", "guest", "state", "GPUs", "partition", "pins", "memory", "isolated"],
+        );
+        for guest in &scene.guests {
+            let row = [("data-g", &guest.letter as _), ("data-name", &guest.name as _)];
+            self.out.open("tr", &row);
+            self.out.open("td", &[]);
+            self.out.element("span", &[("class", &"key")], &guest.letter);
+            self.out.close("td");
+            self.out.open("th", &[("scope", &"row")]);
+            self.out.element("bdi", &[], guest.name);
+            self.out.close("th");
+            let standing = others.standing(topology, guest);
+            let (word, class) = match standing.isolated {
+                Some(true) => ("yes", "good"),
+                Some(false) => ("NO", "bad"),
+                None => ("not known", "soft"),
+            };
+            for text in [
+                guest.state().to_owned(),
+                gpus(topology, guest),
+                partition(topology, guest),
+                pins(topology, guest),
+                memory(guest),
+            ] {
+                self.out.element("td", &[], text);
+            }
+            self.out.open("td", &[]);
+            self.out.element("span", &[("class", &class)], word);
+            self.out.text(format_args!(": {}", standing.words));
+            self.out.close("td");
+            self.out.close("tr");
+            self.out.line();
+        }
+        self.end_table();
+    }
+
+    /// The devices.
+    pub(super) fn devices(&mut self) {
+        let (topology, scene) = (self.page.subject.topology, self.scene);
+        let devices = scene.devices();
+        if devices.is_empty() {
+            return;
+        }
+        let serials = self.serials();
+        self.section("devices", "Devices");
+        self.wide("Devices");
+        let mut head = vec!["device", "address", "model", "node", "driver", "link", "reset"];
+        head.extend((!serials.is_empty()).then_some("serial"));
+        head.push("standing");
+        self.table("sift", &head);
+        for device in devices {
+            let Some(pci) = topology.device(device.bdf) else { continue };
+            let id = id_of(device.bdf);
+            let letter = device.guests.first().map(|place| &scene.guests[*place].letter);
+            let mut row: Vec<(&str, &dyn std::fmt::Display)> = vec![("data-d", &id)];
+            row.extend(letter.map(|letter| ("data-g", letter as &dyn std::fmt::Display)));
+            self.out.open("tr", &row);
+            self.out.element("th", &[("scope", &"row")], &device.name);
+            let model = match ids(pci) {
+                ids if ids == device.model => ids,
+                ids => format!("{} ({ids})", device.model),
+            };
+            for text in [
+                device.bdf.to_string(),
+                model,
+                pci.node.map_or_else(|| "-".into(), |node| node.to_string()),
+                pci.driver.clone().unwrap_or_else(|| "-".into()),
+                pci.link.as_ref().and_then(link).unwrap_or_else(|| "-".into()),
+                resets(pci).unwrap_or_else(|| "-".into()),
+            ] {
+                self.out.element("td", &[], text);
+            }
+            if !serials.is_empty() {
+                self.out.element("td", &[], serials.get(&device.bdf).map_or("-", String::as_str));
+            }
+            self.out.element("td", &[], standing(device, &scene.guests));
+            self.out.close("tr");
+            self.out.line();
+        }
+        self.end_table();
+    }
+
+    /// What identifies devices, if it was asked for.
+    fn serials(&self) -> BTreeMap<Bdf, String> {
+        let topology = self.page.subject.topology;
+        let mut all: BTreeMap<Bdf, Vec<String>> = BTreeMap::new();
+        for device in topology.devices() {
+            let macs = device.net.iter().flat_map(|net| net.macs.iter().cloned());
+            let own: Vec<String> = device.uuid.iter().cloned().chain(macs).collect();
+            if !own.is_empty() {
+                all.entry(device.bdf).or_default().extend(own);
+            }
+        }
+        for drive in &topology.parts().drives {
+            if let (Some(bdf), false) = (drive.bdf, drive.stable_ids.is_empty()) {
+                all.entry(bdf).or_default().extend(drive.stable_ids.iter().cloned());
+            }
+        }
+        all.into_iter().map(|(bdf, ids)| (bdf, ids.join(", "))).collect()
+    }
+
+    /// The distances.
+    pub(super) fn matrix(&mut self) {
+        let topology = self.page.subject.topology;
+        let near = topology.gpus().count();
+        if near < 2 {
+            return;
+        }
+        self.section("matrix", "Distances");
+        let all = if near <= MOST_NEAR { Some(Matrix::of(topology, false)) } else { None };
+        let Some(matrix) = all.filter(|matrix| matrix.devices.len() <= MOST_NEAR) else {
+            let words = format!("more than {MOST_NEAR} devices: `gpuvm host matrix` prints them");
+            self.out.element("p", &[], words);
+            self.out.close("section");
+            return;
+        };
+        self.out.element(
+            "p",
+            &[("class", &"soft")],
+            "NV# = number of NVLinks, PIX = at most one PCIe bridge, PXB = several bridges, PHB = \
+             across the host bridge, NODE = across host bridges of one node, SYS = across nodes",
+        );
+        self.wide("Distances");
+        self.out.open("table", &[("class", &"matrix")]);
+        self.out.open("thead", &[]);
+        self.out.open("tr", &[]);
+        self.out.element("td", &[], "");
+        let path = |bdf: Bdf| {
+            let path: Vec<String> =
+                topology.path_to_root(bdf).into_iter().rev().map(short).collect();
+            path.join(" › ")
+        };
+        for device in &matrix.devices {
+            let path = path(device.bdf);
+            let attrs = [("scope", &"col" as _), ("data-path", &path as _)];
+            self.out.element("th", &attrs, &device.name);
+        }
+        self.out.close("tr");
+        self.out.close("thead");
+        self.out.open("tbody", &[]);
+        self.out.line();
+        for (device, row) in matrix.devices.iter().zip(&matrix.proximity) {
+            self.out.open("tr", &[]);
+            let path = path(device.bdf);
+            let attrs = [("scope", &"row" as _), ("data-path", &path as _)];
+            self.out.element("th", &attrs, &device.name);
+            for near in row {
+                let (word, class) = (near.to_string(), class(*near));
+                let attrs = [("class", &class as &dyn std::fmt::Display)];
+                let used: &[_] = if class.is_empty() { &[] } else { &attrs };
+                self.out.element("td", used, word);
+            }
+            self.out.close("tr");
+            self.out.line();
+        }
+        self.end_table();
+    }
+
+    /// The IOMMU groups with devices for guests.
+    pub(super) fn groups(&mut self) {
+        let (topology, scene) = (self.page.subject.topology, self.scene);
+        let mut groups: BTreeMap<u32, Vec<&Device>> = BTreeMap::new();
+        for device in scene.devices() {
+            if let Some(group) = topology.device(device.bdf).and_then(|pci| pci.iommu_group) {
+                groups.entry(group).or_default().push(device);
+            }
+        }
+        self.section("groups", "IOMMU groups");
+        if groups.is_empty() {
+            self.out.element("p", &[], "no device has an IOMMU group: the IOMMU is off");
+            self.out.close("section");
+            return;
+        }
+        self.wide("IOMMU groups");
+        self.table("sift", &["group", "members", "drivers", "viable"]);
+        for (number, devices) in groups {
+            let members = topology.iommu_group(devices[0].bdf).map(|group| group.members.clone());
+            let members = members.unwrap_or_default();
+            let called = |bdf: &Bdf| match devices.iter().find(|device| device.bdf == *bdf) {
+                Some(device) => format!("{bdf} {}", device.name),
+                None => bdf.to_string(),
+            };
+            let drivers = members.iter().map(|bdf| {
+                topology.device(*bdf).and_then(|pci| pci.driver.as_deref()).unwrap_or("-")
+            });
+            let mut drivers: Vec<&str> = drivers.collect();
+            drivers.dedup();
+            let refused =
+                devices.iter().find(|one| matches!(one.look, Look::Host | Look::Unusable));
+            let viable = match refused {
+                None => "yes".to_owned(),
+                Some(device) => format!(
+                    "no: {} {}",
+                    device.name,
+                    device.why.as_deref().unwrap_or("is not available")
+                ),
+            };
+            self.out.open("tr", &[]);
+            self.out.element("th", &[("scope", &"row")], number);
+            let members: Vec<String> = members.iter().map(called).collect();
+            self.out.element("td", &[], members.join(", "));
+            self.out.element("td", &[], drivers.join(", "));
+            self.out.element("td", &[], viable);
+            self.out.close("tr");
+            self.out.line();
+        }
+        self.end_table();
+    }
+
+    /// What still fits.
+    pub(super) fn capacity(&mut self) {
+        let Some(capacity) = self.page.capacity else { return };
+        self.section("capacity", "What still fits");
+        for line in capacity.never_placed.iter().chain(&capacity.warnings) {
+            self.out.element("p", &[], line);
+        }
+        if let Some(advice) = &capacity.advice {
+            let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
+            let sizes = sizes.join(", ");
+            let words = format!("not isolated on NVLink: guests with {sizes} GPUs; {advice}");
+            self.out.element("p", &[("class", &"bad")], words);
+        }
+        if let Some(Blocked { gpus, what, holders, even_empty, .. }) = &capacity.next {
+            let why = even_empty.as_ref().unwrap_or(what);
+            let words = format!("a guest with {} does not fit: {why}", count(*gpus, "GPU"));
+            self.out.element("p", &[], words);
+            self.out.open("ul", &[]);
+            holders.iter().for_each(|holder| self.out.element("li", &[], holder));
+            if holders.is_empty() {
+                self.out.element("li", &[], "no guest holds it");
+            }
+            self.out.close("ul");
+        }
+        self.wide("What still fits");
+        self.table("", &["GPUs of a guest", "guests that fit", "on the empty host"]);
+        for Size { gpus, now, empty } in &capacity.sizes {
+            self.out.open("tr", &[]);
+            self.out.element("th", &[("scope", &"row")], gpus);
+            self.out.element("td", &[], now);
+            self.out.element("td", &[], empty);
+            self.out.close("tr");
+        }
+        self.end_table();
+    }
+}
+
+/// The class of a distance.
+fn class(near: Proximity) -> &'static str {
+    match near {
+        Proximity::NvLink(_) => "NV",
+        Proximity::Pix => "PIX",
+        Proximity::Pxb => "PXB",
+        Proximity::Phb => "PHB",
+        Proximity::Node => "NODE",
+        Proximity::Sys => "SYS",
+        Proximity::Same => "",
+    }
+}

@@ -1,0 +1,85 @@
+//! The legend of a picture: guests with their letters, then patterns and marks.
+
+use super::{Area, PAD, WIDTH};
+use crate::view::guests::{Guest, Role};
+use crate::view::markup::cut;
+use crate::words::count;
+
+/// Height of an entry.
+const ROW: u32 = 22;
+/// Columns.
+const COLUMNS: u32 = 4;
+/// Characters that fit a column.
+const MOST: usize = 40;
+
+/// What an entry explains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// A guest, by its place.
+    Guest(usize),
+    /// What is free.
+    Free,
+    /// What the host uses.
+    Host,
+    /// What no guest can have.
+    Unusable,
+    /// What a planned guest would get.
+    Planned,
+    /// A mark on a pcpu.
+    Mark(Role),
+}
+
+/// An entry of the legend.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its place.
+    pub area: Area,
+    /// What it explains.
+    pub sign: Sign,
+    /// The words beside the sign.
+    pub words: String,
+}
+
+/// Places the entries below a line; returns them and the height of all that is drawn.
+pub(super) fn entries(guests: &[Guest<'_>], top: u32) -> (Vec<Entry>, u32) {
+    let guest = |(guest, place): (&Guest<'_>, usize)| {
+        let devices = guest.devices().len();
+        let vcpus = guest.vcpus().map(|vcpus| count(vcpus, "vCPU"));
+        let held = (devices > 0).then(|| count(devices, "device"));
+        let facts: Vec<String> =
+            [guest.state().to_owned()].into_iter().chain(held).chain(vcpus).collect();
+        let facts = facts.join(", ");
+        let room = MOST.saturating_sub(facts.chars().count() + 2);
+        (Sign::Guest(place), format!("{}: {facts}", cut(guest.name, room.max(8))))
+    };
+    let mut signs: Vec<(Sign, String)> = guests.iter().zip(0..).map(guest).collect();
+    let has_planned = guests.iter().any(|guest| guest.planned);
+    let mut fixed = vec![
+        (Sign::Free, "free"),
+        (Sign::Host, "used by the host, or with data"),
+        (Sign::Unusable, "not available to guests"),
+    ];
+    fixed.extend(has_planned.then_some((Sign::Planned, "planned: dashed border")));
+    fixed.extend([
+        (Sign::Mark(Role::Vcpu), "vCPU of the guest"),
+        (Sign::Mark(Role::Emulator), "its emulator"),
+        (Sign::Mark(Role::Iothread), "its I/O threads"),
+    ]);
+    // Patterns and marks begin a row of their own.
+    let columns = COLUMNS as usize;
+    let first = signs.len().next_multiple_of(columns);
+    let fixed = fixed.into_iter().map(|(sign, words)| (sign, words.to_owned()));
+    let places = (0..signs.len()).chain(first..);
+    let all: Vec<(Sign, String)> = signs.drain(..).chain(fixed).collect();
+    let width = (WIDTH - 2 * PAD) / COLUMNS;
+    let mut bottom = top;
+    let entries = all.into_iter().zip(places).map(|((sign, words), place)| {
+        let column = u32::try_from(place % columns).expect("few columns");
+        let row = u32::try_from(place / columns).unwrap_or(u32::MAX / ROW / 2);
+        let area = Area::new(PAD + column * width, top + PAD + row * ROW, width, ROW);
+        bottom = bottom.max(area.bottom());
+        Entry { area, sign, words }
+    });
+    let entries = entries.collect();
+    (entries, bottom + PAD)
+}
