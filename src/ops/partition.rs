@@ -139,9 +139,10 @@ pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Resu
         Err(error) => return unready(error.into()),
     };
     // Without a hypervisor nobody knows whose an active partition is.
-    let answers = match assume_empty {
-        true => world.hypervisor().is_ok(),
-        false => world.hypervisor_to_look()?.is_some(),
+    let answers = if assume_empty {
+        world.hypervisor().is_ok()
+    } else {
+        world.hypervisor_to_look()?.is_some()
     };
     if !answers {
         return Ok(Readiness::default());

@@ -79,10 +79,7 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
 fn kept(root: &FsRoot, parts: &Parts) -> (Vec<Kept>, Option<String>) {
     let ids: BTreeMap<Bdf, (u16, u16)> =
         gpus(parts).map(|gpu| (gpu.bdf, (gpu.vendor, gpu.device))).collect();
-    let all = match ids.is_empty() {
-        true => Ok(Vec::new()),
-        false => stored(root),
-    };
+    let all = if ids.is_empty() { Ok(Vec::new()) } else { stored(root) };
     let all = match all {
         Ok(all) => all,
         Err(error) => return (Vec::new(), Some(unread(root, &error.to_string()))),
