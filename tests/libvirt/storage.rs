@@ -7,6 +7,7 @@ use gpuvm::domain::guest::VolumeRef;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::storage::NewVolume;
 use gpuvm::hypervisor::{Hypervisor as _, HypervisorErrorKind};
+use gpuvm::seed::{Seed, is_seed};
 use std::os::unix::fs::MetadataExt as _;
 
 /// A new volume of one MiB.
@@ -125,7 +126,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
         from: from.map(|name| VolumeRef { pool: pool(), name: name.to_owned() }),
     };
     let name = || "base".to_owned();
-    let content = Secret(b"who may log in".to_vec());
+    let content = Secret::of(Seed { host_name: "who-may-log-in".into(), ..Seed::default() });
     let steps = [
         Step::MakePool { name: pool(), path: below.clone() },
         make("base", 3, None),
@@ -138,7 +139,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
         },
         make("os", 3, Some("base")),
         Step::GrowVolume { pool: pool(), name: "os".into(), bytes: 5 << 20 },
-        make("seed", 1, None),
+        make("seed", 4, None),
         Step::SealVolume { pool: pool(), name: "seed".into(), content },
     ];
     let begin = || Journal::begin_in(&journals, "create", "x", libvirt.uri()).unwrap();
@@ -153,7 +154,8 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     apply(&steps, &libvirt, &mut Watch::default(), Some(begin())).unwrap();
     assert_eq!(files(&below), ["base", "os", "seed"]);
     assert_eq!(std::fs::metadata(below.join("os")).unwrap().len(), 5 << 20);
-    assert!(std::fs::read(below.join("seed")).unwrap().starts_with(b"who may log in"));
+    let sealed = std::fs::read(below.join("seed")).unwrap();
+    assert!(is_seed(&sealed) && String::from_utf8_lossy(&sealed).contains("who-may-log-in"));
     let again = apply(&steps[1..2], &libvirt, &mut Watch::default(), None).unwrap_err();
     assert!(format!("{:?}", again).contains("has a volume of this name"), "{again:?}");
 
@@ -168,7 +170,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
         .iter()
         .map(|file| std::fs::read_to_string(journals.join(file)).unwrap())
         .collect();
-    assert!(text.contains("delete-volume") && !text.contains("log in"), "{text}");
+    assert!(text.contains("delete-volume") && !text.contains("log-in"), "{text}");
     let orphan = Orphan::all_in(&journals).unwrap().readable.remove(0);
     assert_eq!(recover(orphan, &libvirt, &mut Watch::default(), &[]).unwrap().way, Way::Finish);
     assert_eq!(files(&below), ["base"]);

@@ -13,7 +13,7 @@ pub use given::{
     MAX_BYTES, SeedError, SshKey, document, host_name, password_hash, user_data, user_name,
 };
 pub use hidden::Hidden;
-pub use volume::{is_seed, volume};
+pub use volume::{VOLUME_BYTES, check, is_seed, volume};
 
 use crate::nccl::place;
 use serde_json::{Value, json};

@@ -242,8 +242,9 @@ pub(super) fn perform(
         Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
         Step::CompareDisk { .. } => compare::disk(step, hypervisor, observer)?,
         Step::SealVolume { pool, name, content } => {
-            let bytes = content.0.len() as u64;
-            fill(hypervisor, observer, (pool, name), &mut &content.0[..], bytes)?;
+            let content = content.bytes()?;
+            let bytes = content.len() as u64;
+            fill(hypervisor, observer, (pool, name), &mut &content[..], bytes)?;
         }
         Step::DeleteVolume { pool, name, .. } => hypervisor.storage().delete_volume(pool, name)?,
         Step::BindDevice { bdf, to, was, force } => {

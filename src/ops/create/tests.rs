@@ -339,7 +339,7 @@ fn the_seed_names_every_nic_of_the_definition() {
             _ => None,
         });
         let sealed = steps.flatten().find_map(|step| match step {
-            Step::SealVolume { content, .. } => Some(content.0.clone()),
+            Step::SealVolume { content, .. } => Some(content.bytes().unwrap()),
             _ => None,
         });
         String::from_utf8_lossy(&sealed.expect("a seed")).into_owned()

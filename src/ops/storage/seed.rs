@@ -19,15 +19,14 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
         return Ok(());
     };
     let seed = read(wanted, place, disks)?;
-    let content = seed::volume(&seed)?;
-    disks.seed = Some(seed);
+    seed::check(&seed)?;
     let (dir, make_pool) = place.pool()?;
     let (pool, name) = (place.wanted.pool.clone(), format!("{}.seed", place.planned.name));
     let path = path_text(&dir.join(&name))?;
     let volume = NewVolume {
         name: name.clone(),
         format: DiskFormat::Raw.as_str().to_owned(),
-        capacity_bytes: content.len() as u64,
+        capacity_bytes: seed::VOLUME_BYTES as u64,
         // libvirtd 11.3 crashes with a double free if a pool becomes full in the middle of a
         // stream.
         preallocated: true,
@@ -36,7 +35,8 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
     };
     let mut steps: Vec<Step> = make_pool.into_iter().collect();
     steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
-    let content = Secret(content);
+    let content = Secret::of(seed.clone());
+    disks.seed = Some(seed);
     steps.push(Step::SealVolume { pool: pool.clone(), name: name.clone(), content });
     let disk = Disk {
         // It is read only once; this mode works on every file system.
@@ -54,7 +54,8 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
 pub fn complete(steps: &mut [Step], seed: &Seed) -> Result<()> {
     for step in steps {
         if let Step::SealVolume { content, .. } = step {
-            *content = Secret(seed::volume(seed)?);
+            seed::check(seed)?;
+            *content = Secret::of(seed.clone());
         }
     }
     Ok(())

@@ -16,6 +16,7 @@ use crate::command::CommandError;
 use crate::fabric::ManagerRefusal;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use gpuvm_core::domain::live::Plugged;
+use gpuvm_core::seed::SeedError;
 use std::path::PathBuf;
 
 /// The error of a step or of its undo.
@@ -73,6 +74,10 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Block(#[from] BlockError),
+    /// The volume of a guest's seed could not be made.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Seed(#[from] SeedError),
     /// An array, or a file that refers to it, could not be changed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
