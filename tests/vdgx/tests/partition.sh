@@ -162,6 +162,18 @@ for record in "${records[@]}"; do
   equal "create killed at $record: domains" "" "$(virsh -q list --all --name | paste -sd' ')"
   no_journal "create killed at $record"
 done
+# Killed once the guest runs and the change is complete: it stays with its partition, which nobody takes for a left one.
+if [[ ${1:-} != some ]]; then
+  made a --gpus 2
+  killed '"complete"' "${how[@]}" || { fail "no record of the end"; said; }
+  phase "recover after the start" quietly gpuvm recover --yes
+  check "create killed after the start: the guest runs" runs a
+  is "create killed after the start" "$id"
+  check "create killed after the start: fabric show finds all well" gpuvm fabric show
+  no_journal "create killed after the start"
+  quietly gpuvm delete a --yes
+  is "its delete" ""
+fi
 for verb in stop delete; do
   # Its first step ends the guest, its second one deactivates.
   for record in "${ends[@]}"; do
