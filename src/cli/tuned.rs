@@ -81,7 +81,7 @@ fn lines(domain: &TunedDomain, done: bool) -> Vec<String> {
         (false, true) => " is changed",
         (false, false) => " would change",
     };
-    let line = |Change { item, was, now }: &Change| format!("  {item}: {was} -> {now}");
+    let line = |change: &Change| format!("  {change}");
     let first = std::iter::once(format!("{name}{when}"));
     let stays = domain.stays.iter().map(|words| format!("  {words}"));
     first.chain(changes.iter().map(line)).chain(beside).chain(stays).chain(waits).collect()

@@ -22,7 +22,7 @@ use crate::world::World;
 use answer::TunedDomain;
 use convert::Convert;
 use extra::Extra;
-use gpuvm_core::tune::{Change as ItemChange, Items, TuneError, Tuned};
+use gpuvm_core::tune::{Items, TuneError, Tuned};
 use subject::Subject;
 use subjects::Subjects;
 
@@ -135,13 +135,11 @@ impl Tuning {
             if !extra::is_changed(subject, tuned, extra) {
                 continue;
             }
-            let line =
-                |ItemChange { item, was, now }: &ItemChange| format!("{item}: {was} -> {now}");
             let beside = extra.first.iter().chain(&extra.last).map(Step::to_string);
             changes.push(DomainChange {
                 verb,
                 name: subject.name.clone(),
-                what: tuned.changes.iter().map(line).chain(beside).collect(),
+                what: tuned.changes.iter().map(ToString::to_string).chain(beside).collect(),
                 before: subject.text().to_owned(),
                 after: tuned.after.clone(),
                 first: extra.first.clone(),

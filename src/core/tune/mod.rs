@@ -41,6 +41,7 @@ use crate::topology::Topology;
 use crate::versions::Versions;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The inputs of tuning a domain.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +73,18 @@ pub struct Change {
     pub was: String,
     /// What it is.
     pub now: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { item, was, now } = self;
+        // Its words do not tell what differs.
+        if was == now {
+            write!(f, "{item}: otherwise {now}")
+        } else {
+            write!(f, "{item}: {was} -> {now}")
+        }
+    }
 }
 
 /// A tuned domain.

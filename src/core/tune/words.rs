@@ -2,9 +2,10 @@
 
 use super::ItemName;
 use crate::domain::claims::Claims;
+use crate::domain::read::memory;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
-use crate::request::{CellWish, HugePages, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, HugePages, PinPolicy, Request};
 use crate::words::{count, nouns};
 
 /// How many values are shown before the rest is only counted.
@@ -23,7 +24,14 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             (some, all) if some < all as usize => format!("{some} of {all}"),
             (_, all) => all.to_string(),
         },
-        ItemName::Memory => claims.memory.value.to_string(),
+        ItemName::Memory => {
+            let all = claims.memory.value;
+            let size = root.child("currentMemory");
+            let size =
+                size.and_then(|size| memory(&size.text(), size.attr("unit").as_deref()).ok());
+            size.filter(|size| *size < all)
+                .map_or_else(|| all.to_string(), |size| format!("{size} of {all}"))
+        }
         // Which of its functions are GPUs the document does not say.
         ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
             listed(claims.passed.iter().map(|p| p.bdf.value.to_string()).collect(), ", ", "none")
@@ -200,10 +208,19 @@ fn wish(request: &Request) -> String {
         CellWish::Count(number) => count(number, "cell"),
     };
     let threads = request.threads.map(|threads| count(threads, "thread of a core"));
-    let vcpus = request.vcpus.map(|vcpus| count(vcpus, "vCPU"));
+    let vcpus = request.vcpus.map(|vcpus| match request.vcpus_at_start {
+        Some(start) => format!("{start} of {}", count(vcpus, "vCPU")),
+        None => count(vcpus, "vCPU"),
+    });
     let memory = request.memory_kib.map(|memory| memory.to_string());
     let gpus = request.gpus.number();
-    let gpus = (gpus > 0).then(|| count(gpus, "GPU"));
+    let named = |names: Vec<String>| format!("{} {}", nouns(names.len(), "GPU"), names.join(", "));
+    let gpus = (gpus > 0).then(|| match &request.gpus {
+        GpuWish::Count(number) => count(*number, "GPU"),
+        GpuWish::Run { first, count: run } => format!("{} from {first} on", count(*run, "GPU")),
+        GpuWish::Indexes(indexes) => named(indexes.iter().map(u32::to_string).collect()),
+        GpuWish::Exact(gpus) => named(gpus.iter().map(ToString::to_string).collect()),
+    });
     let pages = pages.unwrap_or_else(|| "normal pages".into());
     let all = [gpus, Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")

@@ -101,7 +101,12 @@ impl TunedDomain {
     /// What would change, in lines that follow `will`.
     pub fn agreed(&self) -> Vec<String> {
         let changes = self.changes.iter().map(|Change { item, was, now }| {
-            format!("change {item} of `{}` from {was} to {now}", self.name)
+            let name = &self.name;
+            if was == now {
+                format!("change {item} of `{name}`: otherwise {now}")
+            } else {
+                format!("change {item} of `{name}` from {was} to {now}")
+            }
         });
         changes.chain(self.beside.iter().cloned()).collect()
     }
