@@ -213,6 +213,26 @@ fn the_answer_of_plan_is_taken_again() {
     };
     let asked = ["--gpu", "3", "--vcpus", "7", "--memory", "20G", "--name", "train"];
     assert_eq!(export(&["--plan", path]), export(&asked));
+    // So is the template that it was made with.
+    let template = dir.path().join("own.xml");
+    let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    std::fs::write(&template, text.replace("</devices>", "<watchdog model='i6300esb'/></devices>"))
+        .unwrap();
+    let named = template.to_str().unwrap();
+    let line = format!("--gpu 3 --vcpus 7 --memory 20G --name train --template {named} --json");
+    let (code, json, err) = plan_cli("dgx-2", &line);
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, &json).unwrap();
+    let (code, again, err) = plan_cli("dgx-2", &format!("--plan {path} --json"));
+    assert_eq!((code, again.as_str()), (0, json.as_str()), "{err}");
+    let asked = [&asked[..], &["--template", named]].concat();
+    let exported = export(&["--plan", path]);
+    assert!(exported == export(&asked) && exported.1.contains("i6300esb"), "{exported:?}");
+    let without = json.replace(&format!("\"template\": \"{named}\","), "");
+    std::fs::write(&file, without).unwrap();
+    let (code, _, err) = plan_cli("dgx-2", &format!("--plan {path}"));
+    assert!(code == 1 && err.contains("template that it was made with is not named"), "{err}");
+    std::fs::write(&file, &json).unwrap();
     // Another host has no such place, and what the plan says is not said twice.
     let (code, _, err) = plan_cli("dual-socket", &format!("--plan {path}"));
     assert!(code == 1 && err.contains("other devices by now"), "{code} {err}");

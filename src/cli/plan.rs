@@ -15,6 +15,7 @@ use gpuvm_ops::capture;
 use gpuvm_ops::guest::Planned;
 use gpuvm_ops::plan::plan;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// The answer as JSON.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,9 @@ pub(in crate::cli) struct Answer<'a> {
     name: &'a DomainName,
     /// The request.
     request: &'a Request,
+    /// The template that was named, as an absolute path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    template: Option<&'a Path>,
     /// Where it goes.
     placement: &'a Placement,
     /// What was not checked.
@@ -34,10 +38,13 @@ pub(in crate::cli) struct Answer<'a> {
 /// Runs the verb.
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
-    let planned = plan(cx, &args.request()?)?;
+    let wanted = args.request()?;
+    let planned = plan(cx, &wanted)?;
     let Planned { name, request, placement, .. } = &planned;
     let warnings = cx.unseen().into_iter().collect();
-    let answer = Answer { name, request, placement, warnings };
+    let template = wanted.template.as_deref().map(std::path::absolute).transpose()?;
+    let template: Option<&Path> = template.as_ref().map(PathBuf::as_path);
+    let answer = Answer { name, request, template, placement, warnings };
     if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
         return Ok(EXIT_DONE);
     }

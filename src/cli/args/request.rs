@@ -39,7 +39,7 @@ impl GuestArgs {
         Ok(GuestRequest {
             request: request(&self.gpus, &self.shape)?,
             name,
-            template: self.template.clone(),
+            template: self.template.clone().or_else(|| place.as_ref()?.template.clone()),
             virt: match self.virt_type {
                 VirtTypeArg::Kvm => VirtType::Kvm,
                 VirtTypeArg::Qemu => VirtType::Qemu,

@@ -29,6 +29,8 @@ pub struct PlannedPlace {
     pub name: DomainName,
     /// What was asked for.
     pub request: Request,
+    /// The template that was named for it.
+    pub template: Option<PathBuf>,
     /// The place.
     placement: Placement,
 }
@@ -51,6 +53,9 @@ struct Document {
     name: DomainName,
     /// What was asked for.
     request: Request,
+    /// The template that was named for it.
+    #[serde(default)]
+    template: Option<PathBuf>,
     /// The place.
     placement: Placement,
 }
@@ -63,7 +68,7 @@ impl PlannedPlace {
         request: Request,
         placement: Placement,
     ) -> PlannedPlace {
-        PlannedPlace { path: path.to_owned(), name, request, placement }
+        PlannedPlace { path: path.to_owned(), name, request, template: None, placement }
     }
 
     /// Reads a plan from a file, or `-`: standard input.
@@ -78,13 +83,16 @@ impl PlannedPlace {
             let found = format!("format `{}` version {}", head.format, head.version);
             return Err(other(format!("{found}, not `{FORMAT}` version {VERSION}")));
         }
-        let Document { name, request, placement } =
+        let Document { name, request, template, placement } =
             serde_json::from_str(&text).map_err(|error| other(error.to_string()))?;
         if placement.cells.is_empty() || placement.vcpu_pins.is_empty() {
             return Err(other("its placement has no cells or no vCPUs".into()));
         }
+        if request.template.is_given && template.is_none() {
+            return Err(other("the template that it was made with is not named in it".into()));
+        }
         request.check()?;
-        Ok(PlannedPlace { path: path.to_owned(), name, request, placement })
+        Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
     }
 
     /// The request for this place alone: its devices by address, its

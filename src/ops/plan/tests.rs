@@ -252,16 +252,16 @@ fn without_record(xml: &DomainXml) -> String {
 }
 
 /// The answer of `plan --json`.
-fn answer(planned: &Planned) -> String {
+fn answer(planned: &Planned, template: Option<&Path>) -> String {
     let Planned { name, request, placement, .. } = planned;
     let (format, version) = ("gpuvm-plan", 1);
-    let answer = json!({ "format": format, "version": version, "name": name, "request": request, "placement": placement });
+    let answer = json!({ "format": format, "version": version, "name": name, "request": request, "template": template, "placement": placement });
     answer.to_string()
 }
 
 /// A guest that is planned from the answer has the very same place.
 fn same_by_its_answer(world: &World, guest: &GuestRequest, planned: &Planned, file: &Path) {
-    std::fs::write(file, answer(planned)).unwrap();
+    std::fs::write(file, answer(planned, guest.template.as_deref())).unwrap();
     let place = Some(PlannedPlace::read(file).unwrap());
     let again = GuestRequest { request: Request::for_gpus(0), place, ..guest.clone() };
     let again =
@@ -347,7 +347,7 @@ fn a_place_that_is_not_free_any_more_is_refused_and_a_free_one_is_had_exactly() 
     let gpu = |index| Request { gpus: GpuWish::Indexes(vec![index]), ..Request::for_gpus(0) };
     xml(gpu(7), "beside");
     let first = plan(&world, &guest(Request::for_gpus(2), "a")).unwrap().placement;
-    std::fs::write(&file, answer(&plan(&world, &guest(Request::for_gpus(2), "a")).unwrap()))
+    std::fs::write(&file, answer(&plan(&world, &guest(Request::for_gpus(2), "a")).unwrap(), None))
         .unwrap();
     let mut again = guest(Request::for_gpus(0), "b");
     again.place = Some(PlannedPlace::read(&file).unwrap());
