@@ -180,8 +180,10 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let mut view = View::of(&xml, world.topology().ok().as_ref())?;
     if summary.state.is_active() && summary.persistent {
         // What was made for it may have been removed since it was started.
-        let inactive = hypervisor.xml(name, XmlOf::Inactive)?;
-        view.remembered = remembered(&DomainXml::parse(&inactive)?);
+        let inactive = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+        view.remembered = remembered(&inactive).filter(|_| inactive.is_ours());
+    } else {
+        view.remembered = view.remembered.filter(|_| xml.is_ours());
     }
     let addresses = if summary.state.has_guest() {
         hypervisor.addresses(name, &macs(&view))?

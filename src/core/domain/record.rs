@@ -43,6 +43,12 @@ impl DomainXml {
         }
     }
 
+    /// Whether gpuvm made it: our metadata has its UUID. Without one the metadata is that of an
+    /// export, or of a definition from which somebody took the UUID.
+    pub fn is_ours(&self) -> bool {
+        self.recorded_uuid().is_some() && !self.is_copy()
+    }
+
     /// Whether the resources recorded as bound, reserved and set up for the guest can be its own,
     /// so that they may be released: anybody can write metadata.
     fn may_give_back(&self) -> Result<bool, DomainXmlError> {

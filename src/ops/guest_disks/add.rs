@@ -79,7 +79,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     refuse_present(&subject, disk, hypervisor)?;
     let mut after = more(&subject.xml, disk, &target, abilities, Port::FreeOrNew)?
         .expect("a port is made where none is free");
-    let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
+    let is_ours = subject.xml.is_ours();
     let mut first = steps;
     if is_ours {
         for made in &made {
