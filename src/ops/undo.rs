@@ -81,6 +81,12 @@ pub enum UndoError {
         /// The path.
         path: String,
     },
+    /// A running emulated guest would have to release vCPUs.
+    #[error("running domain `{name}` keeps its vCPUs")]
+    KeepsVcpus {
+        /// Its name.
+        name: String,
+    },
     /// A disk that the domain had is in use.
     #[error("disk {path} is not removed: {used}")]
     DiskTaken {
@@ -233,6 +239,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     }
     refuse_devices(entry, name, runs)?;
     let steps = entry.undo(&now, runs, &boot()?, !force);
+    refuse_kept_vcpus(&steps, hypervisor)?;
     let mut steps = autostart::undone(steps, name, hypervisor, world)?;
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
@@ -268,6 +275,18 @@ fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
             "`gpuvm undo {name} --force` restores the definition, which names a disk that is gone",
             name = word(name)
         )));
+    }
+    Ok(())
+}
+
+/// Refuses to take vCPUs from a running emulated guest: QEMU does not tell when it has let go of one.
+fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
+    for step in steps {
+        let Step::PlugVcpus { name, vcpus, was, .. } = step else { continue };
+        if vcpus < was && DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?.is_emulated() {
+            let hint = format!("`gpuvm stop {name}`, then `gpuvm undo {name}`", name = word(name));
+            return Err(UndoError::KeepsVcpus { name: name.clone() }.hint(hint));
+        }
     }
     Ok(())
 }
