@@ -4,6 +4,7 @@ use super::args::{GetArgs, GuestsFormat};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::guests::{document, no_guest, to_toml, to_yaml};
+use crate::shell::word;
 use gpuvm_ops::described::{describe, describe_all};
 
 /// Runs the verb.
@@ -14,6 +15,18 @@ pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         None if args.all => describe_all(cx)?,
         None => return Err(no_guest()),
     };
+    for guest in guests.iter().filter(|guest| !guest.runs.is_empty()) {
+        let runs = guest.runs.iter().map(|one| format!("{} {}", one.option, one.is));
+        let next = guest.runs.iter().map(|one| format!("{} {}", one.option, one.wanted));
+        cx.output.warning(&format!(
+            "domain `{}` runs with {}, and its next start, which is printed, has {}: for `apply` \
+             that is pending until `gpuvm restart {}`",
+            guest.name,
+            runs.collect::<Vec<_>>().join(", "),
+            next.collect::<Vec<_>>().join(", "),
+            word(&guest.name)
+        ));
+    }
     match args.output {
         _ if cx.output.json => cx.output.json("gpuvm-guests", &document(&guests))?,
         GuestsFormat::Json => cx.output.json("gpuvm-guests", &document(&guests))?,

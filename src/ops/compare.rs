@@ -114,6 +114,7 @@ pub fn compare(
     }
     disks(wanted, (&xml, topology), &mut found);
     made_disks(&xml, &mut found);
+    gone_disks(&xml, world, &mut found)?;
     let was = history::told(world.state(), &summary.uuid);
     let was = was.map(|was| told_now(was, &xml, hypervisor)).transpose()?;
     if let Some(was) = &was {
@@ -222,6 +223,32 @@ fn max_vcpus(request: &Request, record: &Request, most: u32, found: &mut Vec<Gue
         let (option, is, wanted) = (MAX_VCPUS.to_owned(), word(has), word(wanted));
         found.push(GuestDifference { option, is, wanted, changeable: true });
     }
+}
+
+/// Compares the size with which a guest runs with that of its next start.
+pub(crate) fn runs_otherwise(
+    now: &Request,
+    (xml, live): (&DomainXml, &DomainXml),
+    topology: &Topology,
+) -> Result<Vec<GuestDifference>> {
+    let view = View::of(xml, Some(topology))?;
+    let (vcpus, memory) = size_now(xml, now);
+    let has_room = now.vcpus_at_start.is_some();
+    let next = Request {
+        vcpus: Some(if has_room { view.vcpus } else { vcpus }),
+        vcpus_at_start: has_room.then_some(vcpus),
+        memory_kib: Some(memory),
+        huge_pages: match view.huge_page_kib {
+            None => HugePages::Off,
+            Some(size) if size == PageSize::OneGib.size() => HugePages::Size(PageSize::OneGib),
+            Some(_) => HugePages::Size(PageSize::TwoMib),
+        },
+        ..now.clone()
+    };
+    let (runs, vcpus) = (View::of(live, Some(topology))?, size_now(live, now).0);
+    let mut found = Vec::new();
+    running(&next, now, (&runs, vcpus, topology), &mut found);
+    Ok(found)
 }
 
 /// Compares the size with which it runs. What differs at its next start, too, is said once.
@@ -418,6 +445,27 @@ fn made_disks(xml: &DomainXml, found: &mut Vec<GuestDifference>) {
             differ(found, option, "no such disk".into(), made.path);
         }
     }
+}
+
+/// Looks whether the files of the disks that were made for it are there, on this machine; its seed
+/// may be gone.
+fn gone_disks(xml: &DomainXml, world: &World, found: &mut Vec<GuestDifference>) -> Result<()> {
+    if !world.has_guests_here()? {
+        return Ok(());
+    }
+    for Made { role, path, .. } in xml.made() {
+        let option = match role {
+            Role::Os => "os-disk",
+            Role::Data => "data-size",
+            Role::Seed => continue,
+        };
+        let is_gone = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let is_known = found.iter().any(|one| one.option == option && one.wanted == path);
+        if !is_known && std::fs::symlink_metadata(&path).is_err_and(is_gone) {
+            differ(found, option, "no such file".into(), path);
+        }
+    }
+    Ok(())
 }
 
 /// Whether a disk is on a file or volume, or on one that is above it, such as a snapshot's.

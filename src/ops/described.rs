@@ -191,7 +191,7 @@ pub struct AppliedGuest {
     #[serde(skip)]
     restarts: bool,
     /// What lets it run on, after which it can be changed without a restart; none: it takes one.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
 }
 
@@ -646,7 +646,7 @@ fn change_all(
     }
     for turn in &drift.turns {
         let is_made = differs_now(session, &wanted.guests[turn.number], |_| true)?
-            && resize(session, &turn.request)?;
+            && resize(session, &wanted.guests[turn.number], &turn.request)?;
         changed[turn.number] |= is_made;
         *done += usize::from(is_made);
         if turn.gives_up && is_made {
@@ -799,7 +799,7 @@ fn set_without_loss(world: &World, wanted: &SetRequest) -> Result<Change<Tuning>
 }
 
 /// Gives a guest another size; one that runs has it afterwards. Returns whether it was changed.
-fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<bool> {
+fn resize(session: &mut Session<'_>, guest: &DescribedGuest, wanted: &SetRequest) -> Result<bool> {
     let name = &wanted.name;
     let rows = session.hypervisor()?.domains()?;
     let down = Down { force: false, wait_s: WAIT_S };
@@ -812,7 +812,11 @@ fn resize(session: &mut Session<'_>, wanted: &SetRequest) -> Result<bool> {
         return session.run(|world| set_without_loss(world, &live)).map(|done| done.made);
     }
     if !takes_off(wanted) {
-        session.run(|world| set(world, wanted))?;
+        let is_set = session.run(|world| set(world, wanted))?.made;
+        // Another run may have restarted it meanwhile.
+        if !differs_now(session, guest, |_| true)? {
+            return Ok(is_set);
+        }
         return restart::run(session, name, down).map(|done| done.made);
     }
     // Functions come and go only while it is off; it runs again whether it got them or not.

@@ -163,6 +163,62 @@ fn who_waited_for_the_same_file_finds_it_applied() {
 }
 
 #[test]
+fn two_runs_that_may_restart_a_guest_both_find_it_restarted() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let Some(tiny) = Tiny::new(&place.disks) else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let template = tiny.template.to_str().unwrap();
+    let how = ["--template", template, "--no-start", "--disk-dir", &disks];
+    place.done(&place.create("tr-a", &how));
+    let text = place.done(&["get", "tr-a"]);
+    let memory = text.lines().find(|line| line.starts_with("  memory: ")).unwrap().to_owned();
+    std::fs::write(&files.file, text.replace(&memory, "  memory: 320M")).unwrap();
+    let log = place.daemon.own_path("waits.log");
+    let args = ["apply", "--restart", "-f", files.file.to_str().unwrap()];
+    let id = || place.virsh(&["domid", "tr-a"]).trim().parse::<u32>().unwrap();
+    place.virsh(&["start", "tr-a"]);
+    tiny.wait_for("seen: all");
+    let before = id();
+    // The first one is halted in its first change, for which the other one waits.
+    let mut late = None;
+    let first = place.halted(3, &args, |_| late = Some(waiting(place, &args, &log))).unwrap();
+    let (code, said) = ended(late.unwrap(), &log);
+    let all = format!("{first:?}\n{said}");
+    assert_eq!((first.0, code), (0, 0), "{all}");
+    // The guest shuts down without the lock, so that the other one may still see it run as before.
+    assert!((before + 1..=before + 2).contains(&id()), "{all}");
+    assert!(all.contains("tr-a: changed: memory"), "{all}");
+    files.ends(0, &["--dry-run"]);
+    let live = place.virsh(&["dumpxml", "tr-a"]);
+    assert!(live.contains("<memory unit='KiB'>327680</memory>"), "{live}");
+    assert_eq!(place.journal(), "");
+    place.virsh(&["destroy", "tr-a"]);
+    place.done(&["delete", "tr-a", "--yes"]);
+}
+
+#[test]
+fn a_boot_disk_that_is_gone_is_no_guest_as_described() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    files.write(&[("gd-a", "")]);
+    files.ends(0, &[]);
+    let xml = place.virsh(&["dumpxml", "gd-a"]);
+    let (_, rest) = xml.split_once("<source file='").unwrap();
+    let disk = rest.split_once('\'').unwrap().0.to_owned();
+    let away = format!("{disk}.away");
+    std::fs::rename(&disk, &away).unwrap();
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, said) = files.apply(more);
+        let told = format!("os-disk no such file -> {disk}");
+        assert!(code == if more.is_empty() { 1 } else { 3 } && said.contains(&told), "{said}");
+    }
+    std::fs::rename(&away, &disk).unwrap();
+    files.ends(0, &["--dry-run"]);
+    place.done(&["delete", "gd-a", "--yes"]);
+}
+
+#[test]
 fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
@@ -482,6 +538,13 @@ fn a_running_guest_is_changed_only_where_said() {
         let said = files.ends(3, more);
         assert!(said.contains("rn-a: pending: memory 256M -> 320M"), "{said}");
     }
+    // What `get` prints would be pending, too, and it says so.
+    let (code, _, err) = place.gpuvm(&["get", "rn-a"]);
+    let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told =
+        "`rn-a` runs with memory 256M, and its next start, which is printed, has memory 320M";
+    assert!(code == 0 && said.contains(told), "{err}");
+    assert!(said.contains("pending until `gpuvm restart rn-a`"), "{err}");
     files.write(&[("rn-a", "  memory: 320M\n  restart: allowed\n")]);
     assert!(files.ends(3, &["--dry-run"]).contains("rn-a: would be changed"));
     // One that would not hear of the restart is refused before it is changed.

@@ -93,6 +93,15 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
         let known: Vec<i32> = judged().iter().map(|(code, _)| *code).collect();
         assert_eq!(known, [0, 0], "{args:?}: {:?}", judged());
     }
+    // Every change is told by what differs.
+    let told = place.done(&["history", NAME, "--json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let words = told.to_string();
+    for line in words.split('"').filter(|line| line.contains(" -> ")) {
+        let (was, now) = line.split_once(": ").unwrap().1.split_once(" -> ").unwrap();
+        assert_ne!(was, now, "{line}");
+    }
+    assert!(words.contains("3 of 6 vCPUs"), "{words}");
     let set = ["set", NAME, "--vcpus", "5", "--max-vcpus", "4", "--yes"];
     let (code, _, err) = place.gpuvm(&set);
     let keeps = format!("`gpuvm set {NAME} --vcpus 5 --max-vcpus 5`");
@@ -174,8 +183,11 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     // `undo` either, which takes all back once it is off.
     let hint = refused(&place, "set-emulated", &set("2"));
     assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 2` changes its next")), "{hint}");
-    let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes"]);
-    assert!(code == 1 && err.contains(&format!("`gpuvm stop {NAME}`, then")), "{err}");
+    for how in ["--yes", "--dry-run"] {
+        let (code, _, err) = place.gpuvm(&["undo", NAME, how]);
+        assert!(code == 1 && err.contains(&format!("`gpuvm stop {NAME}`, then")), "{how}: {err}");
+        assert!(err.contains("keeps its vCPUs"), "{how}: {err}");
+    }
     assert_eq!((both(), found(&place)), (((3, 3), (3, 3)), vec![]));
     place.virsh(&["destroy", NAME]);
     place.done(&["undo", NAME, "--yes"]);
@@ -209,6 +221,9 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
         let first = format!("`virsh resume {NAME}` first, then `gpuvm apply -f {at}` changes it");
         assert!(said.contains(&first) && !said.contains("--restart"), "{err}");
     }
+    let (_, out, err) = place.gpuvm(&["apply", "-f", at, "--dry-run", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+    assert_eq!(answer["guests"][0]["wake"], format!("`virsh resume {NAME}`"), "{answer}");
     std::fs::write(&file, text.replace("max-vcpus: 3\n", "max-vcpus: 4\n")).unwrap();
     let (code, out, err) = place.gpuvm(&["apply", "-f", at]);
     assert!(code == 3 && err.contains("--restart") && !err.contains("resume"), "{out}{err}");

@@ -1,7 +1,10 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use crate::bdf::Bdf;
-use crate::compare::{AT_FIRST, MAX_VCPUS, pages_word, path_of, request_now, size_now, told_now};
+use crate::compare::{
+    AT_FIRST, GuestDifference, MAX_VCPUS, pages_word, path_of, request_now, runs_otherwise,
+    size_now, told_now,
+};
 use crate::create::ACCEPTED;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
@@ -33,6 +36,8 @@ pub struct Described {
     pub fields: Vec<Field>,
     /// Whether it is known what it was told while it was made.
     pub is_told: bool,
+    /// What it runs with otherwise than its next start, which the fields are of.
+    pub runs: Vec<GuestDifference>,
 }
 
 /// Describes a guest that gpuvm made.
@@ -103,7 +108,13 @@ fn of(
     if hypervisor.autostart(&summary.name)? {
         fields.push(("autostart", true.into()));
     }
-    Ok(Some(Described { name: summary.name.clone(), fields, is_told: told.is_some() }))
+    let runs = if summary.state.is_active() {
+        let live = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?;
+        runs_otherwise(&now, (&xml, &live), topology)?
+    } else {
+        Vec::new()
+    };
+    Ok(Some(Described { name: summary.name.clone(), fields, is_told: told.is_some(), runs }))
 }
 
 /// Adds a list, unless it is empty.

@@ -256,6 +256,29 @@ fn a_new_guest_without_a_place_comes_with_the_nearest_that_has_one() {
 }
 
 #[test]
+fn a_copy_of_a_guest_was_not_made_by_gpuvm() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 0, true);
+    let made = |name: &str| {
+        let xml = DomainXml::parse(&stage.fake.definition(name)).unwrap();
+        let shown = crate::domains::show(&stage.world, name).unwrap();
+        assert_eq!(shown.view.remembered.is_some(), xml.is_ours());
+        xml.is_ours()
+    };
+    assert!(made("a"));
+    let text = stage.fake.definition("a").replace("<name>a<", "<name>b<");
+    // Of another UUID, and of one that the metadata does not have.
+    let other = text.replacen(&format!("<uuid>{UUID}"), &format!("<uuid>{OTHER}"), 1);
+    let without = other.replace(&format!(" uuid='{UUID}'"), "");
+    assert!(other != without && other != text);
+    for copy in [other, without] {
+        stage.fake.put_xml(&copy, true);
+        stage.fake.transient.borrow_mut().insert("b".into());
+        assert!(!made("b"), "{copy}");
+    }
+}
+
+#[test]
 fn what_somebody_took_out_is_what_get_prints_and_apply_gives_back() {
     let stage = dgx2();
     put(&stage, ("a", UUID), 2, false);

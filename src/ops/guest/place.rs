@@ -88,9 +88,6 @@ impl PlannedPlace {
         if placement.cells.is_empty() || placement.vcpu_pins.is_empty() {
             return Err(other("its placement has no cells or no vCPUs".into()));
         }
-        if request.template.is_given && template.is_none() {
-            return Err(other("the template that it was made with is not named in it".into()));
-        }
         request.check()?;
         Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
     }

@@ -142,7 +142,7 @@ pub(super) fn settle(
     let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
     extra.losses = remains(topology, &moves.comes);
     extra.first.extend(claimed.steps);
-    let is_ours = subject.xml.recorded_uuid().is_some() && !subject.xml.is_copy();
+    let is_ours = subject.xml.is_ours();
     if is_ours {
         let mut bound: Vec<Bound> = subject.xml.bound()?;
         bound.retain(|bound| !moves.gone.contains(&bound.bdf));
