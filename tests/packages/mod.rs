@@ -599,6 +599,59 @@ fn rpm_installs_and_its_program_needs_an_old_glibc_only() {
 }
 
 #[test]
+fn scripts_of_the_rpm_switch_units_on_once_and_off_at_removal() {
+    let Some(packed) = packed() else { return };
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    let dir = tree::scratch();
+    let mut later = script("src/packaging/rpm", &[&packed.program, dir.path()]);
+    done(later.env("GPUVM_VERSION", "0.1.1"));
+    let args = [Path::new("machine"), &packed.rpm, dir.path(), Path::new("inside-rpm")];
+    let (code, out, err) = run(&mut script("tests/packages/root", &args));
+    match code {
+        77 => skip(lawful::NO_OVERLAY),
+        _ => assert!(code == 0 && out.contains("\n== done ("), "{code} {out}{err}"),
+    }
+}
+
+#[test]
+fn licences_that_apply_together_are_all_told() {
+    if !have(&["python3"]) {
+        return;
+    }
+    let load = "import importlib.machinery, importlib.util, sys\n\
+        loader = importlib.machinery.SourceFileLoader('parts', sys.argv[1])\n\
+        parts = importlib.util.module_from_spec(importlib.util.spec_from_loader('parts', loader))\n\
+        sys.dont_write_bytecode = True\n\
+        loader.exec_module(parts)\n\
+        print(*parts.chosen({'name': 'x', 'license': sys.argv[2]}), sep=' and ')";
+    let chosen = |licence: &str| {
+        let mut python = Command::new("python3");
+        python.args(["-c", load]).arg(project().join("src/packaging/parts")).arg(licence);
+        let (code, out, err) = run(&mut python);
+        if code == 0 { out.trim().to_owned() } else { err }
+    };
+    for (licence, told) in [
+        ("MIT", "Expat"),
+        ("MIT OR Apache-2.0", "Apache-2.0"),
+        ("MIT/Apache-2.0", "Apache-2.0"),
+        ("Unlicense OR MIT", "Expat"),
+        ("Apache-2.0 WITH LLVM-exception OR Apache-2.0 OR MIT", "Apache-2.0"),
+        ("(MIT OR Apache-2.0) AND ISC", "Apache-2.0 and ISC"),
+        ("ISC AND (Unlicense OR MIT)", "ISC and Expat"),
+        ("MIT AND ISC OR LGPL-2.1-only", "LGPL-2.1"),
+        ("MIT AND MIT", "Expat"),
+    ] {
+        assert_eq!(chosen(licence), told, "{licence}");
+    }
+    for unknown in ["(MIT OR Apache-2.0) AND Unicode-3.0", "Unlicense", ""] {
+        let said = chosen(unknown);
+        assert!(said.contains("knows no licence") && said.contains(unknown), "{unknown}: {said}");
+    }
+}
+
+#[test]
 fn a_guest_survives_upgrade_removal_and_purge() {
     let Some(packed) = packed() else { return };
     if !namespaces() {
