@@ -482,6 +482,18 @@ fn a_gpu_whose_group_the_firmware_keeps_is_offered_by_no_verb() {
 }
 
 #[test]
+fn create_warns_once_of_groups_that_are_split() {
+    let (_dir, _, root) = hosts();
+    let sign = CASES.iter().find(|(rule, ..)| *rule == "acs-override").unwrap();
+    lay(&root, sign.2);
+    let words = ["create", "--gpus", "1", "--name", "d", "--no-start", "--dry-run", "--host"];
+    let (code, out, err) = run(gpuvm(&words).arg(&root).env("COLUMNS", "400"));
+    assert_eq!(code, 0, "{out}{err}");
+    let warnings = err.lines().filter(|line| line.contains("pcie_acs_override=")).count();
+    assert_eq!(warnings, 1, "{err}");
+}
+
+#[test]
 fn recorded_hosts_have_no_error() {
     for name in ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"] {
         let file = project().join(format!("topologies/{name}.json"));

@@ -53,6 +53,9 @@ const INTERRUPTS: Rule =
 const NO_IOMMU: Rule =
     Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
 
+/// IDs of the rules that say what a plan says of the IOMMU.
+pub const ISOLATION_IDS: [&str; 3] = [ACS.id, INTERRUPTS.id, NO_IOMMU.id];
+
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
     ABSENT,

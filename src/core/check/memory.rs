@@ -2,6 +2,7 @@
 
 use super::fabric::NOT_READY_ID;
 use super::guest::{Bank, Guest};
+use super::hostdev::ISOLATION_IDS;
 use super::report::{Finding, Report};
 use crate::cpuset::NodeSet;
 use crate::domain::read::Spot;
@@ -41,12 +42,14 @@ pub const SHORT_ID: &str = SHORT.id;
 /// ID of the rule that a running guest refutes.
 pub const NOT_MOUNTED_ID: &str = NO_MOUNT.id;
 
-/// Whether a plan's reasons say what a finding says: that pages are missing, or not mounted.
+/// Whether a plan's reasons say what a finding says: that pages are missing or not mounted, a
+/// partition is not ready, the IOMMU does not isolate.
 pub fn is_said(finding: &Finding, reasons: &[Reason]) -> bool {
     let topic = match finding.rule {
         SHORT_ID => Topic::HugePages,
         NOT_MOUNTED_ID => Topic::Hugetlbfs,
         NOT_READY_ID => Topic::Partition,
+        rule if ISOLATION_IDS.contains(&rule) => Topic::Iommu,
         _ => return false,
     };
     reasons.iter().any(|reason| reason.compromise && reason.choice == topic)

@@ -32,6 +32,14 @@ case ${1:-on} in
     gpuvm device bind "${gpu[0]}" --yes >/tmp/bind 2>&1
     equal "bind is refused" 1 $?
     has "by the same rule" /tmp/bind '\(iommu-off\)'
+    # Every verb says it, in the same words.
+    why='cannot be passed through: the IOMMU is off, so the host has no IOMMU group'
+    gpuvm capacity >/tmp/capacity 2>&1
+    has "capacity" /tmp/capacity "$why"
+    gpuvm plan --gpus 1 --name a >/tmp/plan 2>&1
+    equal "plan is refused" 1 $?
+    has "plan" /tmp/plan "$why"
+    equal "gpu list" barred "$(gpuvm gpu list --json | jq -r '[.[].state] | unique | join(" ")')"
     equal "and nothing is bound" - "$(driver_of "${gpu[0]}")"
     equal "QEMU does not start" 1 "$(guest "${gpu[0]}")"
     has "for this reason" /tmp/qemu 'no iommu_group found'
