@@ -464,6 +464,10 @@ pub struct Request {
     /// Whether GPUs below one PCIe switch are told that they may send to each other over it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub p2p_clique: bool,
+    /// Free root ports for devices that come while it runs; none: the number of a new guest
+    /// ([`SPARE_PORTS`](crate::domain::guest::SPARE_PORTS)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_ports: Option<u32>,
     /// What its template is. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
@@ -512,6 +516,7 @@ impl Request {
             prefer: Prefer::default(),
             allow: Allow::default(),
             p2p_clique: false,
+            spare_ports: None,
             template: Template::default(),
             rounding: None,
         }

@@ -12,7 +12,7 @@ pub(crate) use now::{request_now, size_now, told_now};
 
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest, Told, told};
-use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::guest::{Made, Role, SPARE_PORTS, VolumeRef};
 use crate::domain::view::View;
 use crate::domain::{DomainXml, Element};
 use crate::error::Coded as _;
@@ -371,6 +371,8 @@ fn shape(request: &Request, (record, now): (&Request, &Request), found: &mut Vec
     differ(found, "profile", text(is), text(wanted));
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     differ(found, "p2p-clique", word(record.p2p_clique), word(request.p2p_clique));
+    let ports = |request: &Request| request.spare_ports.unwrap_or(SPARE_PORTS).to_string();
+    differ(found, "spare-ports", ports(record), ports(request));
 }
 
 /// Compares the disks that were named, and looks for others that were neither named nor made for

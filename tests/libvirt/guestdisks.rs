@@ -11,7 +11,8 @@ const NAME: &str = "disks-a";
 fn guest() -> Option<Place> {
     let place = Place::new()?;
     let disks = place.disks.to_str().unwrap().to_owned();
-    place.done(&place.create(NAME, &["--no-start", "--os-size", "16M", "--disk-dir", &disks]));
+    let shape = ["--no-start", "--os-size", "16M", "--disk-dir", &disks, "--spare-ports", "0"];
+    place.done(&place.create(NAME, &shape));
     let xml = place.virsh(&["dumpxml", "--inactive", NAME]);
     let port = "<controller type='pci' model='pcie-root-port'/></devices>";
     let file = place.disks.join("more-ports.xml");
@@ -251,4 +252,35 @@ fn no_guest_gets_an_image_of_the_store_nor_what_lies_over_a_file_of_the_host() {
     }
     std::fs::remove_file(&below).unwrap();
     same(&before, &place.state(), "a refusal changed something");
+}
+
+/// What a guest writes below an image of another one makes that worthless, whether it runs or not.
+#[test]
+fn a_guest_is_not_started_on_a_disk_that_an_image_lies_over() {
+    let Some(place) = Place::new() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    place.done(&place.create(NAME, &["--no-start", "--os-size", "1M", "--disk-dir", &disks]));
+    let xml = place.virsh(&["dumpxml", "--inactive", NAME]);
+    let (base, over) = (format!("{disks}/{NAME}.raw"), format!("{disks}/over.qcow2"));
+    assert!(xml.contains(&format!("<source file='{base}'/>")), "{xml}");
+    let mut qemu = std::process::Command::new("qemu-img");
+    qemu.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &base, &over]);
+    assert!(qemu.status().unwrap().success());
+    let lines = xml.lines().filter(|line| !line.contains("<uuid>") && !line.contains("<mac "));
+    let other: String = lines.map(|line| format!("{line}\n")).collect();
+    let other = other.replace(&base, &over).replace(NAME, "disks-o");
+    let other = other.replace("type='raw'", "type='qcow2'");
+    let file = place.disks.join("other.xml");
+    std::fs::write(&file, other).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    let before = place.state();
+    let (code, out, err) = place.gpuvm(&["start", NAME]);
+    assert!(code == 1 && err.contains("domain `disks-o` has an image over it"), "{out}{err}");
+    same(&before, &place.state(), "a refusal changed something");
+    place.virsh(&["undefine", "--nvram", "disks-o"]);
+    place.done(&["start", NAME]);
+    place.virsh(&["destroy", NAME]);
+    place.done(&["delete", NAME, "--yes"]);
+    std::fs::remove_file(over).unwrap();
 }

@@ -135,7 +135,7 @@ fn nics_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     let Some(tiny) = Tiny::new(&place.disks) else { return };
     let disks = place.disks.to_str().unwrap().to_owned();
     let template = tiny.template.to_str().unwrap();
-    let shape = ["--template", template, "--no-start", "--disk-dir", &disks];
+    let shape = ["--template", template, "--no-start", "--disk-dir", &disks, "--spare-ports", "0"];
     place.done(&place.create(NAME, &[&shape[..], &["--network", "default"]].concat()));
     let both = ["set", NAME, "--network", "default", "--network", "private-net", "--live", "--yes"];
     let hint = refused(&place, "set-not-running", &both);

@@ -4,6 +4,7 @@ use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{
     AllowArg, CellsArg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg,
 };
+use crate::domain::guest::MOST_SPARE_PORTS;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{DomainName, VfWish, Which};
@@ -143,6 +144,13 @@ pub struct ShapeArgs {
     /// NVLink. Refused if no two of the guest's GPUs share a switch.
     #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub p2p_clique: bool,
+    /// Free root ports for devices added while it runs
+    ///
+    /// Each takes a disk, NIC, virtual function or NVMe drive by --live of `gpuvm set` and `gpuvm
+    /// disk add`. Default: 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(MOST_SPARE_PORTS)))]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub spare_ports: Option<u32>,
     /// Number of vCPUs
     ///
     /// Default: the GPUs' share of the host's cores; without GPUs 2, rounded up to whole cores.

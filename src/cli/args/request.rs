@@ -108,6 +108,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
             split: shape.allow.contains(&AllowArg::Split),
         },
         p2p_clique: shape.p2p_clique,
+        spare_ports: shape.spare_ports,
         template: Template::default(),
         rounding: None,
     };

@@ -87,7 +87,10 @@ pub fn describe(planned: &Planned) -> String {
             .map_or("a bus of no cell".to_owned(), |cell| format!("a bus of cell {cell}"));
         format!("{} below {bus}", count(group.devices.len(), "root port"))
     });
-    lines.add("guest PCIe", groups);
+    let spare = planned.request.spare_ports;
+    let spare =
+        spare.map(|ports| format!("{} for devices that come", count(ports, "free root port")));
+    lines.add("guest PCIe", groups.chain(spare));
     lines.0
 }
 

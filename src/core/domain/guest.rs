@@ -281,6 +281,13 @@ pub struct Record {
     pub nccl: Option<SeededNccl>,
 }
 
+/// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses
+/// places itself, so that a disk, a NIC or a drive can be plugged. A port costs the guest a bus number
+/// and, for x86 firmware, a window of I/O ports, of which there are few.
+pub const SPARE_PORTS: u32 = 1;
+/// The most free root ports that a guest can be made with.
+pub const MOST_SPARE_PORTS: u32 = 16;
+
 /// The namespace of our metadata.
 pub const NAMESPACE: &str = "urn:gpuvm:domain:1";
 
@@ -306,6 +313,9 @@ pub struct Guest {
     /// MAC addresses of other domains, of which none is made for it.
     #[serde(default)]
     pub taken_macs: Vec<String>,
+    /// Free root ports on the root bus for devices that come while it runs.
+    #[serde(default)]
+    pub spare_ports: u32,
     /// What the hypervisor that it is for can do.
     #[serde(default)]
     pub abilities: Abilities,

@@ -26,6 +26,7 @@ pub(super) fn device_edits(
 ) -> Result<Vec<DomainEdit>, DomainXmlError> {
     let mut seats = Seats::new(current, placement)?;
     seats.passes |= !guest.vf_pools.is_empty();
+    let free = seats.free_ports();
     let groups = seats.groups();
     let kept = seats.kept_or_dropped(&groups, false);
     let (mut nics, dropped_nics) = nics(&mut seats, guest, current.name() != guest.name.as_str())?;
@@ -34,6 +35,9 @@ pub(super) fn device_edits(
     seats.implied_controllers(true)?;
     let disks = seats.disks(guest, topology)?;
     let balloon = seats.balloon()?;
+    for _ in free..guest.spare_ports {
+        seats.port()?;
+    }
     let seated = match kept {
         Some(kept) => kept,
         None => seats.expanders(&groups)?,

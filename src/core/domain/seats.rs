@@ -208,6 +208,11 @@ impl<'a> Seats<'a> {
         Ok(Some(address))
     }
 
+    /// How many root ports of the root bus are free; to be asked before others are made.
+    pub fn free_ports(&self) -> u32 {
+        u32::try_from(self.buses.free_root_ports().count()).unwrap_or(u32::MAX)
+    }
+
     /// Allocates addresses for devices of the document that have none.
     pub fn addresses(
         &mut self,

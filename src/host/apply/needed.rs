@@ -4,7 +4,7 @@
 use super::{Step, StepError};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
-use crate::hypervisor::uses::{Conflict, Use, User, Uses};
+use crate::hypervisor::uses::{Conflict, How, Use, User, Uses};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 use gpuvm_core::domain::DomainXml;
@@ -84,7 +84,7 @@ pub(super) fn stays(
 
 /// Refuses a domain whose disks others use, or whose backing files others write: they may have been
 /// given away since the plan. `starts`: it exists and is to be started, so only running domains
-/// count.
+/// count, and images over what it would write: they are worth nothing once it has.
 pub(super) fn expects_disks(
     text: &str,
     starts: bool,
@@ -97,7 +97,7 @@ pub(super) fn expects_disks(
     let uses = Uses::read(hypervisor)?;
     let rows = if starts { hypervisor.domains()? } else { Vec::new() };
     let counts = |one: &Use| match &one.by {
-        User::Domain { uuid, .. } if starts => {
+        User::Domain { uuid, .. } if starts && one.how != How::Over => {
             rows.iter().any(|row| row.uuid == *uuid && row.state.is_active())
         }
         _ => true,

@@ -219,6 +219,9 @@ fn shape(record: &Request, fields: &mut Vec<Field>) {
     if record.p2p_clique {
         fields.push(("p2p-clique", true.into()));
     }
+    if let Some(ports) = record.spare_ports {
+        fields.push(("spare-ports", ports.into()));
+    }
 }
 
 /// Adds its NICs on networks, with what is set on them; those on bridges and interfaces are its

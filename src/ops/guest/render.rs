@@ -2,7 +2,7 @@
 
 use super::{GuestRequest, Planned};
 use crate::domain::guest::{
-    Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, VirtType,
+    Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, SPARE_PORTS, VirtType,
 };
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
@@ -80,6 +80,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         added_networks: extra.networks.clone(),
         vf_pools: extra.vf_pools.clone(),
         taken_macs: planned.occupancy.domains.iter().flat_map(|held| held.macs.clone()).collect(),
+        spare_ports: planned.request.spare_ports.unwrap_or(SPARE_PORTS),
         abilities: extra.abilities,
         record,
     };

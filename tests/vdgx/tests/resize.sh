@@ -45,6 +45,34 @@ check "undo" gpuvm undo a --yes
 equal "it has both again" "${both[*]}" "$(has_gpus)"
 check "undo of the first" gpuvm undo a --yes
 check "all is as with one" diff /tmp/one <(/share/vdgx/state)
+# A NIC, which libvirt binds at each start; then one for the running guest, whose kernel knows nothing of hotplug.
+check "a NIC" gpuvm set a --nic 1 --yes
+nic=$(has_gpus | tr ' ' '\n' | grep -vxF "$first")
+own=$(driver_of "$nic")
+equal "one NIC comes" 1 "$(wc -w <<<"$nic")"
+phase "start with it" gpuvm start a || fail "start with it"
+equal "the NIC is the guest's" vfio-pci "$(driver_of "$nic")"
+gpuvm set a --no-nic --live --yes >/tmp/out 2>&1; equal "the guest keeps it" 1 $?
+has "it says so" /tmp/out "is not removed from running domain"
+equal "so does its definition" "$first $nic" "$(has_gpus | tr ' ' '\n' | grep -xF -e "$first" -e "$nic" | xargs)"
+check "stop with it" gpuvm stop a --force
+equal "the NIC is with its driver" "$own" "$(driver_of "$nic")"
+check "without it" gpuvm set a --no-nic --yes
+phase "start without it" gpuvm start a || fail "start without it"
+gpuvm set a --nic 1 --yes >/tmp/out 2>&1; equal "not at its next start" 1 $?
+has "it says how" /tmp/out "gpuvm set a --nic 1 --live"
+check "it comes at once" gpuvm set a --nic 1 --live --yes
+equal "it is the guest's at once" vfio-pci "$(driver_of "$nic")"
+equal "its port is on the root bus" 1 "$(virsh dumpxml a | grep -c "alias name='ua-pci0'")"
+check "check finds nothing of it" bash -c "! gpuvm check a | grep -q '$nic'"
+check "tune leaves it there" bash -c "! gpuvm tune a --check | grep -q '^  pcie:'"
+gpuvm set a --nic 2 --live --yes >/tmp/out 2>&1; equal "there is no second port" 1 $?
+has "it says what to do" /tmp/out "gpuvm stop a"
+check "stop the last time" gpuvm stop a --force
+equal "it is with its driver at last" "$own" "$(driver_of "$nic")"
+check "undo of the NIC" gpuvm undo a --yes
+for _ in 1 2; do check "undo of the others" gpuvm undo a --yes; done
+check "it is as with one GPU" diff /tmp/one <(/share/vdgx/state)
 phase "delete" gpuvm delete a --yes || fail "delete"
 check "all is as before" diff /tmp/before <(/share/vdgx/state)
 

@@ -78,6 +78,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         added_networks: vec!["private-net".into()],
         vf_pools: Vec::new(),
         taken_macs: Vec::new(),
+        spare_ports: 0,
         abilities: Abilities::default(),
         record: Record {
             request: request.clone(),

@@ -395,3 +395,25 @@ fn impossible_guests_are_refused_with_the_place() {
     );
     assert!(error(&full, &place).contains("domain/devices"));
 }
+
+#[test]
+fn free_root_ports_are_made_once_and_on_the_root_bus() {
+    for (name, gpus) in [("dgx-2", 0), ("dgx-2", 2), ("dual-socket", 1)] {
+        let topology = host(name);
+        let request = Request::for_gpus(gpus);
+        let place = plan(&topology, &Occupancy::default(), &request).unwrap();
+        for (template, text) in TEMPLATES {
+            let what = format!("{name}, {gpus}, {template}");
+            let mut guest = guest("a", VirtType::Kvm, &request);
+            let free = |xml: &DomainXml| xml.ports_without(&[]).unwrap().len();
+            let without = render(text, &guest, &place, &topology);
+            let had = free(&DomainXml::parse(text).unwrap());
+            guest.spare_ports = 3;
+            let xml = render(text, &guest, &place, &topology);
+            assert!(free(&xml) >= 3 && free(&xml) >= free(&without), "{what}");
+            assert!(free(&xml) <= 3 + free(&without).max(had), "{what}");
+            let again = edits(&xml, &guest, &place, &topology).unwrap();
+            assert!(again.is_empty(), "{what}: {again:?}");
+        }
+    }
+}
