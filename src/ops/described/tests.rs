@@ -45,7 +45,8 @@ fn dgx2() -> Stage {
 fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
     let name = DomainName::new(name).unwrap();
     let memory_kib = Some(crate::memsize::MemSize::from_gib(16));
-    let request = Request { gpus, vcpus: Some(4), memory_kib, ..Request::for_gpus(0) };
+    let spare_ports = Some(0);
+    let request = Request { gpus, vcpus: Some(4), memory_kib, spare_ports, ..Request::for_gpus(0) };
     let guest = GuestRequest {
         request,
         name: NameRequest::Exact(name.clone()),

@@ -1,7 +1,7 @@
 //! Other passed-through functions of a guest: what is bound for it and given back, what the cards of
 //! its virtual functions are told, and a running guest that gets or loses NICs and drives.
 
-use super::{SetError, SetRequest, gpus};
+use super::{SetError, SetRequest, gpus, nics};
 use crate::apply::{LET_GO_S, Step};
 use crate::bdf::Bdf;
 use crate::claim::{claim, give_back_some};
@@ -129,7 +129,8 @@ pub(super) fn settle(
         let stop = format!("`gpuvm stop {}` first", word(&name));
         let what = if has_gpus { "GPUs" } else { "its devices" };
         let live = format!("`{}` changes it at once", wanted.line(true));
-        let hint = if has_gpus { stop } else { format!("{live}; or {stop}") };
+        let is_live = !has_gpus && nics::not_live(wanted).is_none();
+        let hint = if is_live { format!("{live}; or {stop}") } else { stop };
         return Err(SetError::Runs { name, what }.hint(hint));
     }
     if has_gpus {

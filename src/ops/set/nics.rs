@@ -18,17 +18,22 @@ use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
 
-/// Refuses what cannot change at once: a guest that is off or stands still, and its size.
-pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> {
-    let name = wanted.name.clone();
-    let later = || format!("`{}` changes its next start", wanted.line(false));
+/// What is requested that does not change while a guest runs; none: all of it can.
+pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
-        ("GPUs", wanted.gpus.is_some()),
+        ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),
         ("the maximum of vCPUs", wanted.max_vcpus.is_some()),
         ("memory", wanted.memory.is_some()),
         ("pages", wanted.huge_pages != Item::Keep),
     ];
-    if let Some((what, _)) = sizes.into_iter().find(|(_, is_asked)| *is_asked) {
+    sizes.into_iter().find(|(_, is_asked)| *is_asked).map(|(what, _)| what)
+}
+
+/// Refuses what cannot change at once: a guest that is off or stands still, and its size.
+pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> {
+    let name = wanted.name.clone();
+    let later = || format!("`{}` changes its next start", wanted.line(false));
+    if let Some(what) = not_live(wanted) {
         return Err(SetError::NotLive { name, what: what.to_owned() }.hint(later()));
     }
     let hypervisor = world.hypervisor()?;

@@ -15,6 +15,7 @@ use crate::undo::{self, Undo};
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::topology::file::from_json;
 use gpuvm_core::topology::{Content, Sriov, Topology};
+use gpuvm_core::tune::Item;
 use gpuvm_core::tune::items::OtherFunctions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,6 +36,7 @@ fn stage_on(host: Topology, request: Request, (runs, spare): (bool, u8)) -> Stag
     let mut stage = Stage::who_says(Answer::Yes);
     stage.world = stage.world.with_topology(host);
     let alone = Taken { assume_empty: true, ..Taken::default() };
+    let request = Request { spare_ports: Some(0), ..request };
     let text = defined(&stage, ("a", UUID), request, alone);
     stage.fake.put_xml(&with_spare(&text, spare), runs);
     stage
@@ -108,6 +110,10 @@ fn a_running_guest_is_changed_at_once_or_not_at_all() {
     let refusal = error.refusal().unwrap();
     assert_eq!(refusal.code, "set-runs");
     assert!(refusal.hint.starts_with("`gpuvm set a --nic 2 --live`"), "{refusal:?}");
+    // Its pages cannot change at once.
+    let pages = SetRequest { huge_pages: Item::Off, ..nics(2, false) };
+    let error = run(&stage, &pages).unwrap_err();
+    assert_eq!(error.refusal().unwrap().hint, "`gpuvm stop a` first");
     let before = (stage.fake.definition("a"), has(&stage, ExtraKind::Nic));
     let done = run(&stage, &nics(2, true)).unwrap();
     assert!(done.made && !done.change.about.domains(false)[0].waits_for_start);
