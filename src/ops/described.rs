@@ -28,7 +28,7 @@ use crate::identity::random_uuid;
 use crate::pages;
 use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
 use crate::placement::{Occupancy, Placement, PlanError, nearest};
-use crate::reporter::Question;
+use crate::reporter::{Answer, Question};
 use crate::request::{DomainName, GpuWish, HugePages, Request};
 use crate::restart;
 use crate::session::Session;
@@ -447,6 +447,13 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
     for guest in drift.guests.iter().filter(|guest| guest.restarts) {
         // One that does not hear that it is to shut down would be changed, and not restarted.
         stop(world, &guest.name, Down { force: false, wait_s: WAIT_S })?;
+    }
+    for SizeTurn { request, losses, .. } in drift.turns.iter().filter(|_| !wanted.accept_data_loss)
+    {
+        if !losses.is_empty() {
+            let question = Question::Losses { name: request.name.clone() };
+            question.settle(Answer::Nobody, losses)?;
+        }
     }
     let (rows, topology) = (world.hypervisor()?.domains()?, world.topology()?);
     let runs = |name: &str| rows.iter().any(|row| row.name == name && row.state.is_active());

@@ -11,6 +11,7 @@ use crate::request::{GpuWish, Request};
 use crate::set::{SetRequest, cannot, refuse_shared, set};
 use crate::shell::word;
 use crate::source::Source;
+use crate::storage::remains;
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
 use crate::tune::Tune;
@@ -30,6 +31,8 @@ pub(super) struct SizeTurn {
     pub gives_up: bool,
     /// Indexes of the GPUs that it has then; none: they stay.
     pub gpus: Option<Vec<usize>>,
+    /// Data on drives that it gets, a phrase each.
+    pub losses: Vec<String>,
 }
 
 /// A plan of all.
@@ -88,8 +91,20 @@ pub(super) fn together(
         let placement = turn.tuned.placement.as_ref();
         refuse_shared((&subjects, turn.guest), placement, request, world)?;
     }
-    let turns = turns.into_iter().map(|turn| size_turn(turn, changing, topology)).collect();
+    let turns = turns.into_iter().map(|turn| {
+        let losses = losses(&turn, &subjects.all[turn.guest], topology)?;
+        Ok(size_turn(turn, losses, changing, topology))
+    });
+    let turns = turns.collect::<Result<Vec<SizeTurn>>>()?;
     Ok(of_joint((turns, joint), missing))
+}
+
+/// Data on drives that a guest gets, a phrase each.
+fn losses(turn: &Turn, subject: &Subject, topology: &Topology) -> Result<Vec<String>> {
+    let had = subject.xml.held(false)?.devices;
+    let mut comes = turn.tuned.after.held(false)?.devices;
+    comes.retain(|bdf| !had.contains(bdf));
+    Ok(remains(topology, &comes))
 }
 
 /// Changes and places of new guests.
@@ -140,7 +155,12 @@ fn wish(set: &SetRequest) -> Option<GpuWish> {
 }
 
 /// A change as it is made.
-fn size_turn(turn: Turn, changing: &[(usize, SetRequest)], topology: &Topology) -> SizeTurn {
+fn size_turn(
+    turn: Turn,
+    losses: Vec<String>,
+    changing: &[(usize, SetRequest)],
+    topology: &Topology,
+) -> SizeTurn {
     let Turn { guest, items, gives_up, gpus, .. } = turn;
     let (number, whole) = &changing[guest];
     let count = gpus.as_ref().map(|gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX));
@@ -155,7 +175,7 @@ fn size_turn(turn: Turn, changing: &[(usize, SetRequest)], topology: &Topology) 
         ..whole.clone()
     };
     let gpus = gpus.map(|gpus| gpu_indexes(topology, &gpus));
-    SizeTurn { number: *number, request, gives_up, gpus }
+    SizeTurn { number: *number, request, gives_up, gpus, losses }
 }
 
 /// The error that there is no plan of all.

@@ -5,7 +5,6 @@ use super::*;
 use crate::domain::DomainEdit;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::hypervisor::DomainState;
-use crate::reporter::Answer;
 use crate::session::Confirm;
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::storage::{SeedRequest, StorageRequest};
@@ -338,4 +337,28 @@ fn nics_of_a_guest_follow_the_file_and_a_running_one_takes_the_least_disruptive_
     run(&stage, &with_nics(0, false)).unwrap();
     assert_eq!((nics(&stage, "a"), stage.fake.runs("a")), (0, Some(true)));
     assert!(look(&stage.world, &with_nics(0, false)).unwrap().is_none());
+}
+
+#[test]
+fn a_running_guest_is_not_stopped_for_a_drive_with_data() {
+    use gpuvm_core::topology::{Content, Topology};
+    let mut stage = dgx2();
+    let mut parts = stage.world.topology().unwrap().parts().clone();
+    let full = parts.drives.iter_mut().find(|drive| drive.uses().next().is_none()).unwrap();
+    full.content = Some(Content::Unread("it does not answer".into()));
+    let drive = full.bdf.unwrap();
+    stage.world = stage.world.with_topology(Topology::new(parts).unwrap());
+    put(&stage, ("a", UUID), 1, true);
+    let mut guest = asked("a", GpuWish::Count(1));
+    guest.create.guest.request.extras.nvmes = crate::request::DeviceWish::Exact(vec![drive]);
+    guest.may_restart = true;
+    let wanted = file(vec![guest]);
+    let before = stage.fake.definition("a");
+    assert!(look(&stage.world, &wanted).is_ok(), "what would be done is shown");
+    let error = run(&stage, &wanted).unwrap_err();
+    assert!(error.whole().contains("does not answer"), "{}", error.whole());
+    assert_eq!((stage.fake.runs("a"), stage.fake.definition("a")), (Some(true), before));
+    run(&stage, &ApplyRequest { accept_data_loss: true, ..wanted.clone() }).unwrap();
+    assert!(stage.fake.definition("a").contains("ua-pci0"));
+    assert_eq!(stage.fake.runs("a"), Some(true));
 }
