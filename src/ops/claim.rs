@@ -26,7 +26,7 @@ use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
 use crate::placement::{Occupancy, shared_fabric};
 use crate::shell::word;
-use crate::topology::{Binding, Topology, Trust, is_vfio};
+use crate::topology::{Barred, Binding, Topology, Trust, is_vfio};
 use crate::words::count;
 use crate::world::World;
 use gpuvm_host::fabric::program;
@@ -47,6 +47,16 @@ pub enum ClaimError {
         domain: String,
         /// The functions.
         functions: BTreeSet<Bdf>,
+    },
+    /// The IOMMU gives a function of the guest to no guest.
+    #[error("domain `{domain}` cannot start: {function} {why}")]
+    Barred {
+        /// The domain.
+        domain: String,
+        /// The function.
+        function: Bdf,
+        /// Why.
+        why: Barred,
     },
     /// Fabric Manager of the host manages the board's NVSwitches, which the guest's Fabric Manager
     /// would do, too.
@@ -235,6 +245,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     }
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
+    refuse_barred(&xml.name(), &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);
     let ours = xml.unmanaged();
@@ -289,6 +300,14 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Resul
     }
     let error = ClaimError::Absent { domain: xml.name(), functions: absent.clone() };
     Err(error.hint(vfs::made_by(&FsRoot::live()?, topology, absent)?))
+}
+
+/// Refuses to start a guest with functions that the IOMMU gives to no guest, of which libvirt says
+/// only that it does not support passthrough.
+fn refuse_barred(name: &str, devices: &[Bdf], topology: &Topology) -> Result<()> {
+    let barred = |&bdf: &Bdf| Some((bdf, topology.barred(topology.device(bdf)?)?));
+    let Some((function, why)) = devices.iter().find_map(barred) else { return Ok(()) };
+    Err(ClaimError::Barred { domain: name.to_owned(), function, why }.hint(why.hint()))
 }
 
 /// Returns the steps that release a guest's devices once it is gone. Those in use by another
@@ -347,4 +366,33 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
     }
     steps.extend(back);
     Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_core::topology::{Iommu, file};
+
+    #[test]
+    fn a_guest_with_a_function_that_the_iommu_bars_is_not_started() {
+        let text = include_str!("../../topologies/dual-socket.json");
+        let mut parts = file::from_json(text).unwrap().parts().clone();
+        let devices: [Bdf; 2] = ["0000:18:00.0", "0000:86:00.0"].map(|bdf| bdf.parse().unwrap());
+        let of = |parts: &gpuvm_core::topology::Parts, devices: &[Bdf]| {
+            refuse_barred("a", devices, &Topology::new(parts.clone()).unwrap())
+        };
+        assert!(of(&parts, &devices).is_ok());
+        let kept = parts.devices.iter().find(|device| device.bdf == devices[1]).unwrap();
+        let firmware_groups = Some(kept.iommu_group.into_iter().collect());
+        parts.machine.iommu = Some(Iommu { groups: 20, firmware_groups });
+        assert!(of(&parts, &devices[..1]).is_ok());
+        let error = of(&parts, &devices).unwrap_err();
+        let refusal = error.refusal().expect("a refusal");
+        assert_eq!(refusal.code, "claim-barred");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("domain `a` cannot start: 0000:86:00.0 cannot be passed"),
+            "{said}"
+        );
+    }
 }
