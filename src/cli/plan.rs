@@ -15,7 +15,7 @@ use gpuvm_ops::capture;
 use gpuvm_ops::guest::Planned;
 use gpuvm_ops::plan::plan;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The answer as JSON.
 #[derive(Debug, Serialize)]
@@ -43,7 +43,7 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Planned { name, request, placement, .. } = &planned;
     let warnings = cx.unseen().into_iter().collect();
     let template = wanted.template.as_deref().map(std::path::absolute).transpose()?;
-    let template: Option<&Path> = template.as_ref().map(PathBuf::as_path);
+    let template = template.as_deref();
     let answer = Answer { name, request, template, placement, warnings };
     if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
         return Ok(EXIT_DONE);
