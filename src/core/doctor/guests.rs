@@ -44,7 +44,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     shutdown(case, report);
 }
 
-/// What a machine without [`VHOST_NET`] lacks.
+/// What a machine without `VHOST_NET` lacks.
 pub const NO_VHOST: &str =
     "this machine has no /dev/vhost-net, which virtio NICs of guests need at their start";
 /// What helps against [`NO_VHOST`].

@@ -19,7 +19,7 @@ pub struct Guest<'a> {
     pub name: &'a str,
     /// Its letter: A to Z, then AA, AB and so on.
     pub letter: String,
-    /// Its hue, below [`HUES`].
+    /// Its hue, below `HUES`.
     pub hue: usize,
     /// Whether it runs.
     pub active: bool,

@@ -1,7 +1,7 @@
 //! Pictures of a host and its guests: an SVG, and an HTML page around it that answers a reviewer's
 //! questions.
 //!
-//! [`Scene`] is the geometry, in integers; [`svg`] draws it. Values in, text out: the same input
+//! [`Scene`] is the geometry, in integers; [`svg()`] draws it. Values in, text out: the same input
 //! gives the same bytes. What a guest is, where it fits and whether it is isolated is decided
 //! elsewhere and only shown here.
 
