@@ -571,7 +571,7 @@ mod tests {
     fn offers_are_about_the_host_and_the_connection_that_were_asked_about() {
         let recorded = call(&["plan", "--host", "a b", "--domain-xml", "d"]);
         for (text, shown) in [
-            ("`gpuvm host show` shows", "`gpuvm host show --host 'a b'` shows"),
+            ("`gpuvm host show` shows", "`gpuvm host show --host 'a b' --domain-xml d` shows"),
             ("`gpuvm capacity` and `x`", "`gpuvm capacity --host 'a b' --domain-xml d` and `x`"),
             (
                 "`gpuvm nic vfs 1:00.0 --count 1` makes it",
