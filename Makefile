@@ -42,11 +42,13 @@ test-nightly:
 	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
-# Pages and pictures in a headless Chromium, nightly: four sizes, the console, requests, axe-core, html-validate, keyboard.
+# Nightly: pages and pictures in a headless Chromium (four sizes, the console, requests, axe-core, html-validate, keyboard);
+# metrics by promtool and a node exporter.
 test-view:
 	tests/setup view
 	$(CARGO) build --locked
 	tests/browser/run $(TARGET)/debug/gpuvm $(TARGET)/view-out
+	tests/browser/metrics $(TARGET)/debug/gpuvm $(TARGET)/view-out/metrics
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to
 # notice; MUTANTS=1/12 takes the next ones, MUTANTS=0/1 all. The missed ones stand in target/mutants/mutants.out/missed.txt.

@@ -28,6 +28,7 @@ mod libvirt;
 mod lstopo;
 mod manual;
 mod matrix;
+mod metrics;
 mod nccl;
 mod nics;
 mod packages;

@@ -142,7 +142,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 20] = [
+const MODULES: [(&str, &[&str]); 21] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -165,6 +165,7 @@ const MODULES: [(&str, &[&str]); 20] = [
     ),
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
     ("view", &["topology", "request", "occupancy", "placement"]),
+    ("metrics", &["topology", "occupancy", "placement"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -94,7 +94,11 @@ fn hostile_names_of_a_file_stay_text() {
         let (code, _, err) = run(command.current_dir(project()));
         assert_eq!(code, 0, "{name}: {err}");
         parses(&svg, &html);
-        assert!(!fs::read_to_string(&html).unwrap().contains("<script>alert"), "{name}");
+        let page = fs::read_to_string(&html).unwrap();
+        assert!(!page.contains("<script>alert"), "{name}");
+        let mut command = gpuvm(&args);
+        command.arg(&file).args(["--html", "-"]);
+        assert_eq!(run(command.current_dir(project())).1, page, "{name}: on standard output");
     }
 }
 

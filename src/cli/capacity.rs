@@ -5,7 +5,8 @@ mod text;
 use super::args::{CapacityArgs, GpuArgs, request};
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::view;
+use super::output::offered_text;
+use super::{metrics, view};
 use crate::words::count;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
@@ -14,6 +15,8 @@ use gpuvm_ops::capture;
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
+    let is_taken = cx.output.json || args.view.is_out();
+    metrics::check(args.metrics.as_deref(), is_taken)?;
     // One GPU, so that options about devices near GPUs are meaningful; each size replaces it.
     let gpu_model = args.gpu_model.clone();
     let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
@@ -23,6 +26,10 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         taken: (&args.taken).into(),
     };
     let fits = capacity(cx, &wanted)?;
+    if let Some(file) = &args.metrics {
+        metrics::warn_of_name(file, cx);
+        metrics::write(file, &fits.metrics(wanted.like.reserve.cores), cx)?;
+    }
     let Fits { capacity, is_empty, no_gpus, .. } = &fits;
     for warning in &capacity.warnings {
         cx.output.warning(warning);
@@ -32,6 +39,9 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     if cx.output.json {
         cx.output.json("gpuvm-capacity", capacity)?;
+        return Ok(EXIT_DONE);
+    }
+    if args.metrics.is_some() {
         return Ok(EXIT_DONE);
     }
     if !capacity.sizes.is_empty() {
@@ -67,6 +77,7 @@ fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bo
         notes: &topology.fabric().degraded,
         commands: &view::told(commands),
         json: &cx.output.json_string("gpuvm-capacity", capacity)?,
+        told: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

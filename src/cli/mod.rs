@@ -39,6 +39,7 @@ pub mod login;
 pub mod logs;
 pub mod manual;
 pub mod meta;
+mod metrics;
 pub mod names;
 pub mod nccl;
 pub mod network;

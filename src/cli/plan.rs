@@ -5,6 +5,7 @@ mod text;
 use super::args::PlanArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::output::offered_text;
 use super::view;
 use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
@@ -99,6 +100,7 @@ fn draw(
             format!("gpuvm verify {own}"),
         ],
         json: &cx.output.json_string("gpuvm-plan", answer)?,
+        told: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

@@ -5,6 +5,7 @@ use super::change::{asking, print_steps};
 use super::context::Context;
 use super::diff::hunks;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
+use super::output::offered_text;
 use super::tuned::{diffs, print, print_diffs};
 use super::view;
 use crate::apply::Step;
@@ -108,6 +109,7 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
         notes: &view::told(refused),
         commands: &[],
         json: &cx.output.json_rows_string("gpuvm-diffs", &diffs(tuning))?,
+        told: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

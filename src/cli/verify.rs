@@ -6,7 +6,7 @@ use super::args::VerifyArgs;
 use super::change::name_unfinished;
 use super::context::Context;
 use super::error::{self, EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
-use gpuvm_ops::files::FileError;
+use super::metrics::{check, warn_of_name};
 use gpuvm_ops::gone;
 use gpuvm_ops::verify::watch::{Changed, Rounds};
 use gpuvm_ops::verify::{Verified, Verify, called, metrics, verify};
@@ -21,10 +21,9 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             "`gpuvm check FILE --host HOST` judges a domain on a recorded host",
         ));
     }
-    if let Some(path) = &args.metrics
-        && path.extension().is_none_or(|end| end != "prom")
-    {
-        cx.output.warning(&format!("the node exporter reads no {}: no .prom", path.display()));
+    check(args.metrics.as_deref(), true)?;
+    if let Some(path) = &args.metrics {
+        warn_of_name(path, cx);
     }
     if let Some(seconds) = args.watch {
         return watch(args, cx, Duration::from_secs(seconds));
@@ -55,7 +54,7 @@ fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Verified>> {
     let agent_wait = Duration::from_secs(args.agent_wait);
     let found = verify(cx, &Verify { name: args.name.clone(), agent_wait })?;
     if let Some(path) = &args.metrics {
-        metrics::write(path, &found, begun.elapsed()).map_err(FileError::of(path))?;
+        metrics::write(path, &found, begun.elapsed())?;
     }
     Ok(found.all)
 }

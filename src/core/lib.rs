@@ -61,6 +61,7 @@ pub mod nccl;
 pub mod tune;
 pub mod verify;
 
+pub mod metrics;
 pub mod view;
 
 pub mod bundle;

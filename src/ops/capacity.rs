@@ -7,6 +7,8 @@ use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::metrics::{HostNumbers, host};
+use std::time::SystemTime;
 
 /// A request for a host's capacity.
 #[derive(Debug, Clone)]
@@ -32,6 +34,21 @@ pub struct Fits {
     pub topology: Topology,
     /// What domains hold.
     pub held: Occupancy,
+}
+
+impl Fits {
+    /// The numbers for monitoring. `kept_cores`: cores of every node that stay with the host.
+    pub fn metrics(&self, kept_cores: u32) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        host(&HostNumbers {
+            topology: &self.topology,
+            held: &self.held,
+            capacity: &self.capacity,
+            kept_cores,
+            version: env!("CARGO_PKG_VERSION"),
+            at_s: now.as_secs(),
+        })
+    }
 }
 
 /// Counts the guests that fit.

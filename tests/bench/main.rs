@@ -19,6 +19,7 @@ mod shootout;
 #[path = "../support/mod.rs"]
 mod support;
 mod tune;
+mod view;
 
 use measure::Verdict;
 
@@ -58,6 +59,7 @@ fn main() -> std::process::ExitCode {
         ("partition", partition::bench),
         ("disk", disk::bench),
         ("memory", memory::bench),
+        ("view", view::bench),
         ("list", guests::list),
         ("create", guests::create),
         ("delete", guests::delete),

@@ -105,7 +105,7 @@ fn plain() -> Request {
 
 /// A host with this many guests: half of its GPUs in guests of one to eight, the other guests
 /// without GPUs.
-fn filled(topology: &Topology, guests: usize) -> Occupancy {
+pub fn filled(topology: &Topology, guests: usize) -> Occupancy {
     let mut occupancy = Occupancy::default();
     let all = topology.gpus().count();
     let mut used = 0;

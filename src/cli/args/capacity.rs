@@ -1,9 +1,10 @@
 //! What `capacity` takes.
 
 use super::guest::{ShapeArgs, TakenArgs};
-use super::heading::DEVICES;
+use super::heading::{BEHAVIOUR, DEVICES};
 use super::view::ViewArgs;
-use clap::Args;
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
 
 /// Arguments of `capacity`.
 #[derive(Debug, Args)]
@@ -24,6 +25,15 @@ pub struct CapacityArgs {
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// Write Prometheus metrics to FILE
+    ///
+    /// Instead of the table; `-`: to standard output. What fits, who holds which GPU, NVLink
+    /// partitions in use, pcpus and huge pages, for the node exporter's textfile collector, which
+    /// reads names that end in .prom. The file is replaced atomically, if gpuvm made it.
+    /// gpuvm-tuning(7) lists the metrics.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = BEHAVIOUR)]
+    #[arg(hide_short_help = true)]
+    pub metrics: Option<PathBuf>,
     /// The picture.
     #[command(flatten)]
     pub view: ViewArgs,

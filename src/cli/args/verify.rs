@@ -36,8 +36,9 @@ pub struct VerifyArgs {
     /// Write Prometheus metrics to FILE
     ///
     /// Findings by domain and rule, and the time of the last run, for the node exporter's textfile
-    /// collector, which reads names that end in .prom. The file is replaced atomically.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// collector, which reads names that end in .prom. The file is replaced atomically, if gpuvm
+    /// made it. gpuvm-tuning(7) lists the metrics.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = BEHAVIOUR)]
     pub metrics: Option<PathBuf>,
     /// Time limit for the guest agent
     ///

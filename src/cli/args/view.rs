@@ -2,7 +2,7 @@
 
 use super::heading::{BEHAVIOUR, PICTURE};
 use clap::{Args, ValueHint};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a picture goes, and what is in it.
 #[derive(Debug, Clone, Default, Args)]
@@ -37,5 +37,10 @@ impl ViewArgs {
     /// Whether anything is to be written.
     pub fn is_wanted(&self) -> bool {
         self.html.is_some() || self.svg.is_some()
+    }
+
+    /// Whether standard output is used.
+    pub fn is_out(&self) -> bool {
+        [&self.html, &self.svg].into_iter().flatten().any(|file| file == Path::new("-"))
     }
 }

@@ -7,7 +7,7 @@ use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, usage};
 use crate::cli::names::wrapped;
-use crate::cli::output::width;
+use crate::cli::output::{offered_text, width};
 use crate::cli::view;
 use crate::topology::Topology;
 use crate::words::count;
@@ -69,6 +69,7 @@ fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::R
         notes: &view::told(notes.cloned()),
         commands: &view::told(["gpuvm capacity".to_owned()]),
         json: &cx.output.json_string("gpuvm-host-show", &host)?,
+        told: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

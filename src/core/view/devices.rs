@@ -143,10 +143,10 @@ fn names(topology: &Topology) -> BTreeMap<Bdf, String> {
     names
 }
 
-/// How a function is reset; none: not known, or not at all.
+/// How a function is reset; none: not known.
 pub(super) fn resets(device: &PciDevice) -> Option<String> {
-    let all = device.reset_methods.as_ref().filter(|all| !all.is_empty())?;
-    Some(all.join(", "))
+    let all = device.reset_methods.as_ref()?;
+    Some(if all.is_empty() { "impossible".into() } else { all.join(", ") })
 }
 
 /// The facts of a device, for people: what it is, where, and who has it.

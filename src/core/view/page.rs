@@ -49,6 +49,8 @@ pub struct Page<'a> {
     pub commands: &'a [String],
     /// The document that `--json` prints.
     pub json: &'a str,
+    /// Makes the commands of a sentence such that they can be pasted, and hides secrets.
+    pub told: fn(&str) -> String,
 }
 
 /// Writes a page.
@@ -70,6 +72,11 @@ struct Writer<'a, 'b> {
 }
 
 impl Writer<'_, '_> {
+    /// A sentence as it is shown.
+    fn say(&self, sentence: impl std::fmt::Display) -> String {
+        (self.page.told)(&sentence.to_string())
+    }
+
     /// Writes everything.
     fn all(&mut self) {
         self.head();
@@ -209,6 +216,7 @@ impl Writer<'_, '_> {
         for Reason { choice, because, compromise } in self.page.reasons {
             self.out.open("tr", &[]);
             self.out.element("th", &[("scope", &"row")], choice);
+            let because = self.say(because);
             self.out.element("td", &[], because);
             let class = if *compromise { "bad" } else { "good" };
             self.out.element("td", &[("class", &class)], if *compromise { "yes" } else { "no" });

@@ -155,6 +155,7 @@ fn page_of<'a>(subject: Subject<'a>, json: &'a str) -> Page<'a> {
         notes: &[],
         commands: &[],
         json,
+        told: str::to_owned,
     }
 }
 
@@ -216,7 +217,7 @@ fn a_page_shows_what_changes_line_by_line() {
     }];
     let subject = Subject { topology: &host, held: &held, planned: &[] };
     let made = page(&Page { changed: &changed, ..page_of(subject, "{}") });
-    assert!(made.contains("a: 1 line go, 2 come: pins from none to core"), "{made}");
+    assert!(made.contains("a: 1 line removed, 2 added: pins from none to core"), "{made}");
     assert!(made.contains("- &lt;old/&gt;") && made.contains("+ &lt;more/&gt;"));
     assert!(!made.contains("- &lt;b/&gt;") && !made.contains("+ &lt;b/&gt;"));
 }

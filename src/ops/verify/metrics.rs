@@ -2,76 +2,59 @@
 //! that is replaced by a rename, so that it is never read half written.
 
 use super::Compared;
+use crate::error::Result;
+use crate::files::write_own;
 use gpuvm_core::fabric::Verdict;
+use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample};
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Writes the file.
-pub fn write(path: &Path, found: &Compared, took: Duration) -> std::io::Result<()> {
+pub fn write(path: &Path, found: &Compared, took: Duration) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
-    file.write_all(text(found, now, took).as_bytes())?;
-    // The exporter runs as its own user.
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    file.persist(path).map_err(|error| error.error)?;
-    crate::trace::wrote(path);
-    Ok(())
+    write_own(path, METRICS_MARK, text(found, now, took).as_bytes())
 }
 
 /// The metrics of one run that ended at `now`, since 1970.
 fn text(found: &Compared, now: Duration, took: Duration) -> String {
     let Compared { all: answers, partitions } = found;
-    let mut text = String::new();
-    let mut gauge = |name: &str, help: &str, samples: Vec<(String, String)>| {
-        writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("text");
-        for (labels, value) in samples {
-            writeln!(text, "{name}{labels} {value}").expect("text");
-        }
-    };
+    let mut out = Metrics::default();
     let mut findings = Vec::new();
     for answer in answers {
-        let domain = label(&answer.domain);
         for rule in rules() {
             let count = answer.findings.iter().filter(|found| found.rule == rule.id).count();
             // For a domain that could not be compared, and for no domain, nothing else is known.
             if count == 0 && (!answer.is_compared() || answer.domain.is_empty()) {
                 continue;
             }
-            let labels = format!("{{domain=\"{domain}\",rule=\"{}\"}}", rule.id);
+            let labels = vec![("domain", answer.domain.clone()), ("rule", rule.id.to_owned())];
             findings.push((labels, count.to_string()));
         }
     }
-    gauge("gpuvm_verify_findings", "Differences that gpuvm verify found.", findings);
+    out.gauge("gpuvm_verify_findings", "Differences that gpuvm verify found.", findings);
     let running = answers.iter().filter(|answer| !answer.domain.is_empty()).map(|answer| {
-        let labels = format!("{{domain=\"{}\"}}", label(&answer.domain));
-        (labels, u8::from(answer.running).to_string())
+        (vec![("domain", answer.domain.clone())], u8::from(answer.running).to_string())
     });
-    gauge("gpuvm_verify_domain_running", "Whether the domain runs.", running.collect());
+    out.gauge("gpuvm_verify_domain_running", "Whether the domain runs.", running);
     for (name, help, samples) in partitions.iter().flat_map(of_partitions) {
-        gauge(name, help, samples);
+        out.gauge(name, help, samples);
     }
-    let seconds = |time: Duration| vec![(String::new(), format!("{:.3}", time.as_secs_f64()))];
-    gauge("gpuvm_verify_duration_seconds", "How long the comparison took.", seconds(took));
-    gauge(
-        "gpuvm_verify_last_success_timestamp_seconds",
-        "When the domains were last compared.",
-        seconds(now),
-    );
-    text
+    let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
+    let help = "How long the comparison took.";
+    out.one("gpuvm_verify_duration_seconds", help, seconds(took));
+    let help = "When the domains were last compared.";
+    out.one("gpuvm_verify_last_success_timestamp_seconds", help, seconds(now));
+    out.finish()
 }
 
-/// A gauge: its name, its help, labels with values.
-type Gauge = (&'static str, &'static str, Vec<(String, String)>);
+/// A gauge: its name, its help, its samples.
+type Gauge = (&'static str, &'static str, Vec<Sample<'static>>);
 
 /// The gauges of NVLink partitions. Only Fabric Manager reports how many there are of each verdict.
 fn of_partitions(all: &Partitions) -> Vec<Gauge> {
-    let one = |value: usize| vec![(String::new(), value.to_string())];
+    let one = |value: usize| vec![(Vec::new(), value.to_string())];
     let answers = usize::from(all.listed.is_some());
     let mut gauges = vec![
         ("gpuvm_fabric_manager_up", "Whether Fabric Manager lists partitions.", one(answers)),
@@ -84,17 +67,12 @@ fn of_partitions(all: &Partitions) -> Vec<Gauge> {
     if let Some(states) = all.states() {
         let sample = |verdict: Verdict| {
             let count = states.iter().filter(|state| state.verdict == verdict).count();
-            (format!("{{verdict=\"{verdict}\"}}"), count.to_string())
+            (vec![("verdict", verdict.to_string())], count.to_string())
         };
         let samples = Verdict::ALL.map(sample).to_vec();
         gauges.push(("gpuvm_fabric_partitions", "NVLink partitions, as fabric show.", samples));
     }
     gauges
-}
-
-/// A value of a label, escaped for the format.
-fn label(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -104,6 +82,7 @@ mod tests {
     use gpuvm_core::fabric::{Listed, RestoreList};
     use gpuvm_core::finding::Severity;
     use gpuvm_core::verify::{Between, Differs, Finding, not_compared};
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn every_rule_of_every_domain_has_a_number_and_labels_are_escaped() {
@@ -189,11 +168,16 @@ mod tests {
     fn the_file_is_replaced_whole_and_all_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuvm.prom");
-        std::fs::write(&path, "old").unwrap();
+        std::fs::write(&path, "# HELP gpuvm_old x\n").unwrap();
         let nothing = Compared { all: vec![], partitions: None };
         write(&path, &nothing, Duration::ZERO).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+        let foreign = dir.path().join("notes");
+        std::fs::write(&foreign, "mine").unwrap();
+        assert!(write(&foreign, &nothing, Duration::ZERO).is_err());
+        assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
+        std::fs::remove_file(&foreign).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something is left");
         assert!(write(&dir.path().join("no/x.prom"), &nothing, Duration::ZERO).is_err());
     }

@@ -181,7 +181,7 @@ impl Writer<'_, '_> {
                 Some(false) => "NO",
                 None => "not known",
             };
-            format!("{word}: {}", standing.words)
+            format!("{word}: {}", self.say(standing.words))
         });
         let rows = [
             ("gpus", "Which GPUs", which),

@@ -44,7 +44,7 @@ impl Changed {
         } else {
             format!(": {}", self.items.join("; "))
         };
-        format!("{}: {} go, {new} come{items}", self.name, count(gone, "line"))
+        format!("{}: {} removed, {new} added{items}", self.name, count(gone, "line"))
     }
 }
 

@@ -56,7 +56,8 @@ impl Writer<'_, '_> {
             }
             self.out.open("td", &[]);
             self.out.element("span", &[("class", &class)], word);
-            self.out.text(format_args!(": {}", standing.words));
+            let words = self.say(standing.words);
+            self.out.text(format_args!(": {words}"));
             self.out.close("td");
             self.out.close("tr");
             self.out.line();
@@ -242,20 +243,26 @@ impl Writer<'_, '_> {
         let Some(capacity) = self.page.capacity else { return };
         self.section("capacity", "What still fits");
         for line in capacity.never_placed.iter().chain(&capacity.warnings) {
+            let line = self.say(line);
             self.out.element("p", &[], line);
         }
         if let Some(advice) = &capacity.advice {
             let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
             let sizes = sizes.join(", ");
             let words = format!("not isolated on NVLink: guests with {sizes} GPUs; {advice}");
+            let words = self.say(words);
             self.out.element("p", &[("class", &"bad")], words);
         }
         if let Some(Blocked { gpus, what, holders, even_empty, .. }) = &capacity.next {
             let why = even_empty.as_ref().unwrap_or(what);
-            let words = format!("a guest with {} does not fit: {why}", count(*gpus, "GPU"));
+            let words =
+                self.say(format!("a guest with {} does not fit: {why}", count(*gpus, "GPU")));
             self.out.element("p", &[], words);
             self.out.open("ul", &[]);
-            holders.iter().for_each(|holder| self.out.element("li", &[], holder));
+            for holder in holders {
+                let holder = self.say(holder);
+                self.out.element("li", &[], holder);
+            }
             if holders.is_empty() {
                 self.out.element("li", &[], "no guest holds it");
             }
