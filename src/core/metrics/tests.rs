@@ -93,7 +93,9 @@ fn a_dgx2_with_guests_is_told_whole() {
         assert_eq!(of_node("held") + of_node("free") + of_node("reserved"), 48);
     }
     assert_eq!(pcpus(0, "held") + pcpus(1, "held"), 24 + 12);
-    assert_eq!(of("gpuvm_capacity_guests_empty_host{gpus=\"16\"}"), "1");
+    // The excluded GPU is not there for guests of an empty host, either.
+    assert_eq!(of("gpuvm_capacity_guests_empty_host{gpus=\"16\"}"), "0");
+    assert_eq!(of("gpuvm_capacity_guests_empty_host{gpus=\"8\"}"), "1");
     assert_eq!(of("gpuvm_capacity_guests{gpus=\"16\"}"), "0");
     assert_eq!(of("gpuvm_capacity_last_success_timestamp_seconds"), "1700000000");
 }
