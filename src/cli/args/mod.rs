@@ -365,7 +365,7 @@ pub enum Verb {
     /// destination.
     #[command(after_long_help = login::CP)]
     Cp(Late<CpArgs>),
-    /// Change the vCPUs, memory, GPUs and NICs of a domain
+    /// Change the vCPUs, memory, GPUs, NICs and drives of a domain
     ///
     /// The domain is planned again with what it keeps: devices, disks, NICs, UUID and name;
     /// everything else in its definition stays byte for byte. Pins, NUMA cells, queues and threads
