@@ -743,8 +743,8 @@ fn a_log_is_searched_and_a_record_keeps_the_facts() {
     let (code, _, err) = run(&mut gpuvm(&words));
     assert_eq!(code, 0, "{err}");
     assert_eq!(rules(&doctor(&record).1), rules(&doctor(&root).1));
-    let log = "kernel: NVRM: Xid (PCI:0000:86:00): 79\nkernel: vfio-pci 0000:86:00.0: \
-               Unable to change power state from D3cold to D0, device inaccessible\n\u{0}";
+    let log = "kernel: NVRM: Xid (PCI:0000:86:00): 79\nkernel: vfio-pci 0000:86:00.0: Unable to \
+               change power state from D3cold to D0, device inaccessible\n\u{0}";
     let words = ["host", "doctor", "--journal", "-", "--json", "--host", record.to_str().unwrap()];
     let mut child = gpuvm(&words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

@@ -115,20 +115,17 @@ impl Machine {
     /// Such a command, whose process number is in the file `pid`.
     fn command(&self, words: &[&str], libraries: bool, text: &str) -> Command {
         std::fs::write(self.path("stdin"), text).unwrap();
-        let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; \
-                      cp \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; \
-                      cp -a /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc \
-                      /etc; \
-                      mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; \
-                      [ ! -f \"$DIR\"/kmsg ] || mount --bind \"$DIR\"/kmsg /dev/kmsg; \
-                      [ ! -d \"$DIR\"/nvidia ] || { mount -t tmpfs tmpfs /proc/driver; \
-                      cp -r \"$DIR\"/nvidia /proc/driver/; }; \
-                      [ ! -d \"$DIR\"/fm ] || mount --bind \"$DIR\"/fm /proc/$PPID; \
-                      [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; mount --bind /usr/sbin \
-                      \"$DIR\"/own; \
-                      cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ 2>/dev/null || true; mount --bind \
-                      \"$DIR\"/sbin /usr/sbin; }; \
-                      echo $$ >\"$DIR\"/pid; exec \"$@\"";
+        let script = "mount -t tmpfs tmpfs /usr/share; mkdir -p /usr/share/nvidia/nvswitch; cp \
+                      \"$DIR\"/config/* /usr/share/nvidia/nvswitch/ 2>/dev/null || true; cp -a \
+                      /etc/. \"$DIR\"/etc/ 2>/dev/null || true; mount --bind \"$DIR\"/etc /etc; \
+                      mkdir -p \"$DIR\"/var; mount --bind \"$DIR\"/var /var/lib; [ ! -f \
+                      \"$DIR\"/kmsg ] || mount --bind \"$DIR\"/kmsg /dev/kmsg; [ ! -d \
+                      \"$DIR\"/nvidia ] || { mount -t tmpfs tmpfs /proc/driver; cp -r \
+                      \"$DIR\"/nvidia /proc/driver/; }; [ ! -d \"$DIR\"/fm ] || mount --bind \
+                      \"$DIR\"/fm /proc/$PPID; [ ! -d \"$DIR\"/sbin ] || { mkdir -p \"$DIR\"/own; \
+                      mount --bind /usr/sbin \"$DIR\"/own; cp -asn \"$DIR\"/own/. \"$DIR\"/sbin/ \
+                      2>/dev/null || true; mount --bind \"$DIR\"/sbin /usr/sbin; }; echo $$ \
+                      >\"$DIR\"/pid; exec \"$@\"";
         let mut command = Command::new(project().join("tests/as-host"));
         command.arg(self.dir.path().join("host")).args(["bash", "-ec", script, "bash"]);
         command.args(words).stdin(std::fs::File::open(self.path("stdin")).unwrap());
@@ -968,8 +965,7 @@ fn verify_finds_what_fabric_show_calls_wrong() {
         (
             "active 6\nactive 3",
             " partition-stale NVLink partition 3 (modules 1, 3): expected inactive, since no \
-             running \
-             domain uses it, found active",
+             running domain uses it, found active",
         ),
     ] {
         machine.fake("h100", &H100, fake);
@@ -998,8 +994,7 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     remember(6, "6,8");
     machine.fake("h100", &H100, "active 6");
     let stale = "train-a partition-stale NVLink partition 6 (modules 6, 8): expected inactive, \
-                 since \
-                 domain `train-a` is off, found active";
+                 since domain `train-a` is off, found active";
     assert_eq!(found(&uri), (3, vec![stale.to_owned()]));
     machine.fake("h100", &H100, "address elsewhere");
     let (code, found, untold, metrics) = verified(&machine, &uri);
@@ -1217,8 +1212,7 @@ fn makes(machine: &Machine, uri: &str) -> String {
     std::fs::write(&template, [before, after].concat()).unwrap();
     format!(
         "-c {uri} create --name a --gpus 1 --no-seed --no-wait --disk-dir {disks} --os-size 8M \
-         --data-size none \
-         --template {template}"
+         --data-size none --template {template}"
     )
 }
 
@@ -1737,8 +1731,7 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
         machine.gpuvm(&words[..words.len() - usize::from(more.is_empty())], true)
     };
     let apart = "Fabric Manager has version 570.1, and the driver of this host has 570.2: guests \
-                 get NVLink only if they \
-                 match";
+                 get NVLink only if they match";
     let hint = "hint: install Fabric Manager 570.2";
     machine.with_versions("570.1", "570.2");
     let refusals = [asks("ensure"), restores(""), restores("--dry-run"), restores("--boot")];

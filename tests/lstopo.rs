@@ -44,9 +44,10 @@ fn every_recorded_one_loads_or_is_refused_with_a_reason() {
     assert_eq!(loaded, 25);
     assert_eq!(
         hwloc,
-        [&"hwloc/nvidiaDGX2.hwloc3.xml: lstopo record of format 3.0 (line 3); formats 1 and 2 \
-           are \
-           read"]
+        [
+            &"hwloc/nvidiaDGX2.hwloc3.xml: lstopo record of format 3.0 (line 3); formats 1 and 2 are \
+           read"
+        ]
     );
     assert!(refused.iter().all(|reason| reason.contains("(line ")));
 }

@@ -290,8 +290,7 @@ fn a_plan_reads_well_and_explains_itself() {
         "  pins         vCPUs 0-9 on 0,48 to 4,52",
         "  emulator     pcpus 5,53",
         "  vcpus        node 0 has 24 cores and 8 GPUs: 3 for each, 6 for 2 GPUs of this guest; 10 \
-         vCPUs \
-         on 5 cores",
+         vCPUs on 5 cores",
     ] {
         assert!(out.lines().any(|l| l == line), "{out} lacks {line:?}");
     }

@@ -70,8 +70,7 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if wanted.is_guarded() && !places.is_empty() {
         cx.output.progress(&format!(
             "mounted with nodev and nosuid, because a guest may have written it; `mount -o \
-             remount,dev,suid {}` and \
-             {FSTAB} without both trust it",
+             remount,dev,suid {}` and {FSTAB} without both trust it",
             places.join(" ")
         ));
     }

@@ -56,8 +56,8 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
                 None => format!("domain {uuid} is no longer defined"),
             };
             cx.output.warning(&format!(
-                "partition {id} is still to be deactivated: {domain}; \
-                 `gpuvm fabric release {id}` does it"
+                "partition {id} is still to be deactivated: {domain}; `gpuvm fabric release {id}` \
+                 does it"
             ));
         }
         if let Some(text) = versions(&shown).filter(|_| shown.model == FabricModel::SharedNvswitch)

@@ -557,8 +557,7 @@ mod tests {
         ]);
         let edits = [edit("--gpus", &["2"]), edit("--huge-pages", &[])];
         let all = "gpuvm plan --vcpus 8 --allow split,remote --domain-xml a.xml --domain-xml b.xml \
-                   --explain \
-                   --host 'my host.json' --gpus 2";
+                   --explain --host 'my host.json' --gpus 2";
         let sorted = |text: &str| {
             let mut words: Vec<String> = text.split(" --").map(str::to_owned).collect();
             words.sort();

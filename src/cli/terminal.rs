@@ -98,10 +98,8 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
         Question::Agree { question, .. } => is_yes(ask_yes(question)?),
         Question::Losses { .. } => is_yes(ask_yes("give them to the guest?")?),
         Question::End { why, name } => {
-            let question = format!(
-                "{why}, and domain `{name}` is running. Type its name to end \
-                                    it:"
-            );
+            let question =
+                format!("{why}, and domain `{name}` is running. Type its name to end it:");
             is_yes(ask(&question)? == *name)
         }
         Question::EndCrashed { name, .. } => {

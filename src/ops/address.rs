@@ -106,8 +106,7 @@ fn none(name: &str, macs: &[String], seconds: u64) -> Error {
     let after = if seconds == 0 { String::new() } else { format!(" after {seconds} s") };
     let hint = format!(
         "no DHCP lease, agent or ARP entry since its start knows one: it may still boot (--wait \
-         SECONDS); `gpuvm \
-         console {name}` shows",
+         SECONDS); `gpuvm console {name}` shows",
         name = word(name)
     );
     classed(Class::Timeout, format!("domain `{name}` has no address{after}"), hint)

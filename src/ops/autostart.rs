@@ -72,10 +72,8 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
     let hypervisor = &*world.hypervisor()?;
     let summary = find(hypervisor, name)?;
     if !summary.persistent {
-        let message = format!(
-            "domain `{name}` has no persistent definition that could start with \
-                               the host"
-        );
+        let message =
+            format!("domain `{name}` has no persistent definition that could start with the host");
         return Err(classed(Class::WrongState, message, dump_and_define(name)));
     }
     let was = hypervisor.autostart(name)?;

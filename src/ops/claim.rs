@@ -62,8 +62,7 @@ pub enum ClaimError {
     /// would do, too.
     #[error(
         "domain `{domain}` needs NVSwitches, and Fabric Manager of the host (process {process}) \
-         manages their board: \
-         {} {} bound to the nvidia driver",
+         manages their board: {} {} bound to the nvidia driver",
         count(switches.len(), "NVSwitch"),
         crate::words::are(switches.len())
     )]

@@ -249,8 +249,7 @@ fn wait(
         }
         Waited::Over => world.warning(&format!(
             "`{name}` has no address after {seconds} s; it runs on: `gpuvm ip {name} --wait` waits \
-             longer, `gpuvm console \
-             {name}` shows what it does",
+             longer, `gpuvm console {name}` shows what it does",
             name = word(name)
         )),
     }

@@ -169,8 +169,7 @@ fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
 fn others(name: &str, uri: &str) -> String {
     format!(
         "disks, devices, pages and history of domain `{name}` stay: they are of the domain of this \
-         UUID at {uri}; \
-         `gpuvm delete {} --connect {}` gives them back",
+         UUID at {uri}; `gpuvm delete {} --connect {}` gives them back",
         word(name),
         word(uri)
     )

@@ -98,8 +98,8 @@ pub fn change_domain(
     let unkept = match world.owner(&uuid, hypervisor) {
         Owner::This => None,
         Owner::Machine { host } => Some(format!(
-            "no history is kept of a change from here: domain `{name}` is on machine `{host}`, \
-             and `gpuvm undo {typed}` there does not know of it",
+            "no history is kept of a change from here: domain `{name}` is on machine `{host}`, and \
+             `gpuvm undo {typed}` there does not know of it",
             typed = word(name)
         )),
         Owner::Hypervisor { uri } => Some(format!(

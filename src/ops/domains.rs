@@ -86,8 +86,7 @@ pub fn list(world: &World, files: &[PathBuf], long: bool) -> Result<Vec<ListedDo
             "`list` asks libvirt, which a recorded host does not have, and no --domain-xml is \
              given",
             "--domain-xml PATH lists what `virsh dumpxml` printed there; `gpuvm list` without \
-             --host asks the \
-             libvirt of this machine",
+             --host asks the libvirt of this machine",
         ));
     }
     if !files.is_empty() {

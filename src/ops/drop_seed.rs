@@ -286,8 +286,7 @@ pub fn run(session: &mut Session<'_>, world: &World, name: &str) -> Result<bool>
     })?;
     world.warning(&format!(
         "{held}; its next start has no seed, and the volume is deleted with the domain, or by \
-         `gpuvm seed drop {name}` \
-         when it has been off",
+         `gpuvm seed drop {name}` when it has been off",
         name = word(name)
     ));
     Ok(false)

@@ -63,8 +63,8 @@ pub fn too_few_files(world: &World, xml: &DomainXml, qemu: Option<Version>) -> O
     let needed = needed(xml, &GuestFacts::read(xml));
     (needed > allowed).then(|| {
         format!(
-            "it may need {needed} open files for its queues, and may have {allowed}: \
-             `gpuvm host files --count {}`",
+            "it may need {needed} open files for its queues, and may have {allowed}: `gpuvm host \
+             files --count {}`",
             advised(needed)
         )
     })

@@ -102,8 +102,7 @@ pub fn surer(page: MemSize) -> Result<Option<String>> {
         let arguments = boot::arguments(&numbers, page);
         format!(
             "surer, since it comes before anything uses memory: the kernel's arguments \
-             `{arguments}` \
-             in the boot loader's configuration (Linux 5.16 and later)"
+             `{arguments}` in the boot loader's configuration (Linux 5.16 and later)"
         )
     }))
 }

@@ -177,8 +177,7 @@ fn settings(root: &FsRoot, nodes: usize) -> Result<[Setting; 3]> {
             at_boot: at_boot(BALANCING),
             advised: (nodes > 1).then_some("1"),
             why: "memory that nothing binds follows its vCPUs to their node; memory that is bound, \
-                  on huge pages or \
-                  mapped for passed functions does not move",
+                  on huge pages or mapped for passed functions does not move",
         },
         Setting {
             option: "--governor",

@@ -125,8 +125,7 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             serial_log(&xml).ok_or_else(|| {
                 LogsError::NotLogged { name: name.to_owned() }.hint(format!(
                     "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm \
-                     console {name}` shows \
-                     what it writes now",
+                     console {name}` shows what it writes now",
                     name = word(name)
                 ))
             })

@@ -93,8 +93,7 @@ impl KnownModules {
         }
         if modules.is_empty() {
             let hint = "NVML sees GPUs only while they are bound to the driver `nvidia`; or write \
-                        the file by hand, as \
-                        {\"0000:1b:00.0\": 1, ...}";
+                        the file by hand, as {\"0000:1b:00.0\": 1, ...}";
             return Err(HostVerbError::NoModuleIds { path: PATH.to_string() }.hint(hint));
         }
         for gpu in topology.gpus().filter(|gpu| modules.get(gpu.bdf).is_none()) {

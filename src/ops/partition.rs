@@ -278,8 +278,7 @@ fn left_active<'l>(
     for id in listed.filter(|one| one.active && one.has_any(&modules)).map(|one| one.id) {
         world.warning(&format!(
             "NVLink partition {id} has GPUs of domain `{}` and stays active: not all GPUs of it \
-             are known as this \
-             guest's; once it is off, `gpuvm fabric release {id}` deactivates it",
+             are known as this guest's; once it is off, `gpuvm fabric release {id}` deactivates it",
             guest.name
         ));
     }

@@ -74,7 +74,7 @@ pub fn make_pool(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<
     }
     let (name, uri) = (name.to_owned(), hypervisor.uri().to_owned());
     Err(PoolError::NoStorage { name, uri }.hint(
-        "`--connect qemu:///system` has storage; files are used with `--disk FILE` or \
-               `--disk-dir DIR`",
+        "`--connect qemu:///system` has storage; files are used with `--disk FILE` or `--disk-dir \
+               DIR`",
     ))
 }

@@ -264,8 +264,7 @@ fn confirm_loss(lost: &[String], killed: &Killed, session: &Session<'_>) -> Resu
         Answer::Nobody => "was not confirmed, and there is no terminal to ask at",
     };
     let hint = "`gpuvm recover --yes` finishes it all the same; `gpuvm recover --discard --yes` \
-                forgets it, and its disks \
-                stay as they are";
+                forgets it, and its disks stay as they are";
     Err(classed(Class::Declined, format!("{what} {why}"), hint))
 }
 
@@ -309,8 +308,7 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
 /// Adds a hint for a change that can be neither finished nor undone.
 fn neither(error: ApplyError, killed: &Killed) -> Error {
     let hint = "remove the cause and run `gpuvm recover` again; `gpuvm recover --discard` forgets \
-                the \
-                change and leaves what it made";
+                the change and leaves what it made";
     let message = format!("{} is neither finished nor undone", killed.name());
     Error::from(error).around(Refusal::around(message, hint))
 }

@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn the_same_user_and_port_are_asked() {
-        let ssh = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes \
-                   -o ConnectTimeout=10";
+        let ssh = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o \
+                   ConnectTimeout=10";
         let all = "gpuvm host capture -";
         for (uri, said) in [
             ("qemu+ssh://dgx/system", format!("{ssh} -- dgx {all}")),

@@ -72,10 +72,9 @@ pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>
     };
     let Ok(hypervisor) = session.hypervisor() else { return Err(error) };
     if was_started(&error, &*hypervisor, name) {
-        session.world().note(&format!(
-            "domain `{name}` was started by someone else in the \
-                                       meantime"
-        ));
+        session
+            .world()
+            .note(&format!("domain `{name}` was started by someone else in the meantime"));
         return Ok(Done { change: Change::new("restart", name, Vec::new(), ()), made: true });
     }
     Err(told(error, &*hypervisor, name, ran.get()))

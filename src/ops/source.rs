@@ -88,8 +88,8 @@ mod tests {
         let text = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl 'a b'`; `gpuvm tune 'a b' \
                     --pcie on`";
         let file = Source::File("/tmp/a.xml".into());
-        let named = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl /tmp/a.xml`; \
-                     `gpuvm tune /tmp/a.xml --pcie on`";
+        let named = "as `gpuvm tune a b --pcie on` does, or `gpuvm nccl /tmp/a.xml`; `gpuvm tune \
+                     /tmp/a.xml --pcie on`";
         assert_eq!(file.naming(text, "a b"), named);
         assert_eq!(Source::Domain("a b".into()).naming(text, "a b"), text);
         assert!(Source::File("-".into()).naming(text, "a b").contains("`gpuvm nccl FILE`"));

@@ -48,8 +48,8 @@ pub enum UndoError {
     },
     /// Whether the guest has written on a copied disk cannot be determined from here.
     #[error(
-        "{change} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest \
-                 has written on that cannot be seen from here"
+        "{change} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest has \
+                 written on that cannot be seen from here"
     )]
     CopyUnseen {
         /// The change.
@@ -265,8 +265,8 @@ fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
             pool: pool.to_string(),
         }
         .hint(format!(
-            "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in \
-                 any case",
+            "`gpuvm undo {name}` on its machine sees it; --force goes back to the old image in any \
+                 case",
             name = word(name)
         )));
     }
@@ -302,10 +302,8 @@ fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     if !runs || !entry.steps.iter().any(binds) {
         return Ok(());
     }
-    let message = format!(
-        "domain `{name}` is running; devices can only be added or removed while \
-                           it is off"
-    );
+    let message =
+        format!("domain `{name}` is running; devices can only be added or removed while it is off");
     let hint = format!("`gpuvm stop {}` first", word(name));
     Err(classed(Class::WrongState, message, hint))
 }

@@ -41,8 +41,7 @@ pub enum VfsError {
     },
     /// The network would hand out a virtual function that another guest has by its address.
     #[error(
-        "network `{network}` would hand out {bdf}, which domain `{domain}` names by its PCI \
-             address"
+        "network `{network}` would hand out {bdf}, which domain `{domain}` names by its PCI address"
     )]
     HandedOut {
         /// The network.

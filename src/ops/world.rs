@@ -444,8 +444,8 @@ impl World {
         if self.settings.connect_is_given && !machine::is_plain(connect) {
             return Err(usage(
                 format!(
-                    "`{verb}` changes this machine without asking libvirt, and {connect} may be \
-                     of another"
+                    "`{verb}` changes this machine without asking libvirt, and {connect} may be of \
+                     another"
                 ),
                 "run it on that machine, without --connect",
             ));

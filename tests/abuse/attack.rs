@@ -165,9 +165,8 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     std::os::unix::fs::symlink(&dead, ground.at("link")).unwrap();
     ground.other("link", &disk("raw", &ground.path("link/y.raw")));
     // A FUSE daemon that never answers, visible only to the program.
-    let script = "exec 3<>/dev/fuse && \
-                  mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && \
-                  exec timeout 120 \"$@\"";
+    let script = "exec 3<>/dev/fuse && mount -i -t fuse -o \
+                  fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && exec timeout 120 \"$@\"";
     let there = |args: &[&str]| {
         let mut verb = ground.place.daemon.within("bash");
         verb.args(["-c", script]).arg(&dead).arg(env!("CARGO_BIN_EXE_gpuvm")).args(args);

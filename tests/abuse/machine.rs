@@ -393,8 +393,8 @@ fn what_only_looks_answers_without_libvirt() {
         return skip("namespaces need root");
     }
     // libvirt's library and its socket are gone, one after the other.
-    let no_library = "for lib in /usr/lib/*/libvirt.so.0 /usr/lib64/libvirt.so.0; do \
-                      [ ! -e $lib ] || mount --bind /dev/null $lib || exit 9; done; ";
+    let no_library = "for lib in /usr/lib/*/libvirt.so.0 /usr/lib64/libvirt.so.0; do [ ! -e $lib ] \
+                      || mount --bind /dev/null $lib || exit 9; done; ";
     let no_daemon = "mkdir -p /run/libvirt; mount -t tmpfs none /run/libvirt; ";
     let wish: &[&str] = &["--vcpus", "1", "--memory", "256M", "--pins", "none"];
     let verbs: [&[&str]; 7] = [

@@ -25,8 +25,8 @@ fn can_run() -> bool {
 const SCRIPT: &str = r#"
 cd "$0" && mkdir -p root || exit
 define() {
-  virsh -q -c "qemu:///embed?root=$0/root" define --validate "$1" >/dev/null 2>"$2.log" \
-    && echo "accepted $2" || echo "refused $2"
+  virsh -q -c "qemu:///embed?root=$0/root" define --validate "$1" >/dev/null 2>"$2.log" && \
+    echo "accepted $2" || echo "refused $2"
 }
 for f in case-*.xml good.xml; do define "$f" "${f%.xml}"; done
 node=/sys/devices/system/node/node0

@@ -229,8 +229,8 @@ fn a_damaged_file_is_not_written_over_and_two_at_once_lose_nothing() {
     machine.fake("h100", &H100, &more);
     let gpuvm = env!("CARGO_BIN_EXE_gpuvm");
     let script = format!(
-        "{gpuvm} gpu include {GPU} --despite-health & \
-         {gpuvm} gpu include 0000:43:00.0 --despite-health & wait"
+        "{gpuvm} gpu include {GPU} --despite-health & {gpuvm} gpu include 0000:43:00.0 \
+         --despite-health & wait"
     );
     machine.gpuvm_on(&["bash", "-c", &script], true, "");
     for gpu in [GPU, "0000:43:00.0"] {

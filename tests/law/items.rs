@@ -366,9 +366,8 @@ fn functions_of_a_card_that_share_a_slot_stay_together() {
     let hostdev = |function: u8, more: &str| {
         format!(
             "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' \
-             bus='0x34' \
-             slot='0' function='{function}'/></source><address type='pci' bus='0x01' slot='0x00' \
-             function='{function}'{more}/></hostdev>\n"
+             bus='0x34' slot='0' function='{function}'/></source><address type='pci' bus='0x01' \
+             slot='0x00' function='{function}'{more}/></hostdev>\n"
         )
     };
     let text = format!(

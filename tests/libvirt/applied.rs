@@ -32,8 +32,7 @@ impl Files {
         for (name, more) in guests {
             text += &format!(
                 "- name: {name}\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  os-size: 16M\n  \
-                 data-size: none\n  \
-                 disk-dir: {disks}\n  start: false\n{more}"
+                 data-size: none\n  disk-dir: {disks}\n  start: false\n{more}"
             );
         }
         if guests.is_empty() {
@@ -573,10 +572,8 @@ fn a_running_guest_is_restarted_where_said() {
         let (template, disks) = (tiny.template.display(), dir.display());
         let text = format!(
             "format: gpuvm-guests\nversion: 1\nguests:\n- name: rs-a\n  template: {template}\n  \
-             disk-dir: {disks}\n  \
-             os-size: 16M\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  memory: {memory}\n  \
-             network: default\n  \
-             data-size: none\n  restart: allowed\n"
+             disk-dir: {disks}\n  os-size: 16M\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  \
+             memory: {memory}\n  network: default\n  data-size: none\n  restart: allowed\n"
         );
         std::fs::write(&file, text).unwrap();
         let (code, out, err) = run(&mut daemon.gpuvm(&["apply", "-f", file.to_str().unwrap()]));
@@ -621,8 +618,7 @@ fn guests_of_a_dgx_are_placed_together() {
     let guest = |name: &str, gpus: u32| {
         format!(
             "- {{name: {name}, gpus: {gpus}, memory: 16G, huge-pages: off, start: false, disk-dir: \
-             {}, os-size: 8M, \
-             accept-shared-fabric: true, data-size: none}}\n",
+             {}, os-size: 8M, accept-shared-fabric: true, data-size: none}}\n",
             dir.path().join("disks").display()
         )
     };

@@ -201,8 +201,8 @@ fn a_file_of_guests_says_which_start_with_the_host() {
     let apply = |starts: &str, more: &[&str]| {
         let text = format!(
             "format: gpuvm-guests\nversion: 1\nguests:\n- {{name: au-a, virt-type: qemu, pins: \
-             none, vcpus: 1, memory: \
-             256M, os-size: 16M, data-size: none, disk-dir: {}, start: false, autostart: {starts}}}\n",
+             none, vcpus: 1, memory: 256M, os-size: 16M, data-size: none, disk-dir: {}, start: \
+             false, autostart: {starts}}}\n",
             disks.display()
         );
         std::fs::write(&file, text).unwrap();

@@ -112,8 +112,8 @@ fn a_create_that_cannot_be_done_leaves_nothing() {
     // A template that asks for a device that no host has: libvirt would define it.
     let template = disks.join("template.xml");
     let hostdev = "<hostdev mode='subsystem' type='pci' managed='yes'><source><address \
-                   domain='0x0000' \
-                   bus='0xf9' slot='0x00' function='0x0'/></source></hostdev></devices>";
+                   domain='0x0000' bus='0xf9' slot='0x00' \
+                   function='0x0'/></source></hostdev></devices>";
     let tiny = std::fs::read_to_string(project().join("tests/tiny/domain.xml")).unwrap();
     std::fs::write(&template, tiny.replace("</devices>", hostdev)).unwrap();
     let more = ["--no-start", "--template", template.to_str().unwrap()];
@@ -132,8 +132,7 @@ fn a_full_file_system_is_told() {
     let dir = daemon.fresh_dir("full");
     // Two inodes: one is the root directory, one is taken.
     let script = "mount -t tmpfs -o nr_inodes=2 tmpfs $FULL; touch $FULL/taken; $GPUVM \"$@\"; \
-                  code=$?; \
-                  ls $FULL; exit $code";
+                  code=$?; ls $FULL; exit $code";
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "bash", "-c", script, "full"]);
     command.args(create("full", &dir, &["--no-start"]));

@@ -82,8 +82,8 @@ impl Guest {
     /// The command line that makes it.
     fn wanted(&self) -> Vec<String> {
         let shape = "--network default --network boot-net --virt-type qemu --pins none --vcpus 2 \
-                     --cells 2 --memory 1G --user lab --os-size 3G \
-                     --data-size 256M --image-pool boot-images --pool boot-guests";
+                     --cells 2 --memory 1G --user lab --os-size 3G --data-size 256M --image-pool \
+                     boot-images --pool boot-guests";
         let mut args = vec!["create", "--name", NAME];
         args.extend(shape.split_whitespace());
         let mut args: Vec<String> = args.into_iter().map(str::to_owned).collect();

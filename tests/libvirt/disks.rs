@@ -93,15 +93,12 @@ fn the_share_of_the_data_file_system_fits_or_is_refused() {
     let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nremember_owner = 0\n";
     std::fs::write(dir.path().join("root/etc/qemu.conf"), conf).unwrap();
     let script = "raid=$DISKS/raid; mkdir $raid; mount -t tmpfs -o size=64m tmpfs $raid; trap \
-                  'umount $raid' EXIT; \
-                  new() { $GPUVM create --no-start --accept-shared-fabric --disk-dir $DISKS \
-                  \"$@\"; }; \
-                  new --name two --gpus 2 --preallocate full --data-dir $raid; stat -c '%n %s' \
-                  $raid/*; \
-                  ! new --name all --gpus 4 --data-size 60M --data-dir $raid; \
-                  new --name none --gpus 1 --data-size none; new --name bare --gpus 1 --volGB 0; \
-                  ls $raid; \
-                  for name in two none bare; do $GPUVM delete $name --yes; done; ls $raid";
+                  'umount $raid' EXIT; new() { $GPUVM create --no-start --accept-shared-fabric \
+                  --disk-dir $DISKS \"$@\"; }; new --name two --gpus 2 --preallocate full \
+                  --data-dir $raid; stat -c '%n %s' $raid/*; ! new --name all --gpus 4 --data-size \
+                  60M --data-dir $raid; new --name none --gpus 1 --data-size none; new --name bare \
+                  --gpus 1 --volGB 0; ls $raid; for name in two none bare; do $GPUVM delete $name \
+                  --yes; done; ls $raid";
     known::give(&dir.path().join("root").join(known::EMBEDDED), &host_tree("dgx-2"));
     let mut command = on_dgx2(script);
     let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());

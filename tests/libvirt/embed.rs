@@ -90,12 +90,11 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
 #[test]
 fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
     let Some(dir) = place() else { return };
-    let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs tmpfs /raid; \
-                  [ -z $made ] || trap 'umount /raid; rmdir /raid' EXIT; \
-                  $GPUVM create --domain v --gpu-count 1 --gpu-index 4 --volGB 1 --no-start \
-                  --disk-dir $DISKS; \
-                  stat -c '%n %s' /raid/dgx-kvm/*; $GPUVM delete v-1g4 --yes; ls /raid/dgx-kvm; \
-                  ! $GPUVM create --name w --volGB 3 --no-start --disk-dir $DISKS/absent; ls /raid/dgx-kvm";
+    let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs tmpfs /raid; [ \
+                  -z $made ] || trap 'umount /raid; rmdir /raid' EXIT; $GPUVM create --domain v \
+                  --gpu-count 1 --gpu-index 4 --volGB 1 --no-start --disk-dir $DISKS; stat -c '%n \
+                  %s' /raid/dgx-kvm/*; $GPUVM delete v-1g4 --yes; ls /raid/dgx-kvm; ! $GPUVM \
+                  create --name w --volGB 3 --no-start --disk-dir $DISKS/absent; ls /raid/dgx-kvm";
     let mut command = on_dgx2(script);
     let uri = format!("qemu:///embed?root={}", dir.path().join("root").display());
     command.env("LIBVIRT_DEFAULT_URI", uri).env("DISKS", dir.path().join("disks"));

@@ -51,8 +51,7 @@ fn one_line_of_qemu_conf_comes_and_goes() {
         "let guests have 4096 files open: max_files = 4096 (/etc/libvirt/qemu.conf)",
         "mode 640\n3a4\n> max_files = 4096\n",
         "already set; nothing to do\n",
-        "`systemctl restart libvirtd`; running guests keep their limit until \
-         they are restarted",
+        "`systemctl restart libvirtd`; running guests keep their limit until they are restarted",
         "take back: let guests have 4096 files open",
         "undone\n",
         "the host has no change to undo",

@@ -61,8 +61,8 @@ fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
 
 /// Ensures that the daemon finds pages of 2 MiB, or returns the reason.
 fn mounted(daemon: &Daemon) -> Result<(), String> {
-    let script = "mkdir -p /dev/hugepages; mountpoint -q /dev/hugepages || \
-                  mount -t hugetlbfs -o pagesize=2M hugetlbfs /dev/hugepages";
+    let script = "mkdir -p /dev/hugepages; mountpoint -q /dev/hugepages || mount -t hugetlbfs -o \
+                  pagesize=2M hugetlbfs /dev/hugepages";
     let mut mount = daemon.enter(&["--mount"], "bash");
     let (code, _, err) = run(mount.args(["-c", script]));
     if code != 0 {

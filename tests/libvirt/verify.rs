@@ -42,8 +42,7 @@ impl Guest {
         let guest = Guest { pool, daemon, dir };
         let disks = guest.daemon.fresh_dir("verify-disks");
         let shape = "--gpus 0 --vcpus 1 --memory 64M --huge-pages 2M --cells 1 --virt-type qemu \
-                     --os-size 16M \
-                     --network default --no-wait";
+                     --os-size 16M --network default --no-wait";
         let mut create = vec!["create", "--name", NAME, "--disk-dir", disks.to_str().unwrap()];
         create.extend(shape.split_whitespace());
         let (code, out, err) = guest.gpuvm(&create);

@@ -236,8 +236,7 @@ impl Tree {
         write!(
             self.text,
             "<controller type='pci' index='{index}' model='{model}'>{target}<address type='pci' \
-             bus='{bus}' \
-             slot='{slot}' function='{function}'{multi}/></controller>"
+             bus='{bus}' slot='{slot}' function='{function}'{multi}/></controller>"
         )
         .unwrap();
         index

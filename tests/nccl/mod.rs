@@ -160,8 +160,8 @@ fn a_flat_guest_without_cells_is_mended_by_the_command_that_is_hinted_at() {
     let hostdev = |bus: &str, at: &str| {
         format!(
             "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' \
-             bus='0x{bus}' slot='0' \
-             function='0'/></source><address type='pci' {at} function='0'/></hostdev>"
+             bus='0x{bus}' slot='0' function='0'/></source><address type='pci' {at} \
+             function='0'/></hostdev>"
         )
     };
     let xml = format!(
@@ -242,10 +242,8 @@ fn tune_says_that_a_file_in_the_guest_is_outdated() {
     };
     let xml = format!(
         "<domain type='kvm'><name>flat</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type \
-         arch='x86_64' \
-         machine='q35'>hvm</type></os><devices><controller type='usb' index='0' \
-         model='none'/><memballoon \
-         model='none'/>{}{}</devices></domain>",
+         arch='x86_64' machine='q35'>hvm</type></os><devices><controller type='usb' index='0' \
+         model='none'/><memballoon model='none'/>{}{}</devices></domain>",
         device("1b", 2),
         device("18", 3)
     );

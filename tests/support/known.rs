@@ -102,15 +102,15 @@ fn of_host(text: &str, cpuinfo: &str) -> String {
 
 #[test]
 fn what_qemu_can_do_without_kvm_is_what_libvirt_keeps_of_tcg() {
-    let text = "<qemuCaps>\n  <flag name='kvm'/>\n  <flag name='kvm-pit'/>\n  \
-                <hostCPU type='kvm' model='base'>\n    <property name='a'/>\n  </hostCPU>\n  \
-                <cpu type='kvm' name='max'/>\n  <cpu type='kvm' name='b' usable='no'>\n    \
-                <blocker name='c'/>\n  </cpu>\n  <machine type='kvm' name='q35'/>\n  \
-                <hostCPU type='tcg'>\n    <property name='a'/>\n  </hostCPU>\n  \
-                <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  </cpu>\n</qemuCaps>\n";
-    let left = "<qemuCaps>\n  <flag name='kvm-pit'/>\n  \
-                <hostCPU type='tcg'>\n    <property name='a'/>\n  </hostCPU>\n  \
-                <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  </cpu>\n</qemuCaps>\n";
+    let text = "<qemuCaps>\n  <flag name='kvm'/>\n  <flag name='kvm-pit'/>\n  <hostCPU type='kvm' \
+                model='base'>\n    <property name='a'/>\n  </hostCPU>\n  <cpu type='kvm' \
+                name='max'/>\n  <cpu type='kvm' name='b' usable='no'>\n    <blocker name='c'/>\n  \
+                </cpu>\n  <machine type='kvm' name='q35'/>\n  <hostCPU type='tcg'>\n    <property \
+                name='a'/>\n  </hostCPU>\n  <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  \
+                </cpu>\n</qemuCaps>\n";
+    let left = "<qemuCaps>\n  <flag name='kvm-pit'/>\n  <hostCPU type='tcg'>\n    <property \
+                name='a'/>\n  </hostCPU>\n  <cpu type='tcg' name='d'>\n    <blocker name='e'/>\n  \
+                </cpu>\n</qemuCaps>\n";
     assert_eq!(without_kvm(text), left);
     assert_eq!(without_kvm(left), left);
 }

@@ -166,8 +166,8 @@ fn disks_are_tuned_where_they_are_written_and_as_their_files_can_take_it() {
 #[test]
 fn iothreads_lose_the_pins_of_those_that_go_and_gaps_are_refused() {
     let threads = |more| Wanted { more, ..Wanted::vendor(0, 8) };
-    let pins = "<cputune>\n    <iothreadpin iothread='1' cpuset='22'/>\n    \
-                <iothreadpin iothread='46' cpuset='23'/>";
+    let pins = "<cputune>\n    <iothreadpin iothread='1' cpuset='22'/>\n    <iothreadpin \
+                iothread='46' cpuset='23'/>";
     let text = guest(&threads("\n  <iothreads>46</iothreads>"), &[("<cputune>", pins)]);
     let items = Items { pins: Item::On, iothreads: Item::On, ..Items::default() };
     let after = one(&text, &items).unwrap().after.text().to_owned();
@@ -201,8 +201,8 @@ fn where_helpers_float_says_nothing_of_where_a_guest_is() {
         memory_kib: 8 << 20,
         ..Wanted::vendor(0, 1)
     };
-    let pins = "<cputune>\n    <emulatorpin cpuset='9,57'/>\n    \
-                <iothreadpin iothread='1' cpuset='0-23,48-71'/>";
+    let pins = "<cputune>\n    <emulatorpin cpuset='9,57'/>\n    <iothreadpin iothread='1' \
+                cpuset='0-23,48-71'/>";
     let wanted = Wanted { more: "\n  <iothreads>1</iothreads>", ..near };
     let after = one(&guest(&wanted, &[("<cputune>", pins)]), &Items::all()).unwrap().after;
     let claims = Claims::read(&after);

@@ -103,8 +103,8 @@ fn t10_each_cells_vcpus_are_pinned_to_the_node_of_its_memory() {
     let cells = "<cpu mode='host-passthrough' check='none'><numa>\
                  <cell id='0' cpus='0-45' memory='758456320' unit='KiB'/>\
                  <cell id='1' cpus='46-91' memory='758456320' unit='KiB'/></numa></cpu>";
-    let nodes = "\n  <numatune>\n    <memnode cellid='0' mode='strict' nodeset='0'/>\n    \
-                 <memnode cellid='1' mode='strict' nodeset='1'/>\n  </numatune>";
+    let nodes = "\n  <numatune>\n    <memnode cellid='0' mode='strict' nodeset='0'/>\n    <memnode \
+                 cellid='1' mode='strict' nodeset='1'/>\n  </numatune>";
     let wanted = Wanted { more: nodes, ..Wanted::vendor(0, 16) };
     let text = wanted.xml(&dgx2);
     let text = text.replacen("<cpu mode='host-passthrough' check='none'/>", cells, 1);

@@ -301,10 +301,8 @@ mod tests {
         assert_eq!(wish("--cells per-node").unwrap(), usual);
         let all = wish(
             "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near \
-             switch \
-             --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer package \
-             --allow \
-             split,remote",
+             switch --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer \
+             package --allow split,remote",
         );
         let nvme = |bus| format!("{bus}:00.0").parse().unwrap();
         let expected = Request {

@@ -129,8 +129,8 @@ fn bind_hint(error: &BindError) -> Option<String> {
     Some(match error {
         BindError::Stuck { .. } => {
             "end what holds it (`nvidia-smi -pm 0`, `systemctl stop nvidia-persistenced \
-             nvidia-dcgm`) and try again; if the driver still does not let go, only a reboot \
-             frees it: --at-boot of `gpuvm device bind BDF` binds it before anything holds it"
+             nvidia-dcgm`) and try again; if the driver still does not let go, only a reboot frees \
+             it: --at-boot of `gpuvm device bind BDF` binds it before anything holds it"
                 .into()
         }
         BindError::NoReset { bdf, .. } => format!(
@@ -215,8 +215,7 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
         HypervisorErrorKind::NoConnection if error.is_silent() => {
             "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and \
-             `journalctl -u libvirtd -n 30` \
-             there; guests run on without it"
+             `journalctl -u libvirtd -n 30` there; guests run on without it"
         }
         HypervisorErrorKind::NoConnection => {
             "is libvirtd running there? `systemctl start libvirtd`, or name another connection \
@@ -237,8 +236,7 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
         HypervisorErrorKind::WrongState => "`gpuvm list` shows the state of each domain",
         HypervisorErrorKind::NoNetwork => {
             "`gpuvm network list` shows the networks, `gpuvm network create NAME` makes one, \
-             `virsh net-start NAME` starts \
-             one that is down"
+             `virsh net-start NAME` starts one that is down"
         }
         HypervisorErrorKind::Busy | HypervisorErrorKind::BadXml => return None,
         HypervisorErrorKind::Other => return no_log_dir(&error.message),

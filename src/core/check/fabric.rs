@@ -101,10 +101,9 @@ fn no_partition(gpus: usize, unknown: usize) -> String {
         (1, _) => {
             "the module id of the passed GPU is unknown, and so is its NVLink partition".to_owned()
         }
-        (number, 0) => format!(
-            "the {number} passed GPUs do not form an NVLink partition of this \
-                                host"
-        ),
+        (number, 0) => {
+            format!("the {number} passed GPUs do not form an NVLink partition of this host")
+        }
         (number, unknown) => format!(
             "the {number} passed GPUs do not form a known NVLink partition of this host: the \
              module ids of {unknown} are unknown"
@@ -184,8 +183,8 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 
 /// The hint for guests with some GPUs of an H100 or later board.
 const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in \
-                     /usr/share/nvidia/nvswitch/fabricmanager.cfg, then \
-                     `systemctl enable nvidia-fabricmanager` and `systemctl restart nvidia-fabricmanager`";
+                     /usr/share/nvidia/nvswitch/fabricmanager.cfg, then `systemctl enable \
+                     nvidia-fabricmanager` and `systemctl restart nvidia-fabricmanager`";
 
 /// Checks that only a guest with all GPUs has the NICs in front of NVSwitches that are not PCI
 /// functions.

@@ -183,8 +183,7 @@ fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
         let (seen, there) = if bus == other_bus { ("PHB", "NODE") } else { ("NODE", "PHB") };
         let message = format!(
             "the guest sees GPUs {} and {} as {seen}, on the host they are {there}: `gpuvm tune {} \
-             --pcie on` puts one \
-             expander bus for each host bridge",
+             --pcie on` puts one expander bus for each host bridge",
             other.bdf.value,
             passed.bdf.value,
             crate::shell::word(&guest.name)

@@ -83,9 +83,9 @@ const ALLOWED: &[(&str, &str)] = &[
     ("domain/devices/disk*", "type=file device=disk,cdrom,floppy model"),
     (
         "domain/devices/disk/driver",
-        "name=qemu type=raw,qcow2 cache io discard iothread queues \
-      queue_size error_policy rerror_policy copy_on_read detect_zeroes discard_no_unref ioeventfd \
-      event_idx iommu ats packed page_per_vq",
+        "name=qemu type=raw,qcow2 cache io discard iothread queues queue_size error_policy \
+      rerror_policy copy_on_read detect_zeroes discard_no_unref ioeventfd event_idx iommu ats \
+      packed page_per_vq",
     ),
     ("domain/devices/disk/driver/iothreads", "**"),
     ("domain/devices/disk/driver/metadata_cache", "**"),
@@ -112,8 +112,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("domain/devices/interface/model", "type"),
     (
         "domain/devices/interface/driver",
-        "name=vhost,qemu queues rx_queue_size tx_queue_size txmode \
-      ioeventfd event_idx iommu ats packed page_per_vq rss rss_hash_report",
+        "name=vhost,qemu queues rx_queue_size tx_queue_size txmode ioeventfd event_idx iommu ats \
+      packed page_per_vq rss rss_hash_report",
     ),
     ("domain/devices/interface/driver/host", "**"),
     ("domain/devices/interface/driver/guest", "**"),

@@ -17,8 +17,8 @@ const CODES: [(&str, &str); 29] = [
     ("GENERIC_ERROR", "its log has the reason: `journalctl -u nvidia-fabricmanager`"),
     (
         "NOT_SUPPORTED",
-        "it runs in another mode than shared NVSwitch, or waits after a restart for the \
-                       list of active partitions: see FABRIC_MODE in fabricmanager.cfg",
+        "it runs in another mode than shared NVSwitch, or waits after a restart for the list of \
+                       active partitions: see FABRIC_MODE in fabricmanager.cfg",
     ),
     ("UNINITIALIZED", "library and service may be of different versions"),
     ("TIMEOUT", "it does not answer: `systemctl status nvidia-fabricmanager`"),
@@ -27,8 +27,7 @@ const CODES: [(&str, &str); 29] = [
     ("NOT_CONFIGURED", "it is still starting; run the command again in a minute"),
     (
         "CONNECTION_NOT_VALID",
-        "it does not run, or listens elsewhere: \
-                              `systemctl status nvidia-fabricmanager`",
+        "it does not run, or listens elsewhere: `systemctl status nvidia-fabricmanager`",
     ),
     ("NVLINK_ERROR", "NVLinks could not be trained: `journalctl -u nvidia-fabricmanager`"),
     ("RESOURCE_BAD", ""),

@@ -147,8 +147,7 @@ impl PartitionRefusal {
             }
             PartitionRefusal::Untold { domain, partition, .. } => format!(
                 "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has \
-                 ended it, `gpuvm fabric \
-                 release {partition}` deactivates the partition",
+                 ended it, `gpuvm fabric release {partition}` deactivates the partition",
                 word(&domain.name)
             ),
             _ => "`gpuvm fabric show` lists the partitions".into(),

@@ -66,8 +66,7 @@ pub enum NeedRefusal {
     /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
     #[error(
         "NVLink partition {partition} would lose its NVLinks at the start: on this board a GPU's \
-         reset after the \
-         activation turns them off, and QEMU resets GPUs as a guest starts"
+         reset after the activation turns them off, and QEMU resets GPUs as a guest starts"
     )]
     ResetCutsLinks {
         /// The partition.
@@ -88,8 +87,8 @@ impl NeedRefusal {
             NeedRefusal::None { .. } => "`gpuvm fabric show` lists the partitions".to_owned(),
             NeedRefusal::ResetCutsLinks { .. } => {
                 "all GPUs of the host form one guest that works; else set FABRIC_MODE=0 in \
-                 fabricmanager.cfg and stop \
-                 nvidia-fabricmanager, so that guests get NVSwitches along with GPUs"
+                 fabricmanager.cfg and stop nvidia-fabricmanager, so that guests get NVSwitches \
+                 along with GPUs"
                     .to_owned()
             }
         }

@@ -112,8 +112,7 @@ impl FromStr for BondMode {
     type Err = String;
     fn from_str(text: &str) -> Result<BondMode, String> {
         let twice = "the switch, which knows nothing of the bond, sees a guest's MAC address at \
-                     two of its ports and sends \
-                     packets back in by the other";
+                     two of its ports and sends packets back in by the other";
         match text {
             "802.3ad" | "lacp" => Ok(BondMode::Lacp),
             "active-backup" => Ok(BondMode::ActiveBackup),

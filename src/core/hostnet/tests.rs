@@ -296,10 +296,8 @@ fn the_units_that_netplan_makes_are_judged() {
     assert_eq!(problem, ours);
     let problem = judge(&simple, "", &good[..2]).unwrap_err().to_string();
     assert!(
-        problem.contains(
-            "10-netplan-br0.network, which netplan generates, does not contain \
-                          Address="
-        ),
+        problem
+            .contains("10-netplan-br0.network, which netplan generates, does not contain Address="),
         "{problem}"
     );
 }

@@ -181,8 +181,7 @@ mod tests {
         let (bus, slot, function) = at;
         format!(
             "<controller type='pci' index='{index}' model='{model}'><address type='pci' \
-             bus='{bus}' slot='{slot}' \
-             function='{function}'/></controller>"
+             bus='{bus}' slot='{slot}' function='{function}'/></controller>"
         )
     }
 

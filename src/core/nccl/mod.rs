@@ -300,8 +300,7 @@ pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> 
     }
     if nics > 0 {
         let says = "GPUDirect RDMA also needs nvidia-peermem in the guest, or dma-buf: Linux 5.12 \
-                    and NVIDIA's \
-                    open kernel modules";
+                    and NVIDIA's open kernel modules";
         notes.push(Note { about: About::GpuDirect, says: says.into(), compromise: false });
     }
     if !domain.is_x86() {
@@ -445,8 +444,7 @@ pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
     let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
     let says = format!(
         "ACS redirects requests at {}: traffic between GPUs and NICs below one PCIe switch goes \
-         through the host's root \
-         complex, slower than through the switch",
+         through the host's root complex, slower than through the switch",
         named.join(", ")
     );
     (!ports.is_empty()).then_some(Note { about: About::Acs, says, compromise: true })

@@ -57,8 +57,8 @@ pub const OVER_CONF: [&str; 11] = [
 const OURS: [&str; 2] = ["<!-- Made by gpuvm ", "# Made by gpuvm"];
 /// The first line, for the guest's admin, up to the checksum of the rest.
 const HEAD: &str = "<!-- Made by gpuvm for this guest. Switches with only one of its devices are \
-                    left out. \
-                    Stale after any change to its devices: make it again with gpuvm nccl. Sum ";
+                    left out. Stale after any change to its devices: make it again with gpuvm \
+                    nccl. Sum ";
 /// The end of that line.
 const HEAD_END: &str = " -->";
 /// Digits of the checksum that are written.

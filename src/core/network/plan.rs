@@ -353,8 +353,7 @@ impl Planner<'_> {
         } else {
             self.notes.push(format!(
                 "{name}, which has the host's default route, has an MTU of {link_mtu}: packets of \
-                 up to {mtu} bytes \
-                 pass between the guests and the host, not beyond"
+                 up to {mtu} bytes pass between the guests and the host, not beyond"
             ));
         }
     }

@@ -110,8 +110,7 @@ fn libvirts_own_document_is_read() {
         ("<forward mode='vepa' dev='eth0'/>", Kind::Macvtap(Mode::Vepa)),
         (
             "<forward mode='hostdev' managed='yes'><pf dev='eth0'/><address type='pci' \
-             domain='0x0000' bus='0x86' \
-             slot='0x10' function='0x0'/></forward>",
+             domain='0x0000' bus='0x86' slot='0x10' function='0x0'/></forward>",
             Kind::Sriov,
         ),
         ("<forward mode='open'/>", Kind::Other),

@@ -53,8 +53,7 @@ pub(super) fn within(
     if let Some(most) = most_vcpus(topology, request).filter(|_| vcpus > MOST_VCPUS) {
         let what = format!(
             "{vcpus} vCPUs are more than the {MOST_VCPUS} of a template without machine q35 or \
-             with an <iommu> that is \
-             not Intel's"
+             with an <iommu> that is not Intel's"
         );
         let fewer = if most > 0 { format!("--vcpus {most}, or ") } else { String::new() };
         return Err(PlanError::Impossible { what, hint: format!("{fewer}leave --template out") });

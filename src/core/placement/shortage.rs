@@ -57,8 +57,7 @@ impl Shortage<'_> {
                 let on = count(nodes as usize, "host node");
                 let what = match self.budget.request.profile {
                     Profile::Share | Profile::Near => format!(
-                        "{} of a pinned guest on {on}: it has one for each, or one \
-                         in all",
+                        "{} of a pinned guest on {on}: it has one for each, or one in all",
                         count(asked as usize, "cell")
                     ),
                     Profile::NvidiaVm => {
@@ -166,8 +165,7 @@ impl Shortage<'_> {
             None if kept.is_some() => {
                 let what = format!(
                     "{} of each node stay with the host, which leaves a guest of default size \
-                     {asked}, less than a page of \
-                     {unit} for each of {}",
+                     {asked}, less than a page of {unit} for each of {}",
                     kept.unwrap_or_default(),
                     count(cells, "cell")
                 );
@@ -178,8 +176,7 @@ impl Shortage<'_> {
             }
             None if is_idle => format!(
                 "a guest of default size gets {asked} of the memory beside the huge pages, less \
-                 than a page of {unit} \
-                 for each of {}",
+                 than a page of {unit} for each of {}",
                 count(cells, "cell")
             ),
             _ => format!(

@@ -123,9 +123,9 @@ pub struct NoPartition {
 }
 
 /// How to learn module ids if NVML was not asked, as words to follow a semicolon.
-const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm \
-                               host modules --write` \
-                               on the host keeps them, and `gpuvm host capture -` there records them";
+const HOW_MODULES: &str = "NVML tells module ids while the GPUs are bound to `nvidia`: `gpuvm host \
+                               modules --write` on the host keeps them, and `gpuvm host capture -` \
+                               there records them";
 
 impl Topology {
     /// Returns how to learn module ids, as words to follow a semicolon.

@@ -95,20 +95,19 @@ impl Weakness {
         match self {
             Weakness::AcsOverride(value) => format!(
                 "not isolated: `{ACS_OVERRIDE}={value}` splits IOMMU groups that the hardware does \
-                 not isolate, so \
-                 devices of one guest may reach those of another guest or of the host past the IOMMU"
+                 not isolate, so devices of one guest may reach those of another guest or of the \
+                 host past the IOMMU"
             ),
             Weakness::UnsafeInterrupts => {
-                "not isolated: `allow_unsafe_interrupts` of vfio_iommu_type1 is on, so a \
-                 guest may raise any interrupt of the host"
+                "not isolated: `allow_unsafe_interrupts` of vfio_iommu_type1 is on, so a guest may \
+                 raise any interrupt of the host"
                     .to_owned()
             }
             Weakness::NoIommu(functions) => {
                 let names: Vec<String> = functions.iter().map(ToString::to_string).collect();
                 format!(
                     "not isolated: no IOMMU group for {}; without an IOMMU a device reads and \
-                     writes all memory of the \
-                     host and of other guests",
+                     writes all memory of the host and of other guests",
                     names.join(", ")
                 )
             }
@@ -120,8 +119,7 @@ impl Weakness {
         match self {
             Weakness::AcsOverride(_) => {
                 "remove pcie_acs_override= from the kernel's arguments, reboot, and look at the \
-                 groups again: `gpuvm \
-                 device list`"
+                 groups again: `gpuvm device list`"
             }
             Weakness::UnsafeInterrupts => {
                 "turn interrupt remapping on in the firmware, and remove the option: `grep -r \

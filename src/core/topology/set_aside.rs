@@ -114,10 +114,8 @@ const GB10: u16 = 0x2e12;
 
 /// What is missing for GPUs whose memory is coherent with Grace's, a sentence each.
 const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci \
-    in place of vfio-pci; it needs \
-    ACPI generic initiators, eight NUMA nodes of the guest for each GPU's memory; it needs a \
-    nested SMMUv3 over iommufd \
-    that the guest sees";
+    in place of vfio-pci; it needs ACPI generic initiators, eight NUMA nodes of the guest for each \
+    GPU's memory; it needs a nested SMMUv3 over iommufd that the guest sees";
 
 /// Writes what is missing, a sentence each, to follow the names of GPUs.
 impl fmt::Display for Unsupported {
@@ -137,8 +135,7 @@ impl fmt::Display for Unsupported {
             }
             Unsupported::Domain => {
                 "not supported: QEMU takes no PCI domain above ffff, and what is behind Intel VMD \
-                 has one; with VMD off \
-                 in the firmware's setup it has another"
+                 has one; with VMD off in the firmware's setup it has another"
             }
         };
         f.write_str(rest)

@@ -44,16 +44,14 @@ impl Trust {
         match said {
             None => {
                 "`gpuvm host trust one-tenant` says once that all guests of this host trust each \
-                 other; \
-                 `--accept-shared-fabric` takes it for one guest"
+                 other; `--accept-shared-fabric` takes it for one guest"
             }
             Some(Trust::OneTenant) => {
                 "all guests of this host trust each other, by `gpuvm host trust`"
             }
             Some(Trust::Strangers) => {
                 "guests of this host belong to strangers, by `gpuvm host trust`: `gpuvm capacity` \
-                 counts the sizes that \
-                 are isolated"
+                 counts the sizes that are isolated"
             }
         }
     }

@@ -171,8 +171,8 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
                 Topic::Vcpus,
                 format!(
                     "the guest keeps one die a socket, as it was made, and so sees other L3 caches \
-                     than the host\'s: \
-                     `gpuvm tune {name} --topology on --cpu-cache on` shows it these"
+                     than the host\'s: `gpuvm tune {name} --topology on --cpu-cache on` shows it \
+                     these"
                 ),
             );
             return Ok(());

@@ -118,8 +118,7 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
         return Err(TuneError::item(
             item,
             message,
-            "passed-through NICs are configured in the \
-                                                   guest",
+            "passed-through NICs are configured in the guest",
         ));
     }
     Ok(taps)

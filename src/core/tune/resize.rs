@@ -211,8 +211,8 @@ fn pins(
                     ItemName::Pins,
                     "not each vCPU is pinned to one pcpu, so that no plan has pins for others",
                     format!(
-                        "`gpuvm tune {name} --pins on` pins them, `gpuvm tune {name} --pins \
-                             off` unpins them"
+                        "`gpuvm tune {name} --pins on` pins them, `gpuvm tune {name} --pins off` \
+                             unpins them"
                     ),
                 )
             })?;

@@ -221,8 +221,7 @@ mod tests {
         let (one, two) = (runs("a", &[1, 2], 0), runs("a", &[3, 4], 0));
         let missing = "NVLink partition 1 (modules 1, 2): expected active, found inactive";
         let overlap = "NVLink partition 0 (modules 1, 2, 3, 4): expected inactive, since domain \
-                       `a` \
-                       has modules 1, 2, found active";
+                       `a` has modules 1, 2, found active";
         let part = "NVLink partition 3 (module 1): expected inactive, since domain `a` has modules \
                     1, 2, found active";
         let worn =
@@ -250,8 +249,7 @@ mod tests {
     #[test]
     fn what_a_guest_left_is_found_of_it_or_of_nobody() {
         let stale = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
-                     off, \
-                     found active";
+                     off, found active";
         let pending = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
                        off, found still to be deactivated";
         assert_eq!(found(Some(&[1]), &[], &[1]), [("partition-stale", stale.to_owned())]);

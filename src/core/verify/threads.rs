@@ -245,8 +245,7 @@ impl Comparison<'_, '_> {
                 found,
                 at: format!("process {}, threads {}", self.process.pid, ids.join(", ")),
                 hint: "pins that are made while it runs reach only the main thread where libvirt \
-                       has no cgroups; a \
-                       restart puts every thread there, `taskset -p` one",
+                       has no cgroups; a restart puts every thread there, `taskset -p` one",
             };
             let rule = if vhost { &VHOST } else { &HELPER };
             self.report.differs(rule, Between::Reality, wrong);

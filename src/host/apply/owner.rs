@@ -309,8 +309,7 @@ impl Look<'_> {
                     };
                     let why = format!(
                         "{why}the open files of {hidden} processes are not seen, and \
-                         /dev/vfio/{group} \
-                         cannot be opened: {}",
+                         /dev/vfio/{group} cannot be opened: {}",
                         errno.desc()
                     );
                     return Err(BindError::Untold { bdf: *bdf, why });

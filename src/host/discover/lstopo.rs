@@ -55,8 +55,8 @@ pub fn from_lstopo_xml(text: &str) -> Result<Topology, LstopoError> {
     parts.fabric = fabric;
     parts.notes.extend(notes);
     parts.notes.push(
-        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths \
-         or uses of drives; huge pages are taken to be free"
+        "read from an lstopo record, which has no drivers, IOMMU groups, BARs, link widths or uses \
+         of drives; huge pages are taken to be free"
             .into(),
     );
     Ok(Topology::new(parts)?)
@@ -299,8 +299,7 @@ fn left_out(hwloc: &hwlocality::Topology) -> Option<String> {
     (nodes > there).then(|| {
         format!(
             "recorded in a cpuset that has {there} of the machine's {nodes} nodes: the others and \
-             their pcpus are \
-             missing; `lstopo --disallowed --of xml` records all"
+             their pcpus are missing; `lstopo --disallowed --of xml` records all"
         )
     })
 }

@@ -144,8 +144,8 @@ impl ManagerRefusal {
                 format!("Fabric Manager's partitions are not used: {reason}")
             }
             ManagerRefusal::Silent { reason } => format!(
-                "Fabric Manager at {address} gave no partitions: its library {reason}; \
-                 `systemctl status nvidia-fabricmanager`"
+                "Fabric Manager at {address} gave no partitions: its library {reason}; `systemctl \
+                 status nvidia-fabricmanager`"
             ),
         }
     }

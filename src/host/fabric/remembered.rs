@@ -76,8 +76,7 @@ impl RestoreFileError {
             RestoreFileError::Foreign { path, .. } => {
                 return Some(format!(
                     "`ls -l {0}` shows it; `mv {0} {0}.foreign` puts it away, and `gpuvm fabric \
-                     show` lists the partitions \
-                     that are active",
+                     show` lists the partitions that are active",
                     word(&path.to_string_lossy())
                 ));
             }
@@ -89,8 +88,7 @@ impl RestoreFileError {
             }
             RestoreListError::Damaged { .. } => format!(
                 "`mv {0} {0}.damaged` puts it away; with it which partitions are of guests that \
-                 are off is lost: `gpuvm \
-                 fabric show` lists those that are active",
+                 are off is lost: `gpuvm fabric show` lists those that are active",
                 word(&path.to_string_lossy())
             ),
         })

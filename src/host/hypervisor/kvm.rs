@@ -84,8 +84,8 @@ pub fn why_slow(kvm: &Node) -> String {
     };
     format!(
         "{LONG}: it probes QEMU anew at every define, because user `{user}` of QEMU cannot open \
-         {NODE} (group {name}, mode \
-         {mode:03o})\nhint: `{command}`, then `sudo systemctl restart libvirtd`"
+         {NODE} (group {name}, mode {mode:03o})\nhint: `{command}`, then `sudo systemctl restart \
+         libvirtd`"
     )
 }
 

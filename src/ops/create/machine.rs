@@ -15,8 +15,7 @@ pub(super) fn refuse_without_kvm(virt: VirtType, root: &FsRoot) -> Result<()> {
     }
     Err(CreateError::NoKvm.hint(
         "`--virt-type qemu` emulates the CPU, many times slower; `sudo modprobe kvm_intel` or \
-         `sudo modprobe kvm_amd` \
-         loads KVM where the firmware has virtualization on",
+         `sudo modprobe kvm_amd` loads KVM where the firmware has virtualization on",
     ))
 }
 

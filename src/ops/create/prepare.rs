@@ -316,8 +316,8 @@ fn tell_nccl(
     if seed.has_own("runcmd") {
         world.warning(
             "`runcmd` of the user-data takes the place of gpuvm's own: NCCL finds its topology \
-             file from the guest's second \
-             start on, or after `systemd-tmpfiles --create nccl-topo.conf` in the guest",
+             file from the guest's second start on, or after `systemd-tmpfiles --create \
+             nccl-topo.conf` in the guest",
         );
         if seed.nccl_conf {
             world.warning("/etc/nccl.conf does not name that file, for the same reason");

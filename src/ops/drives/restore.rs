@@ -194,15 +194,13 @@ fn bring_up(
             let lines: String = lost.iter().map(|id| format!("\n  {id}")).collect();
             let anew = format!(
                 "`gpuvm drive restore-array {name} --create --mkfs` makes array and file system \
-                 anew and destroys what is \
-                 on all {all} drives",
+                 anew and destroys what is on all {all} drives",
                 name = word(name)
             );
             let hint = if keeps {
                 format!(
                     "`gpuvm drive restore-array {name} --rebuild` keeps what is on it, which the \
-                     other drives still have; \
-                     {anew}",
+                     other drives still have; {anew}",
                     name = word(name)
                 )
             } else {

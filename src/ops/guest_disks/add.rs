@@ -184,8 +184,8 @@ fn attach(
     let name = subject.name.clone();
     let Some(with) = more(live, disk, target, abilities, Port::Free)? else {
         return Err(GuestDiskError::NoPort { name }.hint(
-            "the same command without --live gives it the disk, with a root port, at its \
-                   next start",
+            "the same command without --live gives it the disk, with a root port, at its next \
+                   start",
         ));
     };
     let xml = with.disk_named(target).map(|disk| disk.xml().to_owned()).unwrap_or_default();

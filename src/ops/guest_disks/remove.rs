@@ -136,8 +136,8 @@ fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
     let Some((state, first)) = still(subject.state, &subject.name) else { return Ok(()) };
     let line = line(&subject.name, target);
     let hint = format!(
-        "{first} lets it go on, then `{line} --live`; or `{line}` takes the disk from its \
-         next start"
+        "{first} lets it go on, then `{line} --live`; or `{line}` takes the disk from its next \
+         start"
     );
     Err(GuestDiskError::NotRunning { name: subject.name.clone(), state }.hint(hint))
 }

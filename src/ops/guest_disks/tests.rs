@@ -27,18 +27,17 @@ const BYTES: u64 = 1 << 16;
 fn guest(name: &str, uuid: &str, disk: &str) -> String {
     format!(
         "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <metadata>\n    \
-         <gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' uuid='{uuid}'/>\n  </metadata>\n  \
-         <memory unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n  <os>\n    \
-         <type arch='x86_64' machine='pc-q35-8.2'>hvm</type>\n  </os>\n  <devices>\n    \
-         <disk type='file' device='disk'>\n      <driver name='qemu' type='raw'/>\n      \
-         <source file='{disk}'/>\n      <target dev='vda' bus='virtio'/>\n      \
-         <address type='pci' domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>\n    \
-         </disk>\n    <controller type='pci' index='0' model='pcie-root'/>\n    \
-         <controller type='pci' index='1' model='pcie-root-port'>\n      \
-         <address type='pci' domain='0x0000' bus='0x00' slot='0x02' function='0x0'/>\n    \
-         </controller>\n    <controller type='pci' index='2' model='pcie-root-port'>\n      \
-         <address type='pci' domain='0x0000' bus='0x00' slot='0x03' function='0x0'/>\n    \
-         </controller>\n  </devices>\n</domain>\n"
+         <gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' uuid='{uuid}'/>\n  </metadata>\n  <memory \
+         unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n  <os>\n    <type arch='x86_64' \
+         machine='pc-q35-8.2'>hvm</type>\n  </os>\n  <devices>\n    <disk type='file' \
+         device='disk'>\n      <driver name='qemu' type='raw'/>\n      <source \
+         file='{disk}'/>\n      <target dev='vda' bus='virtio'/>\n      <address type='pci' \
+         domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>\n    </disk>\n    <controller \
+         type='pci' index='0' model='pcie-root'/>\n    <controller type='pci' index='1' \
+         model='pcie-root-port'>\n      <address type='pci' domain='0x0000' bus='0x00' slot='0x02' \
+         function='0x0'/>\n    </controller>\n    <controller type='pci' index='2' \
+         model='pcie-root-port'>\n      <address type='pci' domain='0x0000' bus='0x00' slot='0x03' \
+         function='0x0'/>\n    </controller>\n  </devices>\n</domain>\n"
     )
 }
 

@@ -60,8 +60,8 @@ pub enum ImageError {
     },
     /// The image has another SHA-256 than the published one.
     #[error(
-        "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it \
-                 is    {expected}"
+        "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it is    \
+                 {expected}"
     )]
     OtherSum {
         /// The file, as it was given.

@@ -242,8 +242,8 @@ impl Plan {
         let name = word(name);
         if let Some((file, _)) = &self.overruled {
             return Some(format!(
-                "take NCCL_TOPO_FILE out of {file} of the guest, or name {FILE} there; \
-                 `gpuvm nccl {name} --uninstall` removes gpuvm's file where the other one is to stay"
+                "take NCCL_TOPO_FILE out of {file} of the guest, or name {FILE} there; `gpuvm nccl \
+                 {name} --uninstall` removes gpuvm's file where the other one is to stay"
             ));
         }
         let is_told = manner == Manner::Check && !self.is_same();

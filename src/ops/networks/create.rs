@@ -161,8 +161,7 @@ fn kind(wanted: &NewNetwork) -> Result<Kind> {
     let Some(kind) = wanted.kind.or_else(|| known(&wanted.name)) else {
         let message = format!("the kind of network `{}` is not given", wanted.name);
         let hint = "--kind nat, private, macvtap, bridge or sriov; only `default`, `private-net`, \
-                    `macvtap-net` and \
-                    `iovnet0` are known by their names";
+                    `macvtap-net` and `iovnet0` are known by their names";
         return Err(usage(message, hint));
     };
     let kind = match (kind, wanted.mode) {

@@ -51,8 +51,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let kept = network::directory(world.state());
     let Some(last) = network::last_of(&kept, hypervisor.uri(), name)? else {
         let hint = "`network create --replace` and `network delete` keep what they change; what \
-                    `create` made goes with \
-                    `network delete`";
+                    `create` made goes with `network delete`";
         let message = format!("network `{name}` has no change to undo");
         return Err(classed(Class::NotFound, message, hint));
     };

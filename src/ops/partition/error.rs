@@ -41,8 +41,7 @@ pub enum FabricError {
     /// The versions of Fabric Manager and of the host's driver differ.
     #[error(
         "Fabric Manager has version {manager}, and the driver of this host has {driver}: guests \
-         get NVLink only if they \
-         match"
+         get NVLink only if they match"
     )]
     #[strum(to_string = "fabric-versions")]
     Versions {
@@ -171,8 +170,7 @@ impl FabricError {
             }
             FabricError::Versions { driver, .. } => format!(
                 "install Fabric Manager {driver} and `systemctl restart nvidia-fabricmanager`, or \
-                 reboot where another \
-                 driver is installed than loaded"
+                 reboot where another driver is installed than loaded"
             ),
             FabricError::LibraryVersion { manager, .. } => format!(
                 "install its development package (nvidia-fabricmanager-dev or -devel) of version \

@@ -44,12 +44,10 @@ static HOSTS: LazyLock<Vec<Topology>> = LazyLock::new(|| {
 
 /// A template whose own disk is served by its third I/O thread.
 const TEMPLATE: &str = "<domain type='kvm'>\n  <name>t</name>\n  <memory>1</memory>\n  \
-    <vcpu>1</vcpu>\n  \
-    <iothreads>3</iothreads>\n  <os>\n    <type arch='x86_64' machine='q35'>hvm</type>\n  </os>\n  \
-    <devices>\n    \
-    <disk type='file' device='disk'>\n      <driver name='qemu' iothread='3'/>\n      <source \
-    file='/own.raw'/>\n      \
-    <target dev='vdq' bus='virtio'/>\n    </disk>\n  </devices>\n</domain>\n";
+    <vcpu>1</vcpu>\n  <iothreads>3</iothreads>\n  <os>\n    <type arch='x86_64' \
+    machine='q35'>hvm</type>\n  </os>\n  <devices>\n    <disk type='file' device='disk'>\n      \
+    <driver name='qemu' iothread='3'/>\n      <source file='/own.raw'/>\n      <target dev='vdq' \
+    bus='virtio'/>\n    </disk>\n  </devices>\n</domain>\n";
 
 /// A request and its host.
 #[derive(Debug, Clone)]

@@ -55,8 +55,7 @@ pub(super) fn less(
         let left = pool.reserved().saturating_sub(pages);
         extra.stays.push(format!(
             "{} on node {node} stay reserved until it is off: `gpuvm host pages --node {node} \
-             --size {} --count {left}` \
-             gives them back then",
+             --size {} --count {left}` gives them back then",
             count(pages, &format!("page of {page_kib}")),
             page_kib.typed(),
         ));

@@ -23,16 +23,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A definition.
 fn floating(pins: &str) -> String {
     format!(
-        "<domain type='kvm'>\n  <name>a</name>\n  <uuid>{UUID}</uuid>\n  \
-         <memory unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n{pins}  \
-         <os>\n    <type arch='x86_64' machine='pc-q35-8.2'>hvm</type>\n  </os>\n</domain>\n"
+        "<domain type='kvm'>\n  <name>a</name>\n  <uuid>{UUID}</uuid>\n  <memory \
+         unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n{pins}  <os>\n    <type arch='x86_64' \
+         machine='pc-q35-8.2'>hvm</type>\n  </os>\n</domain>\n"
     )
 }
 
 /// The pins of four vCPUs on two cores.
 const PINS: &str = "  <cputune>\n    <vcpupin vcpu='0' cpuset='0'/>\n    <vcpupin vcpu='1' \
-                    cpuset='48'/>\n    \
-                    <vcpupin vcpu='2' cpuset='1'/>\n    <vcpupin vcpu='3' cpuset='49'/>\n  </cputune>\n";
+                    cpuset='48'/>\n    <vcpupin vcpu='2' cpuset='1'/>\n    <vcpupin vcpu='3' \
+                    cpuset='49'/>\n  </cputune>\n";
 
 /// Domain `a` on a DGX-2, with a caller who answers.
 fn stage(answer: Answer, pins: &str, runs: bool) -> Stage {

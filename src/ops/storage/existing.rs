@@ -155,8 +155,7 @@ fn refuse_unlike(
         // its backing file.
         let hint = format!(
             "`qemu-img convert -f qcow2 -O raw {at} /var/tmp/{name}.raw` writes its content to a \
-             file; `wipefs --all {at}` \
-             takes the mark away",
+             file; `wipefs --all {at}` takes the mark away",
             at = word(text),
             name = word(&path.file_name().unwrap_or_default().to_string_lossy())
         );
@@ -179,8 +178,7 @@ fn refuse_unlike(
         let is = format.as_str();
         let hint = format!(
             "rename it if the content is right: `mv {at} {as_it_is}`; `qemu-img convert -O {name} \
-             {at} {copy}` makes what \
-             the name says",
+             {at} {copy}` makes what the name says",
             at = word(text),
             as_it_is = word(&path.with_extension(is).to_string_lossy()),
             name = word(name),

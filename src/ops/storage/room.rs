@@ -34,8 +34,8 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
                         name: name.to_string(),
                     }
                     .hint(format!(
-                        "choose another --name; or, if nothing needs the volume, \
-                             `virsh vol-delete {name} --pool {pool}`",
+                        "choose another --name; or, if nothing needs the volume, `virsh vol-delete \
+                             {name} --pool {pool}`",
                         name = word(name),
                         pool = word(pool)
                     )));

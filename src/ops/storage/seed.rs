@@ -145,8 +145,7 @@ fn keys(
         });
         disks.warn(format!(
             "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and \
-             --user-data is given, \
-             {looked}; `ssh-keygen` makes a key",
+             --user-data is given, {looked}; `ssh-keygen` makes a key",
             place.planned.name
         ));
     }

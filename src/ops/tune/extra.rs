@@ -65,8 +65,8 @@ pub fn of(
                 let name = &subject.name;
                 extra.undone = Some(format!(
                     "no pages are reserved for it while it runs: `gpuvm verify {name}` says \
-                     whether its next start \
-                     finds them, `gpuvm start {name} --reserve-pages` reserves them then",
+                     whether its next start finds them, `gpuvm start {name} --reserve-pages` \
+                     reserves them then",
                     name = word(name)
                 ));
             }

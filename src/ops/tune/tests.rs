@@ -20,9 +20,9 @@ const OTHER: &str = "11111111-2222-4333-8444-666666666666";
 /// A definition that pins nothing.
 fn floating(name: &str, uuid: &str) -> String {
     format!(
-        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  \
-         <memory unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n  \
-         <os>\n    <type arch='x86_64' machine='pc-q35-8.2'>hvm</type>\n  </os>\n</domain>\n"
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory \
+         unit='KiB'>4194304</memory>\n  <vcpu>4</vcpu>\n  <os>\n    <type arch='x86_64' \
+         machine='pc-q35-8.2'>hvm</type>\n  </os>\n</domain>\n"
     )
 }
 

@@ -105,7 +105,7 @@ fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Re
 fn elsewhere(prepared: &HostBridgePlan) -> anyhow::Error {
     let manager = prepared.manager.to_string();
     HostBridgeError::OtherManager { manager }.hint(
-        "`gpuvm man networks` has its configuration, under OTHER NETWORK MANAGERS; nothing \
-               is changed",
+        "`gpuvm man networks` has its configuration, under OTHER NETWORK MANAGERS; nothing is \
+               changed",
     )
 }

@@ -116,8 +116,7 @@ pub const DEFECTS: &[Defect] = &[
             (
                 BALLOON,
                 "<memballoon model='none'/><iommu model='intel'><driver intremap='on' \
-                 caching_mode='on' \
-                 eim='on'/></iommu>",
+                 caching_mode='on' eim='on'/></iommu>",
             ),
         ],
     ),

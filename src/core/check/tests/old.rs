@@ -47,8 +47,7 @@ pub const OLD: &[Defect] = &[
             (
                 BALLOON,
                 "<memballoon model='none'/><iommu model='intel'><driver intremap='on' \
-                 caching_mode='on' \
-                 eim='on'/></iommu>",
+                 caching_mode='on' eim='on'/></iommu>",
             ),
         ],
     ),

@@ -58,10 +58,9 @@ fn unknown(case: &Case<'_>, hop: &mut Hop) {
                 None => "none known".to_owned(),
             };
             let hint = "one that was given by hand is known once the guest speaks with the host: \
-                        ping the host from it; else \
-                        ask for one in the guest (`dhclient`, `networkctl renew`): `journalctl -t \
-                        dnsmasq-dhcp` shows what \
-                        the server heard";
+                        ping the host from it; else ask for one in the guest (`dhclient`, \
+                        `networkctl renew`): `journalctl -t dnsmasq-dhcp` shows what the server \
+                        heard";
             hop.wrong(&rules::ADDRESS_UNKNOWN, "its address:", ("one", found), at, hint);
         }
     }

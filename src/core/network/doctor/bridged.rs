@@ -50,8 +50,8 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut H
     }
     if ports.is_empty() {
         let hint = format!(
-            "`ip link set NIC master {bridge}`, and in the host's network configuration; \
-             a bridge for host and guests alone needs none",
+            "`ip link set NIC master {bridge}`, and in the host's network configuration; a bridge \
+             for host and guests alone needs none",
             bridge = word(bridge)
         );
         hop.wrong(&rules::BRIDGE_ALONE, "NICs of the host in it", ("one", "none"), bridge, hint);
@@ -108,8 +108,8 @@ fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
         Some(PortState::Waiting) => {
             let delay = waits.map_or(String::new(), |delay| format!(" for {} s in all", 2 * delay));
             let hint = format!(
-                "wait: the bridge's spanning tree protocol listens and learns{delay}; \
-                 `ip link set {bridge} type bridge forward_delay 0` or stp_state 0 ends that",
+                "wait: the bridge's spanning tree protocol listens and learns{delay}; `ip link set \
+                 {bridge} type bridge forward_delay 0` or stp_state 0 ends that",
                 bridge = word(bridge)
             );
             ("not yet".to_owned(), hint)

@@ -89,8 +89,7 @@ fn dhcp(case: &Case<'_>, network: &Network, host: &HostSide, bridge: &str, hops:
                 let at = format!("/var/lib/libvirt/dnsmasq/{name}.conf");
                 let hint = format!(
                     "`virsh net-destroy {name}`, `virsh net-start {name}`, and start its guests \
-                     again; \
-                     a server of the host's own on port 53 or 67 keeps it from starting",
+                     again; a server of the host's own on port 53 or 67 keeps it from starting",
                     name = word(name)
                 );
                 hop.wrong(&rules::DNSMASQ, "dnsmasq for it", ("runs", "does not run"), at, hint);
@@ -183,8 +182,8 @@ fn dropped(hop: &mut Hop, word: &str, fate: &Fate) {
     let Fate::Ends(by) = fate else { return };
     let hint = if by.contains("FORWARD has policy drop") {
         "Docker sets this policy: `iptables -I DOCKER-USER -i BRIDGE -j ACCEPT` and `-o BRIDGE`, \
-             or restart \
-             libvirt's network so that its rules come back (`virsh net-destroy`, `net-start`)"
+             or restart libvirt's network so that its rules come back (`virsh net-destroy`, \
+             `net-start`)"
     } else {
         "let the guests' bridge pass in the firewall, with firewalld: zone `libvirt`"
     };

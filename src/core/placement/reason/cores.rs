@@ -263,8 +263,7 @@ impl fmt::Display for CoreReason {
             CoreReason::AnnexTaken { node, share } => write!(
                 f,
                 "node {node} has no GPU and {share} of its cores belong to this guest's share, but \
-                 other guests have \
-                 its cores or its memory"
+                 other guests have its cores or its memory"
             ),
             CoreReason::Lent { lent, vcpus, to, distance, from } => {
                 write!(f, "{lent} of {} on node {to}", count(*vcpus, "vCPU"))?;
@@ -332,8 +331,7 @@ impl CoreReason {
             CoreReason::EmulatorCore { pcpus, node } => write!(
                 f,
                 "pcpus {pcpus}, the last core of the guest's on node {node}, so that no vCPU waits \
-                 for emulator or \
-                 I/O threads"
+                 for emulator or I/O threads"
             ),
             CoreReason::EmulatorSpare { pcpus, node } => {
                 let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
@@ -414,8 +412,7 @@ fn on_node(
             write!(
                 f,
                 "node {node} has {} and no GPU, and is shared by the {} nearest to it: {share} for \
-                 each, {} for {} of \
-                 this guest; {vcpus} on {mine}",
+                 each, {} for {} of this guest; {vcpus} on {mine}",
                 count(cores, "core"),
                 count(gpus, "GPU"),
                 share * own,

@@ -459,8 +459,7 @@ impl GpuReason {
             GpuReason::Clique { gpus } => write!(
                 f,
                 "{} hang below one PCIe switch and may send to each other; how fast depends on ACS \
-                 and ATS there, \
-                 which are not looked at",
+                 and ATS there, which are not looked at",
                 list(gpus)
             ),
             _ => Ok(()),

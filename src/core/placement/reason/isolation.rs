@@ -91,23 +91,20 @@ impl fmt::Display for IsolationReason {
             IsolationReason::TrustUnread(why) => f.write_str(&Trust::told(None, Some(why))),
             IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
             IsolationReason::WholeHost => f.write_str(
-                "the guest owns every GPU of the host: no other guest is on its \
-                             NVLinks",
+                "the guest owns every GPU of the host: no other guest is on its NVLinks",
             ),
             IsolationReason::WholeBoard { switches } => write!(
                 f,
                 "the guest owns every GPU and all {} of its board: no other guest is on the \
-                 board's NVLinks; those \
-                 between boards stay off as long as no guest turns them on at both ends",
+                 board's NVLinks; those between boards stay off as long as no guest turns them on \
+                 at both ends",
                 count(*switches, "NVSwitch")
             ),
             IsolationReason::HoldsSwitches { switches } => write!(
                 f,
                 "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
-                 filters no access \
-                 to an NVSwitch; isolated are guests with all GPUs of a board, or of 1 GPU while \
-                 no guest holds an \
-                 NVSwitch",
+                 filters no access to an NVSwitch; isolated are guests with all GPUs of a board, \
+                 or of 1 GPU while no guest holds an NVSwitch",
                 count(*switches, "NVSwitch"),
                 if *switches == 1 { "it" } else { "them" },
             ),
@@ -116,15 +113,13 @@ impl fmt::Display for IsolationReason {
             ),
             IsolationReason::LinksStayOn => f.write_str(
                 "not isolated on NVLink: on H100 and later the NVLinks of a guest with some of the \
-                 board's GPUs stay on, and \
-                 CUDA fails with error 802 there; gpuvm does not block them, since QEMU's resets \
-                 lift the block; with \
-                 FABRIC_MODE=1 in fabricmanager.cfg (shared NVSwitches) such guests are isolated",
+                 board's GPUs stay on, and CUDA fails with error 802 there; gpuvm does not block \
+                 them, since QEMU's resets lift the block; with FABRIC_MODE=1 in fabricmanager.cfg \
+                 (shared NVSwitches) such guests are isolated",
             ),
             IsolationReason::NoBridge { functions } => {
                 f.write_str(
-                    "no NVLink in the guest: its NVSwitches are behind a ConnectX-7 \
-                             bridge, ",
+                    "no NVLink in the guest: its NVSwitches are behind a ConnectX-7 bridge, ",
                 )?;
                 if functions.is_empty() {
                     f.write_str(
@@ -138,15 +133,14 @@ impl fmt::Display for IsolationReason {
                     )?
                 }
                 f.write_str(
-                    "; with FABRIC_MODE=1 in fabricmanager.cfg Fabric Manager of the host \
-                             keeps them",
+                    "; with FABRIC_MODE=1 in fabricmanager.cfg Fabric Manager of the host keeps \
+                             them",
                 )
             }
             IsolationReason::SwitchesOfOthers { domains: names } => write!(
                 f,
                 "not isolated on NVLink: {} holds NVSwitches that these GPUs have links to, and \
-                 stock QEMU filters no \
-                 access to an NVSwitch",
+                 stock QEMU filters no access to an NVSwitch",
                 domains(names.iter().map(String::as_str))
             ),
             IsolationReason::NoLinkOut => f.write_str("no NVLink leads out of the set"),
@@ -157,14 +151,12 @@ impl fmt::Display for IsolationReason {
             ),
             IsolationReason::Iommu => f.write_str(
                 "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, \
-                 and neither \
-                 pcie_acs_override= nor VFIO's unsafe interrupts are on",
+                 and neither pcie_acs_override= nor VFIO's unsafe interrupts are on",
             ),
             IsolationReason::WeakIommu(weakness) => f.write_str(&weakness.says()),
             IsolationReason::UnknownIommu => f.write_str(
                 "whether the IOMMU isolates these devices is unknown: the record does not say how \
-                 VFIO is set; `gpuvm \
-                 host capture FILE` on the host records it",
+                 VFIO is set; `gpuvm host capture FILE` on the host records it",
             ),
         }
     }

@@ -11,8 +11,8 @@ use std::fmt;
 /// The cost of normal pages, with sources in gpuvm-tuning(7), HUGE PAGES. The text gives the worst
 /// measured values: 4 KiB pages 2.4 to 2.9 GiB/s, 2 MiB pages 9.8 to 10.3 GiB/s.
 const SLOWER: &str = "memory is filled at 2.4 instead of 9.8 GiB/s at the start (measured, QEMU \
-                      10.0, one thread), and \
-                      work in it loses up to 20 % (RHEL 6 tuning guide, 4.5.2)";
+                      10.0, one thread), and work in it loses up to 20 % (RHEL 6 tuning guide, \
+                      4.5.2)";
 
 /// How an amount was rounded to whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,8 +286,8 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     write!(
         f,
         "{wanted} {} needed on node {node}, {free} {are_free} free; `gpuvm host pages --node \
-         {node} --size {} --count \
-         {}` reserves the {missing} that {} missing, as --reserve-pages of create, start and tune does",
+         {node} --size {} --count {}` reserves the {missing} that {} missing, as --reserve-pages \
+         of create, start and tune does",
         are(*needed),
         page.typed(),
         reserved.saturating_add(missing),

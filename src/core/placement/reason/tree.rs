@@ -100,8 +100,7 @@ impl fmt::Display for TreeReason {
             ),
             TreeReason::NoSwitches { has_speed: false } => f.write_str(
                 "the host's switches are left out: this QEMU's switch ports cannot be told a \
-                 speed, and NVIDIA's \
-                 driver refuses peer-to-peer over their 2.5 GT/s",
+                 speed, and NVIDIA's driver refuses peer-to-peer over their 2.5 GT/s",
             ),
             TreeReason::NoPcie { machine } => {
                 write!(

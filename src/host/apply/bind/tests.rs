@@ -261,8 +261,7 @@ fn a_driver_that_takes_nothing_gives_way_to_the_one_before() {
     let error = played.bind(|b, bdf| b.change(bdf, &was, &Binding::vfio())).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "driver vfio-pci did not bind 0000:34:00.0: it is bound to no \
-                                   driver"
+        "driver vfio-pci did not bind 0000:34:00.0: it is bound to no driver"
     );
     assert_eq!(played.seen(), was);
     played.refusing.push("nvidia");

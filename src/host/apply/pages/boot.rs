@@ -17,8 +17,7 @@ use std::collections::BTreeMap;
 const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
 /// Its first lines.
 const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count \
-                    0: huge \
-                    pages of each node.\n";
+                    0: huge pages of each node.\n";
 
 /// Numbers of pages by node and size.
 pub type Numbers = BTreeMap<(NodeId, MemSize), u64>;

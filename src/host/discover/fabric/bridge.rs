@@ -37,7 +37,6 @@ pub fn note(fabric: &Fabric) -> Option<String> {
     };
     Some(format!(
         "in full passthrough a guest of all GPUs of this board also needs the functions of the \
-         ConnectX-7 bridge in \
-         front of its NVSwitches ({which}); untested"
+         ConnectX-7 bridge in front of its NVSwitches ({which}); untested"
     ))
 }

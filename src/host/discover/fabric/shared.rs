@@ -62,8 +62,8 @@ pub fn fill(
     if shared.reset_cuts_links && fabric.partitions.iter().any(|p| p.gpus.len() > 1) {
         notes.push(
             "on this board a GPU's reset after its partition is activated leaves its NVLinks off, \
-             and stock QEMU \
-             resets at each start: partitions of several GPUs need a hypervisor that does not, or FABRIC_MODE=0"
+             and stock QEMU resets at each start: partitions of several GPUs need a hypervisor \
+             that does not, or FABRIC_MODE=0"
                 .into(),
         );
     }
