@@ -21,6 +21,7 @@ mod day;
 mod drives;
 mod errors;
 mod fabric;
+mod fleet;
 mod hosts;
 mod imports;
 mod law;

@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 34] = [
+const VERBS: [&str; 35] = [
     "apply",
     "autostart",
     "capacity",
@@ -78,6 +78,7 @@ const VERBS: [&str; 34] = [
     "drive",
     "export",
     "fabric",
+    "fleet",
     "get",
     "gpu",
     "history",
@@ -142,7 +143,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 21] = [
+const MODULES: [(&str, &[&str]); 22] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -166,6 +167,7 @@ const MODULES: [(&str, &[&str]); 21] = [
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
     ("view", &["topology", "request", "occupancy", "placement"]),
     ("metrics", &["topology", "occupancy", "placement"]),
+    ("fleet", &["topology", "request", "occupancy", "placement"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -192,8 +192,14 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("network host-bridge show TEST", "gpuvm-host-bridge-list"),
         ("image list TEST", "gpuvm-image-list"),
         ("recover --dry-run TEST", "gpuvm-recover"),
+        ("fleet list --hosts MANY", "gpuvm-fleet-list"),
+        ("fleet capacity --hosts MANY", "gpuvm-fleet-capacity"),
+        ("fleet plan --gpus 2 --hosts MANY", "gpuvm-fleet-plan"),
+        ("fleet capture --hosts MANY", "gpuvm-fleet-captured"),
     ] {
         let line = line.replace("TEST", "--connect test:///default").replace("HOST", &host);
+        let many = Path::new(guest).with_file_name("hosts.toml");
+        let line = line.replace("MANY", many.to_str().unwrap());
         all.push((line.replace("GUEST", guest), name));
     }
     all
@@ -208,6 +214,8 @@ fn what_is_printed_is_what_the_schemas_say() {
     let (code, xml, err) = run(&mut gpuvm(&export));
     assert_eq!(code, 0, "{err}");
     std::fs::write(&guest, xml).unwrap();
+    let many = format!("[host.a]\nrecord = {host:?}\n[host.b]\nrecord = \"none.json\"\n");
+    std::fs::write(dir.path().join("hosts.toml"), many).unwrap();
     let commands = commands(guest.to_str().unwrap());
     let mut wrong = String::new();
     for (line, name) in &commands {

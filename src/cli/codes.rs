@@ -53,6 +53,7 @@ use gpuvm_ops::error::{Error as OpsError, Refusal};
 use gpuvm_ops::exclude::GpuError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
+use gpuvm_ops::fleet::{FleetError, HostsError};
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::guest_disks::error::GuestDiskError;
 use gpuvm_ops::host::HostUndoError;
@@ -103,7 +104,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 90] = [
+static KNOWN: [Known; 92] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -175,6 +176,8 @@ static KNOWN: [Known; 90] = [
     known::<ManagerRefusal>(),
     known::<FabricError>(),
     known::<BootFileError>(),
+    known::<FleetError>(),
+    known::<HostsError>(),
     known::<RestoreFileError>(),
     known::<RestoreListError>(),
     known::<PlanError>(),

@@ -104,7 +104,7 @@ pub fn read(path: &Path, restart: bool) -> anyhow::Result<GuestsFile> {
 }
 
 /// Whether the first line of a text with anything in it is a table or `key = value`.
-fn begins_as_toml(text: &str) -> bool {
+pub fn begins_as_toml(text: &str) -> bool {
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
     first.is_some_and(|line| {

@@ -26,6 +26,7 @@ pub mod drive;
 pub mod export;
 mod fabric;
 pub mod failure;
+mod fleet;
 pub mod get;
 mod gpu;
 pub mod guests;
@@ -162,6 +163,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Host(verb) => host::run(verb, &cx),
         Verb::Gpu(verb) => gpu::run(verb, &cx),
         Verb::Fabric(verb) => fabric::run(verb, &cx),
+        Verb::Fleet(verb) => fleet::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
         Verb::Nic(verb) => nic::run(verb, &cx),
         Verb::Network(verb) => network::run(verb, &cx),

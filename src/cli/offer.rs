@@ -160,6 +160,26 @@ impl Call {
         words.join(" ")
     }
 
+    /// The `create` of the guest that this call describes, on another connection.
+    fn create_on(&self, uri: &str) -> String {
+        let (_, target) = verb_of("create");
+        let mut words: Vec<String> =
+            ["gpuvm".to_owned(), "create".to_owned(), "-c".to_owned(), shown(uri)].into();
+        let is_of_create = |arg: &&Arg| {
+            let has = |own: &Arg| match arg.get_long() {
+                Some(long) => own.get_long() == Some(long),
+                None => own.is_positional() && own.get_id() == arg.get_id(),
+            };
+            !global().any(|own| own.get_id() == arg.get_id()) && all_of(target).any(has)
+        };
+        let (places, options): (Vec<&Arg>, Vec<&Arg>) =
+            self.arguments().filter(is_of_create).partition(|arg| arg.is_positional());
+        words.extend(places.into_iter().chain(options).flat_map(|arg| self.words(arg)));
+        let names_one = words.iter().any(|word| word == "--profile");
+        words.extend(self.profile(target, names_one));
+        words.join(" ")
+    }
+
     /// Whether an option was given.
     fn has(&self, flag: &str) -> bool {
         self.arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
@@ -454,6 +474,11 @@ fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
 pub fn instead(edits: &[Edit]) -> Option<String> {
     let call = call().filter(|call| edits.iter().all(|edit| call.takes(edit.flag)))?;
     Some(call.with(edits))
+}
+
+/// The `create` of what this call plans, on another connection; none outside a run.
+pub fn create_on(uri: &str) -> Option<String> {
+    Some(call()?.create_on(uri))
 }
 
 /// Whether a text has commands that a call may adapt.

@@ -5,6 +5,7 @@ use super::apply;
 use super::diff;
 use super::export;
 use super::failure;
+use super::fleet;
 use super::guests;
 use super::host;
 use super::network;
@@ -22,7 +23,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 70] = [
+const ALL: [Listed; 74] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -45,6 +46,10 @@ const ALL: [Listed; 70] = [
     ("gpuvm-fabric-file", document::<gpuvm_ops::fabric::FabricFile>),
     ("gpuvm-fabric-restore", document::<gpuvm_ops::fabric::Restored>),
     ("gpuvm-fabric-show", document::<gpuvm_ops::fabric::ShownFabric>),
+    ("gpuvm-fleet-capacity", document::<fleet::FleetCapacity>),
+    ("gpuvm-fleet-captured", document::<fleet::Hosts<fleet::RecordedHost>>),
+    ("gpuvm-fleet-list", document::<fleet::Hosts<gpuvm_core::fleet::HostRoom>>),
+    ("gpuvm-fleet-plan", document::<fleet::FleetPlan>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-guests", guests_file),
     ("gpuvm-history", rows::<crate::history::Entry>),

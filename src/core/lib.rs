@@ -57,6 +57,7 @@ pub mod domain;
 
 pub mod check;
 pub mod doctor;
+pub mod fleet;
 pub mod nccl;
 pub mod tune;
 pub mod verify;

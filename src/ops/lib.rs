@@ -143,6 +143,7 @@ pub mod export;
 pub mod fabric;
 pub mod fabric_desk;
 pub mod files;
+pub mod fleet;
 pub mod gone;
 pub mod gpu_health;
 pub mod guest;

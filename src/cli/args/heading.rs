@@ -15,6 +15,8 @@ pub const DISKS: &str = "Disks";
 pub const NETWORK: &str = "Network";
 /// What cloud-init is told.
 pub const FIRST_BOOT: &str = "First boot (cloud-init)";
+/// Which hosts are asked.
+pub const HOSTS: &str = "Hosts";
 /// Pages and pictures.
 pub const PICTURE: &str = "Picture";
 /// How the verb goes about it.

@@ -35,7 +35,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
             "seed",
         ],
     ),
-    ("Planning (changes nothing)", &["plan", "capacity", "export"]),
+    ("Planning (changes nothing)", &["plan", "capacity", "export", "fleet"]),
     ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),
     (
         "Host, devices, networks",

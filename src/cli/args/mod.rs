@@ -11,6 +11,7 @@ mod device;
 mod disk;
 mod drive;
 mod fabric;
+mod fleet;
 mod gpu;
 mod guest;
 mod heading;
@@ -52,6 +53,7 @@ pub use drive::{DriveChangeArgs, DriveVerb, ReleaseArrayArgs, RestoreArrayArgs, 
 pub use fabric::{
     FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
 };
+pub use fleet::{FleetPlanArgs, FleetVerb, HostsArgs};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
 pub use help::{GROUPS, command, exit_status};
@@ -460,6 +462,9 @@ pub enum Verb {
     #[command(after_long_help = make::EXPORT)]
     #[command(group = about_records())]
     Export(Late<ExportArgs>),
+    /// List many hosts, what fits on them, and the best one for a guest
+    #[command(subcommand)]
+    Fleet(FleetVerb),
     /// Tune a domain for performance, after showing the changes
     ///
     /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML,

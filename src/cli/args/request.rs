@@ -4,8 +4,8 @@
 use super::program::called_as_vendor;
 use super::wish::ProfileArg;
 use super::{
-    AllowArg, CreateArgs, GpuArgs, GuestArgs, NearArg, PinsArg, PlanArgs, ShapeArgs, TakenArgs,
-    VirtTypeArg,
+    AllowArg, CreateArgs, FleetPlanArgs, GpuArgs, GuestArgs, NearArg, PinsArg, PlanArgs, ShapeArgs,
+    TakenArgs, VirtTypeArg,
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
@@ -52,6 +52,13 @@ impl GuestArgs {
 }
 
 impl PlanArgs {
+    /// What is asked for, as [`GuestArgs::request`].
+    pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        self.guest.request_named(self.named.as_ref())
+    }
+}
+
+impl FleetPlanArgs {
     /// What is asked for, as [`GuestArgs::request`].
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         self.guest.request_named(self.named.as_ref())

@@ -1,0 +1,300 @@
+//! `fleet list`, `fleet capacity`, `fleet plan`, `fleet capture`: many hosts, read only.
+
+mod hosts;
+
+use super::args::{FleetPlanArgs, FleetVerb, HostsArgs};
+use super::context::Context;
+use super::error::{EXIT_DONE, EXIT_FAILED, usage};
+use super::failure::Failure;
+use super::offer;
+use super::table::Table;
+use crate::words::count;
+use gpuvm_core::fleet::HostRoom;
+use gpuvm_core::memsize::MemSize;
+use gpuvm_ops::error::NoPlace;
+use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capture, places, rooms};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a host answered, as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct HostAnswer<T> {
+    /// Its name.
+    name: String,
+    /// The URI of its libvirt.
+    connect: Option<String>,
+    /// The record of its layout.
+    record: Option<PathBuf>,
+    /// Its answer; none: it has no place for the guest, or was not reached.
+    #[serde(flatten)]
+    answer: Option<T>,
+    /// Why there is none.
+    error: Option<Failure>,
+    /// Whether it was reached.
+    reached: bool,
+    /// Warnings.
+    warnings: Vec<String>,
+}
+
+/// What all hosts answered.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct Hosts<T> {
+    /// Each of them.
+    hosts: Vec<HostAnswer<T>>,
+}
+
+/// Guests that fit on all hosts.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct FleetCapacity {
+    /// Each host.
+    hosts: Vec<HostAnswer<HostRoom>>,
+    /// Guests that fit on all of them together, by number of GPUs.
+    fits: BTreeMap<u32, u64>,
+}
+
+/// The hosts in the order in which they suit a guest.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct FleetPlan {
+    /// Those with a place first, the best one leading.
+    hosts: Vec<HostAnswer<HostPlace>>,
+    /// The command that makes the guest on the first one; none: it has no connection, or no host
+    /// has a place.
+    command: Option<String>,
+}
+
+/// What was recorded.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(in crate::cli) struct RecordedHost {
+    /// The file.
+    written: PathBuf,
+}
+
+/// Runs the verb.
+pub fn run(verb: &FleetVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if cx.global.host.is_some() || cx.global.connect_is_given {
+        return Err(usage(
+            "`fleet` asks the hosts of a file, so it takes neither --host nor --connect",
+            "--hosts FILE names the file, --only NAME one host of it",
+        ));
+    }
+    match verb {
+        FleetVerb::List(args) => list(&args.hosts, cx),
+        FleetVerb::Capacity(args) => sizes(&args.hosts, args.gpus, cx),
+        FleetVerb::Plan(args) => plan(args, cx),
+        FleetVerb::Capture(args) => record(&args.hosts, cx),
+    }
+}
+
+/// The hosts and the limit for each.
+fn asked(args: &HostsArgs) -> anyhow::Result<(Vec<FleetHost>, Duration)> {
+    Ok((hosts::read(args)?, Duration::from_secs(args.limit)))
+}
+
+/// Runs `fleet list`.
+fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let (hosts, limit) = asked(args)?;
+    let heard = told(rooms(hosts, limit, Vec::new()), cx);
+    let code = reached(&heard);
+    if cx.output.json {
+        cx.output.json("gpuvm-fleet-list", &Hosts { hosts: heard })?;
+        return Ok(code);
+    }
+    let head = ["host", "state", "free GPUs", "largest guest", "free partitions", "guests"];
+    let mut table = Table::new(head);
+    for HostAnswer { name, answer, .. } in &heard {
+        let dash = || "-".to_owned();
+        let of = |part: u32, whole: u32| format!("{part} of {whole}");
+        let cells = match answer {
+            None => ["unreachable".to_owned(), dash(), dash(), dash(), dash()],
+            Some(room) => [
+                "ok".to_owned(),
+                of(room.free_gpus, room.gpus),
+                room.largest.map_or_else(dash, |gpus| count(gpus, "GPU")),
+                Some(of(room.free_partitions, room.partitions))
+                    .filter(|_| room.partitions > 0)
+                    .unwrap_or_else(dash),
+                format!("{} running, {} off", room.running, room.guests - room.running),
+            ],
+        };
+        table.push(std::iter::once(name.clone()).chain(cells));
+    }
+    cx.output.table(&table)?;
+    Ok(code)
+}
+
+/// Runs `fleet capacity`.
+fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let (hosts, limit) = asked(args)?;
+    let heard = told(rooms(hosts, limit, gpus.into_iter().collect()), cx);
+    let code = reached(&heard);
+    let mut fits: BTreeMap<u32, u64> = BTreeMap::new();
+    for size in heard.iter().filter_map(|one| one.answer.as_ref()).flat_map(|room| &room.sizes) {
+        *fits.entry(size.gpus).or_default() += u64::from(size.now);
+    }
+    if cx.output.json {
+        cx.output.json("gpuvm-fleet-capacity", &FleetCapacity { hosts: heard, fits })?;
+        return Ok(code);
+    }
+    let named = fits.keys().map(|gpus| count(*gpus, "GPU"));
+    let mut table = Table::new(std::iter::once("host".to_owned()).chain(named));
+    for HostAnswer { name, answer, .. } in &heard {
+        let own = |gpus: &u32| {
+            let size = answer.as_ref()?.sizes.iter().find(|size| size.gpus == *gpus)?;
+            Some(size.now.to_string())
+        };
+        let cells = fits.keys().map(|gpus| own(gpus).unwrap_or_else(|| "-".into()));
+        table.push(std::iter::once(name.clone()).chain(cells));
+    }
+    let all = fits.values().map(u64::to_string);
+    table.push(std::iter::once("all hosts".to_owned()).chain(all));
+    cx.output.table(&table)?;
+    Ok(code)
+}
+
+/// Runs `fleet plan`.
+fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if !args.guest.taken.domain_xml.is_empty() {
+        return Err(usage(
+            "--domain-xml is of one recorded host",
+            "`domain_xml` of a host in the file names its domains",
+        ));
+    }
+    let wanted = args.request()?;
+    let (hosts, limit) = asked(&args.hosts)?;
+    let mut heard = told(places(hosts, limit, &wanted), cx);
+    // A refusal says more than silence. The sort is stable: equals keep the order of the file.
+    heard.sort_by_key(|one| match (&one.answer, one.reached) {
+        (Some(place), _) => (0, place.lost),
+        (None, true) => (1, 0),
+        (None, false) => (2, 0),
+    });
+    if let Some(best) = args.best {
+        let kept: BTreeSet<String> = heard
+            .iter()
+            .filter(|one| one.answer.is_some())
+            .take(best)
+            .map(|one| one.name.clone())
+            .collect();
+        heard.retain(|one| kept.contains(&one.name));
+    }
+    let first = heard.first().filter(|one| one.answer.is_some());
+    let has_place = first.is_some();
+    let uri = first.and_then(|one| one.connect.as_deref());
+    let command = uri.and_then(offer::create_on);
+    let code = if has_place { EXIT_DONE } else { EXIT_FAILED };
+    if cx.output.json {
+        cx.output.json("gpuvm-fleet-plan", &FleetPlan { hosts: heard, command })?;
+        return Ok(code);
+    }
+    let mut table = Table::new(["host", "GPUs", "vCPUs", "memory", "lost", "place"]);
+    for one in &heard {
+        let mut cells = vec![one.name.clone()];
+        match &one.answer {
+            Some(place) => {
+                let gpus = match ranges(&place.gpus) {
+                    gpus if gpus.is_empty() => "-".to_owned(),
+                    gpus => gpus,
+                };
+                let memory = MemSize::from_kib(place.memory_kib).to_string();
+                let compromises = match place.compromises {
+                    0 => "without compromise".to_owned(),
+                    some => format!("with {}", count(some, "compromise")),
+                };
+                cells.extend([gpus, place.vcpus.to_string(), memory, place.lost.to_string()]);
+                cells.push(compromises);
+            }
+            None => {
+                cells.extend(["-"; 4].map(str::to_owned));
+                cells.push(if one.reached { "none".to_owned() } else { "unreachable".to_owned() });
+            }
+        }
+        table.push(cells);
+    }
+    cx.output.table(&table)?;
+    match (command, heard.first()) {
+        (Some(command), _) => cx.output.text(&format!("\n{command}\n"))?,
+        (None, Some(first)) if has_place => cx
+            .output
+            .progress(&format!("host `{}` has no `connect`: run `gpuvm create` there", first.name)),
+        _ => cx.output.progress("no host has a place for this guest"),
+    }
+    Ok(code)
+}
+
+/// Runs `fleet capture`.
+fn record(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let (hosts, limit) = asked(args)?;
+    let heard = capture(hosts, limit).into_iter().map(|Heard { host, answer, warnings }| {
+        let answer = answer.map(|written| RecordedHost { written });
+        Heard { host, answer, warnings }
+    });
+    let heard = told(heard.collect(), cx);
+    let all = heard.iter().all(|one| one.answer.is_some());
+    let code = if all { EXIT_DONE } else { EXIT_FAILED };
+    if cx.output.json {
+        cx.output.json("gpuvm-fleet-captured", &Hosts { hosts: heard })?;
+        return Ok(code);
+    }
+    for HostAnswer { name, answer, .. } in &heard {
+        if let Some(RecordedHost { written }) = answer {
+            cx.output.progress(&format!("{name}: {}", written.display()));
+        }
+    }
+    Ok(code)
+}
+
+/// Converts answers for printing; says on standard error what is missing and why.
+fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
+    let each = heard.into_iter().map(|Heard { host, answer, warnings }| {
+        let (answer, error) = match answer {
+            Ok(answer) => (Some(answer), None),
+            Err(error) => (None, Some(anyhow::Error::from(error))),
+        };
+        let has_no_place =
+            error.as_ref().is_some_and(|error| error.chain().any(|cause| cause.is::<NoPlace>()));
+        let reached = error.is_none() || has_no_place;
+        let error = error.as_ref().map(Failure::of);
+        if !cx.output.json {
+            for warning in &warnings {
+                cx.output.warning(&format!("{}: {warning}", host.name));
+            }
+            if let Some(Failure { code, message, causes, hint, .. }) = &error {
+                let causes: String = causes.iter().map(|cause| format!("\n  {cause}")).collect();
+                let hint = hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+                // A host without a place is an answer, and other hints are of one connection.
+                let hint = if code.starts_with("fleet-") { hint } else { String::new() };
+                cx.output.warning(&format!("{}: {message}{causes}{hint}", host.name));
+            }
+        }
+        let FleetHost { name, connect, record, .. } = host;
+        HostAnswer { name, connect, record, answer, error, reached, warnings }
+    });
+    each.collect()
+}
+
+/// Indexes as ranges: `0-3,8`.
+fn ranges(indexes: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &index in indexes {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == index => *last = index,
+            _ => parts.push((index, index)),
+        }
+    }
+    let part = |(first, last): (usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.into_iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// The exit code of a list: 1 if a host was not reached.
+fn reached<T>(heard: &[HostAnswer<T>]) -> u8 {
+    if heard.iter().all(|one| one.reached) { EXIT_DONE } else { EXIT_FAILED }
+}

@@ -1,0 +1,139 @@
+//! The file of hosts.
+
+use crate::cli::args::HostsArgs;
+use crate::cli::error::{Coded, usage};
+use crate::cli::guests::begins_as_toml;
+use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
+use crate::input;
+use gpuvm_ops::fleet::{FleetHost, HostsError};
+use std::path::{Path, PathBuf};
+
+/// The largest file, in bytes.
+const MOST: u64 = 16 << 20;
+/// The fields of a host.
+const FIELDS: [&str; 3] = ["connect", "record", "domain_xml"];
+
+/// A file that is read.
+struct Reader<'f> {
+    /// Its path, as given.
+    path: &'f Path,
+}
+
+/// Reads the hosts that are asked.
+pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
+    let text = input::text_or_stdin(&args.hosts, MOST)?;
+    let reader = Reader { path: &args.hosts };
+    let ends = |end: &str| args.hosts.extension().is_some_and(|own| own.eq_ignore_ascii_case(end));
+    let is_toml = ends("toml") || begins_as_toml(&text) || text.trim().is_empty();
+    let tree = if is_toml { toml(&text) } else { yaml(&text) };
+    let tree = tree.map_err(|Fault { at, why }| {
+        HostsError::Syntax { at: reader.place(at), why }.bare::<anyhow::Error>()
+    })?;
+    let mut hosts = reader.hosts(tree)?;
+    if let Some(missing) =
+        args.only.iter().find(|name| hosts.iter().all(|host| host.name != **name))
+    {
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).take(20).collect();
+        return Err(usage(
+            format!("{} has no host `{missing}`", args.hosts.display()),
+            format!("it has {}", names.join(", ")),
+        ));
+    }
+    hosts.retain(|host| args.only.is_empty() || args.only.contains(&host.name));
+    Ok(hosts)
+}
+
+impl Reader<'_> {
+    /// A place in the file, as compilers print it.
+    fn place(&self, at: Spot) -> String {
+        format!("{}:{}:{}", self.path.display(), at.line, at.column)
+    }
+
+    /// The error of a value.
+    fn bad<T>(&self, at: Spot, why: impl Into<String>) -> anyhow::Result<T> {
+        let hint = "a host is `[host.NAME]` with `connect = \"URI\"`, `record = \"FILE\"` or both";
+        Err(HostsError::Value { at: self.place(at), why: why.into() }.hint(hint))
+    }
+
+    /// The hosts of the whole file.
+    fn hosts(&self, tree: Node) -> anyhow::Result<Vec<FleetHost>> {
+        let Value::Map(fields) = tree.value else {
+            return self.bad(tree.at, "`host` is missing");
+        };
+        if let Some((key, at, _)) = fields.iter().find(|(key, ..)| key != "host") {
+            return Err(self.unknown(*at, key, &["host"]));
+        }
+        let Some((_, at, node)) = fields.into_iter().next() else {
+            return self.bad(tree.at, "the file has no host");
+        };
+        let Value::Map(hosts) = node.value else {
+            return self.bad(at, "`host` is to be a table of hosts by name");
+        };
+        hosts.into_iter().map(|(name, at, node)| self.host(name, at, node)).collect()
+    }
+
+    /// A host.
+    fn host(&self, name: String, at: Spot, node: Node) -> anyhow::Result<FleetHost> {
+        let is_fit = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(is_fit) {
+            let why = format!("a host's name has letters, digits, `-`, `_`, `.`, not {name:?}");
+            return self.bad(at, why);
+        }
+        let Value::Map(fields) = node.value else {
+            return self.bad(node.at, format!("host `{name}` is to be a table"));
+        };
+        let mut host = FleetHost { name, connect: None, record: None, domain_xml: Vec::new() };
+        let mut domains_at = None;
+        for (key, at, node) in fields {
+            match key.as_str() {
+                "connect" => host.connect = Some(self.text(node)?),
+                "record" => host.record = Some(self.file(node)?),
+                "domain_xml" => {
+                    domains_at = Some(at);
+                    host.domain_xml = match node.value {
+                        Value::List(list) => list
+                            .into_iter()
+                            .map(|node| self.file(node))
+                            .collect::<Result<_, _>>()?,
+                        _ => vec![self.file(node)?],
+                    };
+                }
+                _ => return Err(self.unknown(at, &key, &FIELDS)),
+            }
+        }
+        if host.connect.is_none() && host.record.is_none() {
+            return self.bad(at, format!("host `{}` has no `connect` and no `record`", host.name));
+        }
+        match domains_at {
+            Some(at) if host.connect.is_some() => {
+                self.bad(at, "`domain_xml` is for hosts without `connect`, which is asked for them")
+            }
+            _ => Ok(host),
+        }
+    }
+
+    /// A text that is not empty.
+    fn text(&self, node: Node) -> anyhow::Result<String> {
+        match node.value {
+            Value::Text(text) if !text.trim().is_empty() => Ok(text),
+            _ => self.bad(node.at, "a text is missing here"),
+        }
+    }
+
+    /// A path, relative to the file.
+    fn file(&self, node: Node) -> anyhow::Result<PathBuf> {
+        let path = PathBuf::from(self.text(node)?);
+        let dir = self.path.parent().filter(|_| self.path != Path::new("-"));
+        Ok(dir.unwrap_or(Path::new("")).join(path))
+    }
+
+    /// The error of an unknown field, with the nearest one.
+    fn unknown(&self, at: Spot, field: &str, known: &[&str]) -> anyhow::Error {
+        let near = similar::get_close_matches(field, known, 1, 0.6);
+        let hint = match near.first() {
+            Some(near) => format!("`{near}`"),
+            None => format!("known: {}", known.join(", ")),
+        };
+        HostsError::Field { at: self.place(at), field: field.escape_debug().to_string() }.hint(hint)
+    }
+}

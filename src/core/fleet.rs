@@ -1,0 +1,152 @@
+//! Many hosts: what each has left, and which one a guest costs the others least. Knows no
+//! connection and reads no host; who asks several at once is `gpuvm_ops::fleet`.
+
+use crate::occupancy::Occupancy;
+use crate::placement::{
+    Capacity, DeviceState, Placement, PlanError, capacity, device_states, plan,
+};
+use crate::request::Request;
+use crate::topology::{DeviceKind, Topology};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// What a host has and has left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostRoom {
+    /// GPUs.
+    pub gpus: u32,
+    /// GPUs that a guest could get now.
+    pub free_gpus: u32,
+    /// GPUs of the largest guest that fits; none: no guest with GPUs fits.
+    pub largest: Option<u32>,
+    /// NVLink partitions that the board offers.
+    pub partitions: u32,
+    /// Those of them whose GPUs are all free.
+    pub free_partitions: u32,
+    /// Defined domains.
+    pub guests: u32,
+    /// Those of them that run.
+    pub running: u32,
+    /// Guests that fit, by number of GPUs.
+    pub sizes: Vec<crate::placement::Size>,
+    /// GPUs that no guest gets, and what the numbers do not include.
+    pub findings: Vec<String>,
+}
+
+/// Counts what a host has left for guests of the default shape; `gpus`: of these sizes, or of every
+/// size that its board offers.
+pub fn room(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostRoom {
+    let Capacity { sizes, largest, never_placed, warnings, .. } =
+        capacity(topology, held, &Request::for_gpus(1), gpus);
+    let all: Vec<_> = topology.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
+    let states = device_states(topology, held, &all);
+    let free: BTreeSet<_> = all
+        .iter()
+        .zip(states)
+        .filter(|(_, (state, _))| *state == DeviceState::Free)
+        .map(|(bdf, _)| *bdf)
+        .collect();
+    let partitions = topology.partitions();
+    let is_free =
+        |gpus: &[crate::bdf::Bdf]| !gpus.is_empty() && gpus.iter().all(|gpu| free.contains(gpu));
+    let free_partitions = partitions.iter().filter(|one| is_free(&one.gpus)).count();
+    let names: BTreeSet<&str> = held.domains.iter().map(|one| one.domain.as_str()).collect();
+    let running: BTreeSet<&str> =
+        held.domains.iter().filter(|one| one.active).map(|one| one.domain.as_str()).collect();
+    HostRoom {
+        gpus: number(all.len()),
+        free_gpus: number(free.len()),
+        largest: largest.filter(|&gpus| gpus > 0),
+        partitions: number(partitions.len()),
+        free_partitions: number(free_partitions),
+        guests: number(names.len()),
+        running: number(running.len()),
+        sizes,
+        findings: never_placed.into_iter().chain(warnings).collect(),
+    }
+}
+
+/// A place for a guest on one of several hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The place.
+    pub placement: Placement,
+    /// What later guests lose: for each size the guests that fit no longer, times their GPUs.
+    pub lost: u64,
+}
+
+/// Finds a place on a host, and what it costs later guests of the host.
+pub fn offer(topology: &Topology, held: &Occupancy, request: &Request) -> Result<Offer, PlanError> {
+    let placement = plan(topology, held, request)?;
+    let lost = lost(topology, held, &placement);
+    Ok(Offer { placement, lost })
+}
+
+/// What later guests of a host lose by a place on it.
+pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64 {
+    let count = |held: &Occupancy| capacity(topology, held, &Request::for_gpus(1), &[]).sizes;
+    let before = count(held);
+    let mut with = held.clone();
+    with.domains.push(placement.held("a new guest"));
+    let after = count(&with);
+    let lost = before.iter().zip(&after).map(|(before, after)| {
+        u64::from(before.now.saturating_sub(after.now)) * u64::from(before.gpus)
+    });
+    lost.sum()
+}
+
+/// A number of things on a host.
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::file::from_json;
+
+    /// The recorded DGX-2.
+    fn dgx2() -> Topology {
+        from_json(include_str!("../../topologies/dgx-2.json")).unwrap()
+    }
+
+    /// It with guests of these sizes, one after the other.
+    fn with(topology: &Topology, guests: &[u32]) -> Occupancy {
+        let mut held = Occupancy::default();
+        for (gpus, at) in guests.iter().zip(0..) {
+            let placed = plan(topology, &held, &Request::for_gpus(*gpus)).unwrap();
+            held.domains.push(placed.held(&format!("guest-{at}")));
+        }
+        held
+    }
+
+    #[test]
+    fn a_host_counts_what_it_has_and_has_left() {
+        let topology = dgx2();
+        let empty = room(&topology, &Occupancy::default(), &[]);
+        assert_eq!((empty.gpus, empty.free_gpus, empty.guests), (16, 16, 0));
+        assert_eq!(empty.largest, Some(16));
+        assert_eq!(empty.partitions, empty.free_partitions);
+        let half = room(&topology, &with(&topology, &[8]), &[]);
+        assert_eq!((half.gpus, half.free_gpus, half.guests, half.running), (16, 8, 1, 0));
+        assert_eq!(half.largest, Some(8));
+        assert!(half.free_partitions < half.partitions);
+        let asked: Vec<u32> = room(&topology, &Occupancy::default(), &[4, 8])
+            .sizes
+            .iter()
+            .map(|size| size.gpus)
+            .collect();
+        assert_eq!(asked, [4, 8]);
+    }
+
+    #[test]
+    fn a_host_that_is_broken_into_already_loses_less() {
+        let topology = dgx2();
+        let wanted = Request::for_gpus(4);
+        let on = |guests: &[u32]| offer(&topology, &with(&topology, guests), &wanted).unwrap().lost;
+        let (empty, half, fitting) = (on(&[]), on(&[8]), on(&[8, 4]));
+        assert!(fitting < half && half < empty, "{fitting} {half} {empty}");
+        assert!(offer(&topology, &with(&topology, &[8, 8]), &wanted).is_err());
+    }
+}

@@ -1,0 +1,386 @@
+//! Many hosts at once, read only: each is asked by its own connection or read from its record, and
+//! one that does not answer delays none of the others. Nothing is booked: what changes in between is
+//! found by `create` on the host itself.
+
+use crate::discover::source;
+use crate::error::{Coded, Result};
+use crate::files::write;
+use crate::guest::{GuestRequest, resolve};
+use crate::hypervisor::machine::{self, Machine, Uri};
+use crate::hypervisor::none;
+use crate::remote;
+use crate::reporter::{Answer, Asked, Reporter};
+use crate::taken::{Taken, taken_for_new};
+use crate::topology::file::to_json;
+use crate::world::{Settings, World};
+use gpuvm_core::fleet::{HostRoom, lost, room};
+use serde::Serialize;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Hosts that are asked at once.
+const AT_ONCE: usize = 8;
+
+/// The reason that a host does not answer for itself.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "fleet-")]
+pub enum FleetError {
+    /// It does not answer in time.
+    #[error("no answer within {seconds} s")]
+    Silent {
+        /// The limit.
+        seconds: u64,
+    },
+    /// Its record is of another kind of entry.
+    #[error("`record` is for other machines; {connect} is read as it is now")]
+    RecordOfHere {
+        /// The connection.
+        connect: String,
+    },
+    /// It cannot be recorded.
+    #[error("it cannot be recorded: {why}")]
+    NotRecorded {
+        /// Why not.
+        why: &'static str,
+    },
+    /// The file is not a recorded host, so it is not replaced.
+    #[error("{path} is not a recorded host, so it is not replaced")]
+    NotOurs {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Coded for FleetError {}
+
+/// The reason that a file of hosts is refused.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "hosts-")]
+pub enum HostsError {
+    /// It cannot be parsed.
+    #[error("{at}: {why}")]
+    Syntax {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// It has a field that is not known.
+    #[error("{at}: unknown field `{field}`")]
+    Field {
+        /// The place in the file.
+        at: String,
+        /// The field.
+        field: String,
+    },
+    /// A field cannot have this value.
+    #[error("{at}: {why}")]
+    Value {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Coded for HostsError {}
+
+/// A host of a fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FleetHost {
+    /// Its name.
+    pub name: String,
+    /// The URI of its libvirt; none: its record is all there is.
+    pub connect: Option<String>,
+    /// The record of its layout; none: it is asked for it.
+    pub record: Option<PathBuf>,
+    /// Domains of a host without a connection: files, or directories of files.
+    pub domain_xml: Vec<PathBuf>,
+}
+
+/// What a host answered.
+#[derive(Debug)]
+pub struct Heard<T> {
+    /// The host.
+    pub host: FleetHost,
+    /// Its answer.
+    pub answer: Result<T>,
+    /// Warnings on the way.
+    pub warnings: Vec<String>,
+}
+
+/// A place on a host.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostPlace {
+    /// Indexes of its GPUs, as `host show` counts them.
+    pub gpus: Vec<usize>,
+    /// vCPUs.
+    pub vcpus: u32,
+    /// Memory in KiB.
+    pub memory_kib: u64,
+    /// What later guests of the host lose: for each size the guests that fit no longer, times their
+    /// GPUs.
+    pub lost: u64,
+    /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
+    pub compromises: usize,
+}
+
+/// Which layout of a host with a connection is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// That of its record, if it has one.
+    Recorded,
+    /// That which it has now.
+    Now,
+}
+
+/// Keeps warnings, and answers nobody.
+#[derive(Default)]
+struct Quiet(Mutex<Vec<String>>);
+
+impl Reporter for Quiet {
+    fn progress(&self, _: &str) {}
+
+    fn warning(&self, text: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+    }
+
+    fn preview(&self, _: &[crate::apply::Step]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn ask(&self, _: Asked<'_>) -> io::Result<Answer> {
+        Ok(Answer::Nobody)
+    }
+}
+
+/// What each host has and has left, in the order of the hosts. `gpus`: the sizes counted; none:
+/// those that each board offers.
+pub fn rooms(hosts: Vec<FleetHost>, limit: Duration, gpus: Vec<u32>) -> Vec<Heard<HostRoom>> {
+    ask(hosts, (limit, Layout::Recorded), move |world, host| {
+        let topology = world.topology()?;
+        let held = taken_for_new(world, &host.taken(), (&topology, true))?;
+        Ok(room(&topology, &held, &gpus))
+    })
+}
+
+/// A place for a guest on each host, in the order of the hosts.
+pub fn places(
+    hosts: Vec<FleetHost>,
+    limit: Duration,
+    wanted: &GuestRequest,
+) -> Vec<Heard<HostPlace>> {
+    let wanted = wanted.clone();
+    ask(hosts, (limit, Layout::Recorded), move |world, host| {
+        let own = GuestRequest { taken: host.taken(), ..wanted.clone() };
+        let planned = resolve(world, &own, None)?;
+        let placement = &planned.placement;
+        let indexed = planned.topology.gpus().zip(0..);
+        let gpus = indexed.filter(|(gpu, _)| placement.devices.contains(&gpu.bdf));
+        Ok(HostPlace {
+            gpus: gpus.map(|(_, index)| index).collect(),
+            vcpus: placement.vcpus(),
+            memory_kib: placement.memory().kib(),
+            lost: lost(&planned.topology, &planned.occupancy, placement),
+            compromises: placement.reasons.iter().filter(|reason| reason.compromise).count(),
+        })
+    })
+}
+
+/// Records the layout of each host in its file; answers with that.
+pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
+    ask(hosts, (limit, Layout::Now), |world, host| {
+        let refused = |why| FleetError::NotRecorded { why };
+        let Some(file) = &host.record else {
+            return Err(refused("it has no `record`").hint("`record = \"FILE\"` names the file"));
+        };
+        let Some(connect) = &host.connect else {
+            return Err(refused("it has no `connect`").hint("`connect = \"URI\"` leads to it"));
+        };
+        let machine = world.machine()?;
+        let Machine::Elsewhere { host: there } = machine else {
+            let hint = "`gpuvm host capture FILE` records this machine";
+            return Err(refused("it is this machine").hint(hint));
+        };
+        if file.exists() && source::load(file).is_err() {
+            let path = file.display().to_string();
+            return Err(FleetError::NotOurs { path }.hint("name another file, or move it away"));
+        }
+        let topology = remote::topology(connect, &there)?;
+        write(file, true, to_json(&topology).as_bytes())?;
+        Ok(file.clone())
+    })
+}
+
+impl FleetHost {
+    /// The source of what its domains hold.
+    fn taken(&self) -> Taken {
+        Taken { assume_empty: false, domain_xml: self.domain_xml.clone() }
+    }
+
+    /// How it is reached.
+    fn settings(&self) -> Settings {
+        let connect = self.connect.as_deref().map(without_questions);
+        let connect_is_given = connect.is_some();
+        // A record without a connection is asked nothing.
+        let connect = connect.unwrap_or_else(|| none::URI.to_owned());
+        Settings { connect, connect_is_given, host: self.record.clone(), state: None }
+    }
+
+    /// A world of this host.
+    fn world(&self, reporter: Arc<dyn Reporter>, layout: Layout) -> Result<World> {
+        let settings = self.settings();
+        let Some(record) = settings.host.clone().filter(|_| self.connect.is_some()) else {
+            return Ok(World::new(settings, reporter));
+        };
+        if layout == Layout::Now {
+            return Ok(World::new(Settings { host: None, ..settings }, reporter));
+        }
+        if machine::is_test(&settings.connect) {
+            // The test driver has domains, and no machine.
+            let topology = source::load(&record)?;
+            let settings = Settings { host: None, ..settings };
+            return Ok(World::new(settings, reporter).with_topology(topology));
+        }
+        let world = World::new(settings, reporter);
+        if world.is_here()? {
+            let connect = world.settings.connect.clone();
+            let hint = "leave `record` out, or `connect`";
+            return Err(FleetError::RecordOfHere { connect }.hint(hint));
+        }
+        Ok(world)
+    }
+}
+
+/// A URI with which ssh prompts nobody: several hosts would prompt at once.
+fn without_questions(uri: &str) -> String {
+    let asks = Uri::parse(uri)
+        .is_some_and(|uri| uri.transport == Some("ssh") && uri.parameter("no_tty").is_none());
+    match (asks, uri.contains('?')) {
+        (false, _) => uri.to_owned(),
+        (true, false) => format!("{uri}?no_tty=1"),
+        (true, true) => format!("{uri}&no_tty=1"),
+    }
+}
+
+/// Asks every host, several at once; the answers come in the order of the hosts.
+fn ask<T: Send + 'static>(
+    hosts: Vec<FleetHost>,
+    how: (Duration, Layout),
+    question: impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static,
+) -> Vec<Heard<T>> {
+    let question = Arc::new(question);
+    let next = AtomicUsize::new(0);
+    let answers: Vec<Mutex<Option<Heard<T>>>> = hosts.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(hosts.len()) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let (Some(host), Some(place)) = (hosts.get(at), answers.get(at)) else { break };
+                    let heard = one(host, how, &question);
+                    *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard);
+                }
+            });
+        }
+    });
+    let taken =
+        |one: Mutex<Option<Heard<T>>>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
+    answers.into_iter().filter_map(taken).collect()
+}
+
+/// Asks one host. Only a file is read of one without a connection, which needs no limit.
+fn one<T: Send + 'static>(
+    host: &FleetHost,
+    (limit, layout): (Duration, Layout),
+    question: &Arc<impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static>,
+) -> Heard<T> {
+    let quiet = Arc::new(Quiet::default());
+    let answer = if host.connect.is_none() {
+        answer(host, (&quiet, layout), &**question)
+    } else {
+        let (tell, told) = mpsc::channel();
+        let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
+        // It is abandoned on a timeout, and ends with the program.
+        std::thread::spawn(move || {
+            // After a timeout nobody receives this.
+            let _ = tell.send(answer(&own, (&reporter, layout), &*asked));
+        });
+        told.recv_timeout(limit).unwrap_or_else(|_| {
+            let seconds = limit.as_secs();
+            Err(FleetError::Silent { seconds }.hint("--limit SECONDS waits longer"))
+        })
+    };
+    let warnings = std::mem::take(&mut *quiet.0.lock().unwrap_or_else(PoisonError::into_inner));
+    Heard { host: host.clone(), answer, warnings }
+}
+
+/// The answer of a host.
+fn answer<T>(
+    host: &FleetHost,
+    (quiet, layout): (&Arc<Quiet>, Layout),
+    question: &impl Fn(&World, &FleetHost) -> Result<T>,
+) -> Result<T> {
+    let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
+    question(&host.world(reporter, layout)?, host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A host of this name, without anything to ask.
+    fn host(name: &str) -> FleetHost {
+        FleetHost { name: name.into(), connect: None, record: None, domain_xml: Vec::new() }
+    }
+
+    #[test]
+    fn answers_come_in_the_order_of_the_hosts_and_none_waits_for_a_silent_one() {
+        let mut hosts: Vec<FleetHost> = (0..30).map(|at| host(&format!("host-{at:02}"))).collect();
+        for silent in [3, 17] {
+            hosts[silent].connect = Some("test:///default".into());
+        }
+        let (never, gone) = mpsc::channel::<()>();
+        let gone = Mutex::new(gone);
+        let begun = Instant::now();
+        let limit = Duration::from_millis(50);
+        let heard = ask(hosts.clone(), (limit, Layout::Recorded), move |_, host| {
+            if host.connect.is_some() {
+                // It is silent for as long as the test runs.
+                let _ = gone.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            }
+            Ok(host.name.clone())
+        });
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        drop(never);
+        for (heard, host) in heard.iter().zip(&hosts) {
+            assert_eq!(heard.host, *host);
+            match &heard.answer {
+                Ok(name) => assert_eq!(*name, host.name),
+                Err(error) => {
+                    assert!(host.connect.is_some());
+                    assert_eq!(error.refusal().unwrap().code, "fleet-silent");
+                }
+            }
+        }
+        assert_eq!(heard.iter().filter(|heard| heard.answer.is_err()).count(), 2);
+    }
+
+    #[test]
+    fn ssh_prompts_nobody() {
+        for (uri, asked) in [
+            ("qemu+ssh://root@a/system", "qemu+ssh://root@a/system?no_tty=1"),
+            ("qemu+ssh://a/system?keyfile=/k", "qemu+ssh://a/system?keyfile=/k&no_tty=1"),
+            ("qemu+ssh://a/system?no_tty=0", "qemu+ssh://a/system?no_tty=0"),
+            ("qemu:///system", "qemu:///system"),
+            ("test:///default", "test:///default"),
+        ] {
+            assert_eq!(without_questions(uri), asked);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Many hosts: recorded ones, the test driver, one that refuses and one that is silent.
+
+use crate::support::tree::scratch;
+use crate::support::{project, run};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What a run printed: exit status, standard output, standard error.
+type Output = (i32, String, String);
+
+/// A recorded host of the project.
+fn record(name: &str) -> String {
+    project().join(format!("topologies/{name}.json")).display().to_string()
+}
+
+/// Writes a file of hosts.
+fn hosts(dir: &Path, hosts: &[(&str, &[(&str, &str)])]) -> PathBuf {
+    let mut text = String::new();
+    for (name, fields) in hosts {
+        writeln!(text, "[host.{name}]").unwrap();
+        fields.iter().for_each(|(key, value)| writeln!(text, "{key} = {value:?}").unwrap());
+    }
+    let file = dir.join("hosts.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// Runs a verb on the hosts of a file.
+fn fleet(file: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    run(command.arg("fleet").args(words).arg("--hosts").arg(file))
+}
+
+/// What it prints as JSON.
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&output.1).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A field of each host.
+fn each(answer: &Value, field: &str) -> Vec<Value> {
+    answer["hosts"].as_array().unwrap().iter().map(|host| host[field].clone()).collect()
+}
+
+#[test]
+fn a_refusing_and_a_silent_host_are_findings_and_delay_no_other() {
+    let dir = scratch();
+    // Connections are accepted by the kernel, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("qemu+tcp://127.0.0.1:{}/system", silent.local_addr().unwrap().port());
+    let gone = {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("qemu+tcp://127.0.0.1:{}/system", closed.local_addr().unwrap().port())
+    };
+    let (dgx2, a100) = (record("dgx-2"), record("dgx-a100"));
+    let domains = project().join("tests/golden/capacity").display().to_string();
+    let file = hosts(
+        dir.path(),
+        &[
+            ("gone", &[("connect", &gone), ("record", &a100)]),
+            ("half", &[("record", &dgx2), ("domain_xml", &domains)]),
+            ("silent", &[("connect", &silent), ("record", &a100)]),
+            ("empty", &[("record", &dgx2)]),
+            ("test", &[("connect", "test:///default"), ("record", &a100)]),
+        ],
+    );
+    let begun = Instant::now();
+    let output = fleet(&file, &["list", "--limit", "2", "--json"]);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert_eq!(output.0, 1, "{output:?}");
+    let listed = json(&output);
+    assert_eq!(each(&listed, "name"), ["gone", "half", "silent", "empty", "test"]);
+    assert_eq!(each(&listed, "reached"), [false, true, false, true, true]);
+    assert_eq!(listed["hosts"][2]["error"]["code"], "fleet-silent");
+    assert_eq!(listed["hosts"][3]["free_gpus"], 16);
+    assert_eq!(listed["hosts"][4]["running"], 1, "of the test driver");
+    assert!(listed["hosts"][1]["free_gpus"].as_u64() < Some(16));
+    let text = fleet(&file, &["list", "--limit", "2"]);
+    let (_, out, err) = text;
+    assert!(out.contains("silent  unreachable"), "{out}");
+    assert!(err.contains("silent: no answer within 2 s"), "{err}");
+
+    let output = fleet(&file, &["capacity", "--limit", "2", "--gpus", "8", "--json"]);
+    let counted = json(&output);
+    let of: Vec<u64> = [1, 3, 4]
+        .iter()
+        .map(|at| counted["hosts"][*at]["sizes"][0]["now"].as_u64().unwrap())
+        .collect();
+    assert_eq!(counted["fits"]["8"].as_u64(), Some(of.iter().sum()));
+
+    let begun = Instant::now();
+    let planned = fleet(&file, &["plan", "--gpus", "4", "--limit", "2", "--json"]);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert_eq!(planned.0, 0, "a place was found: {planned:?}");
+    let planned = json(&planned);
+    let lost: Vec<u64> = each(&planned, "lost").iter().filter_map(Value::as_u64).collect();
+    assert_eq!(lost.len(), 3);
+    assert!(lost.is_sorted(), "{lost:?}");
+    assert_eq!(planned["hosts"][0]["name"], "half", "that one is broken into already");
+}
+
+#[test]
+fn the_plan_of_a_fleet_is_that_of_its_host_and_its_command_makes_the_guest() {
+    let dir = scratch();
+    let dgx2 = record("dgx-2");
+    let recorded = hosts(dir.path(), &[("one", &[("record", &dgx2)])]);
+    let planned = json(&fleet(&recorded, &["plan", "--gpus", "2", "--json"]));
+    assert_eq!(planned["command"], Value::Null, "it has no connection");
+    let alone = run(Command::new(env!("CARGO_BIN_EXE_gpuvm"))
+        .args(["plan", "--gpus", "2", "--host", &dgx2, "--json"]));
+    let alone = json(&alone);
+    assert_eq!(
+        planned["hosts"][0]["vcpus"].as_u64().map(|vcpus| vcpus as usize),
+        alone["placement"]["vcpu_pins"].as_array().map(Vec::len)
+    );
+
+    let options = ["plan", "try out", "--vcpus", "1", "--memory", "64M", "--virt-type", "qemu"];
+    let bad = fleet(&recorded, &options);
+    assert_eq!(bad.0, 2, "a name with a blank: {bad:?}");
+    let test = hosts(dir.path(), &[("test", &[("connect", "test:///default")])]);
+    let options = [
+        "plan",
+        "tryout",
+        "--vcpus",
+        "1",
+        "--memory",
+        "64M",
+        "--huge-pages",
+        "off",
+        "--limit",
+        "100",
+        "--json",
+    ];
+    let planned = json(&fleet(&test, &options));
+    let command = planned["command"].as_str().unwrap();
+    assert_eq!(
+        command,
+        "gpuvm create -c test:///default tryout --vcpus 1 --memory 64M --huge-pages off"
+    );
+}
+
+#[test]
+fn a_bad_file_of_hosts_is_refused_with_its_place() {
+    let dir = scratch();
+    let file = dir.path().join("hosts.toml");
+    for (text, says) in [
+        ("", "the file has no host"),
+        ("[hosts.a]\nrecord = \"a\"\n", "hosts.toml:1:2: unknown field `hosts`"),
+        ("[host.a]\n", "host `a` has no `connect` and no `record`"),
+        ("[host.a]\nrecrod = \"a\"\n", "hosts.toml:2:1: unknown field `recrod`"),
+        ("[host.a]\nrecord = 7\nconnect = \"\"\n", "a text is missing here"),
+        ("[host.a]\nrecord = \"a\"\n[host.a]\nrecord = \"b\"\n", "duplicate key"),
+        ("[host.\"a/../b\"]\nrecord = \"a\"\n", "a host's name has letters"),
+        ("host = 3\n", "`host` is to be a table of hosts by name"),
+        (
+            "[host.a]\nconnect = \"test:///default\"\ndomain_xml = \"d\"\n",
+            "`domain_xml` is for hosts without `connect`",
+        ),
+        ("[host.a\n", "hosts.toml:1:"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let output = fleet(&file, &["list"]);
+        let err = &output.2;
+        assert_eq!(output.0, 1, "{text}: {output:?}");
+        assert!(err.contains(says), "{text}: {err}");
+    }
+    let missing = fleet(&dir.path().join("none.toml"), &["list"]);
+    assert_eq!(missing.0, 1);
+    fs::write(&file, "[host.a]\nrecord = \"none.json\"\n").unwrap();
+    let output = fleet(&file, &["list", "--only", "b"]);
+    assert_eq!(output.0, 2, "{output:?}");
+    let output = fleet(&file, &["list", "--json"]);
+    assert_eq!(json(&output)["hosts"][0]["reached"], false);
+    let named = run(Command::new(env!("CARGO_BIN_EXE_gpuvm"))
+        .args(["fleet", "list", "--host", "a.json", "--hosts"])
+        .arg(&file));
+    assert_eq!(named.0, 2, "{named:?}");
+}
+
+#[test]
+fn only_a_record_is_replaced_by_a_record() {
+    let dir = scratch();
+    let own = dir.path().join("own.json");
+    fs::write(&own, "mine\n").unwrap();
+    // The connection is never opened far enough to be asked.
+    let closed = {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("qemu+tcp://127.0.0.1:{}/system", closed.local_addr().unwrap().port())
+    };
+    let file = hosts(
+        dir.path(),
+        &[
+            ("far", &[("connect", &closed), ("record", "own.json")]),
+            ("here", &[("connect", "test:///default"), ("record", "own.json")]),
+            ("none", &[("connect", "test:///default")]),
+        ],
+    );
+    let output = fleet(&file, &["capture", "--json", "--limit", "100"]);
+    assert_eq!(output.0, 1, "{output:?}");
+    let answer = json(&output);
+    assert_eq!(answer["hosts"][1]["error"]["code"], "fleet-not-recorded");
+    assert_eq!(answer["hosts"][2]["error"]["code"], "fleet-not-recorded");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "mine\n");
+}
