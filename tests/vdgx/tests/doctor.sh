@@ -1,13 +1,18 @@
 #!/bin/bash
 # gpuvm host doctor on a real kernel.
-#   doctor.sh           the IOMMU is on: no error, also of a GPU that vfio-pci has put into D3; then a driver that is first
+#   doctor.sh           the IOMMU is on: no error, also with a GPU on vfio-pci, and with one that it has put into D3hot; then
+#                       a driver that is first
 #   doctor.sh off       booted with intel_iommu=off, which it says, and with what bind refuses
 #   doctor.sh console   the firmware's picture lies in a display's memory, and vesafb has reserved it
 # Beside each stands what QEMU and the kernel say when a guest is to have the device. (virt-host-validate tells nothing here:
 # without VMX it does not know whether there may be an IOMMU.)
 . /usr/lib/vdgx/env
 pci=/sys/bus/pci/devices
-mapfile -t gpu < <(bdfs 0302 10de)
+# The GPUs; $idle is one with power management (vdgx-idle), which the others lack.
+gpu=() idle=
+for bdf in $(bdfs 0302 10de); do
+  if [[ $(<"$pci/$bdf/device") == 0x1db1 ]]; then idle=$bdf; else gpu+=("$bdf"); fi
+done
 # doctor [OPTION...]: keeps the answer, prints the exit status.
 doctor() { gpuvm host doctor --json "$@" >/tmp/doctor.json 2>/tmp/doctor.err; echo $?; }
 # rules SEVERITY: prints the rules with findings of it.
@@ -70,7 +75,6 @@ case ${1:-on} in
     equal "ends with 0" 0 "$(doctor)"
     equal "no error" "" "$(rules error)"
     check "bind" gpuvm device bind "${gpu[0]}" --yes
-    say "power states: bound $(cat "$pci/${gpu[0]}/power_state"), without a driver $(cat "$pci/${gpu[1]}/power_state")"
     equal "QEMU starts" 0 "$(guest "${gpu[0]}")"
     equal "ends with 0 with a GPU on vfio-pci" 0 "$(doctor)"
     equal "no error with a GPU on vfio-pci" "" "$(rules error)"
@@ -79,6 +83,22 @@ case ${1:-on} in
     equal "nothing but VFIO and libvirt is unknown" "" "$(jq -r '.not_checked[]' /tmp/doctor.json |
       grep -vE '^(governor|snp-tdx|guests of libvirt|the kernel)')"
     check "release" gpuvm device release "${gpu[0]}"
+    # Nobody uses it, so vfio-pci puts it to sleep, and a guest wakes it.
+    state() { [[ $(<"$pci/$idle/power_state") == "$1" ]]; }
+    check "bind the GPU that can sleep" gpuvm device bind "$idle" --yes
+    check "it sleeps" wait_for 60 state D3hot
+    equal "ends with 0 while it sleeps" "0 " "$(doctor) $(rules error)"
+    has "the warning" <(rules warning) 'd3cold'
+    equal "of this GPU" "$idle" "$(of d3cold device)"
+    check "nobody woke it" state D3hot
+    equal "QEMU starts, and wakes it" 0 "$(guest "$idle")"
+    check "the kernel has nothing against it" bash -c "! grep -iE 'power state|inaccessible' /tmp/qemu"
+    jq -r '.findings[] | select(.rule == "d3cold").fix[0]' /tmp/doctor.json >/tmp/fix
+    has "what helps" /tmp/fix "^echo 0 >$pci/$idle/d3cold_allowed\$"
+    check "what it prints can be run" bash /tmp/fix
+    equal "ends with 0 then" 0 "$(doctor)"
+    check "and no warning is left" bash -c "! grep '\"d3cold\"' /tmp/doctor.json"
+    check "release" gpuvm device release "$idle"
     # A driver that is there before vfio-pci; pci-stub stands for it.
     modprobe pci-stub
     id=$(printf '%04x:%04x' "$(<"$pci/${gpu[1]}/vendor")" "$(<"$pci/${gpu[1]}/device")")
