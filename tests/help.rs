@@ -81,7 +81,8 @@ fn help_is_as_it_was_agreed() {
 
 #[test]
 fn help_follows_the_width_of_the_terminal() {
-    for (width, columns) in [(80, "80"), (100, "100"), (100, "250")] {
+    let columns = [(80, Some("80")), (100, Some("100")), (100, Some("250")), (80, None)];
+    for (width, columns) in columns {
         for words in ["gpuvm", "gpuvm create", "gpuvm network host-bridge create"] {
             let root = built(width);
             let below = words.split(' ').skip(1);
@@ -89,11 +90,17 @@ fn help_follows_the_width_of_the_terminal() {
                 below.clone().fold(&root, |above, word| above.find_subcommand(word).unwrap());
             for (flag, is_long) in [("-h", false), ("--help", true)] {
                 let args: Vec<&str> = below.clone().chain([flag]).collect();
-                let (code, out, err) = run(gpuvm(&args).env("COLUMNS", columns));
+                let mut asked = gpuvm(&args);
+                // Without it, a pipe has no width.
+                match columns {
+                    Some(columns) => asked.env("COLUMNS", columns),
+                    None => asked.env_remove("COLUMNS"),
+                };
+                let (code, out, err) = run(&mut asked);
                 assert_eq!((code, err.as_str()), (0, ""));
                 let out: String =
                     out.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-                assert_eq!(out, help(verb, is_long), "{words} {flag} at {columns}");
+                assert_eq!(out, help(verb, is_long), "{words} {flag} at {columns:?}");
             }
         }
     }

@@ -141,7 +141,9 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     colour::choose(words);
     let matches = match Cli::command().try_get_matches_from(words) {
         // Building what only help needs would take longer than a plan.
-        Err(error) if asks_for_help(&error) => args::command().try_get_matches_from(words)?,
+        Err(error) if asks_for_help(&error) => {
+            args::fitted(output::width()).try_get_matches_from(words)?
+        }
         matches => matches?,
     };
     offer::remember(&matches);

@@ -50,11 +50,21 @@ const HELP: &str = "Print the help of a command";
 /// The last line of `gpuvm -h`; gpuvm(1) lists the other pages of the manual.
 const GUIDE: &str = "`gpuvm COMMAND --help` explains a command; `man gpuvm-guide` is the guide.";
 
+/// Columns of help where neither a terminal nor `COLUMNS` says how many there are.
+const WIDTH: usize = 80;
+/// The widest help that is easy to read.
+const WIDEST: usize = 100;
+
 /// The command line with complete help.
 pub fn command() -> Command {
     let root = dressed(late::whole(), "gpuvm");
     let top = top(&root);
     root.help_template(top)
+}
+
+/// The same, with its help in as many columns as standard output has.
+pub fn fitted(columns: Option<usize>) -> Command {
+    command().term_width(columns.unwrap_or(WIDTH).min(WIDEST))
 }
 
 /// The command with the last lines of its help, and those below it.
@@ -75,10 +85,30 @@ fn dressed(command: Command, path: &str) -> Command {
             command.after_help(if path == "gpuvm" { GUIDE.to_owned() } else { more })
         }
     };
+    let command = command.mut_args(|arg| match arg.get_long_help().map(ToString::to_string) {
+        Some(text) => arg.long_help(joined(&text)),
+        None => arg,
+    });
     command.mut_subcommands(|below| {
         let path = format!("{path} {}", below.get_name());
         dressed(below, &path)
     })
+}
+
+/// Joins the lines of each paragraph, which help breaks by its width. Indented lines are a list,
+/// and stay.
+fn joined(text: &str) -> String {
+    let goes_on = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut shown = String::with_capacity(text.len());
+    let mut above = "";
+    for line in text.lines() {
+        if !shown.is_empty() {
+            shown.push(if goes_on(above) && goes_on(line) { ' ' } else { '\n' });
+        }
+        shown.push_str(line);
+        above = line;
+    }
+    shown
 }
 
 /// Exit codes of a verb, `gpuvm network doctor`, each with its meaning.

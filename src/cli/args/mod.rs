@@ -56,7 +56,7 @@ pub use fabric::{
 pub use fleet::{FleetPlanArgs, FleetVerb, HostsArgs};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
-pub use help::{GROUPS, command, exit_status};
+pub use help::{GROUPS, command, exit_status, fitted};
 pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
     HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
@@ -157,7 +157,7 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 /// libvirt domain, and creates and deletes it. Commands that read only the host, and previews
 /// (--dry-run, --diff), also run on a recorded host (--host FILE).
 #[derive(Debug, Parser)]
-#[command(name = "gpuvm", version, max_term_width = 100, propagate_version = true)]
+#[command(name = "gpuvm", version, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Cli {
     /// What holds for every verb.
