@@ -106,16 +106,22 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     edits
 }
 
-/// Formats the changes: `--gpus 2 --allow remote`, or `no --huge-pages` for one that is left out.
+/// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for what is
+/// left out.
 pub fn told(edits: &[Edit]) -> String {
-    let option = |Edit { flag, values }: &Edit| {
-        if values.is_empty() {
-            vec![format!("no {flag}")]
-        } else {
-            values.iter().map(|value| format!("{flag} {value}")).collect()
-        }
+    let (gone, given): (Vec<&Edit>, Vec<&Edit>) =
+        edits.iter().partition(|edit| edit.values.is_empty());
+    let option = |edit: &&Edit| -> Vec<String> {
+        edit.values.iter().map(|value| format!("{} {value}", edit.flag)).collect()
     };
-    edits.iter().flat_map(option).collect::<Vec<_>>().join(" ")
+    let mut words: Vec<String> = given.iter().flat_map(option).collect();
+    let flags: Vec<&str> = gone.iter().map(|edit| edit.flag).collect();
+    match flags.split_last() {
+        None => {}
+        Some((last, [])) => words.push(format!("without {last}")),
+        Some((last, first)) => words.push(format!("without {} and {last}", first.join(", "))),
+    }
+    words.join(" ")
 }
 
 /// Returns the options of a request for GPUs.
@@ -170,7 +176,7 @@ mod tests {
         assert_eq!(said(&base, &base), "");
         let mut to =
             Request { vcpus: Some(40), huge_pages: HugePages::Auto, ..Request::for_gpus(2) };
-        assert_eq!(said(&base, &to), "--gpus 2 --vcpus 40 no --huge-pages");
+        assert_eq!(said(&base, &to), "--gpus 2 --vcpus 40 without --huge-pages");
         let off = Request { huge_pages: HugePages::Off, ..Request::for_gpus(0) };
         assert_eq!(said(&Request::for_gpus(0), &off), "--huge-pages off");
         let vendor = Request { profile: crate::request::Profile::NvidiaVm, ..off };
@@ -181,6 +187,10 @@ mod tests {
         to.extras.nics = DeviceWish::Count(1);
         to.extras.nic_near = Near::Node;
         assert_eq!(said(&base, &to), "--memory 1536M --nic 1 --nic-near node --allow remote,split");
-        assert_eq!(said(&to, &base), "no --memory no --nic no --nic-near no --allow");
+        assert_eq!(said(&to, &base), "without --memory, --nic, --nic-near and --allow");
+        // Words that belong to two options do not run together.
+        let (mut from, mut to) = (Request::for_gpus(1), Request::for_gpus(1));
+        (from.reserve.cores, to.pins) = (400, PinPolicy::None);
+        assert_eq!(said(&from, &to), "--pins none without --reserve-cores");
     }
 }

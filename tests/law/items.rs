@@ -195,7 +195,7 @@ fn a_missing_template_is_refused_before_sizes_are_offered() {
 fn memory_that_stays_with_the_host_is_named_where_it_leaves_too_little() {
     let (code, _, said) = on("dgx-2", "plan", "--gpus 1 --reserve-memory 2T");
     assert!(code == 1 && said.contains("2 TiB of each node stay with the host"), "{said}");
-    let is_helped = said.contains("would fit now: no --reserve-memory");
+    let is_helped = said.contains("would fit now: without --reserve-memory");
     assert!(is_helped && !said.contains("--memory 2M"), "{said}");
     let (code, _, said) = on("dgx-2", "plan", "--gpus 1 --reserve-memory 2T --memory 4G");
     let kept = "besides the 2 TiB of each node that stay with the host";
