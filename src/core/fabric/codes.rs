@@ -42,13 +42,16 @@ const CODES: [(&str, &str); 29] = [
     ("PARTITION_NAME_NOT_IN_USE", ""),
     ("PARTITION_ID_NAME_MISMATCH", ""),
     ("NOT_READY", "it is still starting; run the command again in a minute"),
-    ("used in this partition", ""),
-    ("used in another partition", ""),
-    ("miswired trunks", "check the cables between the boards"),
-    ("insufficient trunks", "check the cables between the boards"),
-    ("missing switches", "an NVSwitch does not answer: `journalctl -u nvidia-fabricmanager`"),
-    ("network configuration error", "`journalctl -u nvidia-fabricmanager`"),
-    ("route programming error", "`journalctl -u nvidia-fabricmanager`"),
+    ("RESOURCE_USED_IN_THIS_PARTITION", ""),
+    ("RESOURCE_USED_IN_ANOTHER_PARTITION", ""),
+    ("PARTITION_MISWIRED_TRUNKS", "check the cables between the boards"),
+    ("PARTITION_INSUFFICIENT_TRUNKS", "check the cables between the boards"),
+    (
+        "PARTITION_MISSING_SWITCHES",
+        "an NVSwitch does not answer: `journalctl -u nvidia-fabricmanager`",
+    ),
+    ("PARTITION_NETWORK_CONFIG_ERROR", "`journalctl -u nvidia-fabricmanager`"),
+    ("PARTITION_ROUTE_PROGRAMMING_ERROR", "`journalctl -u nvidia-fabricmanager`"),
 ];
 
 /// A return code that is not success.

@@ -81,7 +81,9 @@ pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
         0 | IN_USE => {}
         code => return Err(refused("fmLibInit", code)),
     }
-    let handle = connect(&library, route)?;
+    // SAFETY: takes nothing, and no connection is open.
+    let close = |_: &ManagerRefusal| _ = unsafe { shutdown() };
+    let handle = connect(&library, route).inspect_err(close)?;
     let answer = Session { library: &library, handle }.ask(ask);
     // SAFETY: the handle is open, and not used afterwards.
     unsafe {
