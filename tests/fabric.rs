@@ -1,6 +1,8 @@
 //! Fabric Manager and NVML on a live machine: the program runs as if on a recorded host, and the
 //! dynamic loader finds fakes of both libraries (tests/fake-nvfm, tests/fake-nvml).
 
+mod abi;
+mod guests;
 mod health;
 
 use crate::support::daemon::namespaces;

@@ -25,6 +25,8 @@ const UNINITIALIZED: c_int = -4;
 const VERSION_MISMATCH: c_int = -6;
 /// By older releases: the partition is active, or another one has GPUs of it.
 const IN_USE: c_int = -7;
+/// Fabric Manager cannot be reached.
+const CONNECTION_NOT_VALID: c_int = -9;
 /// By newer releases.
 const PARTITION_ID_IN_USE: c_int = -17;
 /// By newer releases.
@@ -170,8 +172,10 @@ fn modules(set: &str) -> Vec<u32> {
     set.split(',').flat_map(range).collect()
 }
 
-/// Whether the library is initialised and connected: 0, 1, 2.
+/// 0: the library is not initialised; else 1 and one for each open connection.
 static STATE: AtomicU32 = AtomicU32::new(0);
+/// The handle of every connection.
+const HANDLE: usize = 0xfab;
 
 /// Writes a text that ends with a zero.
 fn write(to: &mut [c_char], text: &str) {
@@ -185,13 +189,15 @@ pub extern "C" fn fmLibInit() -> c_int {
     if let Some(code) = Setting::read().enter("fmLibInit") {
         return code;
     }
-    if STATE.swap(1, Ordering::SeqCst) == 0 { 0 } else { -7 }
+    let first = STATE.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+    if first.is_ok() { 0 } else { IN_USE }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fmLibShutdown() -> c_int {
     Setting::read().enter("fmLibShutdown");
-    if STATE.swap(0, Ordering::SeqCst) == 1 { 0 } else { -4 }
+    // Connections end with it.
+    if STATE.swap(0, Ordering::SeqCst) > 0 { 0 } else { UNINITIALIZED }
 }
 
 /// # Safety
@@ -202,8 +208,11 @@ pub unsafe extern "C" fn fmConnect(params: *const ConnectParams, handle: *mut us
     if let Some(code) = setting.enter("fmConnect") {
         return code;
     }
-    if STATE.load(Ordering::SeqCst) != 1 {
-        return -4;
+    if STATE.load(Ordering::SeqCst) == 0 {
+        return UNINITIALIZED;
+    }
+    if params.is_null() || handle.is_null() {
+        return BADPARAM;
     }
     // SAFETY: all versions start with the same fields.
     let (version, address, timeout_ms, is_unix) =
@@ -212,35 +221,56 @@ pub unsafe extern "C" fn fmConnect(params: *const ConnectParams, handle: *mut us
         0x0200_0110 if setting.all("old").next().is_none() => {
             // SAFETY: this version has the field.
             if unsafe { (*params).address_type } != is_unix + 1 {
-                return -1;
+                return BADPARAM;
             }
         }
         0x0100_010C => {}
-        _ => return -6,
+        _ => return VERSION_MISMATCH,
     }
     if timeout_ms == 0 {
         return -5;
     }
+    if state::has_ended(&setting) {
+        return CONNECTION_NOT_VALID;
+    }
     let address: Vec<u8> = address.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
     if setting.one("address").is_some_and(|listens| listens.as_bytes() != address) {
-        return -9;
+        return CONNECTION_NOT_VALID;
     }
-    STATE.store(2, Ordering::SeqCst);
+    STATE.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the caller gives a place for it.
-    unsafe { *handle = 0xfab };
+    unsafe { *handle = HANDLE };
     0
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fmDisconnect(handle: usize) -> c_int {
     Setting::read().enter("fmDisconnect");
-    let open = STATE.compare_exchange(2, 1, Ordering::SeqCst, Ordering::SeqCst);
-    if handle == 0xfab && open.is_ok() { 0 } else { -1 }
+    match connected(handle) {
+        0 => {
+            STATE.fetch_sub(1, Ordering::SeqCst);
+            0
+        }
+        code => code,
+    }
 }
 
-/// Whether an operation is allowed: the library is connected.
-fn is_connected(handle: usize) -> bool {
-    handle == 0xfab && STATE.load(Ordering::SeqCst) == 2
+/// What the library itself answers before it asks Fabric Manager: 0 if the handle is one of an open
+/// connection.
+fn connected(handle: usize) -> c_int {
+    match STATE.load(Ordering::SeqCst) {
+        0 => UNINITIALIZED,
+        2.. if handle == HANDLE => 0,
+        _ => BADPARAM,
+    }
+}
+
+/// As [`connected`], for an operation that reads or fills a value.
+fn connected_with<T>(handle: usize, value: *const T) -> c_int {
+    match connected(handle) {
+        0 if value.is_null() => BADPARAM,
+        code => code,
+    }
 }
 
 /// # Safety
@@ -250,10 +280,8 @@ pub unsafe extern "C" fn fmGetSupportedFabricPartitions(
     handle: usize,
     list: *mut PartitionList,
 ) -> c_int {
-    state::operation("fmGetSupportedFabricPartitions", "", |setting, state| {
-        if !is_connected(handle) {
-            return UNINITIALIZED;
-        }
+    let open = connected_with(handle, list);
+    state::operation("fmGetSupportedFabricPartitions", "", open, |setting, state| {
         // SAFETY: as the caller vouches.
         let list = unsafe { &mut *list };
         if list.version != 0x0102_030C {
@@ -266,9 +294,11 @@ pub unsafe extern "C" fn fmGetSupportedFabricPartitions(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fmActivateFabricPartition(handle: usize, id: u32) -> c_int {
-    state::operation("fmActivateFabricPartition", &id.to_string(), |setting, state| {
-        if !is_connected(handle) {
-            return UNINITIALIZED;
+    let (name, given) = ("fmActivateFabricPartition", id.to_string());
+    state::operation(name, &given, connected(handle), |setting, state| {
+        // In the mode for vGPU functions go along.
+        if setting.number("mode") == Some(2) {
+            return NOT_SUPPORTED;
         }
         activate(id, setting, state)
     })
@@ -283,16 +313,20 @@ pub unsafe extern "C" fn fmActivateFabricPartitionWithVFs(
     functions: *const PciDevice,
     count: u32,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
-    let all = unsafe { std::slice::from_raw_parts(functions, count as usize) };
+    let open = connected_with(handle, functions);
+    let all = if functions.is_null() {
+        &[]
+    } else {
+        // SAFETY: as the caller vouches.
+        unsafe { std::slice::from_raw_parts(functions, count as usize) }
+    };
     let text = |one: &PciDevice| {
         format!(" {:04x}:{:02x}:{:02x}.{}", one.domain, one.bus, one.device, one.function)
     };
     let given = format!("{id}{}", all.iter().map(text).collect::<String>());
-    state::operation("fmActivateFabricPartitionWithVFs", &given, |setting, state| {
+    state::operation("fmActivateFabricPartitionWithVFs", &given, open, |setting, state| {
         let gpus = partitions(setting).into_iter().find(|(known, _)| *known == id);
         match gpus {
-            _ if !is_connected(handle) => UNINITIALIZED,
             // Functions go with the mode for vGPU only.
             _ if setting.number("mode") != Some(2) => NOT_SUPPORTED,
             Some((_, gpus)) if gpus.len() == all.len() => activate(id, setting, state),
@@ -303,10 +337,8 @@ pub unsafe extern "C" fn fmActivateFabricPartitionWithVFs(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fmDeactivateFabricPartition(handle: usize, id: u32) -> c_int {
-    state::operation("fmDeactivateFabricPartition", &id.to_string(), |setting, state| {
-        if !is_connected(handle) {
-            return UNINITIALIZED;
-        }
+    let (name, given) = ("fmDeactivateFabricPartition", id.to_string());
+    state::operation(name, &given, connected(handle), |setting, state| {
         if partitions(setting).iter().all(|(known, _)| *known != id) {
             return BADPARAM;
         }
@@ -325,11 +357,13 @@ pub unsafe extern "C" fn fmSetActivatedFabricPartitions(
     handle: usize,
     list: *const ActivatedList,
 ) -> c_int {
+    let open = connected_with(handle, list);
+    let none = ActivatedList { version: 0, num_partitions: 0, partition_ids: [0; 64] };
     // SAFETY: as the caller vouches.
-    let list = unsafe { &*list };
+    let list = unsafe { list.as_ref() }.unwrap_or(&none);
     let ids = &list.partition_ids[..(list.num_partitions as usize).min(64)];
     let given = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    state::operation("fmSetActivatedFabricPartitions", &given, |setting, state| {
+    state::operation("fmSetActivatedFabricPartitions", &given, open, |setting, state| {
         let known = partitions(setting);
         let gpus: Vec<u32> = ids
             .iter()
@@ -337,9 +371,7 @@ pub unsafe extern "C" fn fmSetActivatedFabricPartitions(
             .flat_map(|(_, gpus)| gpus.clone())
             .collect();
         let twice = gpus.iter().any(|gpu| gpus.iter().filter(|other| *other == gpu).count() > 1);
-        if !is_connected(handle) {
-            UNINITIALIZED
-        } else if list.version != 0x0100_0108 {
+        if list.version != 0x0100_0108 {
             VERSION_MISMATCH
         } else if state.is_told || setting.number("restart_mode").is_none() {
             NOT_SUPPORTED
@@ -362,12 +394,10 @@ pub unsafe extern "C" fn fmGetNvlinkFailedDevices(
     handle: usize,
     list: *mut FailedDevices,
 ) -> c_int {
-    state::operation("fmGetNvlinkFailedDevices", "", |setting, _| {
+    let open = connected_with(handle, list);
+    state::operation("fmGetNvlinkFailedDevices", "", open, |setting, _| {
         // SAFETY: as the caller vouches.
         let list = unsafe { &mut *list };
-        if !is_connected(handle) {
-            return UNINITIALIZED;
-        }
         if list.version != 0x0100_28BC {
             return VERSION_MISMATCH;
         }
@@ -394,12 +424,10 @@ pub unsafe extern "C" fn fmGetUnsupportedFabricPartitions(
     handle: usize,
     list: *mut UnsupportedList,
 ) -> c_int {
-    state::operation("fmGetUnsupportedFabricPartitions", "", |setting, _| {
+    let open = connected_with(handle, list);
+    state::operation("fmGetUnsupportedFabricPartitions", "", open, |setting, _| {
         // SAFETY: as the caller vouches.
         let list = unsafe { &mut *list };
-        if !is_connected(handle) {
-            return UNINITIALIZED;
-        }
         if list.version != 0x0100_1208 {
             return VERSION_MISMATCH;
         }
@@ -488,7 +516,8 @@ fn fill(list: &mut PartitionList, setting: &Setting, state: &State) {
             gpu.line_rate_mbps = 26562;
             match address.filter(|_| knows_addresses(setting)) {
                 Some(words) => {
-                    write(&mut gpu.pci_bus_id, &format!("0000{}", words[0].to_uppercase()))
+                    write(&mut gpu.uuid, &format!("GPU-{module}"));
+                    write(&mut gpu.pci_bus_id, &format!("0000{}", words[0].to_uppercase()));
                 }
                 None => write(&mut gpu.pci_bus_id, "00000000:00:00.0"),
             }

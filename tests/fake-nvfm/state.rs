@@ -41,16 +41,27 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
-/// Does one operation as Fabric Manager would, or fails, hangs or ends in it as told.
+/// Whether Fabric Manager has ended, since nobody told it after its restart what is active.
+pub fn has_ended(setting: &Setting) -> bool {
+    let (_, state) = State::open(setting);
+    state.refusal("fmSetActivatedFabricPartitions", setting) == Some(CONNECTION_NOT_VALID)
+}
+
+/// Does one operation as Fabric Manager would, or fails, hangs or ends in it as told. `open`: what
+/// the library answers if its connection is not, else 0: then Fabric Manager is not asked.
 pub fn operation(
     name: &str,
     given: &str,
+    open: c_int,
     effect: impl FnOnce(&Setting, &mut State) -> c_int,
 ) -> c_int {
     let setting = Setting::read();
     setting.append("calls", format!("{} {name} {given}", now_ms()).trim_end());
     if let Some(code) = setting.enter(name) {
         return code;
+    }
+    if open != 0 {
+        return open;
     }
     let (mut file, mut state) = State::open(&setting);
     state.calls += 1;
@@ -140,7 +151,11 @@ impl State {
         if setting.number("mode") == Some(0) {
             return Some(NOT_SUPPORTED);
         }
-        let waits = setting.number("restart_mode").filter(|_| !self.is_told)?;
+        let restarted = setting.number("restart_mode");
+        if restarted.is_some() && name == "fmGetNvlinkFailedDevices" {
+            return Some(NOT_SUPPORTED);
+        }
+        let waits = restarted.filter(|_| !self.is_told)?;
         match name {
             // Without the list in time it has ended.
             _ if since > waits => Some(CONNECTION_NOT_VALID),
