@@ -149,6 +149,44 @@ if [[ ${1:-} != some ]]; then
   is "without the hook" ""
 fi
 
+# Fabric Manager comes up again in its restart mode beside two guests that run and one that is off: it is told once which
+# partitions these two have, by libvirt or, at boot, by the guests' processes; then it takes changes as before. Where it
+# comes up plainly, both are activated again, and their guests have to be power cycled.
+if [[ ${1:-} != some ]]; then
+  for name in a b c; do quietly make $name --gpus 2; done
+  third=$(gpuvm fabric show --json | jq -r '.partitions[] | select(.holder.name == "c") | .id')
+  quietly gpuvm stop c --force
+  two=$(active)
+  equal "two guests run, with a partition each" 2 "$(wc -w <<<"$two")"
+  told() { sed -n 's/^[0-9]* fmSetActivatedFabricPartitions */told /p' /tmp/fm/calls | paste -sd' '; }
+  for at in "" --boot; do
+    : >/tmp/fm/state; : >/tmp/fm/calls
+    fm "restart_mode 600000"
+    # shellcheck disable=SC2086 # no word, or one
+    quietly gpuvm fabric restore $at
+    equal "restart mode${at:+, $at}: told" "told ${two// /,}" "$(told)"
+    equal "restart mode${at:+, $at}: nothing else asked for" "" "$(asked)"
+    is "restart mode${at:+, $at}" "$two"
+    check "restart mode${at:+, $at}: fabric show finds all well" gpuvm fabric show
+    quietly gpuvm fabric restore
+    equal "restart mode${at:+, $at}: told no second time" "" "$(told)"
+    check "restart mode${at:+, $at}: both run" eval 'runs a && runs b'
+  done
+  quietly gpuvm start c
+  equal "a start after it asks for" "Activate $third" "$(asked)"
+  quietly gpuvm stop c --force
+  equal "a stop after it asks for" "Deactivate $third" "$(asked)"
+  : >/tmp/fm/state
+  fm
+  gpuvm fabric restore >/tmp/out 2>&1; equal "restore after a plain start ends with" 3 $?
+  has "and says what is lost" /tmp/out "power cycle it"
+  equal "it asks for" "Activate ${two/ / Activate }" "$(asked)"
+  is "restore after a plain start" "$two"
+  for name in a b c; do quietly gpuvm delete $name --yes; done
+  asked >/dev/null
+  is "restarts" ""
+fi
+
 # Killed beside the activation, and once the guest is off; with `some` at one moment of each.
 step=$("${how[@]}" --dry-run 2>/dev/null | grep -n '^activate NVLink partition' | cut -d: -f1)
 check "a dry run names the activation" test -n "$step"
