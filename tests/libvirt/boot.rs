@@ -3,9 +3,10 @@
 
 use super::files;
 use crate::support::daemon::{Daemon, daemon};
-use crate::support::{project, run, skip};
+use crate::support::{gpuvm, project, run, skip};
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
+use gpuvm_core::seed::Seed;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -87,7 +88,9 @@ impl Guest {
         let mut args = vec!["create", "--name", NAME];
         args.extend(shape.split_whitespace());
         let mut args: Vec<String> = args.into_iter().map(str::to_owned).collect();
-        for (option, file) in [("--ssh-key", "key.pub"), ("--data-dir", "data")] {
+        let files =
+            [("--ssh-key", "key.pub"), ("--data-dir", "data"), ("--user-data", "user-data")];
+        for (option, file) in files {
             args.extend([option.to_owned(), self.dir.join(file).to_str().unwrap().to_owned()]);
         }
         args
@@ -146,6 +149,33 @@ fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The file for NCCL of a guest with two GPUs and two NICs of a DGX H100.
+fn topology_file() -> String {
+    let words = "export --format nccl --name a --gpus 2 --nic 2 --host";
+    let host = project().join("topologies/dgx-h100.json");
+    let mut export = gpuvm(&words.split(' ').collect::<Vec<_>>());
+    let (code, text, err) = run(export.arg(host));
+    assert!(code == 0 && text.ends_with("</system>\n"), "{err}");
+    text
+}
+
+/// The user-data by which such a guest gets it, beside what this one gets: a guest without GPUs gets
+/// none by itself.
+fn user_data() -> String {
+    let nccl = Some(topology_file());
+    let seed = Seed { nccl, guest_agent: true, data_disk: true, ..Seed::default() };
+    let (_, text) = seed.files().into_iter().find(|(name, _)| *name == "user-data").unwrap();
+    text
+}
+
+/// NCCL's own place has the file, byte for byte, and everyone may read it.
+fn nccl_finds_its_file(guest: &Guest) {
+    let (file, at) = (topology_file(), "/run/nvidia-topologyd/virtualTopology.xml");
+    assert_eq!(guest.says(&format!("cat {at}")), file.trim());
+    let about = guest.says(&format!("stat -L -c '%s %a %U' {at}; stat -c '%F' {at}"));
+    assert_eq!(about, format!("{} 644 root\nsymbolic link", file.len()));
+}
+
 /// Makes the pools and the key, adds the image, and creates the guest.
 fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     let (images, guests) = (daemon.fresh_dir("boot-images"), daemon.fresh_dir("boot-guests"));
@@ -165,6 +195,7 @@ fn create(daemon: &'static Daemon, built: &Path) -> Guest {
     let mut keygen = Command::new("ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join("key"));
     assert_eq!(run(&mut keygen).0, 0);
+    std::fs::write(dir.join("user-data"), user_data()).unwrap();
     let mut guest = Guest { daemon, dir, mac: String::new(), ip: String::new() };
     let file = built.join("guest.qcow2");
     let file = file.to_str().unwrap();
@@ -239,6 +270,7 @@ fn first_start(guest: &Guest) {
     let (all, _) = guest.gpuvm(&["ip", NAME, "--all"]);
     assert!(all.contains(&format!("{} {} lease", guest.mac, guest.ip)), "{all}");
     two_networks(guest);
+    nccl_finds_its_file(guest);
     let (show, _) = guest.gpuvm(&["show", NAME]);
     seen_from_inside(guest);
     for word in ["connected", "boot-a.os, raw, made for it", "boot-a.seed", "vol-boot-a"] {
@@ -291,6 +323,7 @@ fn second_start(guest: &Guest) {
     guest.wait_for_login();
     until("/raid is mounted", 300, || guest.ssh("findmnt /raid").0 == 0);
     assert_eq!(guest.says("cat /raid/kept"), "precious");
+    nccl_finds_its_file(guest);
     guest.wait_for_agent();
 }
 
