@@ -73,6 +73,7 @@ use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::set::SetError;
 use gpuvm_ops::snapshot::SnapshotError;
 use gpuvm_ops::sriov::CardError;
+use gpuvm_ops::startable::StartError;
 use gpuvm_ops::storage::StorageError;
 use gpuvm_ops::tune::subjects::TunedError;
 use gpuvm_ops::undo::UndoError;
@@ -104,7 +105,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 92] = [
+static KNOWN: [Known; 93] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -166,6 +167,7 @@ static KNOWN: [Known; 92] = [
     known::<ExportError>(),
     known::<ImportError>(),
     known::<RestartError>(),
+    known::<StartError>(),
     known::<SnapshotError>(),
     known::<VfsError>(),
     known::<PagesError>(),

@@ -19,6 +19,7 @@ use crate::guest::find;
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
 use crate::shell::word;
+use crate::startable::networks_of;
 use crate::topology::{FabricModel, Sriov, Topology};
 use crate::words::count;
 use crate::world::World;
@@ -350,11 +351,7 @@ pub(crate) fn refuse_without_hook(
 /// Warns of networks of the guest that do not start with the host, without which it does not start.
 fn warn_of_networks(xml: &DomainXml, hypervisor: &dyn Hypervisor, world: &World) -> Result<()> {
     let known = hypervisor.networks().all_networks()?;
-    let devices = xml.root().children("devices");
-    let nics = devices.flat_map(|devices| devices.children("interface"));
-    let named: BTreeSet<String> =
-        nics.filter_map(|nic| Some(nic.child("source")?.attr("network")?.into_owned())).collect();
-    for name in named {
+    for name in networks_of(xml) {
         let network = known.iter().find(|network| network.name == name);
         if network.is_some_and(|network| !network.autostart) {
             world.warning(&format!(

@@ -182,6 +182,7 @@ pub mod sriov;
 #[cfg(test)]
 pub(crate) mod stage;
 pub mod start;
+pub mod startable;
 pub mod stop;
 pub mod storage;
 pub mod taken;

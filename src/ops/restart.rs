@@ -11,6 +11,7 @@ use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
+use crate::startable::refuse_unstartable;
 use crate::stop::{self, Down, way_down};
 use crate::world::World;
 use std::cell::Cell;
@@ -45,6 +46,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let mut steps: Vec<Step> = step.into_iter().collect();
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
+    refuse_unstartable(&defined, world)?;
     steps.extend(if steps.is_empty() {
         // Its resources for the start have not been assigned yet.
         claim_of(&defined, world)?

@@ -275,12 +275,53 @@ fn a_guest_is_not_started_on_a_disk_that_an_image_lies_over() {
     place.virsh(&["define", file.to_str().unwrap()]);
     std::fs::remove_file(&file).unwrap();
     let before = place.state();
-    let (code, out, err) = place.gpuvm(&["start", NAME]);
-    assert!(code == 1 && err.contains("domain `disks-o` has an image over it"), "{out}{err}");
+    let says = "domain `disks-o` has an image over it";
+    for words in [&["start", NAME][..], &["start", NAME, "--dry-run"]] {
+        let (code, out, err) = place.gpuvm(words);
+        assert!(code == 1 && err.contains(says), "{words:?}: {out}{err}");
+    }
     same(&before, &place.state(), "a refusal changed something");
+    let other = place.virsh(&["dumpxml", "--inactive", "disks-o"]);
     place.virsh(&["undefine", "--nvram", "disks-o"]);
     place.done(&["start", NAME]);
+    // A restart would power it off, and could not start it again.
+    std::fs::write(&file, other).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    for words in [&["restart", NAME, "--force"][..], &["restart", NAME, "--dry-run"]] {
+        let (code, out, err) = place.gpuvm(words);
+        assert!(code == 1 && err.contains(says), "{words:?}: {out}{err}");
+        assert_eq!(place.virsh(&["domstate", NAME]).trim(), "running", "{words:?}");
+    }
+    place.virsh(&["undefine", "--nvram", "disks-o"]);
     place.virsh(&["destroy", NAME]);
     place.done(&["delete", NAME, "--yes"]);
     std::fs::remove_file(over).unwrap();
+}
+
+/// A guest whose network is down is not powered off for a restart that cannot start it again.
+#[test]
+fn a_guest_is_not_restarted_while_its_network_is_down() {
+    let Some(place) = Place::new() else { return };
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let net = "disks-net";
+    place.done(&["network", "create", net, "--kind", "private"]);
+    let create = ["--os-size", "1M", "--disk-dir", &disks, "--network", net];
+    place.done(&place.create(NAME, &create));
+    place.virsh(&["net-destroy", net]);
+    for words in [&["restart", NAME, "--force"][..], &["restart", NAME, "--dry-run"]] {
+        let (code, out, err) = place.gpuvm(words);
+        assert!(code == 1 && err.contains("network `disks-net` is not active"), "{out}{err}");
+        assert_eq!(place.virsh(&["domstate", NAME]).trim(), "running", "{words:?}");
+    }
+    place.virsh(&["destroy", NAME]);
+    for words in [&["start", NAME][..], &["start", NAME, "--dry-run"]] {
+        let (code, out, err) = place.gpuvm(words);
+        assert!(code == 1 && err.contains("`virsh net-start disks-net`"), "{out}{err}");
+    }
+    place.virsh(&["net-start", net]);
+    place.done(&["start", NAME]);
+    place.virsh(&["destroy", NAME]);
+    place.done(&["delete", NAME, "--yes"]);
+    place.done(&["network", "delete", net, "--yes"]);
 }

@@ -51,7 +51,7 @@ pub use kept::{disk_made_at, is_another_file};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use made::volume_file;
-pub use needed::nvram;
+pub use needed::{disk_conflict, nvram};
 pub use network::NetworkStep;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;

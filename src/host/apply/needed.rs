@@ -91,8 +91,20 @@ pub(super) fn expects_disks(
     hypervisor: &dyn Hypervisor,
 ) -> Result<(), StepError> {
     let Ok(xml) = DomainXml::parse(text) else { return Ok(()) };
+    match disk_conflict(&xml, starts, hypervisor)? {
+        None => Ok(()),
+        Some(Conflict { path, used, .. }) => Err(StepError::Taken { path, by: used.to_string() }),
+    }
+}
+
+/// Finds a disk of a domain, or a backing file of one, that another uses; `starts` as of a step.
+pub fn disk_conflict(
+    xml: &DomainXml,
+    starts: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<Conflict>, HypervisorError> {
     if xml.root().children("devices").all(|devices| devices.child("disk").is_none()) {
-        return Ok(());
+        return Ok(None);
     }
     let uses = Uses::read(hypervisor)?;
     let rows = if starts { hypervisor.domains()? } else { Vec::new() };
@@ -102,11 +114,8 @@ pub(super) fn expects_disks(
         }
         _ => true,
     };
-    let conflicts = uses.conflicts(&xml, xml.uuid().as_deref());
-    match conflicts.into_iter().find(|conflict| counts(&conflict.used)) {
-        None => Ok(()),
-        Some(Conflict { path, used, .. }) => Err(StepError::Taken { path, by: used.to_string() }),
-    }
+    let conflicts = uses.conflicts(xml, xml.uuid().as_deref());
+    Ok(conflicts.into_iter().find(|conflict| counts(&conflict.used)))
 }
 
 /// Returns why a file may not be the one to remove: it was recreated since, or may have been.

@@ -1,0 +1,97 @@
+//! What keeps a guest from starting besides its devices and memory, known before anything is
+//! changed: a restart must not power off what it cannot start again, and a preview says what the
+//! start would.
+
+use crate::apply::disk_conflict;
+use crate::domain::DomainXml;
+use crate::error::{Coded, Result};
+use crate::hypervisor::uses::{Conflict, How};
+use crate::shell::word;
+use crate::world::World;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// The reason a guest cannot start.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "start-")]
+pub enum StartError {
+    /// Another uses a disk, or has an image over it.
+    #[error("domain `{name}` cannot start: its disk {} is not free: {by}", path.display())]
+    DiskInUse {
+        /// The domain.
+        name: String,
+        /// The disk, or its backing file.
+        path: PathBuf,
+        /// Who uses it, and how.
+        by: String,
+    },
+    /// A network of its NICs does not exist.
+    #[error("domain `{name}` cannot start: there is no network `{network}`")]
+    NoNetwork {
+        /// The domain.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// A network of its NICs is down.
+    #[error("domain `{name}` cannot start: network `{network}` is not active")]
+    NetworkDown {
+        /// The domain.
+        name: String,
+        /// The network.
+        network: String,
+    },
+}
+
+impl Coded for StartError {}
+
+/// Refuses a guest whose start would fail for a disk or a network.
+pub(crate) fn refuse_unstartable(xml: &DomainXml, world: &World) -> Result<()> {
+    let hypervisor = world.hypervisor()?;
+    let name = xml.name();
+    if let Some(Conflict { path, used, .. }) = disk_conflict(xml, true, &*hypervisor)? {
+        let hint = match used.how {
+            How::Over => format!(
+                "`gpuvm disk list {}` lists the users of each disk; the image over this one is \
+                 worthless once the guest writes it, so delete or copy that one first",
+                word(&name)
+            ),
+            _ => format!("`gpuvm disk list {}` lists the users of each disk", word(&name)),
+        };
+        let by = used.to_string();
+        return Err(StartError::DiskInUse { name, path, by }.hint(hint));
+    }
+    let named = networks_of(xml);
+    if named.is_empty() {
+        return Ok(());
+    }
+    let known = hypervisor.networks().all_networks()?;
+    for network in named {
+        let found = known.iter().find(|known| known.name == network);
+        let (error, hint) = match found {
+            Some(network) if network.active => continue,
+            Some(_) => {
+                let hint = format!("`virsh net-start {}` starts it", word(&network));
+                (StartError::NetworkDown { name, network }, hint)
+            }
+            None => {
+                let hint = format!(
+                    "`gpuvm network create {}` makes it, `gpuvm set {} --network NAME` takes \
+                     another one",
+                    word(&network),
+                    word(&name)
+                );
+                (StartError::NoNetwork { name, network }, hint)
+            }
+        };
+        return Err(error.hint(hint));
+    }
+    Ok(())
+}
+
+/// The names of the networks that a guest's NICs are on.
+pub(crate) fn networks_of(xml: &DomainXml) -> BTreeSet<String> {
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    nics.filter_map(|nic| Some(nic.child("source")?.attr("network")?.into_owned())).collect()
+}
