@@ -87,3 +87,28 @@ fn takes_a_template_or_says_what_is_wrong_with_it() {
     let (code, _, err) = export(&["--template", path]);
     assert!(code == 1 && err.contains("template.xml"), "{err}");
 }
+
+#[test]
+fn a_template_without_an_agent_lacks_its_channel_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (template, file) = (dir.path().join("template.xml"), dir.path().join("a.xml"));
+    let text = fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let (before, rest) = text.split_once("    <channel").unwrap();
+    let (_, after) = rest.split_once("</channel>\n").unwrap();
+    fs::write(&template, format!("{before}{after}")).unwrap();
+    let [template, path] = [&template, &file].map(|path| path.to_str().unwrap());
+    let arguments = ["--gpus", "2", "--name", "a", "--template", template, "-o", path, "-q"];
+    assert_eq!(export(&arguments).0, 0);
+    let host = project().join("topologies/dgx-2.json");
+    let host = ["--host", host.to_str().unwrap()];
+    let tune = |more: &[&str]| run(&mut gpuvm(&[&["tune", path][..], &host, more].concat()));
+    // The controller of the channel gets a root port; the places of the GPUs are not other ones.
+    let (code, out, _) = tune(&["--check"]);
+    assert!(code == 3 && out.contains("agent: no channel -> a channel"), "{out}");
+    assert!(!out.contains("pcie:"), "{out}");
+    let (code, tuned, err) = tune(&["--quiet"]);
+    assert_eq!(code, 0, "{err}");
+    fs::write(&file, tuned).unwrap();
+    let (code, out, _) = tune(&["--check"]);
+    assert_eq!(code, 0, "{out}");
+}

@@ -11,7 +11,8 @@ use crate::domain::nics::free_vf_mac;
 use crate::domain::placed::VfNic;
 use crate::domain::setting::Setting;
 use crate::domain::{
-    DomainXml, FunctionChange, function_edits, hooks, pf_of_nic, seat_edits, unseat_edits,
+    DomainEdit, DomainXml, FunctionChange, function_edits, hooks, pf_of_nic, seat_edits,
+    unseat_edits,
 };
 use crate::placement::Placement;
 use crate::request::VfSettings;
@@ -39,7 +40,15 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn agent(work: &mut Work<'_>) -> Result<(), TuneError> {
     let there = has_agent(&work.xml);
     match work.given.items.agent {
-        Item::On if !there => work.set(ItemName::Agent, Setting::Agent { there: true }),
+        Item::On if !there => {
+            // Its controller gets a place, which is not another place of functions.
+            let are_placed = seats(work)?.is_some_and(|edits| changes_nothing(&work.xml, &edits));
+            work.set(ItemName::Agent, Setting::Agent { there: true })?;
+            match seats(work)?.filter(|_| are_placed) {
+                Some(edits) => work.make(ItemName::Agent, &edits),
+                None => Ok(()),
+            }
+        }
         Item::Off if there => work.set(ItemName::Agent, Setting::Agent { there: false }),
         _ => Ok(()),
     }
@@ -132,15 +141,30 @@ fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     }
     let edits = match (work.given.items.pcie, work.placement) {
         (Item::Off, Some(placement)) => unseat_edits(&work.xml, placement)?,
-        (Item::On, Some(placement)) => {
-            let has = work.xml.sets_property(SPEED).then_some(FASTEST_DGTS);
-            let fastest = work.given.abilities.port_speed_dgts.or(has);
-            // A GPU changes its place in the guest only on request.
-            let stays = work.given.items.unnamed.contains(&ItemName::Pcie);
-            let placement = &without_cells(&work.xml, placement);
-            seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?
-        }
-        _ => return Ok(()),
+        _ => match seats(work)? {
+            Some(edits) => edits,
+            None => return Ok(()),
+        },
     };
     work.make(item, &edits)
+}
+
+/// The places of functions by their plan, and of what has none yet; none: they stay as they are.
+fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
+    let items = work.given.items;
+    if work.guest.hostdevs.is_empty() || !work.xml.is_pcie() || items.first_moved().is_some() {
+        return Ok(None);
+    }
+    let (Item::On, Some(placement)) = (items.pcie, work.placement) else { return Ok(None) };
+    let has = work.xml.sets_property(SPEED).then_some(FASTEST_DGTS);
+    let fastest = work.given.abilities.port_speed_dgts.or(has);
+    // A GPU changes its place in the guest only on request.
+    let stays = items.unnamed.contains(&ItemName::Pcie);
+    let placement = &without_cells(&work.xml, placement);
+    Ok(Some(seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?))
+}
+
+/// Whether a definition is so already.
+fn changes_nothing(xml: &DomainXml, edits: &[DomainEdit]) -> bool {
+    edits.iter().all(|edit| !xml.would_change(edit))
 }
