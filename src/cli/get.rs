@@ -18,13 +18,17 @@ pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     for guest in guests.iter().filter(|guest| !guest.runs.is_empty()) {
         let runs = guest.runs.iter().map(|one| format!("{} {}", one.option, one.is));
         let next = guest.runs.iter().map(|one| format!("{} {}", one.option, one.wanted));
+        let comes = if guest.at_once {
+            "`apply` gives it those at once".to_owned()
+        } else {
+            let restart = format!("`gpuvm restart {}`", word(&guest.name));
+            format!("for `apply` that is pending until {restart}")
+        };
         cx.output.warning(&format!(
-            "domain `{}` runs with {}, and its next start, which is printed, has {}: for `apply` \
-             that is pending until `gpuvm restart {}`",
+            "domain `{}` runs with {}, and its next start, which is printed, has {}: {comes}",
             guest.name,
             runs.collect::<Vec<_>>().join(", "),
             next.collect::<Vec<_>>().join(", "),
-            word(&guest.name)
         ));
     }
     match args.output {

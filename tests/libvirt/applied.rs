@@ -563,6 +563,51 @@ fn a_running_guest_is_changed_only_where_said() {
 }
 
 #[test]
+fn what_get_prints_of_a_guest_that_runs_with_other_vcpus_is_applied_once() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let create =
+        place.create("vc-a", &["--os-size", "16M", "--disk-dir", &disks, "--max-vcpus", "3"]);
+    place.done(&create);
+    let printed = || {
+        let (code, text, err) = place.gpuvm(&["get", "vc-a"]);
+        assert_eq!(code, 0, "{text}{err}");
+        std::fs::write(&files.file, text).unwrap();
+        err.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let running = || place.virsh(&["dumpxml", "vc-a"]);
+    let both = || (running(), place.virsh(&["dumpxml", "--inactive", "vc-a"]));
+    // The next start has one vCPU more, which the guest has room for: it gets that, once.
+    place.virsh(&["setvcpus", "vc-a", "2", "--config"]);
+    let said = printed();
+    assert!(
+        said.contains("runs with vcpus 1") && said.contains("`apply` gives it those at once"),
+        "{said}"
+    );
+    files.ends(3, &["--dry-run"]);
+    files.ends(0, &[]);
+    assert!(running().contains("current='2'"), "{}", running());
+    let before = both();
+    files.ends(0, &["--dry-run"]);
+    files.ends(0, &[]);
+    assert_eq!(both(), before, "the second run changed something");
+    assert_eq!(printed(), "");
+    // It has one less: QEMU takes none from an emulated guest, so both runs leave it pending.
+    place.virsh(&["setvcpus", "vc-a", "1", "--config"]);
+    let said = printed();
+    assert!(said.contains("pending until `gpuvm restart vc-a`"), "{said}");
+    let before = both();
+    for _ in 0..2 {
+        assert!(files.ends(3, &[]).contains("vc-a: pending: vcpus 2 -> 1"));
+        assert_eq!(both(), before, "what is pending was changed");
+    }
+    place.done(&["stop", "vc-a", "--force"]);
+    files.ends(0, &[]);
+    place.done(&["delete", "vc-a", "--yes"]);
+}
+
+#[test]
 fn a_running_guest_is_restarted_where_said() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("applied");

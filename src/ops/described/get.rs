@@ -1,5 +1,6 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
+use super::vcpus::comes_at_once;
 use crate::bdf::Bdf;
 use crate::compare::{
     AT_FIRST, GuestDifference, MAX_VCPUS, pages_word, path_of, request_now, runs_otherwise,
@@ -38,6 +39,8 @@ pub struct Described {
     pub is_told: bool,
     /// What it runs with otherwise than its next start, which the fields are of.
     pub runs: Vec<GuestDifference>,
+    /// Whether `apply` gives it that at once, without a restart.
+    pub at_once: bool,
 }
 
 /// Describes a guest that gpuvm made.
@@ -108,13 +111,16 @@ fn of(
     if hypervisor.autostart(&summary.name)? {
         fields.push(("autostart", true.into()));
     }
-    let runs = if summary.state.is_active() {
+    let (runs, at_once) = if summary.state.is_active() {
         let live = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?;
-        runs_otherwise(&now, (&xml, &live), topology)?
+        let runs = runs_otherwise(&now, (&xml, &live), topology)?;
+        let at_once = comes_at_once(&runs, (summary, &live), vcpus);
+        (runs, at_once)
     } else {
-        Vec::new()
+        (Vec::new(), false)
     };
-    Ok(Some(Described { name: summary.name.clone(), fields, is_told: told.is_some(), runs }))
+    let (name, is_told) = (summary.name.clone(), told.is_some());
+    Ok(Some(Described { name, fields, is_told, runs, at_once }))
 }
 
 /// Adds a list, unless it is empty.

@@ -45,9 +45,24 @@ pub(super) fn wake(
         return Ok(None);
     };
     let live = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Live)?)?;
-    let claims = Claims::read(&live);
-    let has_room = claims.plugged.len() < vcpus as usize && vcpus <= claims.vcpus.value;
-    Ok(has_room.then_some(wake))
+    Ok(has_room(&live, vcpus).then_some(wake))
+}
+
+/// Whether a running guest has fewer vCPUs, and room for so many.
+fn has_room(live: &DomainXml, vcpus: u32) -> bool {
+    let claims = Claims::read(live);
+    claims.plugged.len() < vcpus as usize && vcpus <= claims.vcpus.value
+}
+
+/// Whether all that a running guest has otherwise than its next start, of these vCPUs, is that it has
+/// fewer, and `apply` gives it the rest at once.
+pub(super) fn comes_at_once(
+    runs: &[GuestDifference],
+    (summary, live): (&DomainSummary, &DomainXml),
+    vcpus: u32,
+) -> bool {
+    let is_still = still(summary.state, &summary.name).is_some();
+    !is_still && runs.iter().all(|one| one.option == OPTION) && has_room(live, vcpus)
 }
 
 /// The change of a running guest that gives it more vCPUs at once, if that is all that is wanted;
