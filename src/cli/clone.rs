@@ -8,7 +8,7 @@ use super::error::EXIT_DONE;
 use crate::identity::random_uuid;
 use crate::shell::word;
 use anyhow::Context as _;
-use gpuvm_ops::clone::clone;
+use gpuvm_ops::clone::{ClonedGuest, clone};
 use gpuvm_ops::session::{Manner, Session};
 
 /// Runs the verb.
@@ -19,7 +19,15 @@ pub fn run(args: &CloneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut session = Session::begin(cx, Manner { dry_run, ..manner(lock) })?;
     if diff {
         let change = session.look(|world| clone(world, &wanted))?;
-        Diff::of(&change.subject, None, Some(&change.about.definition)).print(cx.output)?;
+        let ClonedGuest { of, changed, definition, .. } = &change.about;
+        let new = Diff::of(&change.subject, None, Some(definition));
+        match changed {
+            None => new.print(cx.output)?,
+            Some((before, after)) => {
+                let original = Diff::of(of, Some(before), Some(after));
+                Diff::print_all(&[original, new], cx.output)?;
+            }
+        }
         return Ok(EXIT_DONE);
     }
     if dry_run {
@@ -30,6 +38,12 @@ pub fn run(args: &CloneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
     let cloned = session.run(|world| clone(world, &wanted))?.change.about;
     let name = word(&cloned.name);
+    for disk in &cloned.original {
+        cx.output.progress(&format!(
+            "disk `{}` of `{}` is {} from now on, over {}",
+            disk.target, cloned.of, disk.path, disk.from
+        ));
+    }
     cx.output.progress(&format!(
         "domain `{}` is a clone of `{}`; `gpuvm start {name}` starts it",
         cloned.name, cloned.of

@@ -1,6 +1,6 @@
 //! `clone`: another guest as one that is off, with a name, a UUID, MAC addresses, settings of
 //! firmware, disks and a seed of its own. Its disks are whole copies, so that neither needs the
-//! other; its place and its GPUs are planned anew, as those of a new guest. It is not started, and
+//! other, or with --overlay images over those of the first, which nobody writes any more; its place and its GPUs are planned anew, as those of a new guest. It is not started, and
 //! `undo` deletes it again.
 
 #[cfg(test)]
@@ -10,7 +10,9 @@ pub use crate::copied::{CloneError, CloneRequest, Copied};
 
 use crate::bdf::Bdf;
 use crate::change::Change;
-use crate::copied::{Another, another, copies, gpus_of, is_ours, refuse_busy, refuse_devices};
+use crate::copied::{
+    Another, Overlays, another, copies, gpus_of, is_ours, overlays, refuse_busy, refuse_devices,
+};
 use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
 use crate::guest::{find, refuse_name_taken};
@@ -34,11 +36,16 @@ pub struct ClonedGuest {
     pub devices: Vec<Bdf>,
     /// The MAC addresses of its NICs.
     pub macs: Vec<String>,
-    /// Its copies of disks.
+    /// Its copies of disks, or its images over those.
     pub disks: Vec<Copied>,
+    /// The images that the other has got over its disks, too; empty: its disks stay as they are.
+    pub original: Vec<Copied>,
     /// Its definition.
     #[serde(skip)]
     pub definition: String,
+    /// The definition of the other before and after; none: that stays as it is.
+    #[serde(skip)]
+    pub changed: Option<(String, String)>,
 }
 
 /// Plans a clone; its data is the guest as it is to be.
@@ -46,7 +53,8 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let hypervisor = &*world.hypervisor()?;
     let (name, to) = (&wanted.name, wanted.to.as_str());
     let row = find(hypervisor, name)?;
-    let again = format!("gpuvm clone {} {}", word(name), word(to));
+    let how = if wanted.overlay { " --overlay" } else { "" };
+    let again = format!("gpuvm clone {} {}{how}", word(name), word(to));
     refuse_busy(world, hypervisor, &row, &again[6..])?;
     refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))?;
     let source = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
@@ -61,13 +69,23 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let topology = world.topology()?;
     refuse_devices(name, &source, &topology)?;
     let uses = Uses::read(hypervisor)?;
+    let gpus = gpus_of(&source, &topology)?;
+    let made = if wanted.overlay {
+        overlays(&source, wanted, &row, (&uses, hypervisor, world))?
+    } else {
+        let copies = copies(&source, wanted, &row, (&uses, hypervisor))?;
+        Overlays { copies, source, first: None, disks: Vec::new() }
+    };
+    let Overlays { copies, source, first, disks: original } = made;
+    let both = first.as_ref().map(|first| (first.before.clone(), first.after.text().to_owned()));
     let of = Another {
         verb: "clone",
         again,
         what: format!("clone of domain `{name}`"),
         source: &source,
-        gpus: gpus_of(&source, &topology)?,
-        copies: copies(&source, wanted, &row, (&uses, hypervisor))?,
+        gpus,
+        copies,
+        first,
         stays: None,
         is_elsewhere: false,
     };
@@ -78,6 +96,8 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
         devices: made.devices,
         macs: made.macs,
         disks: made.disks,
+        original,
         definition: made.definition,
+        changed: both,
     })
 }

@@ -441,7 +441,7 @@ fn made_disks(xml: &DomainXml, found: &mut Vec<GuestDifference>) {
         let option = match made.role {
             Role::Os => "os-disk",
             Role::Data => "data-size",
-            Role::Seed => continue,
+            Role::Seed | Role::Base => continue,
         };
         if !disks.iter().any(|disk| is_on(*disk, &made)) {
             differ(found, option, "no such disk".into(), made.path);
@@ -459,7 +459,7 @@ fn gone_disks(xml: &DomainXml, world: &World, found: &mut Vec<GuestDifference>) 
         let option = match role {
             Role::Os => "os-disk",
             Role::Data => "data-size",
-            Role::Seed => continue,
+            Role::Seed | Role::Base => continue,
         };
         let is_gone = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         let is_known = found.iter().any(|one| one.option == option && one.wanted == path);

@@ -4,15 +4,17 @@
 
 mod disks;
 mod error;
+mod overlays;
 mod shared;
 
 pub use disks::Copied;
 pub(crate) use disks::{Copies, Old, copies, disk_file, refuse_image, refuse_too_large};
 pub use error::CloneError;
+pub(crate) use overlays::{Overlays, overlays};
 
 use crate::apply::{Step, now_s};
 use crate::bdf::Bdf;
-use crate::change::{Change, Part};
+use crate::change::{Change, DomainChange, Part};
 use crate::claim::claim;
 use crate::disks::facts;
 use crate::domain::cloned::{Own, Stays};
@@ -56,6 +58,8 @@ pub struct CloneRequest {
     pub uuid: Option<String>,
     /// Its cloud-init seed.
     pub seed: SeedRequest,
+    /// Whether the disks of both lie over the images of the other, instead of being copied.
+    pub overlay: bool,
 }
 
 /// What a guest is made of that is made as another one is.
@@ -72,6 +76,8 @@ pub(crate) struct Another<'a> {
     pub gpus: u32,
     /// Its disks.
     pub copies: Copies,
+    /// The change of the other that has to precede its definition; none: that stays as it is.
+    pub first: Option<DomainChange>,
     /// What it keeps of the other's identity; none: it gets its own.
     pub stays: Option<Stays<'a>>,
     /// Whether the other is of another host, of which nothing is kept.
@@ -132,19 +138,23 @@ pub(crate) fn another<T>(
     }
     room::refuse_taken(&steps, hypervisor)?;
     judge(&xml, &tuned, hypervisor, world)?;
-    steps.extend(records(world, hypervisor, (of.verb, of.what), &xml)?);
-    steps.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });
+    let mut last = records(world, hypervisor, (of.verb, of.what), (&xml, &steps))?;
+    last.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });
     let uuid = xml.uuid();
     let definition = xml.text().to_owned();
     let about =
         about(CopiedGuest { name: name.to_owned(), uuid, devices, macs, disks, definition });
     let mut change = Change::new(of.verb, name, Vec::new(), about);
-    change.warnings = room::warnings(&steps, hypervisor)?;
+    let makes = steps.iter().chain(of.first.iter().flat_map(|first| &first.first));
+    change.warnings = room::warnings(&makes.cloned().collect::<Vec<_>>(), hypervisor)?;
     if !of.is_elsewhere {
         change.warnings.extend(shared::warnings(of.source, &xml));
     }
-    let planned = xml;
-    change.parts = vec![Part::Steps(steps), Part::ReadBack { name: name.to_owned(), planned }];
+    let (read_back, planned) = (name.to_owned(), xml);
+    change.parts = vec![Part::Steps(steps)];
+    change.parts.extend(of.first.map(Part::Domain));
+    change.parts.push(Part::Steps(last));
+    change.parts.push(Part::ReadBack { name: read_back, planned });
     change.again = of.again;
     Ok(change)
 }
@@ -381,12 +391,13 @@ fn judge(xml: &DomainXml, tuned: &Tuned, hypervisor: &dyn Hypervisor, world: &Wo
     Err(classed(Class::Unsound, message, first.hint.clone()))
 }
 
-/// The steps that record what is made for it, and that it is undone by its deletion.
+/// The steps that record what is made for it, and that it is undone by its deletion: what was
+/// written over an image of another is lost with that.
 fn records(
     world: &World,
     hypervisor: &dyn Hypervisor,
     (verb, what): (&'static str, String),
-    xml: &DomainXml,
+    (xml, makes): (&DomainXml, &[Step]),
 ) -> Result<Vec<Step>> {
     let Some(uuid) = xml.uuid() else { return Ok(Vec::new()) };
     let (name, uri) = (xml.name(), hypervisor.uri());
@@ -395,5 +406,6 @@ fn records(
     let mut entry = history.next(verb, uri, &name, now_s(), String::new());
     entry.what = vec![what];
     entry.boot = boot()?;
+    entry.steps = makes.iter().filter(|step| step.makes_overlay()).cloned().collect();
     Ok(made.into_iter().chain([history.remember(&entry, None)]).collect())
 }

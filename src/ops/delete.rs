@@ -76,11 +76,12 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         Uses::read(hypervisor)?
     };
     let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, world.state()));
-    for disk in made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data)) {
-        match proof.fate(disk) {
+    let deleted = made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data));
+    for (path, fate) in proof.fates(&parsed, &deleted.collect::<Vec<_>>()) {
+        match fate {
             Fate::Goes(step) => {
-                let names = if here { made::other_names(Path::new(&disk.path)) } else { 0 };
-                warnings.extend(made::keep_data(&disk.path, names));
+                let names = if here { made::other_names(Path::new(&path)) } else { 0 };
+                warnings.extend(made::keep_data(&path, names));
                 steps.push(step);
             }
             Fate::Gone => {}

@@ -112,6 +112,7 @@ impl ImportRequest {
             accept_shared_fabric: self.accept_shared_fabric,
             uuid,
             seed,
+            overlay: false,
         }
     }
 }
@@ -232,6 +233,7 @@ pub fn import(
         source: &source,
         gpus: manifest.gpus,
         copies,
+        first: None,
         stays: wanted.copy.is_none().then_some(Stays { nvram: &nvram }),
         is_elsewhere: true,
     };

@@ -5,6 +5,7 @@
 
 use crate::apply::{self, Step, nvram};
 use crate::domain::DomainXml;
+use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::history::Owner;
 use crate::hypervisor::Hypervisor;
@@ -98,6 +99,81 @@ impl<'a> Proof<'a> {
                 Known::Other(format!("pool `{}` is not active", volume.pool))
             }
             None => Known::Gone,
+        }
+    }
+
+    /// What happens to each disk that is deleted, in the order in which they go: an image before the
+    /// one that it lies over.
+    pub fn fates(&self, xml: &DomainXml, made: &[&Made]) -> Vec<(String, Fate)> {
+        let depth = |made: &Made| self.uses.below(Path::new(&made.path)).len();
+        let (mut bases, disks): (Vec<&Made>, Vec<&Made>) =
+            made.iter().partition(|made| made.role == Role::Base);
+        bases.sort_by_key(|base| std::cmp::Reverse(depth(base)));
+        let own: Vec<PathBuf> = xml.disks().filter_map(path_of).map(PathBuf::from).collect();
+        let mut all = Vec::new();
+        let mut going = Vec::new();
+        for disk in disks.into_iter().chain(bases) {
+            let fate = match disk.role {
+                Role::Base => self.fate_of_base(disk, &own, &going),
+                _ => self.fate(disk),
+            };
+            if !matches!(fate, Fate::Stays(_)) {
+                going.push(PathBuf::from(&disk.path));
+            }
+            all.push((disk.path.clone(), fate));
+        }
+        all
+    }
+
+    /// What happens to an image below disks of this domain, of which `own` are all and `going` are
+    /// deleted: it goes with the last image over it, if it is proven to be the one that gpuvm made.
+    fn fate_of_base(&self, made: &Made, own: &[PathBuf], going: &[PathBuf]) -> Fate {
+        let (path, volume) = (Path::new(&made.path), made.volume.as_ref());
+        let stays = |why: String| Fate::Stays(format!("image {} stays: {why}", made.path));
+        let is_going = |path: &Path| going.iter().any(|gone| self.uses.is_same(gone, path));
+        let volume_of = |name: &str| {
+            let (pool, name) = name.split_once('/')?;
+            let volume = VolumeRef { pool: pool.to_owned(), name: name.to_owned() };
+            self.uses.volume(&volume)
+        };
+        let needs = |one: &Use| match &one.by {
+            User::Domain { uuid, .. } => uuid != self.uuid || one.how == How::Disk,
+            User::Volume(name) => volume_of(name).is_none_or(|over| !is_going(&over.path)),
+            User::Loop(_) => true,
+        };
+        let mut needed = self.uses.of_disk(path, volume);
+        needed.retain(needs);
+        // What others have is said before what no definition names.
+        needed.sort_by_key(|one| !matches!(one.by, User::Domain { .. }));
+        if !needed.is_empty() {
+            return stays(said(&needed));
+        }
+        let is_over =
+            |disk: &Path| self.uses.below(disk).iter().any(|b| self.uses.is_same(b, path));
+        if let Some(disk) = own.iter().find(|disk| !is_going(disk) && is_over(disk)) {
+            return stays(format!("disk {}, which stays, lies over it", disk.display()));
+        }
+        if let Some(why) = self.whose() {
+            return stays(format!("{why}; {} removes it", removal(made)));
+        }
+        let known = volume.map(|volume| self.known(volume, path));
+        if matches!(known, Some(Known::Gone)) {
+            return Fate::Gone;
+        }
+        let is_it = match apply::disk_made_at(&self.state, path) {
+            Some(Identity::Volume { file: Some(was), .. } | Identity::File(was)) => {
+                !apply::is_another_file(Some(&was), path)
+            }
+            _ => false,
+        };
+        match known {
+            Some(Known::Same) if is_it && self.elsewhere.is_none() && self.made_on.is_none() => {
+                Fate::Goes(self.deletion(made))
+            }
+            Some(Known::Other(why)) => stays(why),
+            _ => {
+                stays(format!("it is not proven that gpuvm made it; {} removes it", removal(made)))
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 pub(crate) mod agent;
 pub(crate) mod fake;
 mod networks;
-mod storage;
+pub(crate) mod storage;
 
 use crate::apply::{HostLock, Orphan, Step, recover};
 use crate::change::Change;

@@ -13,10 +13,10 @@ use crate::domain_history::{boot, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{Beyond, DiskCopy, Entry};
-use crate::hypervisor::uses::{Conflict, Uses, files_of};
+use crate::hypervisor::uses::{Conflict, How, User, Uses, files_of};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::identity::Identity;
-use crate::made::said;
+use crate::made::{removal_of_volume, said};
 use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
@@ -75,6 +75,24 @@ pub enum UndoError {
         /// Why not.
         why: String,
     },
+    /// The clone has written on an image that it has over one of another guest.
+    #[error("{change} made disk {path}, on which domain `{name}` has written since")]
+    Written {
+        /// The change.
+        change: String,
+        /// The disk.
+        path: String,
+        /// The domain.
+        name: String,
+    },
+    /// Images of others lie over a disk of the domain.
+    #[error("disk {path} is not taken back: {used}, which would be damaged")]
+    Below {
+        /// The path.
+        path: String,
+        /// Who has an image over it.
+        used: String,
+    },
     /// Another file is where a disk of the domain was.
     #[error("disk {path} is not taken back: another file is there now than the one it had")]
     OtherFile {
@@ -88,7 +106,7 @@ pub enum UndoError {
         name: String,
     },
     /// A disk that the domain had is in use.
-    #[error("disk {path} is not removed: {used}")]
+    #[error("disk {path} is not taken back: {used}")]
     DiskTaken {
         /// The path.
         path: String,
@@ -213,7 +231,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
     let runs = summary.state.is_active();
     if entry.makes() {
-        return unmake(world, name, entry, (now, runs));
+        return unmake(world, (name, *force), entry, (now, runs));
     }
     if let Some(beyond) = entry.beyond() {
         let all = (&history, entry, beyond);
@@ -232,9 +250,9 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
                 name = word(name)
             )));
     }
+    refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
     if !force {
         refuse_lost(entry, name)?;
-        refuse_taken(hypervisor, &entry.before, &now, &summary.uuid)?;
         refuse_other_files(world, (&entry.before, &now), name)?;
     }
     refuse_devices(entry, name, runs)?;
@@ -312,7 +330,7 @@ fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
 /// they are proven its own.
 fn unmake(
     world: &World,
-    name: &str,
+    (name, force): (&str, bool),
     entry: &Entry,
     (now, runs): (String, bool),
 ) -> Result<Change<Undoing>> {
@@ -320,6 +338,9 @@ fn unmake(
         let message = format!("domain `{name}` runs, and undoing {} deletes it", named(entry));
         let hint = format!("`gpuvm stop {}` first", word(name));
         return Err(classed(Class::WrongState, message, hint));
+    }
+    if !force {
+        refuse_written(world, name, entry, &now)?;
     }
     let wanted = Delete { name: name.to_owned(), keep_data: false };
     let Change { parts, warnings, .. } = delete(world, &wanted)?;
@@ -331,20 +352,71 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// Refuses to go back to a disk that another domain uses since.
+/// Refuses to delete an image over one of another guest that a clone has written since: that is all
+/// there is of it.
+fn refuse_written(world: &World, name: &str, entry: &Entry, now: &str) -> Result<()> {
+    if !world.is_here()? {
+        return Ok(());
+    }
+    let made = entry.steps.iter().filter_map(|step| match step {
+        Step::MakeVolume { pool, volume, .. } if step.makes_overlay() => Some((pool, &volume.name)),
+        _ => None,
+    });
+    let made: Vec<_> = made.collect();
+    let recorded = DomainXml::parse(now)?.made().into_iter();
+    let its = recorded.filter(|known| {
+        let is =
+            |of: &VolumeRef| made.iter().any(|(pool, name)| **pool == of.pool && **name == of.name);
+        known.volume.as_ref().is_some_and(is)
+    });
+    let written = |path: &String| Path::new(path).exists() && !apply::is_untouched(Path::new(path));
+    match its.map(|made| made.path).find(written) {
+        None => Ok(()),
+        Some(path) => {
+            let hint = format!(
+                "`gpuvm delete {name}` deletes it with what was written; `gpuvm undo {name} --force` \
+                 does, too",
+                name = word(name)
+            );
+            let (change, name) = (named(entry), name.to_owned());
+            Err(UndoError::Written { change, path, name }.hint(hint))
+        }
+    }
+}
+
+/// Refuses to go back to a disk that another domain uses since; `force`: unless images of others lie
+/// over it, which would be damaged once the guest writes.
 fn refuse_taken(
     hypervisor: &dyn Hypervisor,
-    before: &str,
+    entry: &Entry,
     now: &str,
-    own_uuid: &str,
+    (own_uuid, force): (&str, bool),
 ) -> Result<()> {
-    let (before, now) = (DomainXml::parse(before)?, DomainXml::parse(now)?);
+    let (before, now) = (DomainXml::parse(&entry.before)?, DomainXml::parse(now)?);
     let (old, new) = (files_of(&before, &[]), files_of(&now, &[]));
     if old.iter().all(|file| new.contains(file)) {
         return Ok(());
     }
-    let taken = Uses::read(hypervisor)?.conflicts(&before, Some(own_uuid));
-    match taken.iter().find(|conflict| !new.contains(&conflict.path)) {
+    // The image that the change itself has put over it.
+    let own: Vec<String> =
+        entry.copies().map(|copy| format!("{}/{}", copy.pool, copy.name)).collect();
+    let mut taken = Uses::read(hypervisor)?.conflicts(&before, Some(own_uuid));
+    taken.retain(|taken| !new.contains(&taken.path));
+    taken.retain(|taken| !matches!(&taken.used.by, User::Volume(name) if own.contains(name)));
+    let is_below = |taken: &&Conflict| taken.used.how == How::Over;
+    if let Some(Conflict { path, used, .. }) = taken.iter().find(is_below) {
+        let (path, said) = (path.display().to_string(), used.to_string());
+        let hint = match &used.by {
+            User::Domain { name, .. } => format!("`gpuvm delete {}` first", word(name)),
+            User::Volume(volume) => {
+                let (pool, name) = volume.split_once('/').unwrap_or(("default", volume));
+                format!("{} deletes that, if nobody needs it", removal_of_volume(pool, name))
+            }
+            User::Loop(name) => format!("`losetup -d /dev/{}` first", word(name)),
+        };
+        return Err(UndoError::Below { path, used: said }.hint(hint));
+    }
+    match taken.first().filter(|_| !force) {
         None => Ok(()),
         Some(Conflict { path, used, .. }) => {
             Err(UndoError::DiskTaken { path: path.display().to_string(), used: used.to_string() }

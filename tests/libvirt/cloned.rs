@@ -6,6 +6,7 @@ use super::files;
 use super::place::{MOST, POOL_DIR, Place, same};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 
 /// The first guest.
 const NAME: &str = "ca";
@@ -115,7 +116,7 @@ fn a_clone_is_a_guest_of_its_own() {
 
 /// Runs qemu-img, which must succeed.
 fn qemu_img(args: &[&str]) -> String {
-    let out = std::process::Command::new("qemu-img").args(args).output().unwrap();
+    let out = Command::new("qemu-img").args(args).output().unwrap();
     let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
     assert!(out.status.success(), "{args:?}: {said}");
     said
@@ -200,6 +201,144 @@ fn disks_that_only_one_guest_can_have_are_refused() {
     assert_eq!(std::fs::read(&other).unwrap(), b"theirs");
     std::fs::remove_file(other).unwrap();
     place.done(&["delete", NAME, "--yes"]);
+}
+
+/// A guest of an image that is off, with a boot disk in a pool, `more`, and no seed.
+fn plain(more: &[&str]) -> Option<Place> {
+    let place = Place::with_image()?;
+    let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --no-start --no-seed";
+    let mut args = vec!["create", "--name", NAME, "--image", "tiny", "--os-size", "2M"];
+    args.extend(shape.split(' '));
+    args.extend(more);
+    if !more.contains(&"none") {
+        args.extend(["--data-dir", place.disks.to_str().unwrap()]);
+    }
+    place.done(&args);
+    Some(place)
+}
+
+/// Writes on an image of the pool, as a guest does.
+fn write_on(place: &Place, image: &str, byte: u8) {
+    let command = format!("write -P {byte} 64k 4k");
+    let mut qemu_io = place.daemon.within("qemu-io");
+    let out = qemu_io.args(["-f", "qcow2", "-c", &command, &format!("{POOL_DIR}/{image}")]);
+    let out = out.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// What a guest reads of an image at the place where [`write_on`] writes.
+fn reads(place: &Place, image: &str) -> u8 {
+    let mut qemu_img = place.daemon.within("qemu-img");
+    let [from, to] = [image, "read"].map(|name| format!("{POOL_DIR}/{name}"));
+    let out = qemu_img.args(["convert", "-O", "raw", &from, &to]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let raw = place.daemon.inside(POOL_DIR).join("read");
+    let byte = std::fs::read(&raw).unwrap()[65_536];
+    std::fs::remove_file(raw).unwrap();
+    byte
+}
+
+#[test]
+fn a_clone_over_the_disks_of_another_and_the_base_that_nobody_writes() {
+    let Some(place) = plain(&["--data-size", "4M"]) else { return };
+    let disks = place.disks.to_str().unwrap();
+    let clone = ["clone", NAME, NEW, "--overlay", "--no-seed"];
+    // libvirt makes images in pools only.
+    let before = place.state();
+    let (code, _, err) = place.gpuvm(&clone);
+    assert!(code == 1 && err.contains("pool-create-as") && err.contains("`vdb`"), "{err}");
+    same(&before, &place.state(), "a refusal changed something");
+    place.virsh(&["pool-create-as", "data", "dir", "--target", disks]);
+    let (before, found) = (place.state(), judged(&place, NAME));
+    let dry = place.done(&[&clone[..], &["--dry-run"]].concat());
+    assert!(dry.contains("domain `ca`") && dry.contains("domain `cb`"), "{dry}");
+    let diff = place.done(&[&clone[..], &["--diff"]].concat());
+    assert!(diff.contains("ca-2.os") && diff.contains("+  <name>cb</name>"), "{diff}");
+    same(&before, &place.state(), "a preview changed something");
+    let dir = place.daemon.inside(POOL_DIR);
+    let base = dir.join("ca.os");
+    let held = std::fs::read(&base).unwrap();
+    let out = place.done(&[&clone[..], &["--json"]].concat());
+    let said: Value = serde_json::from_str(&out).unwrap();
+    let number = |name: &str| said[name].as_array().unwrap().len();
+    assert_eq!((number("disks"), number("original")), (2, 2), "{said}");
+    assert_eq!((judged(&place, NAME), judged(&place, NEW)), (found.clone(), found));
+    // Each starts, and writes where the other does not see it.
+    for name in [NAME, NEW] {
+        place.done(&["start", name]);
+    }
+    for name in [NAME, NEW] {
+        place.virsh(&["destroy", name]);
+    }
+    let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes", "--force"]);
+    assert!(code == 1 && err.contains("`gpuvm delete cb` first"), "{err}");
+    write_on(&place, "ca-2.os", 0x11);
+    write_on(&place, "cb.os", 0x22);
+    assert_eq!((reads(&place, "ca-2.os"), reads(&place, "cb.os")), (0x11, 0x22));
+    assert_eq!(std::fs::read(&base).unwrap(), held, "the base was written");
+    let (code, _, err) = place.gpuvm(&["undo", NEW, "--yes"]);
+    assert!(code == 1 && err.contains("`gpuvm delete cb` deletes it"), "{err}");
+    // The base is the last one's, whoever that is.
+    let (code, _, err) = place.gpuvm(&["delete", NAME, "--yes"]);
+    assert!(code == 0 && err.contains("ca.os stays: domain `cb` has an image over it"), "{err}");
+    assert_eq!(files(&dir), ["ca.os", "cb.os"]);
+    assert_eq!(reads(&place, "cb.os"), 0x22);
+    place.done(&["delete", NEW, "--yes"]);
+    assert_eq!((files(&dir), files(&place.disks)), (Vec::new(), Vec::new()));
+    place.virsh(&["pool-destroy", "data"]);
+}
+
+#[test]
+fn an_overlay_is_taken_back_until_it_is_written() {
+    let Some(place) = plain(&["--data-size", "none"]) else { return };
+    let clone = ["clone", NAME, NEW, "--overlay", "--no-seed"];
+    let before = place.state();
+    place.done(&clone);
+    // Of what `ca` has not written since, another clone is over the same base.
+    let made = place.virsh(&["dumpxml", "--inactive", NAME]);
+    place.done(&["clone", NAME, "cc", "--overlay", "--no-seed"]);
+    assert_eq!(place.virsh(&["dumpxml", "--inactive", NAME]), made);
+    for name in ["cc", NEW, NAME] {
+        place.done(&["undo", name, "--yes"]);
+    }
+    same(&before, &place.state(), "it was not taken back");
+    place.done(&clone);
+    place.done(&["delete", NEW, "--yes"]);
+    let image = place.daemon.inside(POOL_DIR).join("ca-2.os");
+    write_on(&place, "ca-2.os", 0x11);
+    let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes"]);
+    assert!(code == 1 && err.contains("has written on its new disk"), "{err}");
+    place.done(&["undo", NAME, "--yes", "--force"]);
+    assert!(image.exists(), "what it wrote is gone");
+    std::fs::remove_file(image).unwrap();
+    place.done(&["delete", NAME, "--yes"]);
+    assert_eq!(files(&place.daemon.inside(POOL_DIR)), [""; 0]);
+}
+
+#[test]
+fn a_clone_over_a_disk_killed_at_any_record_is_gone_or_whole() {
+    let Some(place) = plain(&["--data-size", "none"]) else { return };
+    let before = place.state();
+    for n in 1..MOST {
+        let ended = place.killed(n, &["clone", NAME, NEW, "--overlay", "--no-seed"]);
+        let said = place.recover();
+        if !place.has(NEW) {
+            assert!(!ended, "record {n}: it ended and did nothing");
+            same(&before, &place.state(), &format!("record {n}: {said}"));
+            continue;
+        }
+        for name in [NEW, NAME] {
+            place.done(&["undo", name, "--yes"]);
+        }
+        same(&before, &place.state(), &format!("record {n}, undone: {said}"));
+        if ended {
+            assert!(n > 8, "only {n} records were seen: the test proves nothing");
+            place.done(&["delete", NAME, "--yes"]);
+            assert_eq!(files(&place.daemon.inside(POOL_DIR)), [""; 0]);
+            return;
+        }
+    }
+    panic!("it never comes to its end");
 }
 
 #[test]

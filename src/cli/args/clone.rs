@@ -15,6 +15,7 @@ use std::path::PathBuf;
 pub const EXAMPLES: &str = "Examples:
   gpuvm clone train-a train-b --dry-run
   gpuvm clone train-a train-b
+  gpuvm clone train-a train-b --overlay
   gpuvm clone train-a test-a --gpus 0
   gpuvm undo train-b";
 
@@ -34,6 +35,14 @@ pub struct CloneArgs {
     /// Name of the clone
     #[arg(value_name = "NEW")]
     pub to: DomainName,
+    /// Overlay the original's disks instead of copying them
+    ///
+    /// Instant, and only changes take space. Both guests get a qcow2 overlay over each image, which
+    /// is only read from then on: the original is redefined. An image is deleted with the last guest
+    /// that needs it. `gpuvm undo` of the original works until it has written and while no clone
+    /// is left. Only for disks that gpuvm created as volumes.
+    #[arg(long, help_heading = DISKS)]
+    pub overlay: bool,
     /// What it gets.
     #[command(flatten)]
     pub copy: CopyArgs,
@@ -98,6 +107,7 @@ impl CloneArgs {
             accept_shared_fabric: self.copy.accept_shared_fabric,
             uuid: None,
             seed: self.copy.seed(),
+            overlay: self.overlay,
         }
     }
 }

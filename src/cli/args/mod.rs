@@ -389,7 +389,7 @@ pub enum Verb {
     /// Clone a guest that is off
     ///
     /// The clone gets its own name, UUID, MAC addresses, firmware settings and full copies of the
-    /// disks; its cores, memory and GPUs are planned for it. A new cloud-init seed sets its host
+    /// disks, or overlays; its cores, memory and GPUs are planned for it. A new cloud-init seed sets its host
     /// name and SSH host keys. It is not started; deleting either guest leaves the other intact,
     /// and `gpuvm undo NEW` deletes the clone.
     ///

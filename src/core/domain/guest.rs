@@ -176,11 +176,13 @@ pub enum Role {
     Data,
     /// The cloud-init seed is on it.
     Seed,
+    /// It lies below a disk of the guest, and perhaps below those of others; nobody writes it.
+    Base,
 }
 
 impl Role {
     /// Every role.
-    pub const ALL: [Role; 3] = [Role::Os, Role::Data, Role::Seed];
+    pub const ALL: [Role; 4] = [Role::Os, Role::Data, Role::Seed, Role::Base];
 
     /// Its word in our metadata.
     pub fn as_str(self) -> &'static str {
@@ -188,6 +190,7 @@ impl Role {
             Role::Os => "os",
             Role::Data => "data",
             Role::Seed => "seed",
+            Role::Base => "base",
         }
     }
 }

@@ -6,6 +6,10 @@ use std::io::{self, Read, Seek};
 
 /// The most bytes read of a header; names lie within the first cluster.
 const MOST_HEAD: usize = 64 << 10;
+/// The bytes of a header before its extensions.
+const HEAD: usize = 104;
+/// The most entries of a table of tables: QEMU's own limit, 32 MiB.
+const MOST_TABLES: usize = (32 << 20) / 8;
 /// Longest name of a backing file, in bytes (docs/interop/qcow2).
 const MOST_NAME: u32 = 1023;
 /// Extension of a qcow2 header: the format of the backing file.
@@ -61,6 +65,20 @@ pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
         return Err(BelowError::Unclear("it is a VHD image over another".into()));
     }
     Ok(Vec::new())
+}
+
+/// Whether a qcow2 image has no content and no snapshot of its own, so that a guest reads from it
+/// what lies below: its table of tables of clusters (docs/interop/qcow2: L1 table) names none.
+pub fn is_untouched(image: &mut (impl Read + Seek)) -> io::Result<bool> {
+    let head = read_at(image, 0, HEAD)?;
+    let entries = word(&head, 36) as usize;
+    let is_qcow2 = head.starts_with(b"QFI\xfb") && matches!(word(&head, 4), 2 | 3);
+    if head.len() < 72 || !is_qcow2 || word(&head, 60) != 0 || entries > MOST_TABLES {
+        return Ok(false);
+    }
+    let table = read_at(image, long(&head, 40), entries * 8)?;
+    // A table that is cut off may have had anything.
+    Ok(table.len() == entries * 8 && table.iter().all(|byte| *byte == 0))
 }
 
 /// Returns the files that a qcow or qcow2 image refers to.
@@ -174,6 +192,30 @@ mod tests {
         let all = below(&mut Cursor::new(bytes)).map_err(|error| error.to_string())?;
         let mark = |raw| if raw { "!" } else { "" };
         Ok(all.into_iter().map(|b| b.name + mark(b.raw)).collect())
+    }
+
+    #[test]
+    fn an_image_without_content_of_its_own_is_untouched() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = qcow2("/b", &[]);
+            // Two tables of clusters, at 0x400.
+            bytes[36..40].copy_from_slice(&2_u32.to_be_bytes());
+            bytes[40..48].copy_from_slice(&0x400_u64.to_be_bytes());
+            bytes[at] = byte;
+            bytes
+        };
+        let untouched = |bytes: Vec<u8>| is_untouched(&mut Cursor::new(bytes)).unwrap();
+        assert!(untouched(with(0x500, 7)), "what is not in the table does not count");
+        assert!(!untouched(with(0x40f, 1)), "the last entry");
+        assert!(!untouched(with(63, 1)), "a snapshot");
+        assert!(!untouched(with(0, b'R')), "no qcow2 image");
+        let mut cut = with(0x500, 0);
+        cut.truncate(0x40f);
+        assert!(!untouched(cut));
+        let mut endless = with(0x500, 0);
+        endless[36] = 0xff;
+        assert!(!untouched(endless));
+        assert!(!untouched(Vec::new()));
     }
 
     #[test]

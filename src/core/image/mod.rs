@@ -6,7 +6,7 @@ mod content;
 mod snapshots;
 mod sums;
 
-pub use below::{Below, BelowError, below};
+pub use below::{Below, BelowError, below, is_untouched};
 pub use content::{BACKED, Content, ContentError, Format, Found, HEAD, content, disk, kept};
 pub use snapshots::snapshots;
 pub use sums::{Sha256, SumError, Summing, Sums};

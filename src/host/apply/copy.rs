@@ -35,7 +35,7 @@ pub(super) fn check(
     let Step::CheckVolume { pool, name, format, capacity_bytes, bytes, sha256 } = step else {
         return Ok(());
     };
-    seen((pool, name), (format, *capacity_bytes), hypervisor)?;
+    seen((pool, name), (format, *capacity_bytes), None, hypervisor)?;
     let mut told = Told { observer, through: 0, bytes: *bytes, signal: None };
     let mut summing = Summing::new(&mut told);
     let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
@@ -54,16 +54,18 @@ pub(super) fn check(
     }
 }
 
-/// Returns the volume, which the hypervisor must report as standalone with this format and size.
+/// Returns the volume, which the hypervisor must report with this format and size, standalone or
+/// over `below`.
 pub(super) fn seen(
     (pool, name): (&str, &str),
     (format, capacity_bytes): (&str, u64),
+    below: Option<&Path>,
     hypervisor: &dyn Hypervisor,
 ) -> Result<Volume, StepError> {
     let volumes = hypervisor.storage().volumes(pool)?;
     match volumes.into_iter().find(|volume| volume.name == *name) {
         None => Err(other("it no longer exists".into())),
-        Some(Volume { backing: Some(file), .. }) => {
+        Some(Volume { backing: Some(file), .. }) if below != Some(&*file) => {
             Err(other(format!("the hypervisor sees it lie over {}", file.display())))
         }
         Some(seen) if (&*seen.format, seen.capacity_bytes) != (format, capacity_bytes) => {

@@ -652,6 +652,11 @@ impl Step {
         })
     }
 
+    /// Whether it makes an image over another.
+    pub fn makes_overlay(&self) -> bool {
+        matches!(self, Step::MakeVolume { volume, .. } if volume.backing.is_some())
+    }
+
     /// Whether it changes only a running domain, until that stops.
     pub fn is_of_running(&self) -> bool {
         matches!(

@@ -12,7 +12,7 @@ use super::needed::UNBORN;
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
-    Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, pages,
+    Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, overlay, pages,
     partition, snapshot, vcpus,
 };
 use crate::discover::openers::in_use;
@@ -471,10 +471,13 @@ fn define_as_before(
             _ => xml == now,
         },
     };
-    if ours {
-        Ok(hypervisor.define(before)?)
-    } else {
-        Err(StepError::Edited { name: name.to_owned() })
+    if !ours {
+        return Err(StepError::Edited { name: name.to_owned() });
+    }
+    // Started since the change was interrupted, it has written where only the new definition looks.
+    match overlay::written_since(xml, before).filter(|_| hypervisor.machine().is_here()) {
+        Some(path) => Err(StepError::WrittenSince { name: name.to_owned(), path }),
+        None => Ok(hypervisor.define(before)?),
     }
 }
 

@@ -401,6 +401,11 @@ impl Uses {
         input::list(dir).ok()?.into_iter().take(MOST_BESIDE).find(is_over)
     }
 
+    /// Every file that an image lies over, as far as that can be told.
+    pub fn below(&self, path: &Path) -> BTreeSet<PathBuf> {
+        Walk::from(path, &self.volumes, self.seen()).files
+    }
+
     /// Whether two names are one file.
     pub fn is_same(&self, a: &Path, b: &Path) -> bool {
         self.identity(a).is(&self.identity(b))

@@ -2,14 +2,22 @@
 //! killed at every call.
 
 use super::*;
-use crate::domain::guest::VirtType;
+use crate::apply::Step;
+use crate::change::Change;
+use crate::delete::{Delete, delete};
+use crate::domain::disk_change::path_of;
+use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VirtType, VolumeRef};
 use crate::domain::{DomainEdit, Element};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
+use crate::hypervisor::Hypervisor as _;
+use crate::hypervisor::storage::NewVolume;
+use crate::image;
 use crate::reporter::Answer;
 use crate::request::{DomainName, GpuWish, Request};
 use crate::session::{Confirm, Done, Session};
+use crate::stage::storage::write_on;
 use crate::stage::{Stage, UUID, kill, manner};
-use crate::storage::SeedRequest;
+use crate::storage::{SeedRequest, SeedWanted};
 use crate::taken::Taken;
 use crate::undo::{self, Undo};
 use gpuvm_core::check::check;
@@ -21,15 +29,29 @@ use gpuvm_core::topology::file::from_json;
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::rc::Rc;
 
 /// The UUID of the clone.
 const OTHER: &str = "33333333-2222-4333-8444-555555555555";
 
 /// A stage with guest `a` of this many GPUs of a DGX-2.
 fn stage(gpus: u32, runs: bool) -> Stage {
+    let stage = bare();
+    put(&stage, gpus, runs, &Extra::default());
+    stage
+}
+
+/// A stage without guests.
+fn bare() -> Stage {
     let mut stage = Stage::who_says(Answer::Yes);
     let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
     stage.world = stage.world.with_topology(host);
+    stage
+}
+
+/// Adds guest `a`.
+fn put(stage: &Stage, gpus: u32, runs: bool, extra: &Extra) {
     let request = GuestRequest {
         request: Request::for_gpus(gpus),
         name: NameRequest::Exact(DomainName::new("a").unwrap()),
@@ -40,10 +62,9 @@ fn stage(gpus: u32, runs: bool) -> Stage {
         place: None,
     };
     let planned = resolve(&stage.world, &request, None).unwrap();
-    let mut xml = render(&request, &planned, &Extra::default()).unwrap();
+    let mut xml = render(&request, &planned, extra).unwrap();
     xml.apply(&DomainEdit::SetUuid { uuid: UUID.into() }).unwrap();
     stage.fake.put_xml(xml.text(), runs);
-    stage
 }
 
 /// A clone `b` of `a`.
@@ -57,6 +78,7 @@ fn wanted() -> CloneRequest {
         accept_shared_fabric: true,
         uuid: Some(OTHER.into()),
         seed: SeedRequest::default(),
+        overlay: false,
     }
 }
 
@@ -227,5 +249,278 @@ fn a_clone_killed_at_any_call_is_gone_or_whole() {
         assert_eq!((stage.fake.definition("a"), stage.journals()), (before, 0));
         assert!(stage.world.history(OTHER).unwrap().entries.is_empty());
         assert!(run(&stage, &wanted()).unwrap().made);
+    }
+}
+
+/// The pool of guests' disks.
+const POOL: &str = "p";
+
+/// A stage with guest `a` that is off, with a disk that gpuvm made in a pool.
+fn with_disk() -> Stage {
+    let stage = bare();
+    stage.fake.put_pool(POOL);
+    let volume = NewVolume {
+        name: "a.os".into(),
+        format: "raw".into(),
+        capacity_bytes: 4096,
+        preallocated: false,
+        backing: None,
+        mode: 0o600,
+    };
+    let make = Step::MakeVolume { pool: POOL.into(), volume, from: None };
+    let making = || Change::new("create", "a", vec![make.clone()], ());
+    Session::begin(&stage.world, manner(Confirm::Given))
+        .unwrap()
+        .run(|_| Ok::<_, crate::error::Error>(making()))
+        .unwrap();
+    let path = at(&stage, "a.os").display().to_string();
+    let volume = Some(VolumeRef { pool: POOL.into(), name: "a.os".into() });
+    let extra = Extra {
+        disks: vec![Disk::new(&path, DiskFormat::Raw, DiskKind::File)],
+        made: vec![Made { role: Role::Os, path, volume }],
+        ..Extra::default()
+    };
+    put(&stage, 0, false, &extra);
+    stage
+}
+
+/// The path of a volume.
+fn at(stage: &Stage, name: &str) -> PathBuf {
+    stage.fake.volume(POOL, name)
+}
+
+/// A clone of `a` over its disk.
+fn over(to: &str) -> CloneRequest {
+    let seed = SeedRequest { wanted: SeedWanted::No, ..SeedRequest::default() };
+    let uuid = OTHER.replacen("333", &format!("33{to}"), 1);
+    let to = DomainName::new(to).unwrap();
+    CloneRequest { to, uuid: Some(uuid), overlay: true, seed, ..wanted() }
+}
+
+/// The file of a domain's first disk, and what lies below it, the next one first.
+fn chain(stage: &Stage, name: &str) -> Vec<String> {
+    let xml = definition(stage, name);
+    let disk = xml.disks().next().unwrap();
+    let mut path = path_of(disk).map(PathBuf::from);
+    let mut names = Vec::new();
+    while let Some(image) = path {
+        names.push(image.file_name().unwrap().to_str().unwrap().to_owned());
+        let mut file = std::fs::File::open(&image).unwrap();
+        path = image::below(&mut file).unwrap().pop().map(|below| below.name.into());
+    }
+    names
+}
+
+/// Undoes the last change of a domain.
+fn undo_of(stage: &Stage, name: &str, force: bool) -> Result<()> {
+    let undo = Undo { name: name.into(), force, edited: false };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    undo::run(&mut session, &stage.world, &undo).map(drop)
+}
+
+/// Deletes a domain.
+fn remove(stage: &Stage, name: &str) -> Vec<String> {
+    let wanted = Delete { name: name.into(), keep_data: false };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    session.run(|world| delete(world, &wanted)).unwrap().change.warnings
+}
+
+#[test]
+fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
+    let stage = with_disk();
+    let made = run(&stage, &over("b")).unwrap().change.about;
+    assert_eq!(chain(&stage, "a"), ["a-2.os", "a.os"]);
+    assert_eq!(chain(&stage, "b"), ["b.os", "a.os"]);
+    assert_eq!((made.disks.len(), made.original.len()), (1, 1));
+    for name in ["a", "b"] {
+        let xml = definition(&stage, name);
+        let disk = xml.disks().next().unwrap();
+        assert_eq!(disk.child("driver").unwrap().attr("type").unwrap(), "qcow2");
+        let roles: Vec<_> = xml.made().into_iter().map(|made| made.role).collect();
+        assert!(roles.contains(&Role::Base) && roles.contains(&Role::Os), "{roles:?}");
+    }
+    // What `a` has not written since lies below the next clone, too, and `a` stays as it is.
+    let before = stage.fake.definition("a");
+    let second = run(&stage, &over("c")).unwrap().change.about;
+    assert!(second.original.is_empty());
+    assert_eq!(
+        (chain(&stage, "c"), stage.fake.definition("a")),
+        (vec!["c.os".into(), "a.os".into()], before)
+    );
+    // What it has written does not.
+    write_on(&at(&stage, "a-2.os"));
+    run(&stage, &over("d")).unwrap();
+    assert_eq!(chain(&stage, "a"), ["a-3.os", "a-2.os", "a.os"]);
+    assert_eq!(chain(&stage, "d"), ["d-2.os", "a-2.os", "a.os"]);
+    // Each base goes with the last guest that needs it, whoever that is.
+    let said = remove(&stage, "a");
+    assert!(
+        said.iter().any(|line| line.contains("a.os stays: domain `b` has an image over it")),
+        "{said:?}"
+    );
+    assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os", "b.os", "c.os", "d-2.os"]);
+    remove(&stage, "d");
+    assert_eq!(stage.fake.names(POOL), ["a.os", "b.os", "c.os"]);
+    remove(&stage, "b");
+    let said = remove(&stage, "c");
+    assert_eq!((stage.fake.names(POOL), said), (Vec::<String>::new(), Vec::new()));
+}
+
+#[test]
+fn a_base_that_another_has_put_there_stays() {
+    let stage = with_disk();
+    run(&stage, &over("b")).unwrap();
+    let (base, other) = (at(&stage, "a.os"), stage.dir.path().join("other"));
+    std::fs::write(&other, vec![0; 4096]).unwrap();
+    std::fs::rename(&other, &base).unwrap();
+    remove(&stage, "b");
+    let said = remove(&stage, "a");
+    assert!(said.iter().any(|line| line.contains("not proven that gpuvm made it")), "{said:?}");
+    assert_eq!(stage.fake.names(POOL), ["a.os"]);
+}
+
+#[test]
+fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
+    let stage = with_disk();
+    let before = stage.fake.definition("a");
+    run(&stage, &over("b")).unwrap();
+    let refused = |name: &str, force: bool| {
+        let error = undo_of(&stage, name, force).unwrap_err();
+        let refusal = error.refusal().unwrap_or_else(|| panic!("{error}"));
+        (refusal.code, refusal.hint.clone())
+    };
+    // Also by force: the clone would read what `a` writes.
+    for force in [false, true] {
+        assert_eq!(refused("a", force), ("undo-below", "`gpuvm delete b` first".into()));
+    }
+    write_on(&at(&stage, "b.os"));
+    let (code, hint) = refused("b", false);
+    assert!(code == "undo-written" && hint.contains("`gpuvm delete b`"), "{code}: {hint}");
+    undo_of(&stage, "b", true).unwrap();
+    assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os"]);
+    undo_of(&stage, "a", true).unwrap();
+    assert_eq!(stage.fake.definition("a"), before);
+    // What it left is in the way until somebody deletes it.
+    assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
+    std::fs::remove_file(at(&stage, "a-2.os")).unwrap();
+    run(&stage, &over("b")).unwrap();
+    undo_of(&stage, "b", false).unwrap();
+    assert!(stage.fake.runs("b").is_none());
+}
+
+#[test]
+fn an_overlay_is_refused_with_what_works() {
+    let copy = "`gpuvm clone a b` copies it whole";
+    let stage = with_disk();
+    assert_eq!(refusal(stage_off(&stage, true), &over("b")).0, "clone-active");
+    stage_off(&stage, false);
+    // A file that gpuvm did not make, or in the place of the one that it made.
+    let (base, other) = (at(&stage, "a.os"), stage.dir.path().join("other"));
+    let kept = std::fs::read(&base).unwrap();
+    std::fs::write(&other, &kept).unwrap();
+    std::fs::rename(&other, &base).unwrap();
+    assert_eq!(refusal(&stage, &over("b")), ("clone-overlay", copy.into()));
+    // One in no pool.
+    let stage = with_disk();
+    let file = stage.dir.path().join("a.raw");
+    std::fs::write(&file, vec![0; 4096]).unwrap();
+    let text = stage.fake.definition("a");
+    let named = text.replace(at(&stage, "a.os").to_str().unwrap(), file.to_str().unwrap());
+    stage.fake.put_xml(&named, false);
+    let (code, hint) = refusal(&stage, &over("b"));
+    assert!(
+        code == "clone-overlay" && hint.contains("pool-create-as") && hint.contains(copy),
+        "{hint}"
+    );
+    // A disk of others.
+    stage.fake.put_xml(&text, false);
+    stage.fake.put_with_disk("other", &at(&stage, "a.os"));
+    assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
+    stage.fake.domains.borrow_mut().remove("other");
+    // A drive, and a guest without disks.
+    let drive =
+        text.replace("type='file'", "type='block'").replace("<source file=", "<source dev=");
+    stage.fake.put_xml(&drive, false);
+    assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
+    let none = self::stage(0, false);
+    assert_eq!(refusal(&none, &over("b")), ("clone-no-overlay", "`gpuvm clone a b`".into()));
+    assert_eq!(stage.fake.names(POOL), ["a.os"]);
+}
+
+/// The same stage with `a` on or off.
+fn stage_off(stage: &Stage, runs: bool) -> &Stage {
+    stage.fake.domains.borrow_mut().get_mut("a").unwrap().1 = runs;
+    stage
+}
+
+#[test]
+fn a_clone_over_a_disk_killed_at_any_call_is_gone_or_whole() {
+    // `writes`: the first guest was started and ended before the recovery, and has written.
+    for (at_call, writes) in (0..).flat_map(|at| [(at, false), (at, true)]) {
+        let stage = with_disk();
+        let before = stage.fake.definition("a");
+        stage.fake.calls.set(0);
+        *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+            if number == at_call {
+                kill();
+            }
+        }));
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&stage, &over("b")).map(|_| ())));
+        if let Ok(ended) = ended {
+            ended.unwrap();
+            assert!(at_call > 3, "it was killed {at_call} times only");
+            return;
+        }
+        *stage.fake.at.borrow_mut() = None;
+        let moved = stage.fake.definition("a") != before;
+        if writes && moved {
+            write_on(&at(&stage, "a-2.os"));
+        }
+        stage.recover();
+        assert!(stage.fake.runs("b").is_none(), "call {at_call}");
+        assert_eq!(stage.journals(), 0);
+        if writes && moved {
+            // What it wrote is kept.
+            assert_eq!(chain(&stage, "a"), ["a-2.os", "a.os"], "call {at_call}");
+            assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os"], "call {at_call}");
+            remove(&stage, "a");
+            assert_eq!(stage.fake.names(POOL), [""; 0], "call {at_call}");
+            continue;
+        }
+        assert_eq!(stage.fake.definition("a"), before, "call {at_call}");
+        assert_eq!(stage.fake.names(POOL), ["a.os"], "call {at_call}");
+        assert!(stage.world.history(UUID).unwrap().entries.is_empty());
+        assert!(run(&stage, &over("b")).unwrap().made);
+    }
+}
+
+#[test]
+fn no_clone_lies_over_a_disk_that_a_guest_writes_which_was_started_meanwhile() {
+    for at_call in 0.. {
+        let stage = with_disk();
+        let before = stage.fake.definition("a");
+        stage.fake.calls.set(0);
+        let fake = Rc::clone(&stage.fake);
+        *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
+            if number == at_call {
+                fake.domains.borrow_mut().get_mut("a").unwrap().1 = true;
+            }
+        }));
+        let made = run(&stage, &over("b")).is_ok();
+        *stage.fake.at.borrow_mut() = None;
+        if stage.fake.runs("a") == Some(false) {
+            assert!(made && at_call > 2, "it was never started, or only {at_call} times");
+            return;
+        }
+        let live = stage.fake.xml("a", XmlOf::Live).unwrap();
+        let writes_base = live.contains(at(&stage, "a.os").to_str().unwrap())
+            && !live.contains(at(&stage, "a-2.os").to_str().unwrap());
+        assert_eq!(made, stage.fake.runs("b").is_some());
+        assert!(!(made && writes_base), "call {at_call}");
+        if !made {
+            assert_eq!(stage.fake.definition("a"), before, "call {at_call}");
+            assert_eq!(stage.fake.names(POOL), ["a.os"], "call {at_call}");
+        }
+        assert_eq!(stage.journals(), 0);
     }
 }

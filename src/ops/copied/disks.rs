@@ -112,7 +112,7 @@ impl Old<'_> {
 }
 
 /// The error that a disk is not copied.
-fn refused<T>(old: &Old<'_>, why: String) -> Result<T> {
+pub(super) fn refused<T>(old: &Old<'_>, why: String) -> Result<T> {
     let (name, target) = (old.name.to_owned(), old.target.to_owned());
     let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
     Err(CloneError::Disk { name, target, why }.hint(hint))
@@ -148,14 +148,14 @@ pub(crate) fn disk_file(disk: Element<'_>, target: &str, name: &str) -> Result<O
 }
 
 /// Whether libvirt can copy a volume as a file.
-fn is_of_directory(volume: &Volume, hypervisor: &dyn Hypervisor) -> bool {
+pub(super) fn is_of_directory(volume: &Volume, hypervisor: &dyn Hypervisor) -> bool {
     let pools = hypervisor.storage().pools().unwrap_or_default();
     pools.iter().any(|pool| pool.name == volume.pool && is_file_pool(&pool.kind))
 }
 
 /// The file name of a copy: with the new name in place of the old one, where that is in it, unless
 /// another copy has that.
-fn own_name(
+pub(super) fn own_name(
     file: &str,
     old: &Old<'_>,
     wanted: &CloneRequest,
@@ -327,6 +327,7 @@ mod tests {
             accept_shared_fabric: false,
             uuid: None,
             seed: SeedRequest::default(),
+            overlay: false,
         };
         let mut taken = BTreeMap::new();
         let mut names = Vec::new();

@@ -50,6 +50,22 @@ pub enum CloneError {
         /// Why not.
         why: String,
     },
+    /// An image cannot lie below the disks of two guests.
+    #[error("disk `{target}` of domain `{name}` cannot lie below a clone's: {why}")]
+    Overlay {
+        /// The domain.
+        name: String,
+        /// The disk, by its name in the guest.
+        target: String,
+        /// Why not.
+        why: String,
+    },
+    /// It has no disk that could.
+    #[error("domain `{name}` has no disk that could lie below a clone's")]
+    NoOverlay {
+        /// Its name.
+        name: String,
+    },
     /// There is no place for it.
     #[error("no place for a clone of domain `{name}` with {}: {why}", crate::words::count(*gpus as usize, "GPU"))]
     NoPlace {

@@ -4,7 +4,7 @@ use super::subject::can_be_opened;
 use crate::domain::DomainXml;
 use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
-use crate::domain::guest::VolumeRef;
+use crate::domain::guest::{Role, VolumeRef};
 use crate::error::{Doing as _, Result};
 use crate::guest::find;
 use crate::hypervisor::uses::Uses;
@@ -153,7 +153,7 @@ impl Ground<'_> {
     /// Returns the paths of the disks that were created for the domain and are deleted with it.
     fn made(&self, xml: &DomainXml, world: &World) -> Vec<String> {
         let proof = Proof::of(xml, &self.uuid, &self.uses, (self.hypervisor, world.state()));
-        let made = xml.made().into_iter();
+        let made = xml.made().into_iter().filter(|made| made.role != Role::Base);
         let own = made.filter(|made| matches!(proof.fate(made), Fate::Goes(_)));
         own.map(|made| made.path).collect()
     }

@@ -4,6 +4,7 @@ use super::fake::Fake;
 use crate::domain::guest::Abilities;
 use crate::hypervisor::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use crate::image;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::ops::Range;
@@ -11,6 +12,33 @@ use std::path::{Path, PathBuf};
 
 /// Free bytes of every pool.
 const LEFT: u64 = 1 << 20;
+
+/// An image over another: a qcow2 header of version 3 with the size and the name (docs/interop/qcow2),
+/// and no content.
+fn overlay(bytes: u64, below: &Path) -> Vec<u8> {
+    let name = below.as_os_str().as_encoded_bytes();
+    let mut image = vec![0; 104];
+    image[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+    image[8..16].copy_from_slice(&112_u64.to_be_bytes());
+    image[16..20].copy_from_slice(&u32::try_from(name.len()).unwrap().to_be_bytes());
+    image[20..24].copy_from_slice(&16_u32.to_be_bytes());
+    image[24..32].copy_from_slice(&bytes.to_be_bytes());
+    image[36..40].copy_from_slice(&1_u32.to_be_bytes());
+    image[40..48].copy_from_slice(&0x800_u64.to_be_bytes());
+    image[100..104].copy_from_slice(&104_u32.to_be_bytes());
+    image.resize(112, 0);
+    image.extend_from_slice(name);
+    image.resize(0x808, 0);
+    image
+}
+
+/// Has a guest write on an image over another: its table of clusters names one.
+pub(crate) fn write_on(image: &Path) {
+    let mut bytes = fs::read(image).unwrap();
+    assert!(bytes.starts_with(b"QFI\xfb"), "{}", image.display());
+    bytes[0x807] = 1;
+    fs::write(image, bytes).unwrap();
+}
 
 /// The error of a failed call.
 fn failed(doing: &str) -> impl Fn(io::Error) -> HypervisorError {
@@ -86,14 +114,18 @@ impl Storage for Fake {
             let path = entry.map_err(failed("list a pool"))?.path();
             let bytes = fs::read(&path).map_err(failed("read a volume"))?;
             let is_qcow2 = bytes.starts_with(b"QFI\xfb");
+            let long = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+            let below = || image::below(&mut io::Cursor::new(&bytes)).unwrap().pop();
+            let backing = below().map(|below| PathBuf::from(below.name));
+            let own_bytes = bytes.len().try_into().unwrap_or_default();
             volumes.push(Volume {
                 pool: pool.to_owned(),
                 name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 path,
                 format: if is_qcow2 { "qcow2" } else { "raw" }.to_owned(),
-                capacity_bytes: bytes.len().try_into().unwrap_or_default(),
-                allocation_bytes: bytes.len().try_into().unwrap_or_default(),
-                backing: None,
+                capacity_bytes: if backing.is_some() { long(24) } else { own_bytes },
+                allocation_bytes: own_bytes,
+                backing,
                 modified_ns: Some(7),
             });
         }
@@ -104,7 +136,10 @@ impl Storage for Fake {
         self.call("make a volume")?;
         let path = self.volume(pool, &new.name);
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
-        let made = made.and_then(|file| file.set_len(new.capacity_bytes));
+        let made = made.and_then(|mut file| match &new.backing {
+            None => file.set_len(new.capacity_bytes),
+            Some((below, _)) => file.write_all(&overlay(new.capacity_bytes, below)),
+        });
         made.map_err(failed("make a volume")).map(|()| path)
     }
     fn copy_volume(

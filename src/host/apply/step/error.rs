@@ -168,6 +168,14 @@ pub enum StepError {
         /// The domain's name.
         name: String,
     },
+    /// The guest has written on a disk that only the new definition has, so that stays.
+    #[error("domain `{name}` keeps disk {}, on which it has written since", path.display())]
+    WrittenSince {
+        /// The domain's name.
+        name: String,
+        /// The disk.
+        path: PathBuf,
+    },
     /// Another domain has the name by now.
     #[error("domain `{name}` is now a different one: its UUID is {theirs}, not {uuid}")]
     OtherDomain {
@@ -283,13 +291,14 @@ impl StepError {
     /// Whether what was to be released or removed belongs to somebody else by now, or is not known
     /// to be ours: it stays, and nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
-        use StepError::{Array, Edited, InUse, NotOurs, OtherDomain, Partition};
+        use StepError::{Array, Edited, InUse, NotOurs, OtherDomain, Partition, WrittenSince};
         matches!(
             self,
             InUse { .. }
                 | OtherDomain { .. }
                 | NotOurs { .. }
                 | Edited { .. }
+                | WrittenSince { .. }
                 | Array(ArrayError::Unproven { .. } | ArrayError::InitramfsOlder { .. })
                 // Others have it, or some of its GPUs, by now.
                 | Partition(PartitionError::Reassigned { .. } | PartitionError::Refused(_))
