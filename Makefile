@@ -38,7 +38,7 @@ test-nightly:
 	tests/setup test
 	tests/setup package
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all \
+	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all GPUVM_ANSIBLE=all \
 	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 

@@ -5,6 +5,7 @@
 
 mod a_long;
 mod abuse;
+mod ansible;
 mod arrays;
 mod devices;
 mod doctor;

@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// A program on its machine.
-    fn within(&self, program: &str) -> Command {
+    pub fn within(&self, program: &str) -> Command {
         if self.net { self.daemon.within_net(program) } else { self.daemon.within(program) }
     }
 

@@ -454,6 +454,7 @@ commands:
 '''
 
 import json
+import shlex
 
 from ansible_collections.gpuvm.gpuvm.plugins.module_utils.gpuvm import (
     NO_DOMAIN, GpuvmError, choice, main, path, paths, text, texts)
@@ -570,7 +571,7 @@ class Guest(object):
             raise
         if row['remembered'] is None:
             raise GpuvmError('ansible-foreign', 'domain `%s` exists, and gpuvm did not make it' % self.name,
-                             '`gpuvm show %s` on the managed host shows what it is; choose another name' % self.name)
+                             '`gpuvm show %s` shows what it is; choose another name' % shlex.quote(self.name))
         return row
 
     def state(self):
@@ -635,7 +636,16 @@ class Guest(object):
         words += ['--restart'] if may_restart else []
         words += ['--accept-data-loss'] if self.options['accept_data_loss'] else []
         data = json.dumps(document, ensure_ascii=False)
-        return self.gpuvm.run(['apply'], words, 'gpuvm-apply', data, (0, 3))['guests'][0]
+        done = self.gpuvm.run(['apply'], words, 'gpuvm-apply', data, (0, 3))['guests'][0]
+        if done['action'] == 'conflict':
+            # A preview shows what a change refuses.
+            fixed = ['%(option)s %(is)s -> %(wanted)s' % one for one in done['differences'] if not one['changeable']]
+            show = 'gpuvm get ' + shlex.quote(self.name)
+            raise GpuvmError('apply-conflict', 'domain `%s` differs in what cannot be changed: %s'
+                             % (self.name, '; '.join(fixed)),
+                             '`%s` prints what it is; once it is deleted, it is made anew as described' % show,
+                             commands=[show])
+        return done
 
     def make(self):
         """Makes or changes the guest, and starts or stops it."""
@@ -661,6 +671,11 @@ class Guest(object):
     def told(self, done):
         """Notes what was done with the definition."""
         action, differences = done['action'], done.get('differences', [])
+        if self.row is None and action != 'create':
+            # Another has made it meanwhile.
+            self.row = self.look()
+            self.before = dict(state=self.state())
+            self.after = dict(self.before)
         differences = [dict(one, option=one['option'].replace('-', '_')) for one in differences]
         # The size of a pending one waits, its start with the host does not.
         waits = action == 'pending'
@@ -706,7 +721,6 @@ class Guest(object):
         elif self.wanted == 'stopped' and self.runs():
             self.power(['stop'], 'shut-off')
         self.after['state'] = self.state()
-        self.answer['changed'] |= self.after['state'] != self.before['state']
 
     def power(self, verb, state):
         """Starts or stops it."""
