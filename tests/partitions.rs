@@ -494,6 +494,30 @@ fn what_fabric_manager_refuses_leaves_all_as_it_was() {
 }
 
 #[test]
+fn another_definition_file_since_the_plan_is_noticed() {
+    if !can() {
+        return;
+    }
+    // Fabric Manager has restarted with other definitions: 3 is now of modules 5 to 8.
+    let fm = Fm::new("b200", "");
+    let said = fm.ask(&format!("steps activate {}", three("u"))).remove(0);
+    let error = said["error"].as_str().unwrap_or_else(|| panic!("{said}"));
+    let told =
+        "NVLink partition 3 has modules 5, 6, 7, 8; it had modules 1, 3 when this was planned";
+    assert!(error.contains(told), "{error}");
+    assert_eq!((fm.calls(), fm.active(), fm.journals()), (vec!["Gets".into()], BTreeSet::new(), 0));
+    assert_eq!(fs::read_dir(fm.path("made")).unwrap().count(), 0);
+    // The number is another guest's by now, which keeps it.
+    let fm = Fm::new("h100", "");
+    fm.ask(&format!("steps activate {}", three("u")));
+    fs::remove_file(fm.path("state")).unwrap();
+    fm.tell("b200", "active 3");
+    let said = fm.ask(&format!("steps deactivate {}", three("u"))).remove(0);
+    assert_eq!(said["error"], Value::Null, "{said}");
+    assert_eq!((fm.active(), fm.remembered()), (BTreeSet::from([3]), vec![]));
+}
+
+#[test]
 fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
     if !can() {
         return;

@@ -136,3 +136,32 @@ fn a_file_for_nccl_of_other_addresses_ends_verify_with_3() {
     let told = "the file that the guest's seed brought (nccl-file)";
     assert!(code == 3 && out.contains(told) && out.contains(" a --install` rewrites it"), "{err}");
 }
+
+#[test]
+fn a_guest_that_starts_with_the_host_needs_the_hook_where_nvswitches_are_shared() {
+    let Some(machine) = Machine::h100() else { return };
+    let Some(uri) = embedded(&machine) else { return };
+    machine.fake("h100", &H100, "");
+    let uuid = "44111111-2222-3333-4444-555555555555";
+    let more = "<memory>65536</memory><vcpu>1</vcpu><os><type arch='x86_64' \
+                machine='q35'>hvm</type></os><devices>";
+    let xml = domain_with(uuid, &["9d", "c3"]).replacen("<devices>", more, 1);
+    let xml = xml.replace("type='kvm'", "type='qemu'");
+    let file = machine.path("foreign.xml");
+    std::fs::write(&file, xml).unwrap();
+    let (code, _, err) = machine.gpuvm_on(&["virsh", "-c", &uri, "define", &file], true, "");
+    assert_eq!(code, 0, "{err}");
+    let autostart =
+        || machine.gpuvm(&["-c", &uri, "autostart", "foreign", "on", "--dry-run"], true);
+    let (code, out, err) = autostart();
+    let why = "nobody would activate the NVLink partition of domain `foreign`";
+    assert!(
+        code == 1 && err.contains(why) && err.contains("--install` has libvirt do so"),
+        "{out}{err}"
+    );
+    // With the hook, and where the switches go to the guest, somebody does.
+    let (code, _, err) = machine.gpuvm(&["fabric", "hook", "--install"], true);
+    assert_eq!(code, 0, "{err}");
+    let (_, out, err) = autostart();
+    assert!(!err.contains(why), "{out}{err}");
+}
