@@ -3,6 +3,7 @@
 use super::guest::{ShapeArgs, TakenArgs};
 use super::heading::{BEHAVIOUR, DEVICES};
 use super::view::ViewArgs;
+use super::wish::number;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ pub struct CapacityArgs {
     ///
     /// Default: every size that the board offers.
     #[arg(long, visible_alias = "gpu-count", value_name = "N", help_heading = DEVICES)]
+    #[arg(value_parser = number)]
     pub gpus: Option<u32>,
     /// GPU model, such as H100 or 10de:2330
     ///

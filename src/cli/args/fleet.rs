@@ -3,6 +3,7 @@
 use super::guest::GuestArgs;
 use super::heading::{BEHAVIOUR, DEVICES, HOSTS};
 use super::late::Late;
+use super::wish::number;
 use crate::request::DomainName;
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -102,6 +103,7 @@ pub struct FleetCapacityArgs {
     ///
     /// Default: every size that the boards offer.
     #[arg(long, visible_alias = "gpu-count", value_name = "N", help_heading = DEVICES)]
+    #[arg(value_parser = number)]
     pub gpus: Option<u32>,
     /// The hosts.
     #[command(flatten)]

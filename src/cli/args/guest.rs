@@ -2,7 +2,7 @@
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{
-    AllowArg, CellsArg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg,
+    AllowArg, CellsArg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg, number,
 };
 use crate::domain::guest::MOST_SPARE_PORTS;
 use crate::domain::wish::NicWish;
@@ -82,6 +82,7 @@ pub struct GpuArgs {
     /// gpuvm chooses which, by the criteria of gpuvm-placement(7).
     #[arg(long, visible_alias = "gpu-count", value_name = "N", conflicts_with = "gpu")]
     #[arg(help_heading = DEVICES)]
+    #[arg(value_parser = number)]
     pub gpus: Option<u32>,
     /// This GPU, by index or PCI address; repeatable
     ///
@@ -94,6 +95,7 @@ pub struct GpuArgs {
     /// Indexes count from 0 in the order of PCI addresses.
     #[arg(long, value_name = "I", conflicts_with = "gpu")]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
+    #[arg(value_parser = number)]
     pub gpu_index: Option<u32>,
     /// GPU model, such as H100 or 10de:2330
     ///
@@ -155,12 +157,14 @@ pub struct ShapeArgs {
     ///
     /// Default: the GPUs' share of the host's cores; without GPUs 2, rounded up to whole cores.
     #[arg(long, value_name = "N", help_heading = CPU)]
+    #[arg(value_parser = number)]
     pub vcpus: Option<u32>,
     /// Most vCPUs that it can have while it runs
     ///
     /// Cores are planned for all of them; --vcpus of them are plugged at start, cell by cell, and
     /// `gpuvm set NAME --vcpus N --live` plugs others.
     #[arg(long, value_name = "N", requires = "vcpus", help_heading = CPU, hide_short_help = true)]
+    #[arg(value_parser = number)]
     pub max_vcpus: Option<u32>,
     /// Memory size, such as 180G
     ///
@@ -187,6 +191,7 @@ pub struct ShapeArgs {
     ///
     /// Requires --pins none. Default: as on the host.
     #[arg(long, value_name = "N", help_heading = CPU, hide_short_help = true)]
+    #[arg(value_parser = number)]
     pub threads: Option<u32>,
     /// Sizing and pinning profile
     ///

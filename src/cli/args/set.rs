@@ -4,7 +4,7 @@ use super::NearArg;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::request::device_wish;
-use super::wish::AllowArg;
+use super::wish::{AllowArg, number};
 use crate::cli::error::usage;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
@@ -61,12 +61,14 @@ pub struct SetArgs {
     pub name: String,
     /// Number of vCPUs
     #[arg(long, alias = "cpus", value_name = "N", group = "sizes", help_heading = CPU)]
+    #[arg(value_parser = number)]
     pub vcpus: Option<u32>,
     /// Most vCPUs that it can have while it runs
     ///
     /// From its next start on. --vcpus then is how many are plugged at start, and with --live how
     /// many the running guest has.
     #[arg(long, value_name = "N", group = "sizes", help_heading = CPU)]
+    #[arg(value_parser = number)]
     pub max_vcpus: Option<u32>,
     /// Memory size, such as 180G
     #[arg(long, aliases = ["ram", "mem"], value_name = "SIZE", group = "sizes", help_heading = CPU)]
@@ -77,6 +79,7 @@ pub struct SetArgs {
     /// bound to vfio-pci, removed ones are reset and returned to their driver. Sizes that `create`
     /// derived from the GPUs are derived again.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
+    #[arg(value_parser = number)]
     pub gpus: Option<u32>,
     /// Pass through N NICs or the NIC at address BDF
     ///

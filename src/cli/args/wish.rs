@@ -195,9 +195,25 @@ pub enum AllowArg {
     Split,
 }
 
+/// Reads a number. One with a sign would be read as a change of what there is.
+pub fn number(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if !text.starts_with('+') => Ok(number),
+        _ => Err("a number from 0, without a sign: it is the new number, not a change".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_has_no_sign() {
+        assert_eq!(number("4"), Ok(4));
+        for bad in ["+4", "-4", "", "4.0", "four", "4294967296"] {
+            assert!(number(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn cells_are_words_or_a_number() {

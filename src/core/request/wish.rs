@@ -17,7 +17,9 @@ pub enum Which {
 impl FromStr for Which {
     type Err = String;
     fn from_str(text: &str) -> Result<Which, String> {
-        if let Ok(number) = text.parse() {
+        if let Ok(number) = text.parse()
+            && !text.starts_with('+')
+        {
             return Ok(Which::Number(number));
         }
         let bdf = text.parse().map(Which::At);
@@ -88,6 +90,7 @@ mod tests {
     #[test]
     fn a_device_is_a_number_or_an_address() {
         assert_eq!("7".parse(), Ok(Which::Number(7)));
+        assert!("+7".parse::<Which>().is_err(), "it is no change by 7");
         assert_eq!("34:00.0".parse(), Ok(Which::At("0000:34:00.0".parse().unwrap())));
         for bad in ["", "-1", "34:00", "4294967296", "x"] {
             let error = bad.parse::<Which>().unwrap_err();

@@ -261,6 +261,11 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
     if !claims.iothreads.is_empty() && is_so(|items| items.iothreads = Item::On) {
         items.iothreads = Item::On;
     }
+    // An expander bus names its cell, and another size may have other cells. Functions that come or
+    // go are given their places one by one.
+    if !items.moves_functions() && is_so(|items| items.pcie = Item::On) {
+        items.pcie = Item::On;
+    }
     let vcpus = items.vcpus.value().copied().unwrap_or(claims.vcpus.value);
     let devices = |name: &'static str| {
         let all = root.child("devices").into_iter().flat_map(move |all| all.children(name));

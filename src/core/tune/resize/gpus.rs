@@ -110,6 +110,45 @@ fn more_and_fewer_gpus_on_every_host() {
     assert!(seen > 20, "{seen}");
 }
 
+/// The cell of each expander bus, by index.
+fn cells_of_buses(xml: &DomainXml) -> Vec<String> {
+    let devices = xml.root().child("devices").unwrap();
+    let controllers = devices.children("controller");
+    let expanders =
+        controllers.filter(|one| one.attr("model").as_deref() == Some("pcie-expander-bus"));
+    let cell =
+        |one: crate::domain::Element<'_>| one.find("target/node").unwrap().text().into_owned();
+    expanders.map(cell).collect()
+}
+
+#[test]
+fn the_bus_of_a_gpu_follows_to_the_cell_that_another_size_gives_it() {
+    let topology = host("dgx-a100");
+    let with = |xml: &DomainXml, vcpus| {
+        let items = Items { anew: true, vcpus: Item::To(vcpus), ..Items::default() };
+        let tuned = made(xml, &topology, &items).unwrap();
+        let errors = tuned.findings.iter().filter(|found| found.severity == Severity::Error);
+        assert_eq!(errors.count(), 0, "{vcpus} vCPUs: {:?}", tuned.findings);
+        assert_eq!(
+            places(&tuned.after).keys().collect::<Vec<_>>(),
+            places(xml).keys().collect::<Vec<_>>()
+        );
+        let left = made(&tuned.after, &topology, &Items::all()).unwrap();
+        assert_eq!(left.changes, [], "{vcpus} vCPUs: tune");
+        tuned.after
+    };
+    // A default guest has cores of two nodes, its GPU on the second of them.
+    let one = ours(&topology, 1);
+    let cells = cells_of_buses(&one);
+    let few = with(&one, 4);
+    assert_ne!(cells_of_buses(&few), cells, "a guest of a single cell has its bus there");
+    let claims = crate::domain::claims::Claims::read(&one);
+    let again = with(&few, claims.vcpus.value);
+    assert_eq!(cells_of_buses(&again), cells);
+    let four = ours(&topology, 4);
+    with(&with(&four, 16), 60);
+}
+
 #[test]
 fn sizes_follow_the_gpus_where_they_did_and_stay_where_they_were_named() {
     let topology = host("dgx-2");
