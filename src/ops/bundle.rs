@@ -16,7 +16,7 @@ use crate::guest::find;
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::machine::host_name;
 use crate::hypervisor::uses::Uses;
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::storage::room;
 use crate::world::World;
 use gpuvm_core::bundle::{BundledDisk, BundledFile, DEFINITION, MANIFEST, Manifest};
@@ -111,7 +111,8 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
     room::refuse_missing(above)?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
     if !is_ours(&xml) {
-        let hint = format!("`virsh dumpxml {0} >{0}.xml` writes its definition", word(name));
+        let hint =
+            format!("`virsh dumpxml {} >{}.xml` writes its definition", domain(name), word(name));
         return Err(CloneError::NotOurs { name: name.clone() }.hint(hint));
     }
     let xml = without(xml, wanted)?;
@@ -175,7 +176,7 @@ fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
     }
     let hint = format!(
         "`virsh edit {}` takes its `<tpm>` out, if nothing in the guest is sealed with it",
-        word(name)
+        domain(name)
     );
     Err(ExportError::Tpm { name: name.to_owned() }.hint(hint))
 }
@@ -183,7 +184,7 @@ fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
 /// Refuses what no import takes from a bundle.
 fn refuse_unknown(name: &str, xml: &DomainXml) -> Result<()> {
     let Some(what) = not_bundled(xml)? else { return Ok(()) };
-    let hint = format!("`virsh edit {}` takes it out, if the guest does without it", word(name));
+    let hint = format!("`virsh edit {}` takes it out, if the guest does without it", domain(name));
     Err(ExportError::Element { name: name.to_owned(), what }.hint(hint))
 }
 

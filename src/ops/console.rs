@@ -5,7 +5,7 @@ use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::guest::find;
 use crate::hypervisor::{Console, ConsoleRead, Hypervisor, HypervisorErrorKind, XmlOf};
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::world::World;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -87,7 +87,7 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
     let Some(console) = View::of(&xml, None)?.console else {
         let hint = format!(
             "add `<console type='pty'/>` to its devices: `virsh edit {name}`",
-            name = word(name)
+            name = domain(name)
         );
         return Err(classed(
             Class::NotFound,
@@ -102,7 +102,7 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
             kind: console.kind.to_string(),
             at: at.to_string(),
         }
-        .hint(format!("make it `<console type='pty'/>`: `virsh edit {name}`", name = word(name))));
+        .hint(format!("make it `<console type='pty'/>`: `virsh edit {}`", domain(name))));
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, dump_and_
 use crate::guest::{Planned, stop_first};
 use crate::history::guest;
 use crate::hypervisor::{DomainSummary, Hypervisor};
+use crate::nvram::refuse_settings;
 use crate::request::{DomainName, GpuWish};
 use crate::shell::word;
 use crate::storage::{POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
@@ -137,6 +138,9 @@ pub(crate) fn another<T>(
         xml = seeded.with((&planned, &made), (xml, &macs, &mut steps), wanted, world)?;
     }
     room::refuse_taken(&steps, hypervisor)?;
+    let doing = format!("make domain `{name}` ({})", of.what);
+    let option = if of.verb == "clone" { "name" } else { "--name" };
+    refuse_settings(&xml, (&doing, option), hypervisor)?;
     judge(&xml, &tuned, hypervisor, world)?;
     let mut last = records(world, hypervisor, (of.verb, of.what), (&xml, &steps))?;
     last.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });

@@ -20,7 +20,7 @@ use crate::input::InputError;
 use crate::placement::PlanError;
 use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::topology::TopologyError;
 use gpuvm_core::tune::TuneError;
 use nix::errno::Errno;
@@ -372,7 +372,8 @@ pub fn crashed(name: &str) -> String {
 /// takes one with devices of the host.
 pub fn dump_hint(name: &str) -> String {
     let file = format!("{name}.dump");
-    format!("`virsh dump --memory-only {} {}` writes its memory to a file", word(name), word(&file))
+    let (name, file) = (domain(name), word(&file));
+    format!("`virsh dump --memory-only {name} {file}` writes its memory to a file")
 }
 
 /// Returns the commands that give a transient domain a definition.
@@ -381,6 +382,6 @@ pub fn dump_and_define(name: &str) -> String {
     let file = word(&file);
     format!(
         "`virsh dumpxml {name} >{file}`, then `virsh define {file}` gives it one",
-        name = word(name)
+        name = domain(name)
     )
 }

@@ -22,7 +22,7 @@ use crate::hypervisor::{
 };
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::request::{Extras, PinPolicy, Request};
-use crate::shell::word;
+use crate::shell::{domain, taken_for, word};
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
@@ -153,12 +153,17 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
     Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
 }
 
-/// Refuses a name that a domain has. `doing`: what needs it; `option`: what takes another one.
+/// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another
+/// domain. `doing`: what needs it; `option`: what takes another one.
 pub fn refuse_name_taken(
     hypervisor: &dyn Hypervisor,
     name: &str,
     (doing, option): (String, &str),
 ) -> Result<()> {
+    if let Some(what) = taken_for(name) {
+        let message = format!("cannot {doing}: virsh would take that name for {what}");
+        return Err(usage(message, format!("choose another {option}, such as `vm-{name}`")));
+    }
     if hypervisor.domain(name)?.is_none() {
         return Ok(());
     }
@@ -170,7 +175,7 @@ pub fn refuse_name_taken(
 
 /// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
 pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
-    let name = word(name);
+    let name = domain(name);
     match state {
         DomainState::Paused => Some(("is paused", format!("`virsh resume {name}`"))),
         DomainState::Suspended => Some(("is suspended", format!("`virsh dompmwakeup {name}`"))),
@@ -231,4 +236,28 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, Hy
         doing: format!("find domain `{name}`"),
         message: format!("{} has no domain of this name", hypervisor.uri()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reporter::Answer;
+    use crate::stage::{Stage, UUID};
+
+    #[test]
+    fn a_new_guest_gets_no_name_that_virsh_takes_for_another_guest() {
+        let stage = Stage::who_says(Answer::Nobody);
+        for (name, says) in [("1", "the id of a running domain"), (UUID, "a UUID")] {
+            let doing = (format!("create domain `{name}`"), "--name");
+            let error = refuse_name_taken(&*stage.fake, name, doing).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+            let refusal = error.refusal().expect("a refusal");
+            assert!(refusal.hint.contains(&format!("`vm-{name}`")), "{}", refusal.hint);
+        }
+        // One that is there already is named by its UUID where virsh is to find it.
+        let (_, wake) = still(DomainState::Paused, "1").unwrap();
+        assert!(wake.starts_with("`virsh resume \"$(virsh list "), "{wake}");
+        let (_, wake) = still(DomainState::Paused, "a").unwrap();
+        assert_eq!(wake, "`virsh resume a`");
+    }
 }

@@ -23,6 +23,7 @@ use crate::domain::{DomainEdit, DomainXml, Element};
 use crate::error::{Coded, Error, Result};
 use crate::guest::{path_text, refuse_name_taken};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::machine::SYSTEM_NVRAM;
 use crate::request::DomainName;
 use crate::session::Session;
 use crate::shell::word;
@@ -35,8 +36,6 @@ use std::path::{Path, PathBuf};
 
 /// Where disks are put if no directory is named.
 const DISK_DIR: &str = "/var/lib/libvirt/images";
-/// Where libvirt keeps the settings of guests' firmware.
-const NVRAM_DIR: &str = "/var/lib/libvirt/qemu/nvram";
 /// The kernel's directory of network devices.
 const NETDEVS: &str = "/sys/class/net";
 
@@ -210,7 +209,7 @@ pub fn import(
     refuse_missing(&source, hypervisor)?;
     let copies = copies(&source, wanted, bundle, name)?;
     let end = manifest.nvram.as_ref().and_then(|nvram| nvram.file.rsplit_once('.'));
-    let nvram = format!("{NVRAM_DIR}/{name}_VARS.{}", end.map_or("fd", |(_, end)| end));
+    let nvram = format!("{SYSTEM_NVRAM}/{name}_VARS.{}", end.map_or("fd", |(_, end)| end));
     let copies = match (&manifest.nvram, &wanted.copy) {
         (Some(file), None) => {
             let member = member(bundle, file)?;

@@ -165,6 +165,7 @@ pub mod modules;
 pub mod nccl;
 pub mod networks;
 pub mod nics;
+pub(crate) mod nvram;
 pub mod pages;
 pub mod partition;
 pub mod plan;

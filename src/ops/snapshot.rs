@@ -9,18 +9,18 @@ use crate::domain::disk_change::{path_of, target_of};
 use crate::domain::{DomainXml, Element};
 use crate::domain_history::{boot, when};
 use crate::drives;
-use crate::error::{Coded, Result, dump_and_define};
+use crate::error::{Coded, Result, dump_and_define, usage};
 use crate::guest::{find, stop_first};
 use crate::history::Owner;
 use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
-use crate::image::snapshots;
+use crate::image::{ImageSnapshot, snapshots};
 use crate::input::regular;
 use crate::made::said;
 use crate::reporter::Question;
 use crate::request::DomainName;
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::world::World;
 use serde::Serialize;
 use std::io::ErrorKind;
@@ -302,8 +302,8 @@ impl Subject {
             return Ok(());
         }
         for (_, path) in disks {
-            let names = match regular(Path::new(path)).and_then(|mut image| snapshots(&mut image)) {
-                Ok(names) => names,
+            let all = match regular(Path::new(path)).and_then(|mut image| snapshots(&mut image)) {
+                Ok(all) => all,
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     world.warning(&format!(
                         "{path} cannot be read, so nobody looked for snapshots in it: {error}"
@@ -316,7 +316,7 @@ impl Subject {
                     return Err(SnapshotError::Image { name, path: path.clone(), why }.hint(hint));
                 }
             };
-            let number = names.iter().filter(|known| *known == snapshot).count();
+            let number = all.iter().filter(|known| known.name == snapshot).count();
             if fits(number) {
                 continue;
             }
@@ -334,6 +334,43 @@ impl Subject {
             return Err(SnapshotError::Image { name, path: path.clone(), why }.hint(hint));
         }
         Ok(())
+    }
+
+    /// Refuses a snapshot whose name is the id of another one in an image: libvirt has `qemu-img`
+    /// revert by the name, and that looks for an id first.
+    fn refuse_ids(
+        &self,
+        disks: &[(String, String)],
+        snapshot: &str,
+        hypervisor: &dyn Hypervisor,
+    ) -> Result<()> {
+        if !hypervisor.has_guests_here() {
+            return Ok(());
+        }
+        let read = |path: &str| {
+            regular(Path::new(path)).and_then(|mut image| snapshots(&mut image)).unwrap_or_default()
+        };
+        let images: Vec<_> = disks.iter().map(|(_, path)| (path, read(path))).collect();
+        let other = |all: &[ImageSnapshot]| {
+            let other = all.iter().find(|one| one.id == snapshot && one.name != snapshot);
+            other.map(|one| one.name.clone())
+        };
+        let Some((path, other)) = images.iter().find_map(|(path, all)| Some((*path, other(all)?)))
+        else {
+            return Ok(());
+        };
+        let why = format!(
+            "has snapshot `{other}` with the id {snapshot}, which QEMU would revert to instead of \
+             snapshot `{snapshot}`"
+        );
+        let by_id = |(path, all): &(&String, Vec<ImageSnapshot>)| {
+            let id = all.iter().find(|one| one.name == snapshot)?.id.clone();
+            Some(format!("qemu-img snapshot -a {} {}", word(&id), word(path)))
+        };
+        let by_id: Vec<String> = images.iter().filter_map(by_id).collect();
+        let hint = format!("`{}` reverts by the id of `{snapshot}`", by_id.join(" && "));
+        let (name, path) = (self.row.name.clone(), path.clone());
+        Err(SnapshotError::Image { name, path, why }.hint(hint))
     }
 
     /// A disk that can hold a snapshot, by its name and its file.
@@ -361,7 +398,7 @@ impl Subject {
             return refused("other guests may write it, too".to_owned(), list);
         }
         if let Some(kind) = disk.attr("snapshot").filter(|kind| kind != "internal") {
-            let hint = format!("`virsh edit {}` takes that out, on the `<disk>`", word(&name));
+            let hint = format!("`virsh edit {}` takes that out, on the `<disk>`", domain(&name));
             return refused(format!("its definition has snapshot='{kind}'"), hint);
         }
         if format != "qcow2" {
@@ -388,7 +425,8 @@ impl Subject {
             SnapshotKind::External => "has image files of its own",
             SnapshotKind::Running => "is of the running guest, with its memory",
         };
-        let hint = format!("`virsh snapshot-dumpxml {} {}` shows it", word(&name), word(&snapshot));
+        let hint =
+            format!("`virsh snapshot-dumpxml {} {}` shows it", domain(&name), word(&snapshot));
         Err(SnapshotError::Foreign { name, snapshot, why }.hint(hint))
     }
 
@@ -457,6 +495,13 @@ pub fn create(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let hypervisor = &*world.hypervisor()?;
     let subject = Subject::read(hypervisor, &wanted.name)?;
     let (name, snapshot) = (wanted.name.clone(), wanted.snapshot.as_str().to_owned());
+    if snapshot.bytes().all(|byte| byte.is_ascii_digit()) {
+        let message = format!(
+            "snapshot name `{snapshot}` is a number, which QEMU takes for the id of a snapshot"
+        );
+        let hint = format!("`gpuvm snapshot create {} s{snapshot}`", word(&name));
+        return Err(usage(message, hint));
+    }
     if subject.snapshots.iter().any(|known| known.name == snapshot) {
         let hint = format!("`gpuvm snapshot list {}` shows its snapshots", word(&name));
         return Err(SnapshotError::Exists { name, snapshot }.hint(hint));
@@ -493,6 +538,7 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     }
     // Else libvirt reverts some of the disks, or to what another snapshot of this name has.
     subject.refuse_images(&now, &snapshot.name, (hypervisor, world), |there| there == 1)?;
+    subject.refuse_ids(&now, &snapshot.name, hypervisor)?;
     let made = when(snapshot.made_s);
     let lost = now.iter().map(|(target, path)| {
         format!("what was written on disk `{target}` ({path}) since {made} is lost")

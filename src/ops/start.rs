@@ -8,7 +8,7 @@ use crate::error::{Class, Result, classed};
 use crate::guest::{find, restart_hint};
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::pages;
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::startable::refuse_unstartable;
 use crate::world::World;
 use gpuvm_core::check;
@@ -77,10 +77,12 @@ fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
         _ if dry_run => return Ok(()),
         // One that is just starting is paused, too.
         DomainState::Paused => {
-            ("is active already, and paused", format!("`virsh resume {of}` lets it go on"))
+            let hint = format!("`virsh resume {}` lets it go on", domain(name));
+            ("is active already, and paused", hint)
         }
         DomainState::Suspended => {
-            ("is active already, and suspended", format!("`virsh dompmwakeup {of}` wakes it"))
+            let hint = format!("`virsh dompmwakeup {}` wakes it", domain(name));
+            ("is active already, and suspended", hint)
         }
         DomainState::ShuttingDown => {
             let hint = format!("`gpuvm restart {of}` waits for its end and starts it");

@@ -191,3 +191,27 @@ fn a_name_that_is_free_again_brings_no_second_mac_address() {
     assert!(code == 3 && format!("{out}{err}").contains("mac-twice"), "{code}: {out}{err}");
     place.virsh(&["destroy", "mb"]);
 }
+
+#[test]
+fn a_snapshot_whose_name_is_the_id_of_another_is_not_mistaken_for_it() {
+    let Some(place) = Place::new() else { return };
+    let image = with_image(&place, "sn");
+    refused(&place, &["snapshot", "create", "sn", "2"], &["is a number", "create sn s2`"]);
+    // One that others have made, whose id in the image is 1.
+    bytes("write", 0x11, &image);
+    place.virsh(&["snapshot-create-as", "sn", "2"]);
+    bytes("write", 0x22, &image);
+    place.done(&["snapshot", "create", "sn", "b"]);
+    bytes("write", 0x33, &image);
+    let revert = ["snapshot", "revert", "sn", "2", "--yes"];
+    let way = format!("`qemu-img snapshot -a 1 {image}` reverts");
+    refused(&place, &revert, &["has snapshot `b` with the id 2", &way]);
+    assert!(holds(0x33, &image), "a refused revert changed the disk");
+    qemu("qemu-img", &["snapshot", "-a", "1", &image]);
+    assert!(holds(0x11, &image));
+    place.done(&["snapshot", "revert", "sn", "b", "--yes"]);
+    assert!(holds(0x22, &image));
+    place.done(&["snapshot", "delete", "sn", "2", "--yes"]);
+    let left = qemu("qemu-img", &["snapshot", "-l", &image]);
+    assert!(left.lines().skip(2).count() == 1 && left.contains(" b "), "{left}");
+}

@@ -8,7 +8,7 @@ mod sums;
 
 pub use below::{Below, BelowError, below, is_untouched};
 pub use content::{BACKED, Content, ContentError, Format, Found, HEAD, content, disk, kept};
-pub use snapshots::snapshots;
+pub use snapshots::{ImageSnapshot, snapshots};
 pub use sums::{Sha256, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};

@@ -9,13 +9,22 @@ const MOST: u32 = 65_536;
 /// Bytes of an entry before what its lengths are of.
 const ENTRY: usize = 40;
 
-/// Returns the names of the snapshots that an image has, as often as each is there; none of another
+/// A snapshot in the table of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageSnapshot {
+    /// Its id in the image, which QEMU counts from 1; `qemu-img snapshot -a` looks for it first.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Returns the snapshots that an image has, each name as often as it is there; none of another
 /// format.
-pub fn snapshots(image: &mut (impl Read + Seek)) -> io::Result<Vec<String>> {
+pub fn snapshots(image: &mut (impl Read + Seek)) -> io::Result<Vec<ImageSnapshot>> {
     let head = read_at(image, 0, 72)?;
-    let mut names = Vec::new();
+    let mut all = Vec::new();
     if !head.starts_with(b"QFI\xfb") {
-        return Ok(names);
+        return Ok(all);
     }
     let (number, mut at) = (word(&head, 60), long(&head, 64));
     let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
@@ -29,12 +38,16 @@ pub fn snapshots(image: &mut (impl Read + Seek)) -> io::Result<Vec<String>> {
         }
         let short = |at: usize| u64::from(word(&entry, at) >> 16);
         let (id, name, extra) = (short(12), short(14), u64::from(word(&entry, 36)));
-        let name_at = at.saturating_add(ENTRY as u64 + extra + id);
-        let text = read_at(image, name_at, usize::try_from(name).unwrap_or_default())?;
-        names.push(String::from_utf8_lossy(&text).into_owned());
+        let id_at = at.saturating_add(ENTRY as u64 + extra);
+        let name_at = id_at.saturating_add(id);
+        let mut text = |at: u64, length: u64| {
+            let bytes = read_at(image, at, usize::try_from(length).unwrap_or_default())?;
+            io::Result::Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        all.push(ImageSnapshot { id: text(id_at, id)?, name: text(name_at, name)? });
         at = name_at.saturating_add(name).next_multiple_of(8);
     }
-    Ok(names)
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -48,11 +61,11 @@ mod tests {
         bytes.resize(104, 0);
         bytes[63] = u8::try_from(names.len()).unwrap();
         bytes[71] = 104;
-        for name in names {
+        for (nth, name) in names.iter().enumerate() {
             let mut entry = vec![0; ENTRY];
             (entry[13], entry[15], entry[39]) = (1, u8::try_from(name.len()).unwrap(), 16);
             entry.extend([0; 16]);
-            entry.push(b'1');
+            entry.push(b'1' + u8::try_from(nth).unwrap());
             entry.extend(name.bytes());
             entry.resize(entry.len().next_multiple_of(8), 0);
             bytes.extend(entry);
@@ -62,11 +75,14 @@ mod tests {
 
     #[test]
     fn each_snapshot_of_an_image_is_named() {
-        let of = |bytes: Vec<u8>| snapshots(&mut Cursor::new(bytes));
+        let of = |bytes: Vec<u8>| {
+            let all = snapshots(&mut Cursor::new(bytes))?.into_iter();
+            io::Result::Ok(all.map(|one| format!("{} {}", one.id, one.name)).collect::<Vec<_>>())
+        };
         assert_eq!(of(image(&[])).unwrap(), [""; 0]);
         assert_eq!(
             of(image(&["one", "a longer name", "one"])).unwrap(),
-            ["one", "a longer name", "one"]
+            ["1 one", "2 a longer name", "3 one"]
         );
         assert_eq!(of(vec![0; 4096]).unwrap(), [""; 0]);
         assert_eq!(of(Vec::new()).unwrap(), [""; 0]);

@@ -14,7 +14,7 @@ use crate::memsize::MemSize;
 use crate::placement::{
     GuestCache, GuestCell, GuestTopology, MOST_VCPUS, Topic, has_own_pcpus, needs_remapping,
 };
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::topology::Topology;
 
 /// Applies these settings.
@@ -42,7 +42,7 @@ fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     let (items, item) = (work.given.items, ItemName::Vcpus);
     if let Some(why) = work.cells_stay().filter(|_| items.resizes()) {
         let item = if items.vcpus.is_kept() { ItemName::Memory } else { item };
-        let hint = format!("`virsh edit {}` changes its cells", word(&work.xml.name()));
+        let hint = format!("`virsh edit {}` changes its cells", domain(&work.xml.name()));
         return Err(TuneError::item(item, format!("{why}, so its cells stay"), hint));
     }
     let vcpus = work.vcpus();

@@ -13,7 +13,7 @@ use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
 use crate::placement::ExtraKind;
 use crate::request::{DeviceWish, PageSize, PinPolicy};
-use crate::shell::word;
+use crate::shell::{domain, word};
 
 /// Returns the settings of a guest with these sizes. What it has already is left out: nothing is
 /// planned anew where nothing is asked for.
@@ -165,7 +165,7 @@ fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(),
         let hint = format!("`gpuvm set {} --memory 1G`", word(&current.name()));
         return Err(TuneError::item(ItemName::Memory, message, hint));
     }
-    let edit = || format!("`virsh edit {}` changes it", word(&current.name()));
+    let edit = || format!("`virsh edit {}` changes it", domain(&current.name()));
     let Some(&vcpus) = items.vcpus.value().filter(|vcpus| **vcpus < claims.vcpus.value) else {
         return Ok(());
     };

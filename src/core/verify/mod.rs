@@ -26,7 +26,7 @@ use crate::domain::DomainXml;
 use crate::fabric::Domain;
 use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
-use crate::shell::word;
+use crate::shell::domain;
 use crate::topology::Topology;
 use crate::versions::Versions;
 use partition::Partitions;
@@ -133,7 +133,7 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
 pub fn not_compared(name: &str, why: String) -> Finding {
     let at = format!("domain `{name}`");
     let says = Differs { between: Between::Rule, message: why, expected: None, found: None, at };
-    let hint = format!("`virsh dumpxml {name}` shows what libvirt has of it", name = word(name));
+    let hint = format!("`virsh dumpxml {name}` shows what libvirt has of it", name = domain(name));
     Finding::by(&NOT_COMPARED, says, hint)
 }
 

@@ -6,7 +6,7 @@ use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::VcpuId;
 use crate::finding::Rule;
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::topology::Topology;
 use crate::verify::process::{Process, Thread};
 use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ impl Comparison<'_, '_> {
                 (Some(thread), Some(pin)) => {
                     let hint = format!(
                         "`virsh vcpupin {name} {vcpu} {pin} --live` moves it back",
-                        name = word(&name)
+                        name = domain(&name)
                     );
                     self.exact(&VCPU, thread, &pin, &format!("vcpu {vcpu}"), &hint);
                 }
@@ -190,7 +190,7 @@ impl Comparison<'_, '_> {
                 (Some(thread), Some(pin)) => {
                     let hint = format!(
                         "`virsh iothreadpin {name} {id} {pin} --live` moves it back",
-                        name = word(&name)
+                        name = domain(&name)
                     );
                     self.exact(&IOTHREAD, thread, &pin, &format!("iothread {id}"), &hint);
                 }
@@ -207,7 +207,7 @@ impl Comparison<'_, '_> {
         let name = &self.live.name;
         let hint = format!(
             "`virsh emulatorpin {name} {emulator} --live` moves it back",
-            name = word(name)
+            name = domain(name)
         );
         let pins = self.live.iothread_pins.iter().map(|pin| &pin.cpuset.value);
         let allowed = pins.fold(emulator.clone(), |all, pin| all.or(pin));

@@ -8,7 +8,7 @@ use super::disk::{self, unfinished};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::Journal;
 use super::made::volume_file;
-use super::needed::UNBORN;
+use super::needed::{UNBORN, nvram};
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
@@ -30,6 +30,9 @@ use std::path::Path;
 
 /// How long after a step began its product may be created, in nanoseconds.
 const BIRTH_NS: u64 = 60_000_000_000;
+/// How far a time of a file may lie before that of the clock, in nanoseconds: file systems count in
+/// some milliseconds.
+const GRANULARITY_NS: u64 = 20_000_000;
 
 /// A step to be undone, and what it made.
 #[derive(Debug, Clone)]
@@ -420,7 +423,37 @@ fn definition(
         // Undefined while running, it would disappear when it stops, and its disks with this undo.
         end(hypervisor, name, false, proof)?;
     }
-    Ok(hypervisor.undefine(name)?)
+    if has_made_nvram(hypervisor, name, proof)? {
+        Ok(hypervisor.undefine(name)?)
+    } else {
+        Ok(hypervisor.undefine_but_nvram(name)?)
+    }
+}
+
+/// Whether the settings of a domain's firmware were made since it was defined, or are none: a file
+/// that was there before is somebody else's, as may be one that cannot be looked at.
+fn has_made_nvram(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    proof: &Proof<'_>,
+) -> Result<bool, StepError> {
+    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+    let Some(path) = DomainXml::parse(&xml).ok().as_ref().and_then(nvram) else { return Ok(true) };
+    if !hypervisor.machine().is_here() {
+        return Ok(false);
+    }
+    let path = Path::new(&path);
+    if Silent::read().why(path).is_some() {
+        return Ok(false);
+    }
+    Ok(match FileId::at(path) {
+        Ok(None) => true,
+        Ok(Some(file)) => match (file.birth_ns, proof.begun_ns) {
+            (Some(born), Some(begun)) => born >= begun.saturating_sub(GRANULARITY_NS),
+            _ => false,
+        },
+        Err(_) => false,
+    })
 }
 
 /// Restores a removed definition unless its name is taken by now.
@@ -549,8 +582,7 @@ fn is_begun(new: &NewVolume, now: &VolumeId, file: Option<FileId>, proof: &Proof
     let (Some(begun), Some(born), true) = (proof.begun_ns, born, proof.same_boot) else {
         return false;
     };
-    // File system timestamps have a granularity of some milliseconds.
-    let since = begun.saturating_sub(20_000_000);
+    let since = begun.saturating_sub(GRANULARITY_NS);
     now.capacity_bytes == new.capacity_bytes
         && (since..=begun.saturating_add(BIRTH_NS)).contains(&born)
 }

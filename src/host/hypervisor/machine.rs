@@ -213,6 +213,8 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
 /// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own
 /// may have another directory, which nobody tells.
 pub const SYSTEM_LOGS: &str = "/var/log/libvirt/qemu";
+/// Where the system's libvirt keeps the settings of guests' firmware.
+pub const SYSTEM_NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
 
 /// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
 /// another hypervisor, or in an unknown home directory.
@@ -231,6 +233,22 @@ pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
         _ => return None,
     };
     Some(dir.join(format!("{name}.log")))
+}
+
+/// The directory in which libvirt keeps the settings of guests' firmware where a definition names
+/// no file (libvirt.org/formatdomain.html, `nvram`); none: of another hypervisor, or not known.
+pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
+    let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
+    match uri.path.trim_end_matches('/') {
+        "/system" => Some(PathBuf::from(SYSTEM_NVRAM)),
+        "/session" if uri.host.is_none() => {
+            let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+            let config = var("XDG_CONFIG_HOME").map(PathBuf::from);
+            let config = config.or_else(|| Some(Path::new(&var("HOME")?).join(".config")))?;
+            Some(config.join("libvirt/qemu/nvram"))
+        }
+        _ => None,
+    }
 }
 
 /// Whether it is of libvirt's test driver, whose guests do not really run.

@@ -19,6 +19,7 @@ use crate::host_files::too_few_files;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
 use crate::networks::{self, on_demand, taken_up};
+use crate::nvram::refuse_settings;
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
 use crate::request::HugePages;
@@ -91,6 +92,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         }
     }
     let mut xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
+    if let Some(hypervisor) = hypervisor {
+        refuse_settings(&xml, (&format!("create domain `{name}`"), "--name"), hypervisor)?;
+    }
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
         if wanted.seed.nccl != NcclWanted::No

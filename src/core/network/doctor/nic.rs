@@ -4,7 +4,7 @@ use super::super::{Kind, Mode, Network};
 use super::report::Hops;
 use super::{Case, rules};
 use crate::domain::{DomainXml, Element};
-use crate::shell::word;
+use crate::shell::{domain, word};
 
 /// What a NIC is connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +135,7 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
         let device = nic.device.as_deref().unwrap_or(&nic.mac);
         let hint = format!(
             "`virsh domif-setlink {} {device} up`, with --config for its next start",
-            word(case.guest),
+            domain(case.guest),
             device = word(device)
         );
         let at = format!("domain, interface {} ({}), <link state=>", nic.number, nic.mac);

@@ -9,7 +9,7 @@ use super::super::{
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
-use gpuvm_core::shell::word;
+use gpuvm_core::shell::{self, word};
 use gpuvm_core::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -213,8 +213,9 @@ impl Hypervisor for Libvirt {
         if number(domain.has_managed_save(0).map(u32::from))? > 0 {
             let hint = format!(
                 "`gpuvm start {name}` lets it go on from there, then `gpuvm stop {name}` ends it; \
-                     `virsh managedsave-remove {name}` throws it away",
-                name = word(name)
+                     `virsh managedsave-remove {virsh}` throws it away",
+                name = word(name),
+                virsh = shell::domain(name)
             );
             kept.push(Kept { what: "a saved state".into(), hint, starts: true });
         }
