@@ -173,6 +173,7 @@ const OF_OTHERS: [&str; 6] = [
     "--inactive",
     "--regenerate-all",
     "--update-kernel",
+    "--uuid",
 ];
 
 #[test]

@@ -47,6 +47,8 @@ const OURS: &str = "`gpuvm ";
 
 /// The start of a command of libvirt's in a text.
 const VIRSH: &str = "`virsh ";
+/// The start of such a command whose output is a word of another one.
+const INNER_VIRSH: &str = "$(virsh ";
 
 /// A command line: the verb's argument definitions and the given values.
 #[derive(Debug, Clone)]
@@ -226,7 +228,9 @@ impl Call {
     pub fn carried<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.virsh() {
             Some(virsh) if text.contains(VIRSH) => {
-                Cow::Owned(self.with_ours(&text.replace(VIRSH, &virsh)).into_owned())
+                let inner = format!("{INNER_VIRSH}{}", &virsh[VIRSH.len()..]);
+                let text = text.replace(VIRSH, &virsh).replace(INNER_VIRSH, &inner);
+                Cow::Owned(self.with_ours(&text).into_owned())
             }
             _ => self.with_ours(text),
         }
@@ -550,6 +554,9 @@ mod tests {
         let all = away.carried(text).into_owned();
         assert!(all.starts_with("`virsh -c 'qemu+ssh://a/system?x="), "{all}");
         assert!(all.contains(" resume b`, then `gpuvm stop --connect "), "{all}");
+        let named = format!("`virsh resume {}`", crate::shell::domain("1"));
+        let all = away.carried(&named).into_owned();
+        assert_eq!(all.matches("virsh -c 'qemu+ssh://a/system?x=").count(), 2, "{all}");
         if is_root() {
             assert_eq!(call(&["stop", "b"]).carried(text), text);
         }

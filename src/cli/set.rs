@@ -29,6 +29,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     if args.change.dry_run {
         let tuning = look(cx, &wanted)?;
+        tuning.refuse_unreadable(cx)?;
         let changes = tuning.changes("set");
         let steps: Vec<Step> = changes.iter().flat_map(DomainChange::steps).collect();
         print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;

@@ -25,7 +25,7 @@ pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// A domain for people, one fact a line.
 fn text(shown: &ShownDomain) -> String {
-    let ShownDomain { summary, view, autostart, lacks_at_boot, addresses } = shown;
+    let ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses } = shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -41,6 +41,7 @@ fn text(shown: &ShownDomain) -> String {
     for lack in lacks_at_boot {
         line("at boot", format!("missing: {lack} (`gpuvm autostart {} on`)", word(&summary.name)));
     }
+    clashes_at_boot.iter().for_each(|clash| line("at boot", clash.clone()));
     line("made by", if view.remembered.is_some() { "gpuvm" } else { "other" }.into());
     let pinned = if view.pcpus.is_empty() {
         "not pinned".to_owned()

@@ -52,6 +52,9 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Prints what would change.
 fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.dry_run {
+        tuning.refuse_unreadable(cx)?;
+    }
     let changes = tuning.changes("tune");
     let steps = changes.iter().filter(|_| args.dry_run).flat_map(DomainChange::steps);
     let steps: Vec<Step> = steps.collect();

@@ -16,8 +16,7 @@ pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut session =
         Session::begin(cx, asking(&args.change.lock, (args.yes, args.change.dry_run)))?;
     refuse_elsewhere("undo", &args.name, cx)?;
-    let (name, force, edited) =
-        (args.name.clone(), args.force, args.change.dry_run || args.change.diff);
+    let (name, force, edited) = (args.name.clone(), args.force, args.change.diff);
     let wanted = Undo { name, force, edited };
     if args.change.diff {
         let about = undo(cx, &wanted)?.about;

@@ -16,6 +16,7 @@ use crate::error::{Class, Result, classed, dump_and_define};
 use crate::fabric::hook;
 use crate::fsroot::FsRoot;
 use crate::guest::find;
+use crate::hypervisor::uses::{Conflict, How, User, Uses};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
 use crate::shell::word;
@@ -94,6 +95,9 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
     what.extend(made.iter().cloned());
     let about = Autostarted { name: name.clone(), autostart: *on, was, made };
     let mut change = Change::new("autostart", name, Vec::new(), about);
+    if !*on && was {
+        change.warnings = stays_at_boot(&xml, None, hypervisor, world)?;
+    }
     change.again = format!("gpuvm autostart {} {}", word(name), if *on { "on" } else { "off" });
     if first.is_empty() {
         change.parts.clear();
@@ -189,6 +193,10 @@ fn at_boot(
     let topology = world.topology()?;
     // libvirt starts it without asking gpuvm.
     refuse_strangers(xml, world)?;
+    if let Some(clash) = clashes(xml, &others, hypervisor, world)?.into_iter().next() {
+        let message = format!("domain `{}` cannot start with the host: {}", wanted.name, clash.why);
+        return Err(classed(Class::InUse, message, clash.hint));
+    }
     refuse_without_hook(xml, &wanted.name, &topology, || Ok(hook(program)?.installed))?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
@@ -218,6 +226,137 @@ pub fn lacking(world: &World, xml: &DomainXml) -> Result<Vec<String>> {
     }
     let (root, topology) = (FsRoot::live()?, world.topology()?);
     Ok(needed(xml, &others, (&root, &topology), hypervisor)?.missing)
+}
+
+/// What keeps a guest from its start at boot, or must.
+#[derive(Debug)]
+pub struct Clash {
+    /// Why.
+    pub why: String,
+    /// What ends it.
+    pub hint: String,
+}
+
+/// What others have of a guest that is to start with the host, where libvirt asks nobody: an image
+/// over a disk that it would write, or a disk or function of a guest that starts with the host, too.
+pub fn clashes(
+    xml: &DomainXml,
+    others: &BTreeSet<String>,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Vec<Clash>> {
+    let name = xml.name();
+    let of = |other: &str, why: String| {
+        let hint = format!("`gpuvm autostart {} off` first", word(other));
+        Clash { why, hint }
+    };
+    let mut all = Vec::new();
+    for Conflict { path, used, .. } in Uses::read(hypervisor)?.conflicts(xml, xml.uuid().as_deref())
+    {
+        let why = format!("its disk {} is not free: {used}", path.display());
+        match &used.by {
+            _ if used.how == How::Over => {
+                let hint = format!(
+                    "`gpuvm disk list {}` shows its disks; delete the guest or the image that lies \
+                     over it first",
+                    word(&name)
+                );
+                all.push(Clash { why, hint });
+            }
+            User::Domain { name: other, .. } if others.contains(other) => all.push(of(other, why)),
+            User::Domain { .. } | User::Volume(_) | User::Loop(_) => {}
+        }
+    }
+    let own = xml.held(false)?.devices;
+    if own.is_empty() {
+        return Ok(all);
+    }
+    for held in world.occupancy(false)?.domains {
+        let both = own.iter().find(|bdf| held.devices.contains(bdf));
+        if let Some(bdf) = both.filter(|_| held.domain != name && others.contains(&held.domain)) {
+            let other = &held.domain;
+            let why = format!("domain `{other}`, which starts with the host, has {bdf}, too");
+            all.push(of(other, why));
+        }
+    }
+    Ok(all)
+}
+
+/// The same of a guest that starts with the host, in words.
+pub fn clashing(
+    hypervisor: &dyn Hypervisor,
+    xml: &DomainXml,
+    world: &World,
+) -> Result<Vec<String>> {
+    let mut others = hypervisor.autostarted()?;
+    others.remove(&xml.name());
+    let all = clashes(xml, &others, hypervisor, world)?.into_iter();
+    Ok(all.map(|Clash { why, hint }| format!("{why}; {hint}")).collect())
+}
+
+/// What stays for every boot, and no guest that starts with the host needs any more, once this one
+/// does not or is otherwise (`after`; none: it goes), each with the command that takes it back. The
+/// files do not tell for whom a function or a page is there, so they are only named.
+pub(crate) fn stays_at_boot(
+    xml: &DomainXml,
+    after: Option<&DomainXml>,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Vec<String>> {
+    let mut others = hypervisor.autostarted()?;
+    if !others.remove(&xml.name()) || !world.has_guests_here()? {
+        return Ok(Vec::new());
+    }
+    let (root, topology) = (FsRoot::live()?, world.topology()?);
+    let parsed =
+        |name: &String| DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive).ok()?).ok();
+    let mut stay: Vec<DomainXml> = others.iter().filter_map(parsed).collect();
+    stay.extend(after.cloned());
+    let mut needed: BTreeSet<Bdf> = BTreeSet::new();
+    let mut pages = Numbers::new();
+    for one in &stay {
+        needed.extend(one.held(false)?.devices);
+        for (pool, number) in pages_of(one, &topology) {
+            *pages.entry(pool).or_default() += number;
+        }
+    }
+    let cards = |devices: &mut dyn Iterator<Item = Bdf>| -> BTreeSet<Bdf> {
+        devices.filter_map(|bdf| card_of(&topology, bdf)).collect()
+    };
+    let own: BTreeSet<Bdf> = xml.held(false)?.devices.into_iter().collect();
+    let gone: BTreeSet<Bdf> = own.difference(&needed).copied().collect();
+    let mut told = Vec::new();
+    let bound = bind_boot::functions(&root)?;
+    let bound: Vec<String> = gone.intersection(&bound).map(Bdf::to_string).collect();
+    if !bound.is_empty() {
+        told.push(format!(
+            "{} stay bound to vfio-pci at every boot: `gpuvm device release {} --at-boot` ends that",
+            bound.join(", "),
+            bound.join(" ")
+        ));
+    }
+    let made = vf_boot::functions(&root)?;
+    let still = cards(&mut needed.iter().copied());
+    for pf in cards(&mut gone.iter().copied()).difference(&still).filter(|pf| made.contains_key(pf))
+    {
+        told.push(format!(
+            "virtual functions of {pf} are still made at every boot: `gpuvm nic vfs {pf} --count 0 \
+             --at-boot` ends that"
+        ));
+    }
+    let reserved = page_boot::numbers(&root)?;
+    for pool @ (node, page) in pages_of(xml, &topology).into_keys() {
+        let left = pages.get(&pool).copied().unwrap_or_default();
+        let Some(&number) = reserved.get(&pool).filter(|number| **number > left) else { continue };
+        told.push(format!(
+            "{} on node {node} are still reserved at every boot, and {left} needed: `gpuvm host \
+             pages --node {node} --size {} --count {left} --at-boot` sets that, and those that are \
+             there now",
+            count(number, &format!("page of {page}")),
+            page.typed()
+        ));
+    }
+    Ok(told)
 }
 
 /// What the guest needs at boot, together with `others` that start with the host.
@@ -396,5 +535,50 @@ mod tests {
         let error = autostart(&stage.world, &request(true)).unwrap_err();
         let Error::Refused(refusal) = &error else { panic!("{error}") };
         assert!(refusal.hint.contains("`virsh define a.xml`"), "{}", refusal.hint);
+    }
+
+    #[test]
+    fn a_guest_that_would_harm_or_miss_what_another_has_does_not_start_at_boot() {
+        let stage = Stage::who_says(Answer::Nobody);
+        let base = stage.dir.path().join("a.raw");
+        std::fs::write(&base, vec![1; 4096]).unwrap();
+        stage.fake.put_with_disk("a", &base);
+        let with = |name: &str, devices: &str| {
+            let text = crate::stage::fake::xml(name, UUID);
+            let devices = format!("<devices>{devices}</devices></domain>");
+            stage.fake.put_xml(&text.replace("</domain>", &devices), false);
+        };
+        let says = |name: &str, others: &[&str]| -> Vec<String> {
+            let xml = DomainXml::parse(&stage.fake.definition(name)).unwrap();
+            let others = others.iter().map(|&name| name.to_owned()).collect();
+            let all = clashes(&xml, &others, &*stage.fake, &stage.world).unwrap().into_iter();
+            all.map(|clash| format!("{}; {}", clash.why, clash.hint)).collect()
+        };
+        assert_eq!(says("a", &[]), [""; 0]);
+        let over = format!(
+            "<disk type='file'><driver name='qemu' type='qcow2'/><source file='/over.qcow2'/>\
+             <backingStore type='file'><format type='raw'/><source file='{}'/></backingStore>\
+             <target dev='vda' bus='virtio'/></disk>",
+            base.display()
+        );
+        with("o", &over);
+        let [said] = &says("a", &[])[..] else { panic!("{:?}", says("a", &[])) };
+        assert!(said.contains("domain `o` has an image over it"), "{said}");
+        assert!(said.contains("`gpuvm disk list a`"), "{said}");
+        let gpu = "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' \
+                   bus='0x34' slot='0x00' function='0x0'/></source></hostdev>";
+        with("g", gpu);
+        stage.fake.put_xml(
+            &stage
+                .fake
+                .definition("g")
+                .replace(">g<", ">h<")
+                .replace(UUID, &UUID.replace('1', "3")),
+            false,
+        );
+        assert_eq!(says("g", &["a"]), [""; 0], "the other starts by hand");
+        let [said] = &says("g", &["h"])[..] else { panic!("{:?}", says("g", &["h"])) };
+        let way = "`gpuvm autostart h off` first";
+        assert!(said.contains("has 0000:34:00.0, too") && said.ends_with(way), "{said}");
     }
 }

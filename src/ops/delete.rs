@@ -65,7 +65,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let made = made_for(&parsed, &summary.uuid, here, world);
-    let mut warnings = snapshots(hypervisor, name)?;
+    let mut warnings = beside(&parsed, made_on.is_none(), hypervisor, world)?;
     if summary.state == DomainState::Crashed {
         warnings.push(format!("{}, which is lost; {}", crashed(name), dump_hint(name)));
     }
@@ -163,6 +163,23 @@ fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
     let said =
         |kept: Kept| format!("{} of domain `{name}` cannot be reverted to any more", kept.what);
     Ok(snapshots.map(said).collect())
+}
+
+/// Returns the warnings of its snapshots, and of what stays for every boot; `is_ours`: its
+/// resources are not another hypervisor's.
+fn beside(
+    xml: &DomainXml,
+    is_ours: bool,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Vec<String>> {
+    let mut warnings = snapshots(hypervisor, &xml.name())?;
+    if is_ours {
+        // It is deleted all the same where the host cannot be read.
+        let stays = autostart::stays_at_boot(xml, None, hypervisor, world);
+        warnings.extend(stays.unwrap_or_else(|error| vec![error.to_string()]));
+    }
+    Ok(warnings)
 }
 
 /// Returns the warning that another hypervisor of this machine made the resources in this domain's

@@ -128,6 +128,16 @@ pub fn change_domain(
     transaction.run(&[history.remember(&after, Some(&entry))]).map_err(Error::from)
 }
 
+/// Refuses a change of a domain whose history cannot be read, before anybody is asked.
+pub fn refuse_unreadable(change: &DomainChange, world: &World) -> Result<()> {
+    let hypervisor = &*world.hypervisor()?;
+    let uuid = find(hypervisor, &change.name)?.uuid;
+    match world.owner(&uuid, hypervisor) {
+        Owner::This => world.history(&uuid).map(drop),
+        Owner::Machine { .. } | Owner::Hypervisor { .. } => Ok(()),
+    }
+}
+
 /// Returns the id of this boot, until whose end kernel settings last; empty if there is none.
 pub fn boot() -> Result<String> {
     Ok(FsRoot::live()?.read(BOOT)?.unwrap_or_default())

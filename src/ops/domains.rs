@@ -1,7 +1,7 @@
 //! Existing domains, whoever made them: a list of all, or one with all details.
 
 use crate::address::best;
-use crate::autostart::lacking;
+use crate::autostart::{clashing, lacking};
 use crate::discover::process;
 use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
@@ -70,6 +70,9 @@ pub struct ShownDomain {
     /// makes it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks_at_boot: Vec<String>,
+    /// What others have of it that keeps it from its start with the host, or must, a line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clashes_at_boot: Vec<String>,
     /// Its addresses, while it runs.
     pub addresses: Vec<GuestAddress>,
 }
@@ -195,7 +198,11 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         Some(true) if summary.persistent => lacking(world, &xml).unwrap_or_default(),
         _ => Vec::new(),
     };
-    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, addresses })
+    let clashes_at_boot = match autostart {
+        Some(true) if summary.persistent => clashing(&*hypervisor, &xml, world).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses })
 }
 
 /// Returns the hypervisor's domains, each with its definition if that can be parsed.

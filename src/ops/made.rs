@@ -238,6 +238,12 @@ impl<'a> Proof<'a> {
         Fate::Goes(self.deletion(made))
     }
 
+    /// Whether a disk was made for the domain and is one of its disks still, whoever uses it beside.
+    pub fn is_made(&self, made: &Made) -> bool {
+        let is_proven = self.whose().is_none() && self.made_on.is_none();
+        is_proven && self.is_disk(made) && !self.is_another(made)
+    }
+
     /// Why the record of the domain does not show that its disks were made for it; none: it does.
     fn whose(&self) -> Option<String> {
         match &self.recorded {

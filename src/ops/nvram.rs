@@ -85,10 +85,8 @@ mod tests {
         assert_eq!(of("<os><loader type='pflash'>/c.fd</loader></os>"), named);
         assert_eq!(of("<os><loader type='pflash' stateless='yes'>/c.fd</loader></os>"), [""; 0]);
         assert_eq!(of("<os></os>"), [""; 0]);
-        assert_eq!(
-            files(&with("<os firmware='efi'></os>"), "test:///default"),
-            [PathBuf::new(); 0]
-        );
+        let of_test = files(&with("<os firmware='efi'></os>"), "test:///default");
+        assert!(of_test.is_empty(), "{of_test:?}");
     }
 
     #[test]

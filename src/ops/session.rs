@@ -8,7 +8,7 @@ pub use agreed::Agreed;
 
 use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
-use crate::domain_history::{change_domain, change_host, read_back};
+use crate::domain_history::{change_domain, change_host, read_back, refuse_unreadable};
 use crate::error::{Error, Result, crashed};
 use crate::gpu_health;
 use crate::hypervisor::Hypervisor;
@@ -107,6 +107,16 @@ impl<'w> Session<'w> {
         Ok(change)
     }
 
+    /// Refuses a change of domains whose history cannot be read.
+    fn refuse_unreadable<T>(&self, change: &Change<T>) -> Result<()> {
+        for part in &change.parts {
+            if let Part::Domain(change) = part {
+                refuse_unreadable(change, self.world)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a change; see the module documentation.
     pub fn run<T, E: From<Error>>(
         &mut self,
@@ -149,6 +159,7 @@ impl<'w> Session<'w> {
     ) -> Result<(Done<T>, Option<R>), E> {
         if self.manner.dry_run {
             let change = self.look(plan)?;
+            self.refuse_unreadable(&change)?;
             self.preview(&change)?;
             return Ok((Done { change, made: false }, None));
         }
@@ -156,6 +167,7 @@ impl<'w> Session<'w> {
         let mut agreed = None;
         if self.manner.confirm == Confirm::Ask {
             let change = self.look(&plan)?;
+            self.refuse_unreadable(&change)?;
             if change.question.is_some() {
                 agreed = Some(self.asked(&change)?);
             }
@@ -188,6 +200,7 @@ impl<'w> Session<'w> {
         };
         self.refuse_unfinished()?;
         let change = plan(self.world)?;
+        self.refuse_unreadable(&change)?;
         Ok((lock, change))
     }
 

@@ -13,6 +13,7 @@ mod vcpus;
 
 pub(crate) use gpus::refuse_shared;
 
+use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::compare::pages_word;
@@ -239,6 +240,9 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
             functions::settle(subject, tuned, extra, (&subjects, wanted), world)?;
             pages::less(subject, tuned, extra, subjects.topology(), world)?;
             nics::settle(subject, tuned, extra, wanted, world)?;
+            let hypervisor = &*world.hypervisor()?;
+            let after = Some(&tuned.after);
+            extra.stays.extend(stays_at_boot(&subject.xml, after, hypervisor, world)?);
             vcpus::settle(subject, extra, wanted)?;
         }
     }

@@ -12,7 +12,7 @@ pub mod subjects;
 use crate::apply::Step;
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::wish::NicWish;
-use crate::domain_history::tell_saved;
+use crate::domain_history::{refuse_unreadable, tell_saved};
 use crate::error::Result;
 use crate::host_files::too_few_files;
 use crate::reporter::Question;
@@ -147,6 +147,11 @@ impl Tuning {
             });
         }
         changes
+    }
+
+    /// Refuses domains that would change and whose history cannot be read, as the change would be.
+    pub fn refuse_unreadable(&self, world: &World) -> Result<()> {
+        self.changes("").iter().try_for_each(|change| refuse_unreadable(change, world))
     }
 
     /// Warns, before they are changed, of domains that start from a saved state.

@@ -5,8 +5,12 @@ mod other;
 use crate::apply::nic::NicStep;
 use crate::apply::{self, ApplyError, Step, StepError};
 use crate::autostart;
+use crate::bdf::Bdf;
 use crate::change::Change;
+use crate::claim::claim;
 use crate::delete::{Delete, delete};
+use crate::discover::silent::Silent;
+use crate::domain::disk_change::path_of;
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, tell_saved, when};
@@ -14,8 +18,8 @@ use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{Beyond, DiskCopy, Entry};
 use crate::hypervisor::uses::{Conflict, How, User, Uses, files_of};
-use crate::hypervisor::{Hypervisor, XmlOf};
-use crate::identity::Identity;
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::identity::{FileId, Identity};
 use crate::made::{removal_of_volume, said};
 use crate::reporter::Question;
 use crate::session::Session;
@@ -124,7 +128,7 @@ pub struct Undo {
     pub name: String,
     /// Whether edits since then may be lost, and converted disks abandoned.
     pub force: bool,
-    /// Whether it is only shown, so that edits since then do not matter.
+    /// Whether only the definitions are compared, so that edits since then do not matter.
     pub edited: bool,
 }
 
@@ -242,19 +246,16 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
             Undoing { entry: entry.clone(), now, runs },
         );
     }
-    if !edited && entry.after.as_ref() != Some(&now) {
-        return Err(UndoError::Edited { name: name.to_string(), change: named(entry).to_string() }
-            .hint(format!(
-                "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it \
-                 nevertheless",
-                name = word(name)
-            )));
+    if !edited {
+        refuse_edited(entry, &now, name)?;
     }
     refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
     if !force {
         refuse_lost(entry, name)?;
         refuse_other_files(world, (&entry.before, &now), name)?;
+        refuse_gone(world, (&entry.before, &now), name)?;
     }
+    refuse_held(world, (&entry.before, &now), &summary)?;
     refuse_devices(entry, name, runs)?;
     let steps = entry.undo(&now, runs, &boot()?, !force);
     refuse_kept_vcpus(&steps, hypervisor)?;
@@ -262,6 +263,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     stays.extend(entry.grown());
+    stays.extend(lost_edits(entry, &now, name));
     stays.extend(entry.images().map(|(disk, removal)| {
         format!("{disk} stays with what the guest wrote on it; {removal} deletes it")
     }));
@@ -271,6 +273,26 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let about = Undoing { entry: entry.clone(), now, runs };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// Refuses a domain that was edited since a change.
+fn refuse_edited(entry: &Entry, now: &str, name: &str) -> Result<()> {
+    if entry.after.as_deref() == Some(now) {
+        return Ok(());
+    }
+    let error = UndoError::Edited { name: name.to_owned(), change: named(entry) };
+    Err(error.hint(format!(
+        "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+        name = word(name)
+    )))
+}
+
+/// What is said of edits that undoing a change loses; none: there are none.
+fn lost_edits(entry: &Entry, now: &str, name: &str) -> Option<String> {
+    entry.after.as_deref().filter(|after| *after != now)?;
+    let change = named(entry);
+    let diff = format!("`gpuvm undo {} --diff` shows them", word(name));
+    Some(format!("edits of domain `{name}` since {change} are lost; {diff}"))
 }
 
 /// Refuses what would go back to an image that nobody compares, or to one that is gone.
@@ -453,6 +475,63 @@ fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) ->
             Err(UndoError::OtherFile { path }.hint(hint))
         }
     }
+}
+
+/// Refuses to go back to a file that is gone: the guest would not start.
+fn refuse_gone(world: &World, (before, now): (&str, &str), name: &str) -> Result<()> {
+    if !world.is_here()? {
+        return Ok(());
+    }
+    let files = |text: &str| -> Result<Vec<String>> {
+        let xml = DomainXml::parse(text)?;
+        let files = xml.disks().filter(|disk| disk.attr("type").is_none_or(|kind| kind == "file"));
+        Ok(files.filter_map(path_of).collect())
+    };
+    let (old, new) = (files(before)?, files(now)?);
+    let is_gone = |path: &&String| {
+        Silent::read().why(Path::new(path)).is_none()
+            && matches!(FileId::at(Path::new(path)), Ok(None))
+    };
+    let Some(path) = old.iter().filter(|path| !new.contains(path)).find(is_gone) else {
+        return Ok(());
+    };
+    let message = format!("disk {path} cannot be given back: the file does not exist any more");
+    let hint = format!(
+        "put the file back, or `gpuvm undo {} --force`: then the guest does not start before the \
+         file is there, or the disk is removed from it",
+        word(name)
+    );
+    Err(classed(Class::NotFound, message, hint))
+}
+
+/// Refuses to give functions back that another domain has by now, or that the host uses, as `set`
+/// does.
+fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) -> Result<()> {
+    let has = |text: &str| -> Result<Vec<Bdf>> { Ok(DomainXml::parse(text)?.held(false)?.devices) };
+    let (mut comes, now) = (has(before)?, has(now)?);
+    comes.retain(|bdf| !now.contains(bdf));
+    if comes.is_empty() {
+        return Ok(());
+    }
+    let held = world.occupancy(false)?;
+    let others = held.domains.iter().filter(|other| other.domain != row.name);
+    let holds = |bdf: &Bdf| {
+        let holder = others.clone().find(|other| other.devices.contains(bdf))?;
+        Some((*bdf, holder.domain.clone()))
+    };
+    if let Some((bdf, holder)) = comes.iter().find_map(holds) {
+        let message = format!("domain `{}` cannot have {bdf} back", row.name);
+        let message = format!("{message}: it is held by domain `{holder}`");
+        let hint = format!(
+            "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` \
+             got it",
+            word(&holder)
+        );
+        return Err(classed(Class::InUse, message, hint));
+    }
+    let topology = world.topology()?;
+    comes.retain(|bdf| topology.device(*bdf).is_some());
+    claim(&row.name, &comes, &topology, &held, world).map(drop)
 }
 
 /// Removes the deletion of copies that others need from the steps. Returns the reasons.

@@ -113,7 +113,30 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
     machine.done(&["autostart", "boots", "on"]);
     assert!(file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
 
-    machine.done(&["autostart", "boots", "off"]);
+    // A second one that needs the same keeps it; without one it is named with what takes it back.
+    let named = |said: &str| {
+        let release = "0000:34:00.0 stay bound to vfio-pci at every boot: `gpuvm device release \
+                       0000:34:00.0 --at-boot`";
+        let count = "`gpuvm host pages --node 1 --size 2M --count 0 --at-boot`";
+        (said.contains(release), said.contains(count))
+    };
+    let dry = machine.done(&["delete", "boots", "--dry-run"]);
+    assert_eq!(named(&dry), (true, true), "{dry}");
+    machine.done(&["autostart", "more", "on"]);
+    let dry = machine.done(&["delete", "boots", "--dry-run"]);
+    assert_eq!(named(&dry), (true, false), "{dry}");
+    machine.done(&["delete", "more", "--yes"]);
+    // What needs the same GPU does not start with the host beside it.
+    machine.define("same", "", gpu);
+    let (code, said) = machine.gpuvm(&["autostart", "same", "on"]);
+    let why = "domain `boots`, which starts with the host, has 0000:34:00.0, too";
+    assert!(code == 1 && said.contains(why), "{said}");
+    assert!(
+        said.contains("`gpuvm autostart boots off` first") && !machine.starts("same"),
+        "{said}"
+    );
+    let said = machine.done(&["autostart", "boots", "off"]);
+    assert_eq!(named(&said), (true, true), "{said}");
     assert!(!machine.starts("boots") && file("systemd/system/gpuvm-recover.service").is_empty());
     assert!(!machine.etc.join("systemd/system/libvirtd.service.d").exists());
     // What others may need stays.

@@ -107,6 +107,25 @@ fn a_renamed_guest_keeps_all_that_is_its_own() {
 }
 
 #[test]
+fn settings_of_firmware_that_are_there_are_neither_adopted_nor_deleted() {
+    let Some(place) = Place::new() else { return };
+    guest(&place, "ra");
+    let nvram = place.daemon.own_path("/var/lib/libvirt/qemu/nvram");
+    for name in ["rk", "rl"] {
+        std::fs::write(nvram.join(format!("{name}_VARS.fd")), "theirs").unwrap();
+    }
+    let disks = place.disks.to_str().unwrap();
+    let create = place.create("rk", &["--disk-dir", disks]);
+    let before = state(&place);
+    for args in [&create[..], &[&create[..], &["--dry-run"]].concat(), &["clone", "ra", "rl"]] {
+        let (code, out, err) = place.gpuvm(args);
+        let says = ["_VARS.fd already", "`ls -l ", "mv -n "];
+        assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{args:?}: {out}{err}");
+    }
+    same(&before, &state(&place), "a refusal changed something");
+}
+
+#[test]
 fn what_cannot_be_renamed_is_refused_with_the_way() {
     let Some(place) = Place::new() else { return };
     guest(&place, "ra");

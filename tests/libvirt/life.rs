@@ -91,39 +91,6 @@ fn a_guest_with_uefi_leaves_no_nvram() {
     assert_eq!((named(&nvram), named(&disks)), (0, 0));
 }
 
-#[test]
-fn settings_of_firmware_that_are_there_are_neither_adopted_nor_deleted() {
-    let Some(daemon) = daemon() else { return };
-    let disks = daemon.fresh_dir("kept-disks");
-    let nvram = daemon.inside("/var/lib/libvirt/qemu/nvram");
-    let create = |name: &'static str| {
-        let mut create = vec!["create", "--name", name, "--disk-dir", disks.to_str().unwrap()];
-        let shape = "--virt-type qemu --pins none --vcpus 1 --memory 256M --data-size none \
-                     --os-size 2M --no-start";
-        create.extend(shape.split(' '));
-        create
-    };
-    fs::create_dir_all(&nvram).unwrap();
-    for name in ["kept", "kept2"] {
-        fs::write(nvram.join(format!("{name}_VARS.fd")), "theirs").unwrap();
-    }
-    let refused = |args: &[&str]| {
-        let (code, out, err) = run(&mut daemon.gpuvm(args));
-        let says = ["_VARS.fd already", "`ls -l ", "mv -n "];
-        assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{args:?}: {out}{err}");
-    };
-    refused(&create("kept"));
-    refused(&[&create("kept")[..], &["--dry-run"]].concat());
-    done(daemon, &create("other"));
-    refused(&["clone", "other", "kept2"]);
-    done(daemon, &["delete", "other", "--yes"]);
-    for name in ["kept", "kept2"] {
-        let file = nvram.join(format!("{name}_VARS.fd"));
-        assert_eq!(fs::read(&file).unwrap(), b"theirs");
-        fs::remove_file(file).unwrap();
-    }
-}
-
 /// A boot sector that tells QEMU's pvpanic device (I/O port 0x505) of a panic, and halts:
 /// `mov al, 1; mov dx, 0x505; out dx, al; hlt; jmp` back.
 const PANICS: [u8; 9] = [0xb0, 0x01, 0xba, 0x05, 0x05, 0xee, 0xf4, 0xeb, 0xfd];

@@ -154,6 +154,10 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     virsh(daemon, &["define", file.to_str().unwrap()]);
     let (_, err) = gpuvm(daemon, 1, &["undo", name, "--yes"]);
     assert!(err.contains("was edited since change 1") && err.contains("--force"), "{err}");
+    let (_, dry) = gpuvm(daemon, 1, &["undo", name, "--dry-run"]);
+    assert!(dry.contains("was edited since change 1"), "{dry}");
+    let (_, dry) = gpuvm(daemon, 0, &["undo", name, "--dry-run", "--force"]);
+    assert!(dry.contains("edits of domain `undone` since change 1"), "{dry}");
     assert!(definition(daemon, name).contains("<title>theirs</title>"));
     let (diff, _) = gpuvm(daemon, 0, &["undo", name, "--diff"]);
     assert!(diff.contains("-  <title>theirs</title>"), "{diff}");

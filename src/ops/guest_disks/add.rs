@@ -3,7 +3,7 @@
 use super::error::GuestDiskError;
 use super::settled::settled;
 use super::subject::Subject;
-use crate::apply::Step;
+use crate::apply::{Step, state_root};
 use crate::change::{Change, DomainChange, Part};
 use crate::disks;
 use crate::domain::DomainXml;
@@ -13,7 +13,7 @@ use crate::error::{Class, Coded as _, Result, classed};
 use crate::history::guest::add_made;
 use crate::host_files::too_few_files;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::uses::{How, Use, User, Uses};
 use crate::reporter::Question;
 use crate::shell::word;
 use crate::storage::{Disks, NewDisk, Notice, Owner, abilities, another};
@@ -77,6 +77,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
         another(&wanted.disk, owner, abilities, world)?;
     let [disk] = &disks[..] else { unreachable!("one disk was requested") };
     refuse_present(&subject, disk, hypervisor)?;
+    refuse_records(disk, hypervisor)?;
     let mut after = more(&subject.xml, disk, &target, abilities, Port::FreeOrNew)?
         .expect("a port is made where none is free");
     let is_ours = subject.xml.is_ours();
@@ -144,6 +145,14 @@ fn more(
 /// Refuses a file or device that the domain uses already, under any name.
 fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -> Result<()> {
     let uses = Uses::read(hypervisor)?;
+    let name = word(&subject.name);
+    let is_own = |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if *uuid == subject.uuid);
+    let all = uses.of(Path::new(&disk.path));
+    if let Some(one) = all.iter().filter(is_own).find(|one| !is_of_disk(&one.how)) {
+        let message = format!("disk `{}` cannot be given to domain `{name}`: {one}", disk.path);
+        let hint = format!("`gpuvm show {name}` shows what it has");
+        return Err(classed(Class::InUse, message, hint));
+    }
     let both = std::iter::once(&subject.xml).chain(&subject.live);
     let mut all = both.flat_map(DomainXml::disks);
     let is = |path: String| uses.is_same(Path::new(&path), Path::new(&disk.path));
@@ -152,6 +161,24 @@ fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -
     let hint = format!("`gpuvm disk list {}` shows its disks", word(&name));
     let target = target_of(same).unwrap_or_default();
     Err(GuestDiskError::Present { name, path, target }.hint(hint))
+}
+
+/// Whether a use is one as a disk, which the caller words, or not told.
+fn is_of_disk(how: &How) -> bool {
+    matches!(how, How::Disk | How::Over | How::Mirror | How::Untold(..))
+}
+
+/// Refuses the records of gpuvm itself, which a guest would overwrite.
+fn refuse_records(disk: &Disk, hypervisor: &dyn Hypervisor) -> Result<()> {
+    if !hypervisor.machine().is_here() {
+        return Ok(());
+    }
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if !real(Path::new(&disk.path)).starts_with(real(&state_root())) {
+        return Ok(());
+    }
+    let message = format!("disk `{}` is a record of gpuvm, not a disk", disk.path);
+    Err(classed(Class::InUse, message, "name an image file, a volume or a drive"))
 }
 
 /// Refuses a disk that another domain or the host uses.

@@ -4,7 +4,7 @@ use super::subject::can_be_opened;
 use crate::domain::DomainXml;
 use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
-use crate::domain::guest::{Role, VolumeRef};
+use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Doing as _, Result};
 use crate::guest::find;
 use crate::hypervisor::uses::Uses;
@@ -88,7 +88,7 @@ pub struct ListedDisk {
     pub read_only: bool,
     /// When the domain has it.
     pub when: DiskWhen,
-    /// Whether it was created for this domain and is deleted with it.
+    /// Whether it was created for this domain; it is deleted with it, unless others use it.
     pub made: bool,
     /// Other domains that use it or a volume backed by it, and its users on the host.
     pub used_by: Vec<String>,
@@ -150,11 +150,12 @@ fn text(element: Option<Element<'_>>, name: &str) -> Option<String> {
 }
 
 impl Ground<'_> {
-    /// Returns the paths of the disks that were created for the domain and are deleted with it.
+    /// Returns the paths of the disks that were created for the domain.
     fn made(&self, xml: &DomainXml, world: &World) -> Vec<String> {
         let proof = Proof::of(xml, &self.uuid, &self.uses, (self.hypervisor, world.state()));
         let made = xml.made().into_iter().filter(|made| made.role != Role::Base);
-        let own = made.filter(|made| matches!(proof.fate(made), Fate::Goes(_)));
+        let is_own = |made: &Made| proof.is_made(made) || matches!(proof.fate(made), Fate::Goes(_));
+        let own = made.filter(is_own);
         own.map(|made| made.path).collect()
     }
 

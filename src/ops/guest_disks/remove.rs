@@ -60,7 +60,7 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
         let made = made.as_ref().filter(|_| defined.is_some());
         last.extend(delete(&subject, target, made, hypervisor, world)?);
     } else if let Some(made) = &made {
-        warnings.push(format!("disk {} stays; {} removes it", made.path, removal(made)));
+        warnings.push(stays(made, running.is_some() && !live));
     }
     if defined.is_some() && subject.xml.disks().next().and_then(target_of).as_ref() == Some(target)
     {
@@ -104,6 +104,16 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     let again = format!("gpuvm disk remove {} {}", word(name), word(target));
     let all = Change::new("disk remove", name, Vec::new(), about);
     Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
+}
+
+/// What is said of a disk that stays; `runs_with`: the running guest has it still, so no command is
+/// named that would be pasted while it writes it.
+fn stays(made: &Made, runs_with: bool) -> String {
+    let path = &made.path;
+    if runs_with {
+        return format!("disk {path} stays; the running guest has it until it is off");
+    }
+    format!("disk {path} stays; {} removes it", removal(made))
 }
 
 /// Refuses incomplete removals: of data that a guest still writes, and of a disk that only the

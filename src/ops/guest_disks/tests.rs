@@ -196,6 +196,67 @@ fn a_disk_is_removed_and_given_back_and_its_data_stays() {
 }
 
 #[test]
+fn a_disk_that_is_gone_is_not_given_back() {
+    let stage = stage(false);
+    let dir = Some(stage.dir.path().to_owned());
+    let disk =
+        NewDisk::Blank { bytes: BYTES, dir, pool: "p".into(), preallocate: Preallocate::None };
+    run_add(&stage, &wanted(disk, false)).unwrap();
+    let path = stage.dir.path().join("a-vdb.raw");
+    run_remove(&stage, false, false).unwrap();
+    assert_eq!(stage.caller.heard(&format!("`rm {}` removes it", path.display())), 1);
+    std::fs::remove_file(&path).unwrap();
+    let error = run_undo(&stage).unwrap_err();
+    assert!(error.to_string().contains("the file does not exist any more"), "{error}");
+    assert!(!state(&stage).0);
+    let wanted = Undo { name: "a".into(), force: true, edited: false };
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    undo::run(&mut session, &stage.world, &wanted).unwrap();
+    assert!(state(&stage).0);
+}
+
+#[test]
+fn no_command_takes_a_disk_from_under_the_guest_that_writes_it() {
+    for live in [false, true] {
+        let stage = stage(true);
+        run_add(&stage, &wanted(blank(), true)).unwrap();
+        run_remove(&stage, live, false).unwrap();
+        let told = ["`virsh vol-delete --pool p a-vdb.raw` removes it", "has it until it is off"];
+        let heard = told.map(|text| stage.caller.heard(text));
+        assert_eq!(heard, if live { [1, 0] } else { [0, 1] });
+    }
+}
+
+#[test]
+fn a_disk_below_an_image_of_another_was_made_for_its_guest_all_the_same() {
+    let stage = stage(false);
+    run_add(&stage, &wanted(blank(), false)).unwrap();
+    let path = stage.fake.volume("p", "a-vdb.raw").display().to_string();
+    let over = format!(
+        "<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source \
+         file='/over.qcow2'/><backingStore type='file'><format type='raw'/><source \
+         file='{path}'/></backingStore><target dev='vdb' bus='virtio'/></disk></devices>"
+    );
+    let other = guest("b", OTHER, "/other.raw").replace("</devices>", &over);
+    stage.fake.put_xml(&other, false);
+    let disks = list(&stage.world, "a").unwrap();
+    assert!(disks[1].made && disks[1].used_by[0].contains("domain `b`"), "{disks:?}");
+}
+
+#[test]
+fn what_the_guest_has_as_something_else_is_no_disk_of_it() {
+    let stage = stage(false);
+    let path = stage.dir.path().join("a_VARS.fd");
+    std::fs::write(&path, vec![1; 4096]).unwrap();
+    let nvram = format!("<nvram>{}</nvram></os>", path.display());
+    let text = stage.fake.definition("a").replace("</os>", &nvram);
+    stage.fake.put_xml(&text, false);
+    let error = run_add(&stage, &wanted(NewDisk::Path(path), false)).unwrap_err();
+    assert!(error.to_string().contains("has it as its NVRAM"), "{error}");
+    assert_eq!(stage.fake.definition("a"), text);
+}
+
+#[test]
 fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
     let stage = stage(true);
     run_add(&stage, &wanted(blank(), true)).unwrap();

@@ -13,7 +13,7 @@ use crate::history::guest::GuestRecord;
 use crate::hypervisor::{Hypervisor as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::{DomainName, GpuWish};
-use crate::session::{Confirm, Done, Session};
+use crate::session::{Confirm, Done, Manner, Session};
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::taken::Taken;
 use crate::undo::{self, Undo};
@@ -81,6 +81,33 @@ fn a_size_is_asked_for_kept_and_undone() {
         assert_eq!(undone.waits_for_start, runs);
         assert_eq!(stage.fake.definition("a"), floating(PINS));
     }
+}
+
+#[test]
+fn a_preview_tells_of_a_history_that_cannot_be_read_and_of_edits_that_would_be_lost() {
+    let stage = stage(Answer::Yes, PINS, false);
+    assert!(run(&stage, &size(8, 8)).unwrap().made);
+    let edited = stage.fake.definition("a").replace("</name>", "</name><title>mine</title>");
+    stage.fake.put_xml(&edited, false);
+    let mut session =
+        Session::begin(&stage.world, Manner { dry_run: true, ..manner(Confirm::Given) }).unwrap();
+    let mut undo = |force| {
+        let wanted = Undo { name: "a".into(), force, edited: false };
+        undo::run(&mut session, &stage.world, &wanted).map(|done| done.is_none())
+    };
+    assert!(undo(false).unwrap_err().to_string().contains("was edited since change 1"));
+    assert!(undo(true).unwrap());
+    assert_eq!(stage.caller.heard("edits of domain `a` since change 1"), 1);
+    let dir = stage.world.state().unwrap().join("history").join(UUID);
+    let mut files = std::fs::read_dir(dir).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    std::fs::write(&file, "{").unwrap();
+    let shown = look(&stage.world, &size(6, 8)).unwrap();
+    let real = run(&stage, &size(6, 8)).unwrap_err();
+    let said = shown.refuse_unreadable(&stage.world).unwrap_err();
+    assert_eq!(said.to_string(), real.to_string());
+    let shown = session.run(|world| set(world, &size(6, 8))).unwrap_err();
+    assert_eq!((shown.to_string(), stage.caller.heard("ask")), (real.to_string(), 1));
 }
 
 #[test]

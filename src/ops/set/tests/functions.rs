@@ -7,7 +7,7 @@ use crate::domain::DomainXml;
 use crate::hypervisor::{Hypervisor as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::{DeviceWish, Extras, Guard, Request, VfSettings};
-use crate::session::{Confirm, Session};
+use crate::session::{Confirm, Manner, Session};
 use crate::set::SetRequest;
 use crate::stage::{Stage, UUID};
 use crate::taken::Taken;
@@ -100,6 +100,33 @@ fn nics_come_and_go_while_the_guest_is_off() {
     let error = run(&stage, &nics(99, false)).unwrap_err();
     assert!(error.whole().contains("99 NICs"), "{}", error.whole());
     assert_eq!(kept(&stage), 1);
+}
+
+#[test]
+fn a_function_that_another_has_by_now_is_not_given_back() {
+    let stage = stage(2, (false, 0));
+    let [both, _] = has(&stage, ExtraKind::Nic);
+    assert!(run(&stage, &nics(1, false)).unwrap().made);
+    let [left, _] = has(&stage, ExtraKind::Nic);
+    let gone = both.iter().find(|bdf| !left.contains(bdf)).unwrap();
+    let extras = Extras { nics: DeviceWish::Exact(vec![*gone]), ..Extras::default() };
+    let request = Request { extras, spare_ports: Some(0), ..Request::for_gpus(0) };
+    let alone = Taken { assume_empty: true, ..Taken::default() };
+    let other = "22222222-2222-4333-8444-555555555555";
+    stage.fake.put_xml(&defined(&stage, ("b", other), request, alone), false);
+    let before = stage.fake.definition("a");
+    for (dry_run, force) in [(true, false), (false, false), (false, true)] {
+        let wanted = Undo { name: "a".into(), force, edited: false };
+        let manner = Manner { dry_run, ..manner(Confirm::Given) };
+        let mut session = Session::begin(&stage.world, manner).unwrap();
+        let error = undo::run(&mut session, &stage.world, &wanted).unwrap_err();
+        let says = format!("domain `a` cannot have {gone} back: it is held by domain `b`");
+        assert!(error.to_string().contains(&says), "{error}");
+    }
+    assert_eq!(stage.fake.definition("a"), before);
+    stage.fake.domains.borrow_mut().remove("b");
+    undone(&stage);
+    assert_eq!(has(&stage, ExtraKind::Nic)[0], both);
 }
 
 #[test]
