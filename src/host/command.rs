@@ -3,6 +3,7 @@
 
 use crate::program::{command, for_caller};
 use crate::trace::Running;
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +56,22 @@ pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     out.ok_or_else(|| CommandError::Late { command: argv.join(" "), seconds })
 }
 
+/// The same for arguments that may not be text, as paths of others.
+pub fn output_of(
+    program: &str,
+    arguments: &[&OsStr],
+    seconds: u64,
+) -> Result<String, CommandError> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let make = |program: &str| {
+        let mut command = command(program);
+        command.args(arguments);
+        command
+    };
+    let out = run(make, &[program], &mut || Instant::now() >= until)?;
+    out.ok_or_else(|| CommandError::Late { command: program.to_owned(), seconds })
+}
+
 /// The same for a command on behalf of the caller, which needs their keys and settings: `ssh`.
 pub fn output_for_caller(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -72,7 +89,7 @@ pub fn output_unless(
 
 /// Runs a prepared command.
 fn run(
-    make: fn(&str) -> Command,
+    make: impl Fn(&str) -> Command,
     argv: &[&str],
     stops: &mut dyn FnMut() -> bool,
 ) -> Result<Option<String>, CommandError> {

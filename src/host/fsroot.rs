@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::Mode;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use tracing::debug;
 
@@ -35,6 +36,27 @@ fn longest(path: &str) -> usize {
     } else {
         LARGEST
     }
+}
+
+/// Whether the kernel makes this file.
+fn is_of_kernel(path: &str) -> bool {
+    let path = path.trim_start_matches('/');
+    ["proc/", "sys/"].iter().any(|below| path.starts_with(below))
+}
+
+/// Text that is not UTF-8, with the other bytes as escapes.
+fn escaped(error: std::string::FromUtf8Error) -> String {
+    readable(error.as_bytes())
+}
+
+/// Bytes as text: those that are not UTF-8 become escapes such as `\xfc`.
+pub fn readable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text += chunk.valid();
+        text.extend(chunk.invalid().escape_ascii().map(char::from));
+    }
+    text
 }
 
 /// How often to retry opening a path that the kernel could not keep below the root because of a
@@ -263,9 +285,13 @@ impl FsRoot {
     }
 
     /// Checks that bytes are text and trims it. Some kernels end a list of pcpus with a zero byte.
+    /// What the kernel tells has names that anybody chose, as of mount points, and strings of the
+    /// firmware: other bytes in these are shown as escapes.
     fn utf8(&self, bytes: Vec<u8>, path: &str) -> Result<String, FsError> {
         let blank = |c: char| c.is_whitespace() || c == '\0';
-        let reason = match String::from_utf8(bytes) {
+        let text = String::from_utf8(bytes);
+        let reason = match if is_of_kernel(path) { Ok(text.unwrap_or_else(escaped)) } else { text }
+        {
             Ok(text) => {
                 let trimmed = text.trim_start().trim_end_matches(blank);
                 if !trimmed.contains('\0') {
@@ -404,6 +430,8 @@ impl<'r> Dir<'r> {
         match readlinkat(&self.fd, name) {
             Ok(target) => match target.into_string() {
                 Ok(target) => Ok(Some(target.trim_end_matches('/').to_owned())),
+                // A file that a process has open can have any name.
+                Err(target) if is_of_kernel(&self.path) => Ok(Some(readable(target.as_bytes()))),
                 Err(_) => {
                     let reason = "the link's target is not UTF-8".into();
                     Err(FsError::NotText { path: self.root.shown(&self.path_of(name)), reason })

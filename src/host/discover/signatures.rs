@@ -8,7 +8,7 @@ use super::holders::{Uses, udev};
 use super::node::{answering, is_held_now, kernel_name};
 use super::released::plain;
 use crate::command::{CommandError, output};
-use crate::fsroot::{FsError, FsRoot};
+use crate::fsroot::{FsError, FsRoot, readable};
 use gpuvm_core::topology::{Content, Drive, DriveUse, Signature};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -366,12 +366,7 @@ fn is_started_from(drive: &Drive) -> bool {
         .filter_map(|part| part.efi_system.then_some(part.name.as_str()))
         .collect();
     let tags: Vec<Tags> = parts.iter().map(|part| tags(part)).collect();
-    let table = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
-    let lines = table.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-    if lines.filter_map(|line| line.split_whitespace().next()).any(|named| {
-        parts.iter().any(|part| kernel_name(Path::new(named)).as_deref() == Some(*part))
-            || tags.iter().flatten().any(|(tag, value)| is_tag(named, tag, value))
-    }) {
+    if is_in_table(&std::fs::read("/etc/fstab").unwrap_or_default(), &parts, &tags) {
         return true;
     }
     let is_uuid =
@@ -393,6 +388,17 @@ fn is_started_from(drive: &Drive) -> bool {
         }
     }
     false
+}
+
+/// Whether a table of file systems names one of these partitions; its comments may be in any
+/// encoding.
+fn is_in_table(table: &[u8], parts: &[&str], tags: &[Tags]) -> bool {
+    let table = readable(table);
+    let lines = table.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_whitespace().next()).any(|named| {
+        parts.iter().any(|part| kernel_name(Path::new(named)).as_deref() == Some(*part))
+            || tags.iter().flatten().any(|(tag, value)| is_tag(named, tag, value))
+    })
 }
 
 /// The tags that may identify a partition in fstab, each with its value.

@@ -2,8 +2,9 @@
 //! a file on one blocks forever, and under the host's lock blocks everybody else. So another
 //! program probes such file systems first, and files on an unresponsive one are known by name only.
 
-use crate::command::{CommandError, output};
-use std::ffi::OsString;
+use crate::command::{CommandError, output_of};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ impl Silent {
     pub fn read() -> Silent {
         /// The last result and its time.
         static LAST: Mutex<Option<(Instant, Silent)>> = Mutex::new(None);
-        let served = served(&std::fs::read_to_string(MOUNTS).unwrap_or_default());
+        let served = served(&std::fs::read(MOUNTS).unwrap_or_default());
         if served.is_empty() {
             return Silent::default();
         }
@@ -112,15 +113,16 @@ impl Silent {
 }
 
 /// Returns the mount points of file systems that can be unresponsive.
-fn served(mounts: &str) -> Vec<PathBuf> {
-    let line = |line: &str| {
-        let (mount, of) = line.split_once(" - ")?;
-        let kind = of.split(' ').next()?;
-        let is_served = SERVED.contains(&kind) || kind.starts_with("fuse.");
-        let at = unescaped(mount.split(' ').nth(4)?);
-        is_served.then(|| PathBuf::from(at))
+fn served(mounts: &[u8]) -> Vec<PathBuf> {
+    let line = |line: &[u8]| {
+        let mut words = line.split(|&byte| byte == b' ');
+        let at = bytes_of(words.nth(4)?);
+        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+        let is_served =
+            kind.starts_with(b"fuse.") || SERVED.iter().any(|served| served.as_bytes() == kind);
+        is_served.then(|| PathBuf::from(OsString::from_vec(at)))
     };
-    mounts.lines().filter_map(line).collect()
+    mounts.split(|&byte| byte == b'\n').filter_map(line).collect()
 }
 
 /// Returns those that do not report their size in time, each probed separately, many in parallel.
@@ -141,16 +143,39 @@ fn none_of(mut mounts: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Whether all of these report their size in time.
 fn answer(mounts: &[PathBuf]) -> bool {
-    let mut argv = vec!["stat", "--file-system", "--format=", "--"];
-    argv.extend(mounts.iter().filter_map(|at| at.to_str()));
-    !matches!(output(&argv, ANSWER_S), Err(CommandError::Late { .. }))
+    let options = ["--file-system", "--format=", "--"];
+    let paths = mounts.iter().map(|at| at.as_os_str());
+    let arguments: Vec<&OsStr> = options.iter().map(OsStr::new).chain(paths).collect();
+    !matches!(output_of("stat", &arguments, ANSWER_S), Err(CommandError::Late { .. }))
 }
+
+/// The escapes of the kernel's mount lists, each with its byte.
+const ESCAPES: [(&str, u8); 5] =
+    [("\\040", b' '), ("\\011", b'\t'), ("\\012", b'\n'), ("\\043", b'#'), ("\\134", b'\\')];
 
 /// Replaces the escapes of the kernel's mount lists (`\040` for a blank).
 pub fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    ESCAPES.iter().fold(text.to_owned(), |text, (from, to)| {
+        text.replace(from, char::from(*to).encode_utf8(&mut [0; 4]))
+    })
+}
+
+/// The same for a name that may not be text.
+fn bytes_of(mut word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    while let Some((&first, rest)) = word.split_first() {
+        match ESCAPES.iter().find(|(escape, _)| word.starts_with(escape.as_bytes())) {
+            Some((escape, byte)) => {
+                bytes.push(*byte);
+                word = &word[escape.len()..];
+            }
+            None => {
+                bytes.push(first);
+                word = rest;
+            }
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -159,10 +184,12 @@ mod tests {
 
     #[test]
     fn what_can_be_silent_is_told_by_its_type() {
-        let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+        let mounts = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
                       30 22 0:41 / /mnt/my\\040share rw shared:1 - nfs4 server:/x rw\n\
-                      31 22 0:42 / /run/f rw - fuse.sshfs h:/ rw\n32 22 0:43 / /sys/f rw - fusectl f rw\n";
-        let paths: Vec<PathBuf> = ["/mnt/my share", "/run/f"].map(PathBuf::from).into();
+                      31 22 0:42 / /run/f rw - fuse.sshfs h:/ rw\n32 22 0:43 / /sys/f rw - fusectl f rw\n\
+                      33 22 0:44 / /m\xfc\\043l\\134040 rw - nfs s:/ rw\n";
+        let latin = PathBuf::from(OsString::from_vec(b"/m\xfc#l\\040".to_vec()));
+        let paths = ["/mnt/my share".into(), "/run/f".into(), latin];
         assert_eq!(served(mounts), paths);
         assert!(answer(&["/".into(), "/proc".into()]) && answer(&["/absent".into()]));
         assert_eq!(none_of(vec!["/".into(); AT_ONCE + 1]), Vec::<PathBuf>::new());

@@ -53,7 +53,10 @@ fn says_which_file_is_no_text_and_ends() {
     let (dir, hosts) = hosts();
     let sys = dir.path().join("host/sys");
     std::fs::write(sys.join("binary"), b"1\0\x002").unwrap();
-    std::fs::write(sys.join("latin"), b"caf\xe9").unwrap();
+    std::fs::create_dir(dir.path().join("host/etc")).unwrap();
+    std::fs::write(dir.path().join("host/etc/latin"), b"caf\xe9").unwrap();
+    std::fs::write(sys.join("latin"), b"caf\xe9 \xc3\xa9\n").unwrap();
+    symlink(std::ffi::OsStr::from_bytes(b"/m\xfcll"), sys.join("a/latin")).unwrap();
     std::fs::File::create(sys.join("large")).unwrap().set_len(1 << 30).unwrap();
     std::fs::write(sys.join("model"), "a name of a drive ".repeat(5000)).unwrap();
     let proc = dir.path().join("host/proc");
@@ -63,7 +66,6 @@ fn says_which_file_is_no_text_and_ends() {
     for host in &hosts {
         for (name, text) in [
             ("binary", "it holds a zero byte"),
-            ("latin", "byte 3 is not UTF-8"),
             ("large", "longer than 65536 bytes"),
             ("model", "longer than 65536 bytes"),
             ("a", "cannot read"),
@@ -72,6 +74,12 @@ fn says_which_file_is_no_text_and_ends() {
             let path = sys.join(name).display().to_string();
             assert!(error.contains(text) && error.contains(&path), "{error}");
         }
+        let error = host.read("etc/latin").unwrap_err().to_string();
+        assert!(error.ends_with("etc/latin: not a text: byte 3 is not UTF-8"), "{error}");
+        // Names and strings that the kernel tells are of anybody.
+        assert_eq!(host.read("sys/latin").unwrap().as_deref(), Some("caf\\xe9 é"));
+        let link = host.dir("sys/a").unwrap().unwrap().link("latin").unwrap();
+        assert_eq!(link.as_deref(), Some("/m\\xfcll"));
         let error = host.read("proc/mounts").unwrap_err().to_string();
         assert!(error.contains("longer than 8388608 bytes"), "{error}");
         assert_eq!(host.read("sys/fifo").unwrap().as_deref(), Some(""));

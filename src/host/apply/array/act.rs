@@ -6,7 +6,8 @@ use crate::discover::facts::boot::initramfs_tool;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use crate::discover::signatures::foreign;
-use crate::fsroot::FsRoot;
+use crate::discover::silent::unescaped;
+use crate::fsroot::{FsRoot, readable};
 use gpuvm_core::topology::facts::InitramfsTool;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,17 +32,21 @@ pub(super) fn reload_units() -> Result<(), ArrayError> {
 
 /// Whether the file system is mounted on its mount point, the last one that was mounted there.
 fn is_mounted(mounting: &Mounting) -> bool {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let escaped = mounting.at.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
+    is_mounted_by(&fs::read("/proc/self/mounts").unwrap_or_default(), mounting)
+}
+
+/// The same by this list of mounts, in which others chose names of any bytes.
+fn is_mounted_by(mounts: &[u8], mounting: &Mounting) -> bool {
+    let text = readable(mounts);
     let mut all = text.lines().filter_map(|line| {
         let mut words = line.split(' ');
-        Some((words.next()?, words.next()?))
+        Some((unescaped(words.next()?), unescaped(words.next()?)))
     });
-    let last = all.rfind(|(_, at)| *at == escaped);
+    let last = all.rfind(|(_, at)| *at == mounting.at);
     let real = |path: &str| Path::new(path).canonicalize().ok();
     last.is_some_and(|(source, _)| {
         source == mounting.device
-            || (real(source).is_some() && real(source) == real(&mounting.device))
+            || (real(&source).is_some() && real(&source) == real(&mounting.device))
     })
 }
 
@@ -323,6 +328,25 @@ mod tests {
         crate::apply::file::replace(&path, None).unwrap();
         crate::apply::file::replace(&path, None).unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_mount_is_found_beside_names_that_are_no_text() {
+        let mounting = |at: &str| Mounting {
+            device: "/dev/md-gpuvm-none".into(),
+            at: at.into(),
+            kind: "ext4".into(),
+            options: "rw".into(),
+        };
+        let mounts =
+            b"tmpfs /m\xfcll tmpfs rw 0 0\n/dev/md-gpuvm-none /raid\\043\\0401 ext4 rw 0 0\n\
+                       /dev/md-gpuvm-none /b\xe4d ext4 rw 0 0\n";
+        for at in ["/raid# 1", "/b\\xe4d"] {
+            assert!(is_mounted_by(mounts, &mounting(at)), "{at}");
+        }
+        for at in ["/raid", "/m\\xfcll"] {
+            assert!(!is_mounted_by(mounts, &mounting(at)), "{at}");
+        }
     }
 
     #[test]

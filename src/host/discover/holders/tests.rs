@@ -36,6 +36,19 @@ fn a_bad_list_of_mounts_is_named_with_its_line() {
     assert!(error.contains("proc/self/mountinfo line 2: `nonsense` is not a mount"), "{error}");
 }
 
+/// Any user can make such a mount point, for a file system of FUSE.
+#[test]
+fn a_mount_point_that_is_no_text_counts_as_one() {
+    let (dir, root) = host(&[("sys/class/block/a1/dev", "8:1")]);
+    let list =
+        b"24 1 0:30 / /m\xfcll rw - tmpfs tmpfs rw\n25 1 8:1 / /b\xe4d rw - ext4 /dev/a1 rw\n";
+    std::fs::create_dir_all(dir.path().join("proc/self")).unwrap();
+    std::fs::write(dir.path().join("proc/self/mountinfo"), list).unwrap();
+    let uses = Uses::read(&root).unwrap().of(&root, "a1").unwrap();
+    assert_eq!(uses.len(), 1);
+    assert_eq!(uses[0].says("a1"), "a1 is mounted at /b\\xe4d");
+}
+
 #[test]
 fn what_stands_on_a_device_is_followed_to_the_top() {
     let md = "sys/class/block/md0";

@@ -1,6 +1,6 @@
 //! Content of images, and its description.
 
-use super::{content, guid_bytes, whole_content};
+use super::{content, guid_bytes, is_in_table, whole_content};
 use gpuvm_core::topology::{Content, Signature};
 use std::io::Write as _;
 use std::path::Path;
@@ -66,4 +66,12 @@ fn a_guid_is_found_as_firmware_writes_it() {
     assert_eq!(bytes[..8], [0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11]);
     assert_eq!(bytes[8..], [0xba, 0x4b, 0, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b]);
     assert_eq!(guid_bytes("1234-01"), None);
+}
+
+#[test]
+fn a_table_with_a_comment_that_is_no_text_still_names_its_partitions() {
+    let tags = [vec![("UUID".to_owned(), "ABCD-1234".to_owned())]];
+    let table = b"# f\xfcr den Start\nUUID=abcd-1234 /boot/efi vfat umask=0077 0 1 # \xe4\n";
+    assert!(is_in_table(table, &["sda1"], &tags));
+    assert!(!is_in_table(b"# UUID=abcd-1234 \xe4\n", &["sda1"], &tags));
 }
