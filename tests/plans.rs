@@ -228,6 +228,19 @@ fn the_answer_of_plan_is_taken_again() {
     let asked = [&asked[..], &["--template", named]].concat();
     let exported = export(&["--plan", path]);
     assert!(exported == export(&asked) && exported.1.contains("i6300esb"), "{exported:?}");
+    // An odd number of vCPUs leaves half of a core, which must not lead to another choice.
+    for (host, line) in [
+        ("dgx-1", "--gpus 1 --vcpus 7 --reserve-cores 1 --memory 4G --name a --json"),
+        ("dgx-2", "--gpus 1 --vcpus 3 --reserve-cores 1 --memory 4G --name a --json"),
+    ] {
+        let (code, json, err) = plan_cli(host, line);
+        assert_eq!(code, 0, "{err}");
+        std::fs::write(&file, &json).unwrap();
+        let (code, again, err) = plan_cli(host, &format!("--plan {path} --json"));
+        assert_eq!((code, again.as_str()), (0, json.as_str()), "{host} {line}: {err}");
+    }
+    let (_, json, _) = plan_cli("dgx-2", "--gpu 3 --vcpus 7 --memory 20G --name train --json");
+    std::fs::write(&file, &json).unwrap();
     // Another host has no such place, and what the plan says is not said twice.
     let (code, _, err) = plan_cli("dual-socket", &format!("--plan {path}"));
     assert!(code == 1 && err.contains("other devices by now"), "{code} {err}");
@@ -589,5 +602,53 @@ fn room_for_vcpus_is_refused_by_plan_too_where_guests_cannot_get_any() {
             let refused = err.contains("cannot get vCPUs while they run");
             assert_eq!(refused, code == 1, "{verb:?} {most}: {out}{err}");
         }
+    }
+}
+
+/// `plan` promised what `export` and `create` refuse.
+#[test]
+fn more_queues_than_vcpus_are_refused_by_plan_too() {
+    for verb in [&["plan"][..], &["export"], &["create", "--dry-run"]] {
+        for (queues, code) in [("4", 1), ("2", 0)] {
+            let mut command = gpuvm(verb);
+            command.arg("--host").arg(project().join("topologies/dgx-2.json"));
+            command.args(["--name", "a", "--vcpus", "2", "--network"]);
+            let (ended, out, err) = run(command.arg(format!("a,queues={queues}")));
+            assert_eq!(ended, code, "{verb:?} {queues}: {out}{err}");
+            let refused =
+                err.contains("4 queues on network `a`, and a NIC of 2 vCPUs takes 1 to 2");
+            assert_eq!(refused, code == 1, "{verb:?} {queues}: {out}{err}");
+        }
+    }
+}
+
+/// A plan is no promise where `create` refuses the guest whatever is accepted for it.
+#[test]
+fn a_plan_says_that_create_refuses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut parts = load(&project().join("topologies/dgx-2.json")).unwrap().parts().clone();
+    for (said, is_refused) in [(Trust::Strangers, true), (Trust::OneTenant, false)] {
+        parts.machine.trust = Some(said);
+        let host = dir.path().join("host.json");
+        std::fs::write(
+            &host,
+            gpuvm::topology::file::to_json(&Topology::new(parts.clone()).unwrap()),
+        )
+        .unwrap();
+        let asked = ["--host", host.to_str().unwrap(), "--gpus", "2", "--name", "a"];
+        let ask = |more: &[&str]| run(&mut gpuvm(&[more, &asked].concat()));
+        let (code, _, err) = ask(&["create", "--dry-run", "--accept-shared-fabric"]);
+        assert_eq!(code == 1, is_refused, "{err}");
+        let (code, page, err) = ask(&["plan", "--html", "-"]);
+        assert_eq!(code, 0, "{err}");
+        assert_eq!(page.contains("a fits: "), !is_refused);
+        assert_eq!(page.contains("would define a guest"), !is_refused);
+        assert_eq!(page.contains("gpuvm create --plan a.json"), !is_refused);
+        let (_, text, _) = ask(&["plan"]);
+        let says = "! create       `gpuvm create` refuses this guest";
+        assert_eq!(text.lines().any(|line| line.starts_with(says)), is_refused, "{text}");
+        let (_, json, _) = ask(&["plan", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["refused"].is_string(), is_refused, "{json}");
     }
 }

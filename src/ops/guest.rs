@@ -65,6 +65,7 @@ pub fn resolve(
     request = with_template(wanted, request, &topology)?;
     let mut occupancy =
         taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
+    let open = occupancy.clone();
     if let Some(planned) = planned {
         planned.close(&topology, &mut occupancy);
     }
@@ -81,23 +82,47 @@ pub fn resolve(
             return Err(refused.into());
         }
     };
+    let placement = match planned {
+        Some(planned) => as_planned(planned, placement, wanted.virt, (&topology, &open, &request))?,
+        None => placement,
+    };
     // What was chosen is remembered, so that it is not chosen anew of a guest that is there.
     if request.pins == PinPolicy::Auto {
         request.pins = placement.pins();
     }
-    let placement = match wanted.virt {
-        VirtType::Kvm => placement,
-        VirtType::Qemu => placement.emulated(),
-    };
+    let placement = run_by(wanted.virt, placement);
     if let Some(planned) = planned {
-        planned.expect(&placement)?;
         // What is remembered is what was asked for, and not the place that this led to.
         request = Request { template: request.template, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     let planned = Planned { topology, request, placement, name, occupancy };
     render::refuse_room(wanted, &planned)?;
+    render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)
+}
+
+/// A placement for how a guest runs.
+fn run_by(virt: VirtType, placement: Placement) -> Placement {
+    match virt {
+        VirtType::Kvm => placement,
+        VirtType::Qemu => placement.emulated(),
+    }
+}
+
+/// Returns the placement of a plan, or refuses it. `found`: the one on the plan's cores alone. An
+/// odd number of vCPUs uses half of a core, and may be placed otherwise there: then the placement on
+/// all cores is compared, too.
+fn as_planned(
+    planned: &PlannedPlace,
+    found: Placement,
+    virt: VirtType,
+    (topology, open, request): (&Topology, &Occupancy, &Request),
+) -> Result<Placement> {
+    let expect = |found: &Placement| planned.expect(&run_by(virt, found.clone()));
+    let Err(refused) = expect(&found) else { return Ok(found) };
+    let again = place(topology, open, request).ok();
+    again.filter(|again| expect(again).is_ok()).ok_or(refused)
 }
 
 /// Returns a request with the properties of the guest's template, if the admin names one.

@@ -71,7 +71,6 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         guarded: extra.guarded.clone(),
         nccl: None,
     };
-    refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     let guest = Guest {
         name: planned.name.clone(),
         virt: wanted.virt,
@@ -117,7 +116,7 @@ pub fn refuse_foreign(wanted: &GuestRequest, topology: &Topology) -> Result<()> 
 }
 
 /// Refuses more queues than the vCPUs can serve, which libvirt would refuse at the start.
-fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
+pub(super) fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
     match wishes.iter().find_map(|wish| wish.too_many_queues(vcpus)) {
         Some(why) => Err(RenderError::TooManyQueues { why }.hint(QUEUES_HINT)),
         None => Ok(()),
