@@ -31,6 +31,9 @@ pub(in crate::cli) struct Answer<'a> {
     template: Option<&'a Path>,
     /// Where it goes.
     placement: &'a Placement,
+    /// Why `create` refuses this guest whatever is accepted for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
     /// What was not checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'a str>,
@@ -45,7 +48,8 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let warnings = cx.unseen().into_iter().collect();
     let template = wanted.template.as_deref().map(std::path::absolute).transpose()?;
     let template = template.as_deref();
-    let answer = Answer { name, request, template, placement, warnings };
+    let refused = placement.refused(planned.topology.machine().trust).map(ToString::to_string);
+    let answer = Answer { name, request, template, placement, refused, warnings };
     if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
         return Ok(EXIT_DONE);
     }
@@ -54,6 +58,9 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else {
         let mut said = text::describe(&planned);
         said += &text::reasons(&planned.placement.reasons, args.explain);
+        if answer.refused.is_some() {
+            said += &text::refused(&planned.topology);
+        }
         cx.output.text(&said)?;
     }
     Ok(EXIT_DONE)
@@ -72,8 +79,10 @@ fn draw(
     let gpus = topology.gpus().filter(|gpu| placement.devices.contains(&gpu.bdf)).count();
     let reasons: Vec<Reason> = placement.reasons.clone();
     let compromises = reasons.iter().filter(|reason| reason.compromise).count();
+    let is_refused = answer.refused.is_some();
+    let fits = if is_refused { "is refused by `gpuvm create`" } else { "fits" };
     let fits = format!(
-        "{name} fits: {}, {}, {}",
+        "{name} {fits}: {}, {}, {}",
         count(gpus, "GPU"),
         count(placement.vcpus(), "vCPU"),
         placement.memory()
@@ -84,6 +93,15 @@ fn draw(
     };
     let file = word(&format!("{name}.json")).into_owned();
     let own = word(name.as_str());
+    let commands = if is_refused {
+        vec!["gpuvm capacity".to_owned()]
+    } else {
+        vec![
+            format!("# {file}: what `gpuvm plan --json` prints, which is also in this page"),
+            format!("gpuvm create --plan {file}"),
+            format!("gpuvm verify {own}"),
+        ]
+    };
     let shown = Page {
         subject: Subject { topology: &topology, held: occupancy, planned: &new },
         verb: "plan",
@@ -94,11 +112,7 @@ fn draw(
         capacity: None,
         changed: &[],
         notes: &answer.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        commands: &[
-            format!("# {file}: what `gpuvm plan --json` prints, which is also in this page"),
-            format!("gpuvm create --plan {file}"),
-            format!("gpuvm verify {own}"),
-        ],
+        commands: &commands,
         json: &cx.output.json_string("gpuvm-plan", answer)?,
         told: offered_text,
     };

@@ -3,7 +3,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{Placement, Reason};
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Sriov, Topology, Trust};
 use crate::words::count;
 use gpuvm_core::fabric::need;
 use gpuvm_ops::guest::Planned;
@@ -199,6 +199,15 @@ pub(super) fn reasons(reasons: &[Reason], all: bool) -> String {
         writeln!(text, "{mark} {choice:<12} {because}").expect("text");
     }
     text
+}
+
+/// The line of a guest that `create` refuses; the reason is above it.
+pub(super) fn refused(topology: &Topology) -> String {
+    let advice = match topology.machine().trust {
+        Some(Trust::Strangers) => format!("; {}", topology.trust_advice()),
+        _ => String::new(),
+    };
+    format!("! {:<12} `gpuvm create` refuses this guest{advice}\n", "create")
 }
 
 #[cfg(test)]

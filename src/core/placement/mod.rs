@@ -46,7 +46,7 @@ use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
-use crate::topology::{PartitionId, Topology};
+use crate::topology::{PartitionId, Topology, Trust};
 use affinity::Homes;
 pub use budget::memory_node;
 use budget::{Counting, Solution};
@@ -64,7 +64,7 @@ pub use nearest::nearest;
 pub use pages::page_to_reserve;
 use pcpus::Cores;
 pub use reason::{Because, Reason, Topic};
-use reason::{GpuReason, MemoryReason};
+use reason::{GpuReason, IsolationReason, MemoryReason};
 use serde::{Deserialize, Serialize};
 use shortage::Shortage;
 use taken::Taken;
@@ -305,6 +305,16 @@ impl Placement {
     /// Whether no NVLink partition can be activated for it.
     pub fn has_no_partition(&self) -> bool {
         self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)
+    }
+
+    /// Returns why `create` refuses a guest at this place whatever is accepted for it, given what
+    /// the admin says of guests; none: it does not.
+    pub fn refused(&self, said: Option<Trust>) -> Option<&Because> {
+        let open = self.shared_fabric().filter(|_| Trust::refuses(said, true));
+        let is_late = |because: &&Because| {
+            matches!(because, Because::Isolation(IsolationReason::NotNow { .. }))
+        };
+        open.or_else(|| self.reasons.iter().map(|reason| &reason.because).find(is_late))
     }
 
     /// Returns why this guest and others are not isolated from each other on NVLink; none: they

@@ -239,8 +239,14 @@ impl Writer<'_, '_> {
         let compromises = page.reasons.iter().filter(|reason| reason.compromise);
         let compromises = compromises.filter(|reason| reason.choice != Topic::Template).count();
         let devices = count(placement.devices.len(), "device");
+        let would = match placement.refused(page.subject.topology.machine().trust) {
+            Some(why) => {
+                format!("nothing: `gpuvm create` refuses this guest: {why}; it would have")
+            }
+            None => "nothing yet: `gpuvm create` would define a guest with".to_owned(),
+        };
         let mut lines = vec![format!(
-            "nothing yet: `gpuvm create` would define a guest with {}, {} and {devices}",
+            "{would} {}, {} and {devices}",
             count(placement.vcpus(), "vCPU"),
             placement.memory()
         )];
