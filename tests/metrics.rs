@@ -82,3 +82,20 @@ fn only_own_files_are_replaced() {
     }
     assert_eq!(capacity(&["--metrics", "-", "--json"]).0, 2);
 }
+
+/// Printed metrics are read by a program, as those of a file: nothing in them is escaped for people.
+#[test]
+fn a_name_with_a_direction_character_stays_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let guests = dir.path().join("guests");
+    fs::create_dir(&guests).unwrap();
+    let guest = fs::read_to_string(project().join("tests/golden/capacity/train-a.xml")).unwrap();
+    let named = guest.replace("<name>train-a</name>", "<name>a&#x202e;b</name>");
+    assert_ne!(named, guest);
+    fs::write(guests.join("a.xml"), named).unwrap();
+    let host = project().join("topologies/dgx-2.json");
+    let args = ["capacity", "--metrics", "-", "--host", host.to_str().unwrap(), "--domain-xml"];
+    let (code, out, err) = run(gpuvm(&args).arg(&guests));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("domain=\"a\u{202e}b\"") && !out.contains("\\u"), "{out}");
+}

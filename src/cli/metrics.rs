@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::error::usage;
-use gpuvm_core::metrics::METRICS_MARK;
+use gpuvm_core::metrics::{METRICS_MARK, is_metrics_of};
 use gpuvm_ops::files::write_own;
 use std::path::Path;
 
@@ -29,10 +29,10 @@ pub fn check(file: Option<&Path>, others: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes metrics.
+/// Writes metrics of `capacity`.
 pub fn write(file: &Path, text: &str, cx: &Context<'_>) -> anyhow::Result<()> {
     if is_out(file) {
-        return Ok(cx.output.verbatim(text)?);
+        return Ok(cx.output.exact(text)?);
     }
-    Ok(write_own(file, METRICS_MARK, text.as_bytes())?)
+    Ok(write_own(file, METRICS_MARK, |there| is_metrics_of("capacity", there), text.as_bytes())?)
 }

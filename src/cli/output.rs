@@ -8,7 +8,7 @@ use super::{colour, offer, wrap};
 use crate::shell::word;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::io::{BufRead as _, Read as _, Write};
+use std::io::{BufRead as _, IsTerminal as _, Read as _, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use terminal_size::terminal_size_of;
@@ -78,6 +78,11 @@ impl Output {
     /// Prints text for other programs: scripts, pages, diffs. Lines are not wrapped.
     pub fn verbatim(self, text: &str) -> std::io::Result<()> {
         print(&escaped(&offered(redacted(text)), Form::Text))
+    }
+
+    /// Prints text that another program reads, unchanged; a terminal gets it escaped.
+    pub fn exact(self, text: &str) -> std::io::Result<()> {
+        if std::io::stdout().is_terminal() { self.verbatim(text) } else { print(text) }
     }
 
     /// Prints a list.

@@ -18,6 +18,12 @@ pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
             "write one of them to a file: --html FILE",
         ));
     }
+    if args.html.is_some() && args.html == args.svg {
+        return Err(usage(
+            "--html and --svg both name one file",
+            "name two: --html host.html --svg host.svg",
+        ));
+    }
     if (html || picture) && cx.output.json {
         return Err(usage(
             "--json prints its document on standard output, where the picture goes, too",
@@ -37,18 +43,19 @@ pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
 /// printed there.
 pub fn write(args: &ViewArgs, cx: &Context<'_>, shown: &Page<'_>) -> anyhow::Result<bool> {
     let mut is_printed = false;
-    let mut put = |file: &Path, mark: &str, text: &str| -> anyhow::Result<()> {
+    let mut put = |file: &Path, (mark, end): (&str, &str), text: &str| -> anyhow::Result<()> {
         if file == Path::new("-") {
             is_printed = true;
             return Ok(cx.output.document(text)?);
         }
-        Ok(write_own(file, mark, text.as_bytes())?)
+        let is_whole = |there: &str| there.trim_end().ends_with(end);
+        Ok(write_own(file, mark, is_whole, text.as_bytes())?)
     };
     if let Some(file) = &args.svg {
-        put(file, SVG_MARK, &svg(&shown.subject))?;
+        put(file, (SVG_MARK, "</svg>"), &svg(&shown.subject))?;
     }
     if let Some(file) = &args.html {
-        put(file, PAGE_MARK, &page(shown))?;
+        put(file, (PAGE_MARK, "</html>"), &page(shown))?;
     }
     Ok(is_printed)
 }

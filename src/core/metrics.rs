@@ -18,6 +18,15 @@ use std::fmt::{Display, Write as _};
 /// replaced.
 pub const METRICS_MARK: &str = "# HELP gpuvm_";
 
+/// Whether all of a file is metrics of this verb: neither another verb's nor somebody's own.
+pub fn is_metrics_of(verb: &str, text: &str) -> bool {
+    let of = format!("{METRICS_MARK}{verb}_");
+    let begins = |line: &str| {
+        ["gpuvm_", METRICS_MARK, "# TYPE gpuvm_"].iter().any(|begin| line.starts_with(begin))
+    };
+    text.lines().all(begins) && text.lines().any(|line| line.starts_with(&of))
+}
+
 /// A sample: labels by name, and a value.
 pub type Sample<'a> = (Vec<(&'a str, String)>, String);
 

@@ -3,7 +3,9 @@
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::input;
 use gpuvm_core::shell::word;
+use std::fs::{File, Metadata, Permissions};
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
 /// The reason a file is not written.
@@ -80,9 +82,26 @@ pub fn configuration(path: &Path) -> Result<Option<String>> {
     })
 }
 
+/// Refuses to replace a link in the place of a file of gpuvm, whatever it leads to.
+pub fn refuse_link(file: &Path) -> Result<()> {
+    if !file.is_symlink() {
+        return Ok(());
+    }
+    let shown = file.display().to_string();
+    let hint = format!("`ls -l {0}` shows it; `mv {0} {0}.old` puts it away", word(&shown));
+    Err(FileError::IsLink { shown }.hint(hint))
+}
+
 /// Writes a file that this program makes anew at will, atomically. A file that is there already has
-/// to begin with `mark`, so that nobody else's is replaced.
-pub fn write_own(file: &Path, mark: &str, bytes: &[u8]) -> Result<()> {
+/// to begin with `mark` and to be whole by `is_whole`, so that neither another's is replaced nor what
+/// somebody added; its owner and mode are kept.
+pub fn write_own(
+    file: &Path,
+    mark: &str,
+    is_whole: impl Fn(&str) -> bool,
+    bytes: &[u8],
+) -> Result<()> {
+    let mut like = None;
     if file.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
         let begins = input::begins(file, mark.as_bytes());
         let shown = file.display().to_string();
@@ -94,15 +113,36 @@ pub fn write_own(file: &Path, mark: &str, bytes: &[u8]) -> Result<()> {
             let hint = "name another file, or move that one away first";
             return Err(classed(Class::Exists, message, hint));
         }
+        let there = input::state(file).map_err(unread)?.unwrap_or_default();
+        if !there.is_empty() && !is_whole(&there) {
+            let message = format!("{shown} has been changed since gpuvm made it, or is another's");
+            let hint = "name another file, or move that one away first";
+            return Err(classed(Class::Exists, message, hint));
+        }
+        like = Some(file.metadata().map_err(unread)?);
     } else if file.is_symlink() {
         let hint = "name the file that the link leads to, or `-` for standard output";
         return Err(FileError::IsLink { shown: file.display().to_string() }.hint(hint));
     }
-    write(file, true, bytes)
+    put(file, true, bytes, like.as_ref())
 }
 
 /// Writes a file atomically: beside its place first, then renamed.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
+    put(file, overwrite, bytes, None)
+}
+
+/// Gives a file the owner and mode of another.
+fn alike(file: &File, like: &Metadata) -> std::io::Result<()> {
+    let is = file.metadata()?;
+    if (is.uid(), is.gid()) != (like.uid(), like.gid()) {
+        fchown(file, Some(like.uid()), Some(like.gid()))?;
+    }
+    file.set_permissions(like.permissions())
+}
+
+/// The same; `like`: what has the owner and mode that it gets.
+fn put(file: &Path, overwrite: bool, bytes: &[u8], like: Option<&Metadata>) -> Result<()> {
     let shown = file.display();
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -148,12 +188,15 @@ pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         Ok(_) if !overwrite => return Err(exists()),
         _ => {}
     }
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    let mode = like.map_or(Permissions::from_mode(0o644), Metadata::permissions);
     let mut scratch = tempfile::Builder::new()
         .prefix(".gpuvm-")
         .permissions(mode)
         .tempfile_in(dir)
         .map_err(|error| failed(error, "write"))?;
+    if let Some(like) = like {
+        alike(scratch.as_file(), like).map_err(|error| failed(error, "keep the owner of"))?;
+    }
     scratch.write_all(bytes).map_err(|error| failed(error, "write"))?;
     scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
     let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
@@ -204,22 +247,49 @@ mod tests {
     fn only_own_files_are_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.svg");
-        write_own(&file, "<svg", b"<svg/>").unwrap();
-        write_own(&file, "<svg", b"<svg>2</svg>").unwrap();
+        let is_whole = |text: &str| text.ends_with("</svg>") || text.ends_with("/>");
+        write_own(&file, "<svg", is_whole, b"<svg/>").unwrap();
+        write_own(&file, "<svg", is_whole, b"<svg>2</svg>").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"<svg>2</svg>");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(12), Some(34)).unwrap();
+        }
+        let was = file.metadata().unwrap();
+        write_own(&file, "<svg", is_whole, b"<svg>3</svg>").unwrap();
+        let is = file.metadata().unwrap();
+        assert_eq!((is.uid(), is.gid(), is.mode()), (was.uid(), was.gid(), was.mode()));
+        for changed in ["<svg>3</svg><!-- my notes -->", "<svg and my own text"] {
+            std::fs::write(&file, changed).unwrap();
+            let refused = write_own(&file, "<svg", is_whole, b"<svg/>").unwrap_err();
+            assert!(refused.to_string().contains("has been changed since"), "{refused}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), changed);
+        }
         for foreign in [&b"notes"[..], b"<sv", b" <svg/>"] {
             std::fs::write(&file, foreign).unwrap();
-            let refused = write_own(&file, "<svg", b"<svg/>").unwrap_err();
+            let refused = write_own(&file, "<svg", is_whole, b"<svg/>").unwrap_err();
             assert!(refused.to_string().ends_with("gpuvm did not make it"), "{refused}");
             assert_eq!(std::fs::read(&file).unwrap(), foreign);
         }
         std::fs::write(&file, "").unwrap();
-        write_own(&file, "<svg", b"<svg/>").unwrap();
+        write_own(&file, "<svg", is_whole, b"<svg/>").unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert!(write_own(&link, "<svg", b"<svg/>").is_err());
-        assert!(write_own(Path::new("/dev/full"), "<svg", b"<svg/>").is_err());
+        assert!(write_own(&link, "<svg", is_whole, b"<svg/>").is_err());
+        assert!(write_own(Path::new("/dev/full"), "<svg", is_whole, b"<svg/>").is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "something is left");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_file_of_ours_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("ids.json"), dir.path().join("link"));
+        refuse_link(&file).unwrap();
+        std::fs::write(&file, "{}").unwrap();
+        refuse_link(&file).unwrap();
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let error = refuse_link(&link).unwrap_err();
+        assert!(error.refusal().unwrap().hint.contains("puts it away"), "{error}");
     }
 
     #[test]

@@ -57,6 +57,8 @@ fn a_dgx2_with_guests_is_told_whole() {
     held.excluded.push(crate::occupancy::Exclusion { bdf: excluded, reason: String::new() });
     let text = text(&topology, &held);
     assert!(text.starts_with(METRICS_MARK), "{text}");
+    assert!(is_metrics_of("capacity", &text) && !is_metrics_of("verify", &text));
+    assert!(!is_metrics_of("capacity", &format!("{text}my_metric 1\n")));
     let all = samples(&text);
     let of = |series: &str| *all.get(series).unwrap_or_else(|| panic!("{series}\n{text}"));
     assert_eq!(of("gpuvm_build_info{version=\"1.2.3\"}"), "1");

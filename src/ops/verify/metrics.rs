@@ -5,7 +5,7 @@ use super::Compared;
 use crate::error::Result;
 use crate::files::write_own;
 use gpuvm_core::fabric::Verdict;
-use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample};
+use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, is_metrics_of};
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
 use std::path::Path;
@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 /// Writes the file.
 pub fn write(path: &Path, found: &Compared, took: Duration) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    write_own(path, METRICS_MARK, text(found, now, took).as_bytes())
+    let is_ours = |there: &str| is_metrics_of("verify", there);
+    write_own(path, METRICS_MARK, is_ours, text(found, now, took).as_bytes())
 }
 
 /// The metrics of one run that ended at `now`, since 1970.
@@ -168,15 +169,17 @@ mod tests {
     fn the_file_is_replaced_whole_and_all_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuvm.prom");
-        std::fs::write(&path, "# HELP gpuvm_old x\n").unwrap();
+        std::fs::write(&path, "# HELP gpuvm_verify_old x\n").unwrap();
         let nothing = Compared { all: vec![], partitions: None };
         write(&path, &nothing, Duration::ZERO).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
         let foreign = dir.path().join("notes");
-        std::fs::write(&foreign, "mine").unwrap();
-        assert!(write(&foreign, &nothing, Duration::ZERO).is_err());
-        assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
+        for text in ["mine", "# HELP gpuvm_build_info x\n# HELP gpuvm_capacity_guests x\n"] {
+            std::fs::write(&foreign, text).unwrap();
+            assert!(write(&foreign, &nothing, Duration::ZERO).is_err());
+            assert_eq!(std::fs::read(&foreign).unwrap(), text.as_bytes());
+        }
         std::fs::remove_file(&foreign).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something is left");
         assert!(write(&dir.path().join("no/x.prom"), &nothing, Duration::ZERO).is_err());
