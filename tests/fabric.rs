@@ -513,6 +513,22 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     assert!(!Path::new(&machine.path("var/gpuvm/nvlinks.json")).exists());
     let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
     assert!(err.contains(&format!("{path}: NVLinks by NVML")), "{code} {err}");
+    // What a newer version wrote, and a link, stay as they are.
+    let stored = machine.path("var/gpuvm/nvlinks.json");
+    let good = std::fs::read_to_string(&stored).unwrap();
+    let newer = r#"{"format":"gpuvm-nvlinks","version":99}"#;
+    std::fs::write(&stored, newer).unwrap();
+    let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
+    assert!(code == 1 && err.contains("version 99 is of a newer gpuvm"), "{code} {err}");
+    assert!(err.contains("nvlinks.json.old` puts it away"), "{err}");
+    assert_eq!(std::fs::read_to_string(&stored).unwrap(), newer);
+    std::fs::remove_file(&stored).unwrap();
+    std::os::unix::fs::symlink("/nowhere", &stored).unwrap();
+    let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
+    assert!(code == 1 && err.contains("is a symbolic link"), "{code} {err}");
+    assert!(Path::new(&stored).is_symlink());
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::write(&stored, good).unwrap();
     // Stored since this boot: NVML is not asked again.
     machine.fake("none", &gpus, "crash nvmlInitWithFlags");
     assert_eq!(links(&machine.fabric(true).0), wanted);

@@ -2,10 +2,11 @@
 //! reports them.
 
 use crate::discover::fabric::links;
-use crate::error::{Error, Result};
-use crate::files::{make_dir, write};
+use crate::error::{Error, Result, coded};
+use crate::files::{make_dir, refuse_link, write};
 use crate::fsroot::FsRoot;
 use crate::world::World;
+use gpuvm_core::shell::word;
 use std::path::Path;
 
 /// Stores NVML's report on NVLinks before a change unbinds GPUs from the NVIDIA driver; `again`:
@@ -14,6 +15,12 @@ use std::path::Path;
 pub fn keep(again: bool, world: &World) -> Result<bool> {
     let Some(text) = links::to_keep(&FsRoot::live()?, again)? else { return Ok(false) };
     let file = Path::new(links::PATH);
+    if again {
+        refuse_foreign(&FsRoot::live()?)?;
+    } else if refuse_foreign(&FsRoot::live()?).is_err() {
+        // The host's notes name it.
+        return Ok(false);
+    }
     let dir = file.parent().unwrap_or(Path::new("/"));
     let written =
         make_dir(dir).map_err(Error::from).and_then(|()| write(file, true, text.as_bytes()));
@@ -21,4 +28,15 @@ pub fn keep(again: bool, world: &World) -> Result<bool> {
         world.warning(&format!("NVLinks are not kept in {}: {error}", file.display()));
     }
     Ok(written.is_ok())
+}
+
+/// Refuses to replace a file that this gpuvm did not write: a newer one's, somebody else's, a link.
+pub(crate) fn refuse_foreign(root: &FsRoot) -> Result<()> {
+    let shown = Path::new("/").join(links::PATH);
+    refuse_link(&shown)?;
+    links::refuse_foreign(root).map_err(|error| {
+        let file = word(links::PATH);
+        let hint = format!("`mv {file} {file}.old` puts it away");
+        coded((&error).into(), error.to_string(), hint)
+    })
 }

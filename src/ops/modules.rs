@@ -10,7 +10,7 @@ use crate::files;
 use crate::fsroot::FsRoot;
 use crate::host_settings::HostVerbError;
 use crate::input;
-use crate::links::keep;
+use crate::links::{keep, refuse_foreign};
 use crate::topology::Topology;
 use crate::world::World;
 use serde::Serialize;
@@ -79,6 +79,7 @@ impl KnownModules {
     pub fn write(&self, world: &World, dry_run: bool) -> Result<()> {
         let KnownModules { topology, modules, .. } = self;
         let renewed = if dry_run {
+            refuse_foreign(&FsRoot::live()?)?;
             links::to_keep(&FsRoot::live()?, true)?.is_some()
         } else {
             keep(true, world)?
@@ -101,6 +102,7 @@ impl KnownModules {
                 .warning(&format!("the module id of GPU {} is not known and not written", gpu.bdf));
         }
         let (file, text) = (Path::new(PATH), modules.to_file());
+        files::refuse_link(file)?;
         if input::state(file).ok().flatten().is_some_and(|there| there == text) {
             world.progress(&format!("{PATH}: already set; nothing to do"));
             return Ok(());

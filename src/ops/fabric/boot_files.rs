@@ -123,13 +123,16 @@ pub fn unit(program: &str) -> Result<FabricFile> {
 
 /// Returns a file with whether it is installed.
 fn shown(path: &'static str, text: String) -> Result<FabricFile> {
-    let installed = read(path)?.as_ref() == Some(&text);
+    let installed = read(path).ok().flatten().as_ref() == Some(&text);
     Ok(FabricFile { path, text, installed })
 }
 
-/// Reads a file; none if it is missing.
+/// Reads a file; none if it is missing. A link to what is not there is somebody else's.
 fn read(path: &str) -> Result<Option<String>> {
-    configuration(Path::new(path))
+    match configuration(Path::new(path))? {
+        None if Path::new(path).is_symlink() => Err(not_ours(path)),
+        read => Ok(read),
+    }
 }
 
 /// Whether the existing file is the one that we made. Older versions kept no record: their file is
@@ -145,7 +148,8 @@ fn is_ours(file: &FabricFile, was: &str) -> bool {
 fn not_ours(path: &str) -> Error {
     let file = word(path);
     let error = BootFileError::NotOurs { path: path.into() };
-    error.hint(format!("`cat {file}` shows it; `mv {file} {file}.old` puts it away"))
+    error
+        .hint(format!("`ls -l {file} && cat {file}` shows it; `mv {file} {file}.old` puts it away"))
 }
 
 /// Returns the steps that install or (`remove`) remove a file; none if already so.
@@ -214,6 +218,17 @@ mod tests {
         let has = |line: &str| assert!(packaged.lines().any(|l| l == line), "{line}: {packaged}");
         has(&format!("ExecStart=/usr/bin/gpuvm {RESTORE}"));
         has(&format!("ConditionPathExists=!{UNIT}"));
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_is_not_there_is_not_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("50-gpuvm");
+        let name = path.to_str().unwrap();
+        assert_eq!(read(name).unwrap(), None);
+        std::os::unix::fs::symlink("gone", &path).unwrap();
+        let error = read(name).unwrap_err().to_string();
+        assert!(error.ends_with("was changed since, so it is left as it is"), "{error}");
     }
 
     #[test]

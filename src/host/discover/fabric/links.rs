@@ -117,6 +117,11 @@ fn stored(root: &FsRoot) -> Result<Vec<Kept>, FsError> {
     Ok(file.map(|file| file.gpus).unwrap_or_default())
 }
 
+/// Refuses a stored file that cannot be read: a newer gpuvm's, or somebody else's.
+pub fn refuse_foreign(root: &FsRoot) -> Result<(), FsError> {
+    stored(root).map(drop)
+}
+
 /// Returns what is said of a stored file that is not used, with what helps.
 fn unread(root: &FsRoot, why: &str) -> String {
     let shown = root.shown(PATH);
@@ -228,7 +233,6 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     kept.sort_by_key(|kept| kept.links.bdf);
     let file = File { format: FORMAT.into(), version: VERSION, gpus: kept };
     let text = serde_json::to_string_pretty(&file).expect("a file of numbers") + "\n";
-    // What cannot be read is replaced.
     let there = root.read(PATH).ok().flatten().unwrap_or_default();
     Ok(Some(text).filter(|text| text.trim() != there.trim()))
 }
