@@ -255,15 +255,15 @@ fn each_partition_gets_a_verdict() {
         .map(|state| (state.id, state.verdict.to_string(), state.holder.map(|d| d.name)))
         .collect();
     let wanted = [
-        (0, "free", None),
+        (0, "taken", None),
         (1, "overlap", Some("a")),
-        (2, "free", None),
+        (2, "taken", None),
         (3, "overlap", Some("a")),
         (4, "overlap", None),
         (5, "overlap", Some("b")),
         (6, "missing", Some("d")),
-        (7, "free", None),
-        (8, "free", None),
+        (7, "taken", None),
+        (8, "taken", None),
         (20, "stale", None),
     ];
     let wanted = wanted.map(|(id, verdict, name)| (id, verdict.into(), name.map(str::to_owned)));

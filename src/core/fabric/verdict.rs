@@ -13,6 +13,8 @@ pub enum Verdict {
     Ok,
     /// Inactive, and no running domain needs it.
     Free,
+    /// Inactive, and an active partition has some of its GPUs.
+    Taken,
     /// Active, and no running domain has any of its GPUs.
     Stale,
     /// Inactive, and a running domain has exactly its GPUs: CUDA does not start there.
@@ -27,9 +29,10 @@ pub enum Verdict {
 
 impl Verdict {
     /// Every verdict.
-    pub const ALL: [Verdict; 7] = [
+    pub const ALL: [Verdict; 8] = [
         Verdict::Ok,
         Verdict::Free,
+        Verdict::Taken,
         Verdict::Stale,
         Verdict::Missing,
         Verdict::Overlap,
@@ -48,6 +51,7 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Verdict::Ok => "ok",
             Verdict::Free => "free",
+            Verdict::Taken => "taken",
             Verdict::Stale => "stale",
             Verdict::Missing => "missing",
             Verdict::Overlap => "overlap",
@@ -97,7 +101,7 @@ fn state(one: &Listed, listed: &[Listed], running: &[Running], all: &Modules) ->
     let exact = running.iter().find(|r| r.has_exactly(&modules, all));
     let any = running.iter().find(|r| r.has_any(&modules));
     let shares = |other: &&Listed| other.id != one.id && other.active && other.has_any(&modules);
-    let is_shared = one.active && listed.iter().any(|other| shares(&other));
+    let is_shared = listed.iter().any(|other| shares(&other));
     let is_worn = one.gpus.iter().any(|gpu| gpu.links < gpu.most);
     let verdict = match (one.active, exact, any) {
         (true, ..) if is_shared => Verdict::Overlap,
@@ -106,6 +110,7 @@ fn state(one: &Listed, listed: &[Listed], running: &[Running], all: &Modules) ->
         (true, None, None) if running.iter().any(|r| r.may_have_any(&modules)) => Verdict::Unknown,
         (true, None, None) => Verdict::Stale,
         (false, Some(_), _) => Verdict::Missing,
+        (false, None, _) if is_shared => Verdict::Taken,
         _ if is_worn => Verdict::Degraded,
         (true, Some(_), _) => Verdict::Ok,
         (false, None, _) => Verdict::Free,
