@@ -108,7 +108,12 @@ fn helped(error: NcclError, source: &Source) -> Error {
             "`gpuvm device list` shows whether the host has {bdf}; a record of it is made by \
              `gpuvm host capture FILE`"
         ),
-        (NcclError::NicPlace { .. } | NcclError::NicsOnOneBus { .. }, _) => {
+        // A root port of its own has it already, at most.
+        (NcclError::NicPlace { .. }, _) => format!(
+            "write slot='0x00' function='0x0' in its guest address; where it shares its bus, \
+             `gpuvm tune {named} --pcie on` gives each a root port of its own first"
+        ),
+        (NcclError::NicsOnOneBus { .. }, _) => {
             format!("`gpuvm tune {named} --pcie on` gives each a root port of its own")
         }
         (NcclError::TooLarge { .. }, _) => {
@@ -117,4 +122,22 @@ fn helped(error: NcclError, source: &Source) -> Error {
         _ => check,
     };
     error.hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A NIC with a root port of its own already is not moved by `tune --pcie on`.
+    #[test]
+    fn a_nic_at_another_slot_is_told_what_to_write() {
+        let bdf = |text: &str| text.parse::<Bdf>().unwrap();
+        let error = NcclError::NicPlace { bdf: bdf("0000:4b:00.0"), guest: bdf("0000:e8:01.0") };
+        let error = helped(error, &Source::File("t.xml".into()));
+        let hint = &error.refusal().unwrap().hint;
+        assert!(
+            hint.starts_with("write slot='0x00' function='0x0' in its guest address"),
+            "{hint}"
+        );
+    }
 }

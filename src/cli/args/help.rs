@@ -119,7 +119,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "apply" => Some("a change is pending; with --dry-run: something differs"),
         "check" => Some("the domain has mistakes"),
         "verify" => Some("something differs"),
-        "tune" => Some("with --check: something would change"),
+        "tune" | "nccl" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
         "host doctor" => Some("an error was found"),
         "fabric show" => Some("a partition is wrong, or Fabric Manager does not answer"),

@@ -76,7 +76,7 @@ impl Shortage<'_> {
             Short::Page { asked, cells } => self.page(asked, cells),
             Short::Unknown => impossible(
                 "how much memory this host has is not known: the record names none".into(),
-                "`gpuvm host capture FILE` on the machine records it".into(),
+                "`gpuvm host capture FILE` records it".into(),
             ),
             Short::Pages { rooms } => self.pages(&rooms),
             Short::Memory { rooms, size } => self.memory(rooms, size),
