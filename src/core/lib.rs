@@ -62,6 +62,7 @@ pub mod nccl;
 pub mod tune;
 pub mod verify;
 
+pub mod export;
 pub mod metrics;
 pub mod view;
 
