@@ -153,6 +153,8 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
             ("plan --gpus 1 --explain", "gpuvm-plan"),
             ("plan --vcpus 2 --nic 1 --nic-near any", "gpuvm-plan"),
             ("export --name a --gpus 1", "gpuvm-export"),
+            ("export --name a --gpus 1 --format kubevirt", "gpuvm-export-kubevirt"),
+            ("export --name a --gpus 1 --format nova", "gpuvm-export-nova"),
             ("create --name a --gpus 1 --diff", "gpuvm-diff"),
             ("gpu list", "gpuvm-gpu-list"),
             ("device list", "gpuvm-device-list"),

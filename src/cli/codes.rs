@@ -34,6 +34,7 @@ use crate::topology::file::FileError;
 use crate::tune::TuneError;
 use crate::{hostnet, network};
 use gpuvm_core::bundle::ManifestError;
+use gpuvm_core::export::PlatformError;
 use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
 use gpuvm_host::bundle::BundleError;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
@@ -105,7 +106,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 93] = [
+static KNOWN: [Known; 94] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -183,6 +184,7 @@ static KNOWN: [Known; 93] = [
     known::<RestoreFileError>(),
     known::<RestoreListError>(),
     known::<PlanError>(),
+    known::<PlatformError>(),
     known::<RequestError>(),
     known::<SeedError>(),
     known::<SettingError>(),

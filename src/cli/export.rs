@@ -1,13 +1,14 @@
-//! `export`: plans a guest and prints its domain XML, or writes a guest as a bundle.
+//! `export`: plans a guest and prints its domain XML, or its shape for another platform; or writes
+//! a guest as a bundle.
 
 use super::args::{ExportArgs, ExportFormat};
 use super::change::manner;
 use super::context::Context;
-use super::error::EXIT_DONE;
+use super::error::{EXIT_DONE, usage};
 use super::output::{Answer, Document};
 use crate::shell::word;
 use gpuvm_ops::bundle::{BundleRequest, bundle};
-use gpuvm_ops::export::export;
+use gpuvm_ops::export::{export, to_kubevirt, to_nova};
 use gpuvm_ops::files::FileError;
 use gpuvm_ops::nccl::nccl_of;
 use gpuvm_ops::session::{Manner, Session};
@@ -17,6 +18,10 @@ use std::path::Path;
 
 /// Name of the answer as JSON.
 const FORMAT: &str = "gpuvm-export";
+/// The same for KubeVirt.
+const KUBEVIRT_FORMAT: &str = "gpuvm-export-kubevirt";
+/// The same for Nova.
+const NOVA_FORMAT: &str = "gpuvm-export-nova";
 
 /// The answer as JSON.
 #[derive(Debug, Serialize)]
@@ -34,13 +39,46 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let (name, without) = (name.clone(), args.without.clone());
         return write_bundle(&BundleRequest { name, path: path.clone(), without }, args, cx);
     }
-    let (name, xml) = export(cx, &args.guest.request()?, &args.storage.request()?)?;
-    if args.format == ExportFormat::Nccl {
-        let told = nccl_of(cx, &xml)?;
-        return print(args, cx, "gpuvm-nccl", &told, &told.file);
+    refuse_of_others(args)?;
+    let (guest, disks) = (args.guest.request()?, args.storage.request()?);
+    match args.format {
+        ExportFormat::KubeVirt => {
+            let made = to_kubevirt(cx, &guest, &disks, &args.resource)?;
+            let text = if args.cluster { made.cluster_text()? } else { made.text()? };
+            print(args, cx, KUBEVIRT_FORMAT, &made, &text)
+        }
+        ExportFormat::Nova => {
+            let made = to_nova(cx, &guest, &disks, &args.resource)?;
+            let text = if args.host_part { made.host_text()? } else { made.text() };
+            print(args, cx, NOVA_FORMAT, &made, &text)
+        }
+        ExportFormat::Nccl => {
+            let told = nccl_of(cx, &export(cx, &guest, &disks)?.1)?;
+            print(args, cx, "gpuvm-nccl", &told, &told.file)
+        }
+        ExportFormat::Libvirt => {
+            let (name, xml) = export(cx, &guest, &disks)?;
+            let exported = Exported { name: name.as_str(), xml: xml.text() };
+            print(args, cx, FORMAT, &exported, exported.xml)
+        }
     }
-    let exported = Exported { name: name.as_str(), xml: xml.text() };
-    print(args, cx, FORMAT, &exported, exported.xml)
+}
+
+/// Refuses options of another format.
+fn refuse_of_others(args: &ExportArgs) -> anyhow::Result<()> {
+    let is = |format| args.format == format;
+    let named = !args.resource.is_empty();
+    for (option, given, fits, format) in [
+        ("--cluster", args.cluster, is(ExportFormat::KubeVirt), "kubevirt"),
+        ("--host-part", args.host_part, is(ExportFormat::Nova), "nova"),
+        ("--resource", named, is(ExportFormat::KubeVirt) || is(ExportFormat::Nova), "kubevirt"),
+    ] {
+        if given && !fits {
+            let hint = format!("add --format {format}, or leave {option} out");
+            return Err(usage(format!("{option} is not for this format"), hint));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a guest as a bundle.

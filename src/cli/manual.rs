@@ -8,6 +8,7 @@ pub const PAGES: &[(&str, &str)] = &[
     ("gpuvm-networks", include_str!("../../man/gpuvm-networks.7")),
     ("gpuvm-drives", include_str!("../../man/gpuvm-drives.7")),
     ("gpuvm-placement", include_str!("../../man/gpuvm-placement.7")),
+    ("gpuvm-export", include_str!("../../man/gpuvm-export.7")),
     ("gpuvm-safety", include_str!("../../man/gpuvm-safety.7")),
     ("gpuvm-nvidia-vm", include_str!("../../man/gpuvm-nvidia-vm.7")),
     ("gpuvm-ansible", include_str!("../../man/gpuvm-ansible.7")),
@@ -28,7 +29,8 @@ pub fn find(name: &str) -> Option<&'static str> {
 pub fn beside(words: &[&str]) -> Vec<&'static str> {
     let pages: &[&str] = match words {
         [] => return PAGES.iter().map(|(name, _)| *name).collect(),
-        ["plan" | "capacity" | "export", ..] => &["guide", "placement"],
+        ["export", ..] => &["guide", "placement", "export"],
+        ["plan" | "capacity", ..] => &["guide", "placement"],
         ["create", ..] => &["guide", "placement", "drives", "networks", "safety", "nvidia-vm"],
         ["delete", ..] => &["guide", "safety", "nvidia-vm"],
         ["apply" | "get", ..] => &["guide", "ansible"],

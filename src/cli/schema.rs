@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 74] = [
+const ALL: [Listed; 76] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -42,6 +42,8 @@ const ALL: [Listed; 74] = [
     ("gpuvm-error", document::<failure::Failure>),
     ("gpuvm-exclusions", document::<gpuvm_ops::exclude::Excluded>),
     ("gpuvm-export", document::<export::Exported<'static>>),
+    ("gpuvm-export-kubevirt", document::<gpuvm_core::export::kubevirt::KubeVirtExport>),
+    ("gpuvm-export-nova", document::<gpuvm_core::export::nova::NovaExport>),
     ("gpuvm-fabric-ensure", document::<gpuvm_ops::fabric::EnsuredPartitions>),
     ("gpuvm-fabric-file", document::<gpuvm_ops::fabric::FabricFile>),
     ("gpuvm-fabric-restore", document::<gpuvm_ops::fabric::Restored>),

@@ -1,13 +1,14 @@
 //! Arguments of the verbs that plan a guest and may make it: plan, export, create.
 
 use super::guest::GuestArgs;
-use super::heading::{BEHAVIOUR, CPU, DISKS, NETWORK};
+use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, NETWORK};
 use super::life::{ChangeArgs, LockArgs};
 use super::seed::SeedArgs;
 use super::storage::StorageArgs;
 use super::view::ViewArgs;
 use crate::request::DomainName;
 use clap::{Args, ValueHint};
+use gpuvm_core::export::resource::ResourceWish;
 use std::path::PathBuf;
 
 /// Of `plan`.
@@ -21,6 +22,7 @@ pub const PLAN: &str = "Examples:
 pub const EXPORT: &str = "Examples:
   gpuvm export --gpus 4 --name train-a --huge-pages 1G -o train-a.xml
   gpuvm export --host topologies/dgx-a100.json --gpus 8 --name train-a
+  gpuvm export --gpus 4 --name train-a --huge-pages 2M --format kubevirt
   gpuvm export train-a --bundle /mnt/train-a";
 /// Of `create`.
 pub const CREATE: &str = "Examples:
@@ -54,7 +56,13 @@ pub struct PlanArgs {
 pub enum ExportFormat {
     /// Domain XML.
     #[default]
-    Xml,
+    #[value(alias = "xml")]
+    Libvirt,
+    /// A VirtualMachine of KubeVirt.
+    #[value(name = "kubevirt")]
+    KubeVirt,
+    /// A flavor of OpenStack Nova.
+    Nova,
     /// The topology file for NCCL.
     Nccl,
 }
@@ -69,7 +77,7 @@ pub struct ExportArgs {
     ///
     /// `gpuvm import DIR` makes it on another host.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath, requires = "of")]
-    #[arg(conflicts_with_all = ["GuestArgs", "StorageArgs", "format", "output"])]
+    #[arg(conflicts_with_all = ["GuestArgs", "StorageArgs", "format", "output", "cluster", "host_part", "resource"])]
     #[arg(help_heading = BEHAVIOUR)]
     pub bundle: Option<PathBuf>,
     /// Leave this disk (vdb) out; repeatable
@@ -87,13 +95,31 @@ pub struct ExportArgs {
     /// Its disks.
     #[command(flatten)]
     pub storage: StorageArgs,
-    /// What to print [default: xml]
+    /// What to print [default: libvirt]
     ///
-    /// xml is the domain XML; nccl the guest's topology file for NCCL, as `gpuvm nccl` prints it of
-    /// the defined guest.
+    /// libvirt is the domain XML; kubevirt a VirtualMachine, nova a flavor and properties of an
+    /// image, each with what of the plan is lost (gpuvm-export(7)); nccl the guest's topology file
+    /// for NCCL, as `gpuvm nccl` prints it of the defined guest.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t, hide_default_value = true)]
     #[arg(hide_possible_values = true, help_heading = BEHAVIOUR)]
     pub format: ExportFormat,
+    /// With --format kubevirt: print what the cluster needs
+    ///
+    /// The part of its KubeVirt that permits the guest's devices, for `kubectl patch`, in place of
+    /// the VirtualMachine. JSON has both.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    pub cluster: bool,
+    /// With --format nova: print the host's nova.conf
+    ///
+    /// Its `[compute]`, `[libvirt]` and `[pci]`, in place of the flavor. JSON has both.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    pub host_part: bool,
+    /// Name of devices on another platform; repeatable
+    ///
+    /// ID is vendor and device as `lspci -n` prints them: 144d:a80a=example.com/PM9A3. NAME is a
+    /// resource of Kubernetes, or an alias of Nova.
+    #[arg(long, value_name = "ID=NAME", help_heading = DEVICES, hide_short_help = true)]
+    pub resource: Vec<ResourceWish>,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = BEHAVIOUR)]

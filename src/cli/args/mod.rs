@@ -453,6 +453,9 @@ pub enum Verb {
     ///
     /// Changes nothing: the XML is what `create` would define, for review or for `virsh define`.
     ///
+    /// --format kubevirt and nova print the plan's shape for platforms that place guests by
+    /// themselves, and what of the plan these cannot carry.
+    ///
     /// --bundle DIR copies the guest NAME, which must be off, to a new directory from which `gpuvm
     /// import` creates it on another host: its definition, gpuvm's record of it, its disks and its
     /// firmware settings. The guest itself stays. manifest.json lists the content, and `sha256sum

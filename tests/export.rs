@@ -1,0 +1,174 @@
+//! `export --format kubevirt|nova` from outside: documents as agreed, the same values as `--json`,
+//! refusals with codes. What KubeVirt's types and Nova's own code say of them is in `tests/export`,
+//! which `make test-export` runs.
+
+use crate::support::{gpuvm, project, run};
+use serde_json::Value;
+
+/// Runs `export` with these words.
+fn export(line: &str) -> (i32, String, String) {
+    let words: Vec<&str> = std::iter::once("export").chain(line.split_whitespace()).collect();
+    run(gpuvm(&words).current_dir(project()))
+}
+
+/// The cases of the golden files: name, and the guest.
+const CASES: [(&str, &str); 4] = [
+    ("dgx-2", "--host topologies/dgx-2.json --gpus 2 --vcpus 10 --huge-pages 2M --name train-a"),
+    (
+        "dgx-a100",
+        "--host topologies/dgx-a100.json --gpus 4 --nic 2 --profile near --huge-pages 2M --name \
+         train-a",
+    ),
+    ("dgx-1", "--host topologies/dgx-1.json --gpus 1 --huge-pages off --name train-a"),
+    (
+        "dual-socket",
+        "--host topologies/dual-socket.json --gpus 1 --vf 1 --reserve-cores 2 --huge-pages off \
+         --resource 15b3:1018=example.com/CX5_VF --data-size 100G --name train-a",
+    ),
+];
+
+#[test]
+fn documents_are_as_they_were_agreed() {
+    let dir = project().join("tests/golden/export");
+    for (name, guest) in CASES {
+        for (end, format) in [
+            ("kubevirt.yaml", "kubevirt"),
+            ("kubevirt.cluster.yaml", "kubevirt --cluster"),
+            ("nova.sh", "nova"),
+            ("nova.conf", "nova --host-part"),
+        ] {
+            let (code, out, err) = export(&format!("{guest} --format {format}"));
+            assert_eq!(code, 0, "{name} {format}: {err}");
+            let file = dir.join(format!("{name}.{end}"));
+            if std::env::var_os("GPUVM_RENEW").is_some() {
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(&file, &out).unwrap();
+            }
+            let kept = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(kept == out, "GPUVM_RENEW=1 renews {}:\n{out}", file.display());
+        }
+    }
+}
+
+/// A field of a document, by the names on the way to it.
+fn at<'v>(document: &'v Value, way: &str) -> &'v Value {
+    let step = |value: &'v Value, name: &str| match name.parse::<usize>() {
+        Ok(number) => value.get(number),
+        Err(_) => value.get(name),
+    };
+    let found = way.split(' ').try_fold(document, step);
+    found.unwrap_or_else(|| panic!("{way} of {document}"))
+}
+
+#[test]
+fn json_has_every_part_and_what_is_lost() {
+    let json = |case: usize, format: &str| -> Value {
+        let (code, out, err) = export(&format!("{} --format {format} --json", CASES[case].1));
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let domain = "virtual_machine spec template spec domain";
+    let small = json(0, "kubevirt");
+    assert_eq!(small["format"], "gpuvm-export-kubevirt");
+    let cpu = at(&small, &format!("{domain} cpu"));
+    assert_eq!(
+        [&cpu["sockets"], &cpu["cores"], &cpu["threads"]].map(|number| number.as_u64().unwrap()),
+        [1, 5, 2]
+    );
+    assert_eq!(at(&small, &format!("{domain} memory hugepages pageSize")), "2Mi");
+    assert_eq!(at(&small, &format!("{domain} devices gpus")).as_array().unwrap().len(), 2);
+    // Twelve pcpus, as the plan takes.
+    assert_eq!(small["pcpus"], 12);
+    let lost = small["lost"].as_array().unwrap();
+    let what = |code: &str| {
+        let found = lost.iter().find(|one| one["code"] == code);
+        found.unwrap_or_else(|| panic!("{code}: {lost:?}"))["what"].as_str().unwrap()
+    };
+    assert!(what("partition").contains("partition 7") && what("pins").contains("0-4,48-52"));
+    assert!(!what("mmio-window").is_empty());
+
+    let large = json(1, "kubevirt");
+    assert_eq!(at(&large, &format!("{domain} cpu sockets")), 2);
+    assert!(at(&large, &format!("{domain} cpu numa guestMappingPassthrough")).is_object());
+    assert_eq!(at(&large, &format!("{domain} devices hostDevices")).as_array().unwrap().len(), 2);
+    let permitted = "cluster spec configuration permittedHostDevices pciHostDevices";
+    assert_eq!(at(&large, permitted)[0]["externalResourceProvider"], true);
+
+    let large = json(1, "nova");
+    assert_eq!(large["format"], "gpuvm-export-nova");
+    let specs = at(&large, "flavor extra_specs");
+    assert_eq!(specs["hw:numa_nodes"], "2");
+    assert_eq!(specs["pci_passthrough:alias"], "a100:4,cx6:2");
+    assert_eq!(at(&large, "host alias 0 device_type"), "type-PF");
+    assert_eq!(at(&json(2, "nova"), "host alias 0 device_type"), "type-PCI");
+    let kept = json(3, "nova");
+    assert_eq!(at(&kept, "host cpu_shared_set"), "0-1,16-17,32-33,48-49");
+    assert_eq!(at(&kept, "flavor ephemeral"), 100);
+}
+
+#[test]
+fn what_no_platform_takes_is_refused_with_a_code() {
+    let dgx2 = "--host topologies/dgx-2.json --gpus 1";
+    for (line, status, code, hint) in [
+        (
+            "--memory 65537M --huge-pages 2M --format kubevirt",
+            1,
+            "platform-memory",
+            "--memory 65538M",
+        ),
+        ("--memory 65537M --huge-pages 2M --format nova", 1, "platform-memory", "--memory 65538M"),
+        ("--vcpus 5 --format nova", 1, "platform-odd-vcpus", "--vcpus 6"),
+        (
+            "--nvme 1 --format kubevirt",
+            1,
+            "platform-unknown-device",
+            "--resource 1344:51a2=example.com/NVME",
+        ),
+        ("--name Train_A --format kubevirt", 1, "platform-name", "--name train-a"),
+        ("--resource 10de:2330=x --format nova", 1, "platform-unused-resource", "10de:1db8"),
+        (
+            "--resource 10de:1db8=x --format kubevirt",
+            1,
+            "platform-resource-name",
+            "--resource 10de:1db8=nvidia.com/V100_SXM3_32_GB",
+        ),
+        ("--cluster --format nova", 2, "usage", "--format kubevirt"),
+        ("--host-part", 2, "usage", "--format nova"),
+        ("--resource 10de:1db8=x", 2, "usage", "--format kubevirt"),
+        ("--resource 10de=x --format nova", 2, "usage", ""),
+    ] {
+        let (ended, out, err) = export(&format!("{dgx2} {line} --json"));
+        let failure: Value =
+            serde_json::from_str(&out).unwrap_or_else(|e| panic!("{line}: {e}: {err}"));
+        assert_eq!((ended, failure["code"].as_str()), (status, Some(code)), "{line}: {out}");
+        let said = failure["hint"].as_str().unwrap_or_default();
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
+#[test]
+fn the_form_of_libvirt_stays_the_default() {
+    let dgx2 = "--host topologies/dgx-2.json --gpus 1 --name train-a";
+    let (_, plain, _) = export(dgx2);
+    assert!(plain.contains("<domain type='kvm'"), "{plain}");
+    for name in ["libvirt", "xml"] {
+        assert_eq!(export(&format!("{dgx2} --format {name}")).1, plain);
+    }
+    // Names of others cannot end a comment.
+    let args = [
+        "export",
+        "--host",
+        "topologies/dgx-2.json",
+        "--gpus",
+        "1",
+        "--format",
+        "nova",
+        "--network",
+        "a\nopenstack flavor delete b",
+    ];
+    let (code, out, _) = run(gpuvm(&args).current_dir(project()));
+    assert!(
+        code == 2 || !out.lines().any(|line| line.starts_with("openstack flavor delete")),
+        "{out}"
+    );
+}

@@ -1,0 +1,36 @@
+# lost: pins: vCPUs on pcpus 0-4,48-52 of node 0: Nova chooses the node and
+#   its pcpus
+# lost: emulator: emulator and I/O threads have one pcpu, and 2 in the plan;
+#   the rest of its core stays free
+# lost: devices: 0000:34:00.0 0000:36:00.0: Nova takes any that are free,
+#   however near they are to each other
+# lost: partition: NVLink partition 7, NVSwitches 0000:61:00.0: Nova cannot be
+#   asked for GPUs of one partition, and activates none
+# lost: caches: the host's L3 caches as the guest sees them
+# lost: pcie-tree: the guest is flat, without expander buses: give it the file
+#   of `gpuvm export --format nccl` by user data
+# lost: mmio-window: the firmware computes its own window for 64-bit BARs, by
+#   the host's address bits (cpu_mode=host-passthrough)
+# lost: link-speeds: speed and width of the guest's PCIe links
+# lost: queues: NICs have one queue for each vCPU
+openstack flavor create train-a --vcpus 10 --ram 183516 --disk 50 \
+  --property hw:cpu_cores=5 \
+  --property hw:cpu_policy=dedicated \
+  --property hw:cpu_sockets=1 \
+  --property hw:cpu_thread_policy=require \
+  --property hw:cpu_threads=2 \
+  --property hw:emulator_threads_policy=isolate \
+  --property hw:mem_page_size=2MB \
+  --property hw:numa_nodes=1 \
+  --property hw:pci_numa_affinity_policy=required \
+  --property hw:vif_multiqueue_enabled=true \
+  --property pci_passthrough:alias=v100:2
+openstack image set \
+  --property hw_disk_bus=virtio \
+  --property hw_firmware_type=uefi \
+  --property hw_machine_type=q35 \
+  --property hw_maxphysaddr_mode=passthrough \
+  --property hw_qemu_guest_agent=yes \
+  --property hw_vif_model=virtio \
+  --property os_secure_boot=disabled \
+  "$IMAGE"
