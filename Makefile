@@ -32,13 +32,15 @@ test:
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # What `make test` samples, whole: every host and size (tests/law), the arrays of every level, the trees that kernels
-# see, kills that differ little from others, the modes of bonds, the packages in a new Debian and their two builds. And the
+# see, kills that differ little from others, the modes of bonds, the packages in a new Debian and their two builds, Slurm with
+# kills, outages and random jobs. And the
 # documentation without private items, which `make lint` leaves out.
 test-nightly:
 	tests/setup test
 	tests/setup package
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all GPUVM_ANSIBLE=all \
+	GPUVM_SLURM=all \
 	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 

@@ -42,6 +42,7 @@ mod requirements;
 mod rooms;
 mod schemas;
 mod screen;
+mod slurm;
 mod traps;
 mod tune;
 mod verbose;

@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 36] = [
     "apply",
     "autostart",
     "capacity",
@@ -97,6 +97,7 @@ const VERBS: [&str; 35] = [
     "seed",
     "set",
     "show",
+    "slurm",
     "start",
     "stop",
     "tune",
@@ -143,7 +144,7 @@ fn no_verb_imports_a_verb() {
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 9] =
     ["bdf", "cpuset", "ethernet", "finding", "memsize", "shell", "versions", "words", "golden"];
-const MODULES: [(&str, &[&str]); 23] = [
+const MODULES: [(&str, &[&str]); 24] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -169,6 +170,7 @@ const MODULES: [(&str, &[&str]); 23] = [
     ("metrics", &["topology", "occupancy", "placement"]),
     ("fleet", &["topology", "request", "occupancy", "placement"]),
     ("export", &["topology", "request", "occupancy", "placement"]),
+    ("slurm", &["topology"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 29] = [
+const ELSEWHERE: [&str; 32] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -34,6 +34,9 @@ const ELSEWHERE: [&str; 29] = [
     "gpuvm-imported",
     "gpuvm-renamed",
     "gpuvm-snapshot-changed",
+    "gpuvm-slurm-epilog",
+    "gpuvm-slurm-prolog",
+    "gpuvm-slurm-reconcile",
     "gpuvm-snapshot-list",
     "gpuvm-undone",
     "gpuvm-verify",
@@ -160,6 +163,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
             ("device list", "gpuvm-device-list"),
             ("nic list", "gpuvm-nic-list"),
             ("drive list", "gpuvm-drive-list"),
+            ("slurm conf --node-name n", "gpuvm-slurm-conf"),
         ] {
             all.push((format!("{verb} --host {}", host_tree(host).display()), name));
         }

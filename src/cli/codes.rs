@@ -36,8 +36,10 @@ use crate::{hostnet, network};
 use gpuvm_core::bundle::ManifestError;
 use gpuvm_core::export::PlatformError;
 use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
+use gpuvm_core::slurm::{JobError, SlurmConfError};
 use gpuvm_host::bundle::BundleError;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
+use gpuvm_host::slurm::SlurmError;
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::bundle::ExportError;
 use gpuvm_ops::claim::ClaimError;
@@ -72,6 +74,7 @@ use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::rename::RenameError;
 use gpuvm_ops::restart::RestartError;
 use gpuvm_ops::set::SetError;
+use gpuvm_ops::slurm::SlurmJobError;
 use gpuvm_ops::snapshot::SnapshotError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::startable::StartError;
@@ -106,7 +109,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 94] = [
+static KNOWN: [Known; 98] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -169,6 +172,10 @@ static KNOWN: [Known; 94] = [
     known::<ImportError>(),
     known::<RestartError>(),
     known::<StartError>(),
+    known::<SlurmConfError>(),
+    known::<JobError>(),
+    known::<SlurmError>(),
+    known::<SlurmJobError>(),
     known::<SnapshotError>(),
     known::<VfsError>(),
     known::<PagesError>(),

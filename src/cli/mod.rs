@@ -56,6 +56,7 @@ pub mod schema;
 pub mod seed;
 pub mod set;
 pub mod show;
+mod slurm;
 mod snapshot;
 pub mod start;
 pub mod stop;
@@ -171,6 +172,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Network(verb) => network::run(verb, &cx),
         Verb::Drive(verb) => drive::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),
+        Verb::Slurm(verb) => slurm::run(verb, &cx),
         Verb::Plan(args) => plan::run(args, &cx),
         Verb::Capacity(args) => capacity::run(args, &cx),
         Verb::Export(args) => export::run(args, &cx),

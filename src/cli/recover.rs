@@ -14,7 +14,7 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("recover")?;
     let mut session = Session::begin(cx, asking(&args.lock, (args.yes, args.dry_run)))?;
     let RecoverArgs { discard, end, gone, .. } = args;
-    let wanted = Recover { discard: *discard, end: end.clone(), gone: *gone };
+    let wanted = Recover { discard: *discard, end: end.clone(), gone: *gone, only: &[] };
     let Outcome { settled, failed } = recover(&mut session, &wanted)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-recover", &settled)?;

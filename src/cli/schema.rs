@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 76] = [
+const ALL: [Listed; 80] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -88,6 +88,10 @@ const ALL: [Listed; 76] = [
     ("gpuvm-renamed", document::<gpuvm_ops::rename::RenamedDomain>),
     ("gpuvm-schema-list", rows::<String>),
     ("gpuvm-set", document::<tuned::WithSteps<'static>>),
+    ("gpuvm-slurm-conf", document::<gpuvm_core::slurm::Conf>),
+    ("gpuvm-slurm-epilog", document::<gpuvm_ops::slurm::Epilog>),
+    ("gpuvm-slurm-prolog", document::<gpuvm_ops::slurm::Prolog>),
+    ("gpuvm-slurm-reconcile", document::<gpuvm_ops::slurm::Reconciled>),
     ("gpuvm-snapshot-changed", document::<gpuvm_ops::snapshot::ChangedSnapshot>),
     ("gpuvm-snapshot-list", rows::<gpuvm_ops::snapshot::ListedSnapshot>),
     ("gpuvm-autostart", document::<gpuvm_ops::autostart::Autostarted>),

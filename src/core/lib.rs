@@ -71,6 +71,7 @@ pub mod image;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod seed;
+pub mod slurm;
 
 // Test tables shared with the integration tests refer to the crate by name.
 #[cfg(test)]

@@ -43,6 +43,8 @@ pub mod history;
 
 pub mod bundle;
 
+pub mod slurm;
+
 #[cfg(test)]
 #[allow(dead_code, clippy::print_stderr)]
 #[path = "../../tests/support/skip.rs"]

@@ -15,7 +15,7 @@ use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Error, Result};
 use crate::guest::{GuestRequest, log_hint, refuse_name_taken};
-use crate::history::guest::AppliedFile;
+use crate::history::guest::{AppliedFile, SlurmJob};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
@@ -78,6 +78,8 @@ pub struct CreateRequest {
     pub starts: bool,
     /// How a file describes it, which is remembered; none: no file does.
     pub applied: Option<AppliedFile>,
+    /// The job of Slurm that it is for, which is remembered; none: it is for none.
+    pub job: Option<SlurmJob>,
 }
 
 /// The result of `create`.

@@ -75,6 +75,7 @@
 //!     accept_shared_fabric: false,
 //!     starts: true,
 //!     applied: None,
+//!     job: None,
 //! };
 //! let lock_wait = Duration::from_secs(60);
 //! let manner = Manner { confirm: Confirm::Given, dry_run: false, lock_wait, of: Of::Guests };
@@ -177,6 +178,7 @@ pub mod reporter;
 pub mod restart;
 pub mod session;
 pub mod set;
+pub mod slurm;
 pub mod snapshot;
 pub mod source;
 pub mod sriov;

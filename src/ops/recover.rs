@@ -30,6 +30,8 @@ pub struct Recover {
     pub end: Vec<String>,
     /// Whether leftovers of guests that no longer exist are released.
     pub gone: bool,
+    /// The verbs whose changes are recovered, and nothing else; empty: all.
+    pub only: &'static [&'static str],
 }
 
 /// An interrupted change, and what is or would be done about it.
@@ -103,6 +105,10 @@ pub fn recover(session: &mut Session<'_>, wanted: &Recover) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for orphan in readable {
         let killed = Killed::of(&orphan);
+        let verb = killed.change.as_ref().map(|change| change.verb.as_str());
+        if !wanted.only.is_empty() && verb.is_none_or(|verb| !wanted.only.contains(&verb)) {
+            continue;
+        }
         if wanted.discard {
             discard(orphan, &killed, session)?;
             outcome.settled.push(killed);
@@ -112,6 +118,9 @@ pub fn recover(session: &mut Session<'_>, wanted: &Recover) -> Result<Outcome> {
             Ok(killed) => outcome.settled.push(killed),
             Err(error) => outcome.failed.push(error),
         }
+    }
+    if !wanted.only.is_empty() {
+        return Ok(outcome);
     }
     for damaged in damaged {
         let killed = Killed::of_damaged(&damaged);

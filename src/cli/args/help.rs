@@ -39,7 +39,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),
     (
         "Host, devices, networks",
-        &["host", "gpu", "fabric", "device", "nic", "drive", "network", "image"],
+        &["host", "gpu", "fabric", "device", "nic", "drive", "network", "image", "slurm"],
     ),
     ("This program", &["completions", "man", "schema", "help"]),
 ];

@@ -32,6 +32,7 @@ mod program;
 mod request;
 mod seed;
 mod set;
+mod slurm;
 mod snapshot;
 mod storage;
 mod tune;
@@ -81,6 +82,9 @@ pub use program::called_as_vendor;
 pub use request::request;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use set::SetArgs;
+pub use slurm::{
+    SlurmArgs, SlurmConfArgs, SlurmEpilogArgs, SlurmPrologArgs, SlurmReconcileArgs, SlurmVerb,
+};
 pub use snapshot::{SnapshotChangeArgs, SnapshotCreateArgs, SnapshotVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
 pub use tune::{ItemArgs, TuneArgs};
@@ -563,6 +567,9 @@ pub enum Verb {
     /// Manage the images that guests are created from
     #[command(subcommand)]
     Image(ImageVerb),
+    /// Configure Slurm; create and delete the guests of its jobs
+    #[command(subcommand)]
+    Slurm(SlurmVerb),
     /// Print a shell completion script
     #[command(after_long_help = examples::COMPLETIONS)]
     Completions(Late<CompletionsArgs>),

@@ -78,6 +78,7 @@ impl CreateArgs {
             accept_shared_fabric: self.accept_shared_fabric,
             starts: !self.no_start,
             applied: None,
+            job: None,
         })
     }
 }

@@ -29,6 +29,20 @@ pub struct AppliedFile {
     pub options: BTreeMap<String, Vec<String>>,
 }
 
+/// The job of Slurm that a guest was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SlurmJob {
+    /// The cluster.
+    pub cluster: String,
+    /// The job, that of an array's task.
+    pub id: u32,
+    /// The node's name in Slurm.
+    pub node: String,
+    /// When it was submitted or requeued, in seconds since 1970: numbers of jobs are used again.
+    pub submitted_s: u64,
+}
+
 /// What was reserved and made for one guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestRecord {
@@ -52,6 +66,9 @@ pub struct GuestRecord {
     /// How it was described; none: no file did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedFile>,
+    /// The job of Slurm that it is for; none: it is for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<SlurmJob>,
     /// What it was told while it was made, by the names of options; none: a first version did not
     /// write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +102,7 @@ impl GuestRecord {
             guarded: Vec::new(),
             made: Vec::new(),
             applied: None,
+            job: None,
             told: None,
         }
     }
@@ -96,6 +114,7 @@ impl GuestRecord {
             && self.guarded.is_empty()
             && self.made.is_empty()
             && self.applied.is_none()
+            && self.job.is_none()
             && self.told.is_none();
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
@@ -214,6 +233,11 @@ pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
 /// cannot be read.
 pub fn applied(state: Option<&Path>, uuid: &str) -> Option<AppliedFile> {
     of(state, uuid)?.applied
+}
+
+/// The job of Slurm that a domain was made for; none: it is for none, or its record cannot be read.
+pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
+    of(state, uuid)?.job
 }
 
 /// What a domain was told while it was made, by the names of options; none: nothing was recorded,

@@ -14,7 +14,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
-use crate::history::guest::{AppliedFile, GuestRecord};
+use crate::history::guest::{AppliedFile, GuestRecord, SlurmJob};
 use crate::host_files::too_few_files;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
@@ -115,7 +115,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let mut told = told(wanted);
     // What was the newest is known by its name from then on.
     told.extend(image.map(|image| ("image".to_owned(), vec![image])));
-    let words = (wanted.applied.clone(), told);
+    let words = (wanted.applied.clone(), told, wanted.job.clone());
     if let Some(note) = hypervisor
         .and_then(|hypervisor| kept(&xml, &name, (&extra, words), (hypervisor, world.state())))
     {
@@ -347,7 +347,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 fn kept(
     xml: &DomainXml,
     name: &str,
-    (extra, (applied, told)): (&Extra, (Option<AppliedFile>, Told)),
+    (extra, (applied, told, job)): (&Extra, (Option<AppliedFile>, Told, Option<SlurmJob>)),
     (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
 ) -> Option<Step> {
     let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;
@@ -356,6 +356,7 @@ fn kept(
         guarded: extra.guarded.clone(),
         made: extra.made.clone(),
         applied,
+        job,
         told: Some(told),
         ..GuestRecord::new(&uuid, name, hypervisor.uri())
     };

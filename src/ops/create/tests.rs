@@ -59,6 +59,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
         accept_shared_fabric: false,
         starts: true,
         applied: None,
+        job: None,
     }
 }
 

@@ -65,6 +65,7 @@ fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
         accept_shared_fabric: true,
         starts: false,
         applied: None,
+        job: None,
     };
     DescribedGuest { name, create, autostart: None, may_restart: false }
 }

@@ -239,6 +239,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         accept_shared_fabric: true,
         starts: true,
         applied: None,
+        job: None,
     };
     create::create(world, &wanted).unwrap_or_else(|error| panic!("create: {error}")).about
 }

@@ -1,0 +1,180 @@
+//! From a job to the arguments of `create`, and to its guest.
+
+use super::Call;
+use crate::apply::HostLock;
+use crate::cli::args::{CreateArgs, ImageArg, SlurmPrologArgs};
+use crate::cli::change::manner;
+use crate::cli::codes::Class;
+use crate::cli::context::Context;
+use crate::cli::error::{classed, usage};
+use crate::identity::random_uuid;
+use crate::request::{GpuWish, Which};
+use anyhow::Context as _;
+use clap::{Args as _, Command, FromArgMatches as _};
+use gpuvm_core::slurm::{Key, read_comment};
+use gpuvm_host::history::guest::SlurmJob;
+use gpuvm_host::slurm::{Slurm, keys_of};
+use gpuvm_ops::create::{Created, Waits};
+use gpuvm_ops::error::{Coded as _, Error};
+use gpuvm_ops::session::{Confirm, Manner, Session};
+use gpuvm_ops::slurm::{Begun, gpus, lock_job, prolog, running};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::time::Duration;
+
+/// How long a prolog waits for another prolog or epilog of its job.
+const OTHER_WAIT: Duration = Duration::from_secs(600);
+
+/// Reads options of `create`.
+fn parsed(words: &[OsString]) -> anyhow::Result<CreateArgs> {
+    let command = Command::new("create").disable_help_flag(true).no_binary_name(true);
+    let matches = CreateArgs::augment_args(command).try_get_matches_from(words);
+    let args = matches.and_then(|matches| CreateArgs::from_arg_matches(&matches));
+    args.map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        usage(line.trim_start_matches("error: "), "`gpuvm create --help` lists the options")
+    })
+}
+
+/// Reads the options for all guests.
+pub(super) fn options(words: &[OsString]) -> anyhow::Result<CreateArgs> {
+    let args = parsed(words)?;
+    let gpus = &args.guest.gpus;
+    let is_of_job = args.named.is_some()
+        || args.guest.name.is_some()
+        || args.guest.domain.is_some()
+        || args.guest.plan.is_some()
+        || gpus.gpus.is_some()
+        || !gpus.gpu.is_empty()
+        || gpus.gpu_model.is_some();
+    if is_of_job {
+        let hint = "leave the name, the plan and the GPUs out: they are those of the job";
+        return Err(usage("options of one guest are given for the guests of all jobs", hint));
+    }
+    if args.change.dry_run || args.change.diff || args.if_absent {
+        let hint = "`gpuvm create --dry-run` with the same options shows what would be made";
+        return Err(usage("a prolog makes guests: --dry-run, --diff and --if-absent do not", hint));
+    }
+    args.request()?;
+    Ok(args)
+}
+
+/// Returns the lock of a job, or who has it.
+pub(super) fn locked(lock: Option<HostLock>, job: u32) -> anyhow::Result<HostLock> {
+    lock.ok_or_else(|| {
+        let message = format!("another prolog or epilog of job {job} does not end");
+        classed(Class::Timeout, message, "`pgrep -af 'gpuvm.* slurm '` lists them")
+    })
+}
+
+/// Makes the guest of a job.
+pub(super) fn make(
+    call: &Call,
+    (slurm, args, mut create): (&Slurm, &SlurmPrologArgs, CreateArgs),
+    cx: &Context<'_>,
+) -> anyhow::Result<(Begun, Option<Created>)> {
+    let _lock = locked(lock_job(cx, call.id, OTHER_WAIT)?, call.id)?;
+    let jobs = slurm.jobs(&call.node, true).map_err(|error| error.bare::<Error>())?;
+    let Some(job) = running(&jobs, call.id) else { return Ok((Begun::Ended, None)) };
+    let Some((wish, model)) = gpus(cx, job, (&args.gres, call.gpus.as_deref()))? else {
+        return Ok((Begun::NoGpus, None));
+    };
+    match wish {
+        GpuWish::Exact(bdfs) => create.guest.gpus.gpu = bdfs.into_iter().map(Which::At).collect(),
+        GpuWish::Count(count) => create.guest.gpus.gpus = Some(count),
+        GpuWish::Indexes(_) | GpuWish::Run { .. } => {}
+    }
+    create.guest.gpus.gpu_model = model;
+    create.named = Some(format!("slurm-{}", call.id).parse().context("the name of the guest")?);
+    let comment = slurm.comment(call.id).map_err(|error| error.bare::<Error>())?;
+    obey(&mut create, &comment.unwrap_or_default())?;
+    let keys = if boots_image(&create) { keys_of(call.uid) } else { Vec::new() };
+    let mut file = tempfile::NamedTempFile::new().context("cannot write the keys of the user")?;
+    if !keys.is_empty() {
+        file.write_all((keys.join("\n") + "\n").as_bytes()).context("cannot write the keys")?;
+        create.seed.ssh_key.push(file.path().to_owned());
+    }
+    let mut wanted = create.request()?;
+    wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
+    wanted.job = Some(SlurmJob {
+        cluster: call.cluster.clone(),
+        id: call.id,
+        node: call.node.clone(),
+        submitted_s: job.submitted_s,
+    });
+    let waits = Waits {
+        address_s: if create.no_wait { 0 } else { create.wait },
+        seed_s: create.seed.drop_seed.then_some(create.wait),
+    };
+    let confirm = if create.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
+    let mut session = Session::begin(cx, Manner { confirm, ..manner(&args.lock) })?;
+    let (done, guest) = prolog(&mut session, cx, &wanted, waits)?;
+    Ok((done, Some(guest)))
+}
+
+/// Whether the guest boots from an image, whose cloud-init takes keys.
+fn boots_image(args: &CreateArgs) -> bool {
+    let is_blank = matches!(args.storage.image, Some(ImageArg::None));
+    !is_blank
+        && args.storage.disk.is_empty()
+        && args.storage.disk_dir.is_none()
+        && !args.seed.no_seed
+}
+
+/// Does what the comment of the job says; what it may say is refused where the admin's options
+/// leave no choice.
+fn obey(create: &mut CreateArgs, comment: &str) -> anyhow::Result<()> {
+    let said = read_comment(comment).map_err(|error| error.bare::<Error>())?;
+    let words = said.iter().map(|(key, value)| format!("--{}={value}", key.as_str()).into());
+    let user = parsed(&words.collect::<Vec<_>>())?;
+    for (key, _) in said {
+        match key {
+            Key::Image if !boots_image(create) => {
+                let hint = "leave image= out of the comment";
+                return Err(usage("guests of this node boot from no image", hint));
+            }
+            Key::Image => create.storage.image = user.storage.image.clone(),
+            Key::Vcpus => create.guest.shape.vcpus = user.guest.shape.vcpus,
+            Key::Memory => create.guest.shape.memory = user.guest.shape.memory,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options for all guests.
+    fn admin(line: &str) -> anyhow::Result<CreateArgs> {
+        options(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_of_one_guest_are_refused() {
+        for line in
+            ["a", "--name a", "--gpus 2", "--gpu 0", "--plan x", "--dry-run", "--diff", "--nosuch"]
+        {
+            assert!(admin(line).is_err(), "{line}");
+        }
+        assert!(admin("--image debian-12 --no-wait --accept-shared-fabric").is_ok());
+    }
+
+    #[test]
+    fn a_comment_chooses_among_few_things() {
+        let mut args = admin("--image debian-12 --vcpus 4").unwrap();
+        obey(&mut args, "for the paper; vcpus=8 memory=64G image=noble").unwrap();
+        assert_eq!(args.guest.shape.vcpus, Some(8));
+        assert_eq!(args.guest.shape.memory.map(|memory| memory.kib()), Some(64 << 20));
+        assert!(
+            matches!(&args.storage.image, Some(ImageArg::Named(name)) if name.as_str() == "noble")
+        );
+        for bad in
+            ["vcpus=x", "image=none;", "disk=/dev/sda", "image=--disk", "memory=1G memory=2G"]
+        {
+            assert!(obey(&mut admin("").unwrap(), bad).is_err(), "{bad}");
+        }
+        assert!(obey(&mut admin("--disk-dir /srv").unwrap(), "image=noble").is_err());
+    }
+}

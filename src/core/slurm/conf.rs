@@ -1,0 +1,264 @@
+//! The lines of `gres.conf` and `slurm.conf` for a node.
+
+use super::{GPU, GRES};
+use crate::memsize::MemSize;
+use crate::topology::model::model;
+use crate::topology::{Core, Proximity, Topology};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Seconds that a prolog may take besides filling the guest's memory: two waits for the host's
+/// lock, and that for an address.
+const PROLOG_S: u64 = 240;
+/// How many GiB of memory are filled in a second, at least (gpuvm-tuning(7)).
+const GIB_PER_S: u64 = 4;
+
+/// What is to be written for a node.
+#[derive(Debug, Clone, Default)]
+pub struct ConfRequest {
+    /// The node's name in Slurm.
+    pub node: String,
+    /// Whether Slurm chooses the GPUs, by their device files.
+    pub files: bool,
+    /// Cores of each NUMA node that stay with the host: the first ones.
+    pub reserve_cores: u32,
+    /// Memory of each NUMA node that stays with the host.
+    pub reserve_memory: MemSize,
+}
+
+/// An error in what is to be written.
+#[derive(
+    Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+pub enum SlurmConfError {
+    /// The host has no GPUs.
+    #[error("the host has no GPUs that a guest could get")]
+    NoGpus,
+    /// The node's name cannot be one.
+    #[error("`{name}` is not a node name of Slurm: letters, digits, `-`, `_` and `.`")]
+    NodeName {
+        /// The name.
+        name: String,
+    },
+    /// A GPU has no IOMMU group, and so no device file.
+    #[error("GPU {bdf} has no IOMMU group, and thus no file below /dev/vfio")]
+    NoGroup {
+        /// Its address.
+        bdf: String,
+    },
+    /// Two GPUs share an IOMMU group.
+    #[error("GPUs {a} and {b} are in IOMMU group {group}: Slurm takes a file for one GPU only")]
+    SharedGroup {
+        /// One of them.
+        a: String,
+        /// The other.
+        b: String,
+        /// The group.
+        group: u32,
+    },
+}
+
+/// The lines for a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Conf {
+    /// The node's name in Slurm.
+    pub node: String,
+    /// The name of the GRES.
+    pub gres: String,
+    /// GPUs by type.
+    pub types: BTreeMap<String, u32>,
+    /// Lines of `gres.conf`.
+    pub gres_conf: Vec<String>,
+    /// The node's line of `slurm.conf`.
+    pub node_line: String,
+    /// Settings of `slurm.conf` for all nodes.
+    pub settings: Vec<String>,
+}
+
+/// Returns the lines for a host.
+pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConfError> {
+    let ConfRequest { node, files, .. } = wanted;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if node.is_empty() || node.starts_with('-') || !node.chars().all(is_name) {
+        return Err(SlurmConfError::NodeName { name: node.clone() });
+    }
+    let models = topology.gpu_models();
+    if models.is_empty() {
+        return Err(SlurmConfError::NoGpus);
+    }
+    let mut types: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, name, count) in &models {
+        *types.entry(gpu_type(name)).or_default() += count;
+    }
+    let gres = if *files { GPU } else { GRES };
+    let gres_conf = if *files {
+        by_file(topology, node)?
+    } else {
+        let line = |(of, count): (&String, &u32)| {
+            format!("NodeName={node} Name={gres} Type={of} Count={count}")
+        };
+        types.iter().map(line).collect()
+    };
+    let node_line = node_line(topology, wanted, gres, &types);
+    let settings = settings(topology, gres, *files);
+    Ok(Conf { node: node.clone(), gres: gres.into(), types, gres_conf, node_line, settings })
+}
+
+/// Returns Slurm's word for a GPU model: its words up to the first that has a digit, such as
+/// `h100` or `rtx_a6000`.
+pub fn gpu_type(model: &str) -> String {
+    let mut said = String::new();
+    for word in model.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+        if !said.is_empty() {
+            said.push('_');
+        }
+        said += &word.to_ascii_lowercase();
+        if word.contains(|c: char| c.is_ascii_digit()) {
+            // An unlisted model is known by its ids, as in 10de:2330.
+            if !model.contains(':') || said.contains('_') {
+                break;
+            }
+        }
+    }
+    if said.is_empty() { "unknown".into() } else { said }
+}
+
+/// Cores as Slurm counts them: by package, then by their first pcpu.
+fn cores(topology: &Topology) -> Vec<&Core> {
+    let mut cores: Vec<&Core> = topology.cores().iter().collect();
+    cores.sort_by_key(|core| (core.package, core.pcpus.iter().next()));
+    cores
+}
+
+/// A line for each GPU, with its device file, the cores of its node, and its links to the others.
+fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfError> {
+    let gpus: Vec<_> = topology.gpus().collect();
+    let cores = cores(topology);
+    let mut groups = BTreeMap::new();
+    let mut lines = Vec::new();
+    for gpu in &gpus {
+        let group = topology.iommu_group(gpu.bdf).map(|group| group.number);
+        let group = group.ok_or_else(|| SlurmConfError::NoGroup { bdf: gpu.bdf.to_string() })?;
+        if let Some(other) = groups.insert(group, gpu.bdf) {
+            let (a, b) = (other.to_string(), gpu.bdf.to_string());
+            return Err(SlurmConfError::SharedGroup { a, b, group });
+        }
+        let links: Vec<String> = gpus
+            .iter()
+            .map(|other| match topology.proximity(gpu.bdf, other.bdf) {
+                Proximity::Same => "-1".into(),
+                // NVLinks come before every way over PCIe.
+                Proximity::NvLink(links) => (4 + links).to_string(),
+                Proximity::Pix => "4".into(),
+                Proximity::Pxb => "3".into(),
+                Proximity::Phb | Proximity::Node => "2".into(),
+                Proximity::Sys => "1".into(),
+            })
+            .collect();
+        let own = cores.iter().enumerate().filter(|(_, core)| Some(core.node) == gpu.node);
+        let own = ranges(own.map(|(number, _)| number));
+        let mut line = format!(
+            "NodeName={node} Name={GPU} Type={} File=/dev/vfio/{group} Links={}",
+            gpu_type(&model(gpu)),
+            links.join(",")
+        );
+        if !own.is_empty() {
+            write!(line, " Cores={own}").expect("text");
+        }
+        lines.push(line);
+    }
+    Ok(lines)
+}
+
+/// Ascending numbers as ranges.
+fn ranges(numbers: impl Iterator<Item = usize>) -> String {
+    let mut all: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match all.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => all.push((number, number)),
+        }
+    }
+    let said = |(first, last): (usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    all.into_iter().map(said).collect::<Vec<_>>().join(",")
+}
+
+/// The line of `slurm.conf`. Where packages differ, Slurm is told the pcpus alone.
+fn node_line(
+    topology: &Topology,
+    wanted: &ConfRequest,
+    gres: &str,
+    types: &BTreeMap<String, u32>,
+) -> String {
+    let cores = cores(topology);
+    let pcpus: usize = cores.iter().map(|core| core.pcpus.iter().count()).sum();
+    let mut line = format!("NodeName={} CPUs={pcpus}", wanted.node);
+    let mut packages: BTreeMap<u32, usize> = BTreeMap::new();
+    for core in &cores {
+        *packages.entry(core.package).or_default() += 1;
+    }
+    let threads = cores.first().map_or(1, |core| core.pcpus.iter().count());
+    let each = packages.values().next().copied().unwrap_or_default();
+    let is_even = packages.values().all(|count| *count == each)
+        && cores.iter().all(|core| core.pcpus.iter().count() == threads);
+    if is_even {
+        write!(
+            line,
+            " Boards=1 SocketsPerBoard={} CoresPerSocket={each} ThreadsPerCore={threads}",
+            packages.len()
+        )
+        .expect("text");
+    }
+    let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
+    write!(line, " RealMemory={}", memory / 1024).expect("text");
+    let kept = wanted.reserve_memory.kib().saturating_mul(topology.nodes().len() as u64) / 1024;
+    if kept > 0 {
+        write!(line, " MemSpecLimit={kept}").expect("text");
+    }
+    if is_even && wanted.reserve_cores > 0 {
+        let mut left: BTreeMap<_, u32> = BTreeMap::new();
+        let mut ids = Vec::new();
+        for (number, core) in cores.iter().enumerate() {
+            let taken = left.entry(core.node).or_default();
+            if *taken < wanted.reserve_cores {
+                *taken += 1;
+                ids.extend(number * threads..(number + 1) * threads);
+            }
+        }
+        write!(line, " CpuSpecList={}", ranges(ids.into_iter())).expect("text");
+    }
+    let gres: Vec<String> =
+        types.iter().map(|(of, count)| format!("{gres}:{of}:{count}")).collect();
+    write!(line, " Gres={}", gres.join(",")).expect("text");
+    line
+}
+
+/// The settings for all nodes.
+fn settings(topology: &Topology, gres: &str, files: bool) -> Vec<String> {
+    let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
+    // Whole minutes.
+    let seconds = (PROLOG_S + (memory >> 20).div_ceil(GIB_PER_S)).next_multiple_of(60);
+    let mut lines = vec![
+        format!("GresTypes={gres}"),
+        "SelectType=select/cons_tres".to_owned(),
+        // Guests' memory is counted by gpuvm; with CR_Core_Memory a job without --mem would take
+        // that of the whole node.
+        "SelectTypeParameters=CR_Core".to_owned(),
+        "PrologFlags=Alloc".to_owned(),
+        "Prolog=/etc/slurm/prolog.d/gpuvm".to_owned(),
+        "Epilog=/etc/slurm/epilog.d/gpuvm".to_owned(),
+        format!("PrologEpilogTimeout={seconds}"),
+        "HealthCheckProgram=/etc/slurm/gpuvm-reconcile".to_owned(),
+        "HealthCheckInterval=300".to_owned(),
+    ];
+    let gpus = topology.gpus().count();
+    if files && gpus > 0 {
+        lines.push(format!("DefCpuPerGPU={}", topology.pcpus().iter().count() / gpus));
+    }
+    lines
+}

@@ -1,0 +1,161 @@
+//! What a job says, and what a node is told.
+
+use super::*;
+use crate::memsize::MemSize;
+use crate::topology::Topology;
+use crate::topology::file::from_json;
+
+/// Records of hosts.
+const HOSTS: [&str; 5] = [
+    include_str!("../../../topologies/dgx-1.json"),
+    include_str!("../../../topologies/dgx-2.json"),
+    include_str!("../../../topologies/dgx-a100.json"),
+    include_str!("../../../topologies/dgx-h100.json"),
+    include_str!("../../../topologies/dual-socket.json"),
+];
+
+/// A recorded DGX-2.
+fn dgx2() -> Topology {
+    from_json(HOSTS[1]).unwrap()
+}
+
+#[test]
+fn gres_requests_are_read_in_the_words_of_every_version() {
+    let read = |text: &str| GresRequest::read(text, "gpuvm").map(|gres| (gres.count, gres.of));
+    let v100 = Some("v100".to_owned());
+    for (text, wanted) in [
+        ("N/A", (0, None)),
+        ("(null)", (0, None)),
+        ("", (0, None)),
+        ("gres:gpuvm", (1, None)),
+        ("gres:gpuvm:2", (2, None)),
+        ("gres/gpuvm:2", (2, None)),
+        ("gres:gpuvm:v100", (1, v100.clone())),
+        ("gres:gpuvm:v100:3", (3, v100.clone())),
+        ("gres:gpuvm:v100:3,gres:gpuvm:v100:1", (4, v100.clone())),
+        ("gres:license:9,gres:gpuvm:0", (0, None)),
+        ("gres:gpu:8", (0, None)),
+        ("gres:gpuvmx:8", (0, None)),
+    ] {
+        assert_eq!(read(text), Ok(wanted), "{text}");
+    }
+    for bad in
+        ["gres:gpuvm:2K", "gres:gpuvm:v100:x", "gres:gpuvm:v100:1:2", "gres:gpuvm:4294967296"]
+    {
+        assert!(matches!(read(bad), Err(JobError::Gres { .. })), "{bad}");
+    }
+    let sum = "gres:gpuvm:4294967295,gres:gpuvm:1";
+    assert!(matches!(read(sum), Err(JobError::Gres { .. })));
+    assert!(matches!(read("gres:gpuvm:a:1,gres:gpuvm:b:1"), Err(JobError::Types { .. })));
+}
+
+#[test]
+fn a_comment_has_values_of_few_kinds() {
+    let said = read_comment("run 7 image=debian-12\n vcpus=8\tmemory=64G").unwrap();
+    let said: Vec<_> = said.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(said, [("image", "debian-12"), ("vcpus", "8"), ("memory", "64G")]);
+    assert_eq!(read_comment("nothing to say"), Ok(Vec::new()));
+    for hostile in [
+        "image=$(reboot)",
+        "image=`id`",
+        "image=a;b",
+        "image=../../etc/shadow",
+        "image=/dev/sda",
+        "image=--disk",
+        "image=a|b",
+        "image='a'",
+        "image=a\u{1b}[1m",
+        "image=ä",
+        "image=",
+        "image=a=b",
+        "image=a image=b",
+    ] {
+        assert!(matches!(read_comment(hostile), Err(JobError::Value { .. })), "{hostile:?}");
+    }
+    assert!(read_comment(&format!("image={}", "a".repeat(129))).is_err());
+    let error = read_comment("disk=/dev/sda").unwrap_err().to_string();
+    assert_eq!(error, "comment of the job: unknown key `disk`; it takes image, vcpus, memory");
+    let long = read_comment(&format!("{}=1", "k".repeat(5000))).unwrap_err().to_string();
+    assert!(long.len() < 200, "{long}");
+}
+
+#[test]
+fn a_reason_is_one_line_that_slurm_can_show() {
+    let said = reason("no partition of 4 GPUs is free\n  held by `a`;\thint: \"x\"\u{7}");
+    assert_eq!(said, "no partition of 4 GPUs is free held by 'a'; hint: 'x'");
+    assert!(reason(&"word ".repeat(1000)).len() < 1000);
+    assert_eq!(reason(""), "");
+}
+
+#[test]
+fn a_dgx_2_has_its_node_line() {
+    let wanted = ConfRequest { node: "dgx01".into(), ..ConfRequest::default() };
+    let lines = conf(&dgx2(), &wanted).unwrap();
+    assert_eq!(lines.gres_conf, ["NodeName=dgx01 Name=gpuvm Type=v100 Count=16"]);
+    let line =
+        "NodeName=dgx01 CPUs=96 Boards=1 SocketsPerBoard=2 CoresPerSocket=24 ThreadsPerCore=2 ";
+    assert!(lines.node_line.starts_with(line), "{}", lines.node_line);
+    assert!(lines.node_line.ends_with(" Gres=gpuvm:v100:16"), "{}", lines.node_line);
+    assert!(lines.settings.contains(&"GresTypes=gpuvm".to_owned()), "{:?}", lines.settings);
+    let kept = ConfRequest {
+        reserve_cores: 1,
+        reserve_memory: MemSize::from_kib(8 << 20),
+        ..wanted.clone()
+    };
+    let line = conf(&dgx2(), &kept).unwrap().node_line;
+    assert!(line.contains(" MemSpecLimit=16384 CpuSpecList=0-1,48-49 "), "{line}");
+    for node in ["", "-x", "a b", "a;b", "a\nb"] {
+        let wanted = ConfRequest { node: node.into(), ..wanted.clone() };
+        assert!(matches!(conf(&dgx2(), &wanted), Err(SlurmConfError::NodeName { .. })), "{node}");
+    }
+}
+
+#[test]
+fn every_gpu_has_its_file_and_its_links() {
+    let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };
+    let lines = conf(&dgx2(), &wanted).unwrap();
+    assert_eq!((lines.gres.as_str(), lines.gres_conf.len()), ("gpu", 16));
+    for (number, line) in lines.gres_conf.iter().enumerate() {
+        let links = line.split(" Links=").nth(1).unwrap().split(' ').next().unwrap();
+        let links: Vec<i32> = links.split(',').map(|link| link.parse().unwrap()).collect();
+        assert_eq!(links.len(), 16, "{line}");
+        let own: Vec<_> = (0..16).filter(|other| links[*other] == -1).collect();
+        assert_eq!(own, [number], "{line}");
+        let cores = if number < 8 { " Cores=0-23" } else { " Cores=24-47" };
+        assert!(line.ends_with(cores) && line.contains(" File=/dev/vfio/"), "{line}");
+    }
+    assert!(lines.settings.contains(&"DefCpuPerGPU=6".to_owned()), "{:?}", lines.settings);
+}
+
+#[test]
+fn every_recorded_host_with_gpus_has_lines() {
+    let mut seen = 0;
+    for record in HOSTS {
+        let topology = from_json(record).unwrap();
+        let wanted = ConfRequest { node: "n".into(), ..ConfRequest::default() };
+        match conf(&topology, &wanted) {
+            Ok(conf) => {
+                seen += 1;
+                assert_eq!(conf.types.values().sum::<u32>() as usize, topology.gpus().count());
+                assert!(conf.types.keys().all(|of| !of.contains([' ', ':', ','])), "{conf:?}");
+            }
+            Err(error) => assert_eq!(error, SlurmConfError::NoGpus),
+        }
+    }
+    assert!(seen >= 4, "{seen}");
+}
+
+#[test]
+fn types_are_words_of_slurm() {
+    for (model, wanted) in [
+        ("V100 SXM3 32 GB", "v100"),
+        ("H100 NVL", "h100"),
+        ("RTX A6000", "rtx_a6000"),
+        ("Quadro RTX 6000/8000", "quadro_rtx_6000"),
+        ("Instinct MI50 32 GB", "instinct_mi50"),
+        ("10de:2330", "10de_2330"),
+        ("", "unknown"),
+    ] {
+        assert_eq!(gpu_type(model), wanted);
+    }
+}

@@ -1,0 +1,397 @@
+//! Guests of Slurm's jobs: a prolog makes one, an epilog deletes it, and `reconcile` deletes those
+//! whose job is gone. A guest belongs to a job if its record says so and is its own: the record of
+//! its UUID, which only root writes, and metadata of that UUID. A name proves nothing.
+
+#[cfg(test)]
+mod tests;
+
+use crate::apply::{HostLock, LockError};
+use crate::change::Change;
+use crate::create::{self, CreateRequest, Created, Waits};
+use crate::delete::{Delete, delete};
+use crate::domain::DomainXml;
+use crate::domain::view::View;
+use crate::error::{Class, Coded, Error, Result, classed};
+use crate::history::guest::{SlurmJob, job as job_of};
+use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::recover::{Recover, recover};
+use crate::request::GpuWish;
+use crate::session::Session;
+use crate::shell::word;
+use crate::unfinished;
+use crate::world::World;
+use gpuvm_core::slurm::{GRES, GresRequest, JobError, SlurmConfError, gpu_type};
+use gpuvm_host::slurm::{NodeJob, SlurmError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+/// The verb of a prolog's change, as its journal has it.
+const PROLOG: &str = "slurm prolog";
+/// The verb of an epilog's change.
+const EPILOG: &str = "slurm epilog";
+/// The verb of a change of `slurm reconcile`.
+const RECONCILE: &str = "slurm reconcile";
+/// Changes that were made for jobs, which finish or undo each other's.
+const VERBS: [&str; 3] = [PROLOG, EPILOG, RECONCILE];
+/// The directory of the locks of jobs.
+const LOCKS: &str = "/run/gpuvm/slurm";
+/// How many locks there are: a job has that of its number, modulo this. A node has far fewer jobs
+/// at a time, whose numbers are near each other.
+const LOCK_COUNT: u32 = 1024;
+
+/// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
+/// Everything else is a refusal, for which the job is cancelled.
+const FAULTS: [&str; 18] = [
+    "apply-",
+    "history-",
+    "internal",
+    "journal-",
+    "libvirt-denied",
+    "libvirt-error",
+    "libvirt-no-connection",
+    "libvirt-no-library",
+    "lock-",
+    "other-machine",
+    "program-",
+    "slurm-answer",
+    "slurm-job-",
+    "slurm-unanswered",
+    "step-",
+    "system",
+    "timeout",
+    "unfinished",
+];
+
+/// The reason that a job gets no guest.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+pub enum SlurmJobError {
+    /// Slurm does not run the program, or not as a prolog.
+    #[error("{variable} is not set to {what}: Slurm sets it for prologs and epilogs")]
+    #[strum(to_string = "job-unknown")]
+    Unknown {
+        /// The variable.
+        variable: &'static str,
+        /// What it has to be.
+        what: &'static str,
+    },
+    /// The program is not root.
+    #[error("only root makes and deletes guests of jobs")]
+    #[strum(to_string = "job-not-root")]
+    NotRoot,
+    /// The host has no GPUs of that type.
+    #[error("the job requests GPUs of type `{of}`, and the host has {has}")]
+    #[strum(to_string = "type-absent")]
+    Type {
+        /// The type.
+        of: String,
+        /// The types that the host has.
+        has: String,
+    },
+    /// Slurm chose GPUs that the host does not have.
+    #[error("SLURM_JOB_GPUS is `{indexes}`, and the host has {has} GPUs")]
+    #[strum(to_string = "job-gpus")]
+    Indexes {
+        /// What Slurm says.
+        indexes: String,
+        /// How many the host has.
+        has: usize,
+    },
+}
+
+impl Coded for SlurmJobError {}
+impl Coded for SlurmConfError {}
+impl Coded for JobError {}
+impl Coded for SlurmError {}
+
+/// Whether an error of this code is the machine's, so that Slurm has to drain the node.
+pub fn is_fault(code: &str) -> bool {
+    FAULTS.iter().any(|fault| match fault.strip_suffix('-') {
+        Some(_) => code.starts_with(fault),
+        None => code == *fault,
+    })
+}
+
+/// What was done for a job that begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Begun {
+    /// Its guest was made.
+    Made,
+    /// It has its guest already.
+    Kept,
+    /// It requests no GPUs of guests.
+    NoGpus,
+    /// It has ended, so that it gets none.
+    Ended,
+    /// Its guest was refused, and it was cancelled.
+    Cancelled,
+}
+
+/// The answer of a prolog.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Prolog {
+    /// The job.
+    pub job: u32,
+    /// What was done.
+    pub done: Begun,
+    /// The guest; none: the job has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Created>,
+    /// Why the job was cancelled; none: it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// The answer of an epilog.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Epilog {
+    /// The job.
+    pub job: u32,
+    /// The guests that were deleted.
+    pub deleted: Vec<String>,
+}
+
+/// A guest of a job.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct JobGuest {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its job.
+    pub job: SlurmJob,
+    /// Whether it runs.
+    pub runs: bool,
+}
+
+/// The answer of `slurm reconcile`.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reconciled {
+    /// Guests whose jobs are gone, which were or would be deleted.
+    pub deleted: Vec<JobGuest>,
+    /// Guests whose jobs have the node.
+    pub kept: Vec<JobGuest>,
+    /// Guests whose job's prolog or epilog runs.
+    pub busy: Vec<JobGuest>,
+    /// Guests of other clusters.
+    pub others: Vec<JobGuest>,
+}
+
+/// Takes the lock of a job, so that its prolog, its epilog and `reconcile` follow each other; none:
+/// another of them has it for longer than `wait`.
+pub fn lock_job(world: &World, id: u32, wait: Duration) -> Result<Option<HostLock>> {
+    let number = (id % LOCK_COUNT).to_string();
+    let dir = world.state().map_or(Path::new(LOCKS).to_owned(), |state| state.join("slurm"));
+    match HostLock::take_in(&dir.join(number), wait, |_| ControlFlow::Continue(())) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Held { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The job of this number among those of its node, if it has the node and is to get a guest; none:
+/// it has ended.
+pub fn running(jobs: &[NodeJob], id: u32) -> Option<&NodeJob> {
+    jobs.iter().find(|job| job.id == id).filter(|job| job.is_running())
+}
+
+/// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: what it sets
+/// SLURM_JOB_GPUS to), and the model where the host has several. None: it requests none.
+pub fn gpus(
+    world: &World,
+    job: &NodeJob,
+    (gres, chosen): (&str, Option<&str>),
+) -> Result<Option<(GpuWish, Option<String>)>> {
+    let chosen = chosen.filter(|text| gres != GRES && !text.is_empty());
+    let request = GresRequest::read(&job.gres, gres).map_err(Coded::bare::<Error>)?;
+    if request.count == 0 && chosen.is_none() {
+        return Ok(None);
+    }
+    let topology = world.topology()?;
+    if let Some(text) = chosen {
+        let all: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
+        let gpus = text.split(',').map(|index| all.get(index.trim().parse::<usize>().ok()?));
+        let gpus: Option<Vec<_>> = gpus.map(Option::<&_>::copied).collect();
+        let wrong = || SlurmJobError::Indexes { indexes: text.to_owned(), has: all.len() };
+        let gpus = gpus.ok_or_else(|| wrong().bare::<Error>())?;
+        return Ok(Some((GpuWish::Exact(gpus), None)));
+    }
+    let models = topology.gpu_models();
+    let model = match &request.of {
+        None => None,
+        Some(of) => {
+            let found = models.iter().find(|(_, name, _)| gpu_type(name) == *of);
+            let Some((ids, ..)) = found else {
+                let has: Vec<_> = models.iter().map(|(_, name, _)| gpu_type(name)).collect();
+                let has = if has.is_empty() { "none".into() } else { has.join(", ") };
+                return Err(SlurmJobError::Type { of: of.clone(), has }.bare());
+            };
+            Some(ids.clone()).filter(|_| models.len() > 1)
+        }
+    };
+    Ok(Some((GpuWish::Count(request.count), model)))
+}
+
+/// Makes the guest of a job, which has the lock of the job. Another guest of the job, of before it
+/// was requeued, goes first.
+pub fn prolog(
+    session: &mut Session<'_>,
+    world: &World,
+    wanted: &CreateRequest,
+    waits: Waits,
+) -> Result<(Begun, Created)> {
+    settle(session, world)?;
+    let Some(job) = &wanted.job else {
+        return Err(classed(Class::Internal, "a guest of no job", ""));
+    };
+    let is_same = |other: &SlurmJob| (&other.cluster, other.id) == (&job.cluster, job.id);
+    for guest in guests(world, is_same)? {
+        if guest.job.submitted_s == job.submitted_s && (guest.runs || !wanted.starts) {
+            let JobGuest { name, runs, .. } = guest;
+            let kept = Created { name, started: runs, mac: None, ip: None, seed_dropped: None };
+            return Ok((Begun::Kept, kept));
+        }
+        delete_guest(session, &guest, PROLOG)?;
+    }
+    let plan = |world: &World| {
+        let mut change = create::create(world, wanted)?;
+        change.verb = PROLOG;
+        Ok(change)
+    };
+    Ok((Begun::Made, create::make(session, world, wanted, (waits, plan))?))
+}
+
+/// Deletes the guests of a job, which has the lock of the job. Returns their names.
+pub fn epilog(
+    session: &mut Session<'_>,
+    world: &World,
+    (cluster, id): (&str, u32),
+) -> Result<Vec<String>> {
+    settle(session, world)?;
+    let mut deleted = Vec::new();
+    for guest in guests(world, |job| job.cluster == cluster && job.id == id)? {
+        if delete_guest(session, &guest, EPILOG)? {
+            deleted.push(guest.name);
+        }
+    }
+    Ok(deleted)
+}
+
+/// Deletes the guests of this cluster whose job does not have its node any more; `ask` returns the
+/// jobs of a node. Nothing is deleted where Slurm does not answer.
+pub fn reconcile(
+    session: &mut Session<'_>,
+    world: &World,
+    cluster: &str,
+    ask: impl Fn(&str) -> Result<Vec<NodeJob>>,
+) -> Result<Reconciled> {
+    let mut done = Reconciled::default();
+    if !session.is_preview() {
+        settle(session, world)?;
+    }
+    // Before Slurm is asked: the job of a guest that is there has begun by now.
+    let (own, others) =
+        guests(world, |_| true)?.into_iter().partition(|g| g.job.cluster == cluster);
+    done.others = others;
+    let own: Vec<JobGuest> = own;
+    let mut jobs: BTreeMap<String, Vec<NodeJob>> = BTreeMap::new();
+    for guest in own {
+        let SlurmJob { id, node, submitted_s, .. } = &guest.job;
+        let known = match jobs.get(node) {
+            Some(known) => known,
+            None => jobs.entry(node.clone()).or_insert(ask(node)?),
+        };
+        let is_its = |job: &&NodeJob| (job.id, job.submitted_s) == (*id, *submitted_s);
+        if known.iter().find(is_its).is_some_and(NodeJob::is_known) {
+            done.kept.push(guest);
+            continue;
+        }
+        let Some(_lock) = lock_job(world, *id, Duration::ZERO)? else {
+            done.busy.push(guest);
+            continue;
+        };
+        if delete_guest(session, &guest, RECONCILE)? || session.is_preview() {
+            done.deleted.push(guest);
+        }
+    }
+    Ok(done)
+}
+
+/// Finishes or undoes what killed prologs, epilogs and runs of `reconcile` have left; nothing of
+/// other changes.
+fn settle(session: &mut Session<'_>, world: &World) -> Result<()> {
+    let left = unfinished::all(world.state())?.readable;
+    let changes = left.iter().filter_map(|orphan| Some(&orphan.story.as_ref()?.change));
+    let ours = changes.filter(|change| VERBS.contains(&change.verb.as_str()));
+    let end: Vec<String> = ours.map(|change| change.subject.clone()).collect();
+    // What is left is opened by whoever recovers it.
+    drop(left);
+    if end.is_empty() {
+        return Ok(());
+    }
+    let outcome = recover(session, &Recover { end, only: &VERBS, ..Recover::default() })?;
+    for settled in &outcome.settled {
+        world.progress(&format!("{} was interrupted, and is settled now", settled.name()));
+    }
+    outcome.failed.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// The guests of jobs of this kind.
+fn guests(world: &World, is_wanted: impl Fn(&SlurmJob) -> bool) -> Result<Vec<JobGuest>> {
+    let hypervisor = &*world.hypervisor()?;
+    let mut found = Vec::new();
+    for row in hypervisor.domains()? {
+        if let Some(job) = made_for(&row, hypervisor, world)?.filter(&is_wanted) {
+            let runs = row.state.is_active();
+            found.push(JobGuest { name: row.name, uuid: row.uuid, job, runs });
+        }
+    }
+    Ok(found)
+}
+
+/// The job that a domain was made for; none: for none, or somebody else has defined it.
+fn made_for(
+    row: &DomainSummary,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
+) -> Result<Option<SlurmJob>> {
+    let is_here = world.owner(&row.uuid, hypervisor).other_hypervisor().is_none();
+    let Some(job) = job_of(world.state(), &row.uuid).filter(|_| is_here) else { return Ok(None) };
+    // Somebody may have defined another one with its UUID.
+    let xml = match hypervisor.xml(&row.name, XmlOf::Inactive) {
+        Ok(xml) => DomainXml::parse(&xml)?,
+        // Another job's, which has ended since the domains were listed.
+        Err(error) if error.kind == HypervisorErrorKind::NoDomain => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let is_made = View::of(&xml, None)?.remembered.is_some_and(|record| record.request.is_some());
+    Ok(Some(job).filter(|_| is_made && xml.is_ours()))
+}
+
+/// Deletes a guest, if it is still that of its job. Returns whether something was done.
+fn delete_guest(session: &mut Session<'_>, guest: &JobGuest, verb: &'static str) -> Result<bool> {
+    let JobGuest { name, uuid, job, .. } = guest;
+    let plan = |world: &World| {
+        let hypervisor = &*world.hypervisor()?;
+        let row = hypervisor.domain(name)?.filter(|row| row.uuid == *uuid);
+        let Some(row) = row else { return Ok(Change::new(verb, name, Vec::new(), Vec::new())) };
+        if made_for(&row, hypervisor, world)?.as_ref() != Some(job) {
+            let message = format!("domain `{name}` is no longer that of job {}", job.id);
+            let hint = format!("`gpuvm show {}` shows it", word(name));
+            return Err(classed(Class::Changed, message, hint));
+        }
+        let change = delete(world, &Delete { name: name.clone(), keep_data: false })?;
+        // Whoever ends a job has agreed to it.
+        Ok(Change { verb, question: None, ..change })
+    };
+    session.run(plan).map(|done| done.made)
+}
