@@ -166,7 +166,7 @@ fn options(command: &Clap, out: &mut BTreeSet<String>) {
 }
 
 /// Options of other programs that our messages mention.
-const OF_OTHERS: [&str; 6] = [
+const OF_OTHERS: [&str; 7] = [
     "--no-install-recommends",
     "--no-block",
     "--config",
