@@ -177,7 +177,7 @@ def check_refusals(out, name):
     for key, value in [
         ("hw:emulator_threads_policy", "isolated"),
         ("hw:cpu_policies", "dedicated"),
-        ("hw:mem_page_size", "2Mi"),
+        ("hw:mem_page_size", "huge"),
         ("hw:numa_nodes", "two"),
         ("hw:cpu_thread_policy", "requires"),
         ("pci_passthrough:alias", "a100"),

@@ -215,7 +215,7 @@ fn codes_have_names() {
         (-8, "NOT_CONFIGURED (-8)"),
         (-18, "PARTITION_ID_NOT_IN_USE (-18)"),
         (-22, "NOT_READY (-22)"),
-        (-29, "route programming error (-29)"),
+        (-29, "PARTITION_ROUTE_PROGRAMMING_ERROR (-29)"),
         (-30, "unknown code -30"),
         (1, "unknown code 1"),
         (i32::MIN, "unknown code -2147483648"),
