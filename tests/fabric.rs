@@ -1887,10 +1887,19 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     assert!(code == 1 && err.contains("not made by gpuvm"), "{err}");
     std::fs::remove_file(&unit).unwrap();
     nix::unistd::mkfifo(Path::new(&unit), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for line in ["fabric unit --install", "fabric unit --print", "fabric unit --remove"] {
+    for line in ["fabric unit --install", "fabric unit --remove"] {
         let (code, _, err) = gpuvm(line);
         assert!(code == 1 && err.contains("a named pipe, not a regular file"), "{line}: {err}");
         assert!(err.contains("hint: `ls -l "), "{line}: {err}");
+    }
+    assert_eq!(done("fabric unit --print"), printed, "what is installed does not matter");
+    std::fs::remove_file(&unit).unwrap();
+    // A link to what is not there is somebody's, too.
+    std::os::unix::fs::symlink("/nowhere", &unit).unwrap();
+    for line in ["fabric unit --install", "fabric unit --remove"] {
+        let (code, _, err) = gpuvm(line);
+        assert!(code == 1 && err.contains("not made by gpuvm"), "{line}: {err}");
+        assert!(err.contains("hint: `ls -l ") && Path::new(&unit).is_symlink(), "{line}: {err}");
     }
     std::fs::remove_file(&unit).unwrap();
     let said = done("fabric unit --install --config --dry-run");

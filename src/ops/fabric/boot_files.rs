@@ -148,8 +148,8 @@ fn is_ours(file: &FabricFile, was: &str) -> bool {
 fn not_ours(path: &str) -> Error {
     let file = word(path);
     let error = BootFileError::NotOurs { path: path.into() };
-    error
-        .hint(format!("`ls -l {file} && cat {file}` shows it; `mv {file} {file}.old` puts it away"))
+    let show = if Path::new(path).is_symlink() { "ls -l" } else { "cat" };
+    error.hint(format!("`{show} {file}` shows it; `mv {file} {file}.old` puts it away"))
 }
 
 /// Returns the steps that install or (`remove`) remove a file; none if already so.
