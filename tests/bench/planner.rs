@@ -52,7 +52,7 @@ fn p99(what: &str, times: &[f64], limits: (f64, f64)) -> Vec<Verdict> {
 }
 
 /// What a placement holds.
-fn held(name: String, placement: Placement) -> Held {
+pub fn held(name: String, placement: Placement) -> Held {
     Held {
         domain: name,
         active: true,

@@ -1,8 +1,9 @@
 //! Pages in process: a host and its guests in memory to the HTML of `host show --html`.
 
 use crate::measure::{Verdict, median};
-use crate::planner::filled;
-use gpuvm::placement::Occupancy;
+use crate::planner::{filled, held};
+use gpuvm::placement::{Occupancy, plan};
+use gpuvm::request::Request;
 use gpuvm::topology::Topology;
 use gpuvm_bench::hosts;
 use gpuvm_core::view::{Page, Subject, page};
@@ -18,7 +19,12 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     let rounds = if quick { 5 } else { 50 };
     let dgx2 = hosts::named("dgx-2").topology;
     let large = hosts::large(16, 4096, 128).topology;
-    let mut verdicts = one("page, DGX-2, 16 guests", &dgx2, &filled(&dgx2, 16), DGX2, rounds);
+    let mut singles = Occupancy::default();
+    for number in 0..16 {
+        let placed = plan(&dgx2, &singles, &Request::for_gpus(1)).expect("each guest has a GPU");
+        singles.domains.push(held(format!("guest-{number}"), placed));
+    }
+    let mut verdicts = one("page, DGX-2, 16 guests", &dgx2, &singles, DGX2, rounds);
     let what = "page, 4096 pcpus, 128 GPUs, 200 guests";
     verdicts.extend(one(what, &large, &filled(&large, 200), LARGE, rounds));
     verdicts
