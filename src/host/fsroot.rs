@@ -38,10 +38,11 @@ fn longest(path: &str) -> usize {
     }
 }
 
-/// Whether the kernel makes this file.
+/// Whether the kernel makes this file, and nobody writes back what it has.
 fn is_of_kernel(path: &str) -> bool {
     let path = path.trim_start_matches('/');
-    ["proc/", "sys/"].iter().any(|below| path.starts_with(below))
+    let is_below = ["proc/", "sys/"].iter().any(|below| path.starts_with(below));
+    is_below && !path.ends_with("/driver_override")
 }
 
 /// Text that is not UTF-8, with the other bytes as escapes.

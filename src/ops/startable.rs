@@ -45,8 +45,8 @@ pub enum StartError {
 
 impl Coded for StartError {}
 
-/// Refuses a guest whose start would fail for a disk or a network.
-pub(crate) fn refuse_unstartable(xml: &DomainXml, world: &World) -> Result<()> {
+/// Refuses a guest whose start would write below another's image, or would fail for a disk.
+pub(crate) fn refuse_taken_disks(xml: &DomainXml, world: &World) -> Result<()> {
     let hypervisor = world.hypervisor()?;
     let name = xml.name();
     if let Some(Conflict { path, used, .. }) = disk_conflict(xml, true, &*hypervisor)? {
@@ -61,14 +61,35 @@ pub(crate) fn refuse_unstartable(xml: &DomainXml, world: &World) -> Result<()> {
         let by = used.to_string();
         return Err(StartError::DiskInUse { name, path, by }.hint(hint));
     }
+    Ok(())
+}
+
+/// Says why a guest's start will fail for a network. It is no refusal: the network may come up
+/// until then.
+pub(crate) fn warn_of_networks_down(xml: &DomainXml, world: &World) -> Result<()> {
+    if let Some((error, hint)) = network_down(xml, world)? {
+        world.warning(&format!("{error}; {hint}"));
+    }
+    Ok(())
+}
+
+/// Refuses to stop a guest that could not be started again for a network.
+pub(crate) fn refuse_networks_down(xml: &DomainXml, world: &World) -> Result<()> {
+    network_down(xml, world)?.map_or(Ok(()), |(error, hint)| Err(error.hint(hint)))
+}
+
+/// Finds a network of a guest's NICs that is missing or down, with what helps.
+fn network_down(xml: &DomainXml, world: &World) -> Result<Option<(StartError, String)>> {
+    let hypervisor = world.hypervisor()?;
+    let name = xml.name();
     let named = networks_of(xml);
     if named.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let known = hypervisor.networks().all_networks()?;
     for network in named {
         let found = known.iter().find(|known| known.name == network);
-        let (error, hint) = match found {
+        return Ok(Some(match found {
             Some(network) if network.active => continue,
             Some(_) => {
                 let hint = format!("`virsh net-start {}` starts it", word(&network));
@@ -83,10 +104,9 @@ pub(crate) fn refuse_unstartable(xml: &DomainXml, world: &World) -> Result<()> {
                 );
                 (StartError::NoNetwork { name, network }, hint)
             }
-        };
-        return Err(error.hint(hint));
+        }));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The names of the networks that a guest's NICs are on.

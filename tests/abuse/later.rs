@@ -95,7 +95,7 @@ fn a_disk_that_another_tool_defines_meanwhile_is_not_taken() {
     define(&place, "b", &disk);
     place.virsh(&["start", "--paused", "b"]);
     let (code, out, err) = place.gpuvm(&["start", "a"]);
-    assert!(code == 1 && err.contains("is no longer free: domain `b`"), "{out}{err}");
+    assert!(code == 1 && err.contains("is not free: domain `b`"), "{out}{err}");
     place.virsh(&["destroy", "b"]);
     place.done(&["start", "a"]);
 }

@@ -618,7 +618,7 @@ fn names_are_quoted_in_every_command_of_the_sources() {
             };
             // In the arguments that follow, or at the assignment of the name above.
             let after: String = text[at..].chars().take(500).collect();
-            let quoted = ["word(", "pasted("].iter().any(|call| after.contains(call));
+            let quoted = ["word(", "pasted(", "domain("].iter().any(|call| after.contains(call));
             let begin = text[..at].rfind("fn ").unwrap_or_default();
             let quoted = quoted
                 || text[begin..at].contains("let name = ") && text[begin..at].contains("word(");

@@ -27,7 +27,7 @@ const OTHER_WAIT: Duration = Duration::from_secs(600);
 
 /// Reads options of `create`.
 fn parsed(words: &[OsString]) -> anyhow::Result<CreateArgs> {
-    let command = Command::new("create").disable_help_flag(true).no_binary_name(true);
+    let command = Command::default().name("create").disable_help_flag(true).no_binary_name(true);
     let matches = CreateArgs::augment_args(command).try_get_matches_from(words);
     let args = matches.and_then(|matches| CreateArgs::from_arg_matches(&matches));
     args.map_err(|error| {
