@@ -473,6 +473,10 @@ pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()
         // Not at its place, which may need those that are made before.
         let guest = &wanted.guests[*number];
         let planned = create(world, &guest.create).map_err(|error| or_shared(error, &guest.name));
+        // Another has made it since it was looked for; it is compared once the lock is held.
+        if planned.is_err() && world.hypervisor()?.domain(guest.name.as_str())?.is_some() {
+            continue;
+        }
         let change = unless_of_room(planned, drift)?;
         if let Some(change) = change.filter(|_| !wanted.accept_data_loss) {
             change.refuse_losses()?;

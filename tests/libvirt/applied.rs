@@ -320,6 +320,9 @@ fn what_get_prints_is_what_is_there() {
     place.done(&one);
     let blank = ["--no-start", "--os-size", "16M", "--disk-dir", &disks];
     place.done(&place.create("gt-b", &blank));
+    // One that was taken off all networks is not put on one by its own description.
+    place.done(&place.create("gt-c", &blank));
+    place.done(&["set", "gt-c", "--no-network", "--yes"]);
     let made = place.state();
     for (format, end) in [("yaml", "yaml"), ("toml", "toml"), ("json", "yaml")] {
         let file = files.file.with_extension(end);

@@ -103,6 +103,10 @@ fn both(
     });
     let mut named: Vec<Nic> = named.collect();
     let mut all = nics_of(xml);
+    // One that was taken off all networks stays off them where the file names none.
+    if named.is_empty() && all.is_empty() && !wanted.private_net {
+        return None;
+    }
     match of_template {
         Some(nics) if named.is_empty() => named = nics.into_iter().map(bare).collect(),
         Some(nics) => named.extend(nics.into_iter().filter(|nic| !nic.is_network).map(bare)),
