@@ -73,6 +73,13 @@ impl RestoreFileError {
     pub fn hint(&self) -> Option<String> {
         let (path, source) = match self {
             RestoreFileError::Damaged { path, source } => (path, source),
+            RestoreFileError::File { path, source } if !is_a_list(source) => {
+                return Some(format!(
+                    "`mv {0} {0}.damaged` puts it away; `gpuvm fabric show` lists the partitions \
+                     that are active",
+                    word(&path.to_string_lossy())
+                ));
+            }
             RestoreFileError::Foreign { path, .. } => {
                 return Some(format!(
                     "`ls -l {0}` shows it; `mv {0} {0}.foreign` puts it away, and `gpuvm fabric \
@@ -93,6 +100,14 @@ impl RestoreFileError {
             ),
         })
     }
+}
+
+/// Whether an error of the system may be of a list; not of bytes that are no text, a directory, or
+/// a link.
+fn is_a_list(error: &io::Error) -> bool {
+    let is_link = error.raw_os_error() == Some(Errno::ELOOP as i32);
+    let is_other = [io::ErrorKind::InvalidData, io::ErrorKind::IsADirectory];
+    !is_link && !is_other.contains(&error.kind())
 }
 
 /// The file, locked.
@@ -314,6 +329,26 @@ mod tests {
         assert!(!waits.is_finished());
         drop(file);
         assert_eq!(waits.join().unwrap(), list);
+    }
+
+    #[test]
+    fn what_is_no_list_at_all_has_a_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fabric.json");
+        let way_out = || {
+            let error = RestoreFile::lock(&path, Duration::ZERO).unwrap_err();
+            let hint = error.hint().unwrap_or_else(|| panic!("{error}"));
+            assert!(hint.contains("fabric.json.damaged` puts it away"), "{error}: {hint}");
+        };
+        std::fs::write(&path, b"\xff\xfe{").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        way_out();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/nowhere", &path).unwrap();
+        way_out();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        way_out();
     }
 
     #[test]
