@@ -72,12 +72,14 @@ fn limit() -> Duration {
     given.map_or(LIMIT, Duration::from_secs)
 }
 
-/// Programs that tests started and that run for too long. The holder of a libvirtd's namespaces is
-/// exempt, since it lives as long as the run.
+/// Programs that tests started and that run for too long. Exempt is what lives as long as the run:
+/// the holder of a libvirtd's namespaces, and what removes the tests' machine at the end.
 fn late() -> Vec<u32> {
+    let of_run = ["virtlogd --pid-file", "gpuvm-test-machine-"];
     let is_late = |pid: &u32| {
         let command = command_of(*pid);
-        age(*pid).is_some_and(|age| age > limit()) && !command.contains("virtlogd --pid-file")
+        let is_of_run = of_run.iter().any(|words| command.contains(words));
+        age(*pid).is_some_and(|age| age > limit()) && !is_of_run
     };
     children(std::process::id()).into_iter().filter(is_late).collect()
 }
