@@ -175,6 +175,10 @@ fn a_bad_file_of_hosts_is_refused_with_its_place() {
     assert_eq!(output.0, 2, "{output:?}");
     let output = fleet(&file, &["list", "--json"]);
     assert_eq!(json(&output)["hosts"][0]["reached"], false);
+    for option in [&["--assume-empty"][..], &["--domain-xml", "a.xml"]] {
+        let output = fleet(&file, &[&["plan", "--gpus", "1"], option].concat());
+        assert_eq!(output.0, 2, "{option:?}: {output:?}");
+    }
     let named = run(Command::new(env!("CARGO_BIN_EXE_gpuvm"))
         .args(["fleet", "list", "--host", "a.json", "--hosts"])
         .arg(&file));
@@ -197,12 +201,25 @@ fn only_a_record_is_replaced_by_a_record() {
             ("far", &[("connect", &closed), ("record", "own.json")]),
             ("here", &[("connect", "test:///default"), ("record", "own.json")]),
             ("none", &[("connect", "test:///default")]),
+            ("other", &[("connect", &closed), ("record", "mine.txt")]),
+            ("link", &[("connect", &closed), ("record", "link.json")]),
+            ("test", &[("connect", "test:///default"), ("record", "new.json")]),
         ],
     );
+    fs::write(dir.path().join("mine.txt"), "mine\n").unwrap();
+    std::os::unix::fs::symlink(record("dgx-2"), dir.path().join("link.json")).unwrap();
     let output = fleet(&file, &["capture", "--json", "--limit", "100"]);
     assert_eq!(output.0, 1, "{output:?}");
     let answer = json(&output);
-    assert_eq!(answer["hosts"][1]["error"]["code"], "fleet-not-recorded");
-    assert_eq!(answer["hosts"][2]["error"]["code"], "fleet-not-recorded");
+    let not = "fleet-not-recorded";
+    let codes = [not, not, not, "fleet-not-ours", "output-is-link", not];
+    for (host, code) in answer["hosts"].as_array().unwrap().iter().zip(codes) {
+        assert_eq!(host["error"]["code"], code, "{host}");
+        assert!(host["error"]["hint"].is_string(), "{host}");
+    }
+    let why = |at: usize| answer["hosts"][at]["error"]["message"].as_str().unwrap().to_owned();
+    assert!(why(0).contains("another host has the same `record`"), "{}", why(0));
+    assert!(why(5).contains("it is this machine"), "{}", why(5));
+    assert!(!dir.path().join("new.json").exists());
     assert_eq!(fs::read_to_string(&own).unwrap(), "mine\n");
 }

@@ -83,7 +83,8 @@ fn only_own_files_are_replaced() {
     assert_eq!(capacity(&["--metrics", "-", "--json"]).0, 2);
 }
 
-/// Printed metrics are read by a program, as those of a file: nothing in them is escaped for people.
+/// Printed metrics are read by a program, as those of a file: nothing in them is escaped for
+/// people.
 #[test]
 fn a_name_with_a_direction_character_stays_valid() {
     let dir = tempfile::tempdir().unwrap();

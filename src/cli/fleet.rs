@@ -9,10 +9,10 @@ use super::failure::Failure;
 use super::offer;
 use super::table::Table;
 use crate::words::count;
-use gpuvm_core::fleet::HostRoom;
+use gpuvm_core::fleet::HostCapacity;
 use gpuvm_core::memsize::MemSize;
 use gpuvm_ops::error::NoPlace;
-use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capture, places, rooms};
+use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capacities, capture, places};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(in crate::cli) struct Hosts<T> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct FleetCapacity {
     /// Each host.
-    hosts: Vec<HostAnswer<HostRoom>>,
+    hosts: Vec<HostAnswer<HostCapacity>>,
     /// Guests that fit on all of them together, by number of GPUs.
     fits: BTreeMap<u32, u64>,
 }
@@ -100,7 +100,7 @@ fn asked(args: &HostsArgs) -> anyhow::Result<(Vec<FleetHost>, Duration)> {
 /// Runs `fleet list`.
 fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
-    let heard = told(rooms(hosts, limit, Vec::new()), cx);
+    let heard = told(capacities(hosts, limit, Vec::new()), cx);
     let code = reached(&heard);
     if cx.output.json {
         cx.output.json("gpuvm-fleet-list", &Hosts { hosts: heard })?;
@@ -113,14 +113,14 @@ fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let of = |part: u32, whole: u32| format!("{part} of {whole}");
         let cells = match answer {
             None => ["unreachable".to_owned(), dash(), dash(), dash(), dash()],
-            Some(room) => [
+            Some(host) => [
                 "ok".to_owned(),
-                of(room.free_gpus, room.gpus),
-                room.largest.map_or_else(dash, |gpus| count(gpus, "GPU")),
-                Some(of(room.free_partitions, room.partitions))
-                    .filter(|_| room.partitions > 0)
+                of(host.free_gpus, host.gpus),
+                host.largest.map_or_else(dash, |gpus| count(gpus, "GPU")),
+                Some(of(host.free_partitions, host.partitions))
+                    .filter(|_| host.partitions > 0)
                     .unwrap_or_else(dash),
-                format!("{} running, {} off", room.running, room.guests - room.running),
+                format!("{} running, {} off", host.running, host.guests - host.running),
             ],
         };
         table.push(std::iter::once(name.clone()).chain(cells));
@@ -132,10 +132,10 @@ fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `fleet capacity`.
 fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
-    let heard = told(rooms(hosts, limit, gpus.into_iter().collect()), cx);
+    let heard = told(capacities(hosts, limit, gpus.into_iter().collect()), cx);
     let code = reached(&heard);
     let mut fits: BTreeMap<u32, u64> = BTreeMap::new();
-    for size in heard.iter().filter_map(|one| one.answer.as_ref()).flat_map(|room| &room.sizes) {
+    for size in heard.iter().filter_map(|one| one.answer.as_ref()).flat_map(|host| &host.sizes) {
         *fits.entry(size.gpus).or_default() += u64::from(size.now);
     }
     if cx.output.json {
@@ -160,10 +160,10 @@ fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Resul
 
 /// Runs `fleet plan`.
 fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    if !args.guest.taken.domain_xml.is_empty() {
+    if !args.guest.taken.domain_xml.is_empty() || args.guest.taken.assume_empty {
         return Err(usage(
-            "--domain-xml is of one recorded host",
-            "`domain_xml` of a host in the file names its domains",
+            "--domain-xml and --assume-empty are of one host",
+            "`domain_xml` of a host in the file names its domains; without it and `connect` it is empty",
         ));
     }
     let wanted = args.request()?;

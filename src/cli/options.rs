@@ -106,8 +106,8 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     edits
 }
 
-/// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for what is
-/// left out.
+/// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for what
+/// is left out.
 pub fn told(edits: &[Edit]) -> String {
     let (gone, given): (Vec<&Edit>, Vec<&Edit>) =
         edits.iter().partition(|edit| edit.values.is_empty());

@@ -50,7 +50,7 @@ const ALL: [Listed; 80] = [
     ("gpuvm-fabric-show", document::<gpuvm_ops::fabric::ShownFabric>),
     ("gpuvm-fleet-capacity", document::<fleet::FleetCapacity>),
     ("gpuvm-fleet-captured", document::<fleet::Hosts<fleet::RecordedHost>>),
-    ("gpuvm-fleet-list", document::<fleet::Hosts<gpuvm_core::fleet::HostRoom>>),
+    ("gpuvm-fleet-list", document::<fleet::Hosts<gpuvm_core::fleet::HostCapacity>>),
     ("gpuvm-fleet-plan", document::<fleet::FleetPlan>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
     ("gpuvm-guests", guests_file),

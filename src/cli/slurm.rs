@@ -13,11 +13,11 @@ use crate::hypervisor::machine::host_name;
 use anyhow::Context as _;
 use gpuvm_core::slurm::{ConfRequest, conf};
 use gpuvm_host::slurm::Slurm;
-use gpuvm_ops::error::{Coded as _, Error, Result as OpsResult};
+use gpuvm_ops::error::Result as OpsResult;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::slurm::{
-    Begun, Epilog, JobGuest, Prolog, Reconciled, SlurmJobError, epilog, is_fault, lock_job,
-    reconcile,
+    Begun, Epilog, JobGuest, Prolog, Reconciled, SlurmJobError, conf_refused, epilog, is_fault,
+    job_refused, lock_job, reconcile, slurm_failed,
 };
 use std::env;
 use std::time::Duration;
@@ -52,14 +52,14 @@ struct Call {
 impl Call {
     /// Reads the environment.
     fn read() -> OpsResult<Call> {
-        let unknown = |variable, what| SlurmJobError::Unknown { variable, what }.bare::<Error>();
+        let unknown = |variable, what| job_refused(SlurmJobError::Unknown { variable, what });
         let text = |name| env::var(name).ok().filter(|text| !text.is_empty());
         let number = |name: &'static str| {
             let number = text(name).and_then(|text| text.parse().ok());
             number.ok_or_else(|| unknown(name, "a number"))
         };
         if !nix::unistd::geteuid().is_root() {
-            return Err(SlurmJobError::NotRoot.bare());
+            return Err(job_refused(SlurmJobError::NotRoot));
         }
         Ok(Call {
             id: number("SLURM_JOB_ID")?,
@@ -91,7 +91,7 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         reserve_cores: args.reserve_cores,
         reserve_memory: args.reserve_memory.unwrap_or_default(),
     };
-    let conf = conf(&cx.topology()?, &wanted).map_err(|error| error.bare::<Error>())?;
+    let conf = conf(&cx.topology()?, &wanted).map_err(conf_refused)?;
     if cx.output.json {
         cx.output.json("gpuvm-slurm-conf", &conf)?;
         return Ok(EXIT_DONE);
@@ -123,7 +123,7 @@ fn begins(args: &SlurmPrologArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     let hint = Told::of(&error).hint.map_or(String::new(), |hint| format!("; {hint}"));
     let why = format!("{}{hint}", whole(&error));
-    slurm.cancel(call.id, &why).map_err(|error| error.bare::<Error>()).with_context(|| {
+    slurm.cancel(call.id, &why).map_err(slurm_failed).with_context(|| {
         format!("job {} is refused and cannot be cancelled: {}", call.id, whole(&error))
     })?;
     answer(&Prolog { job: call.id, done: Begun::Cancelled, guest: None, why: Some(why) }, cx)?;
@@ -178,12 +178,9 @@ fn reconciles(args: &SlurmReconcileArgs, cx: &Context<'_>) -> anyhow::Result<u8>
     let confirm = Confirm::Given;
     let manner = Manner { confirm, dry_run: args.dry_run, ..manner(&args.lock) };
     let mut session = Session::begin(cx, manner)?;
-    let cluster = slurm.cluster().map_err(|error| error.bare::<Error>())?;
-    let ask = |node: &str| slurm.jobs(node, false).map_err(|error| error.bare());
+    let cluster = slurm.cluster().map_err(slurm_failed)?;
+    let ask = |node: &str| slurm.jobs(node, false).map_err(slurm_failed);
     let done = reconcile(&mut session, cx, &cluster, ask)?;
-    if args.dry_run {
-        return Ok(EXIT_DONE);
-    }
     if cx.output.json {
         cx.output.json("gpuvm-slurm-reconcile", &done)?;
         return Ok(EXIT_DONE);
@@ -195,7 +192,8 @@ fn reconciles(args: &SlurmReconcileArgs, cx: &Context<'_>) -> anyhow::Result<u8>
                 .progress(&format!("guest `{name}`: job {} of `{}` {what}", job.id, job.cluster));
         }
     };
-    said(deleted, "is gone; the guest is deleted");
+    let is = if args.dry_run { "would be" } else { "is" };
+    said(deleted, &format!("is gone; the guest {is} deleted"));
     said(kept, "has its node; the guest stays");
     said(busy, "begins or ends now; the guest stays");
     said(others, "is of another cluster; the guest stays");

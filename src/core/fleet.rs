@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// What a host has and has left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HostRoom {
+pub struct HostCapacity {
     /// GPUs.
     pub gpus: u32,
     /// GPUs that a guest could get now.
@@ -36,7 +36,7 @@ pub struct HostRoom {
 
 /// Counts what a host has left for guests of the default shape; `gpus`: of these sizes, or of every
 /// size that its board offers.
-pub fn room(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostRoom {
+pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostCapacity {
     let Capacity { sizes, largest, never_placed, warnings, .. } =
         capacity(topology, held, &Request::for_gpus(1), gpus);
     let all: Vec<_> = topology.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
@@ -54,7 +54,7 @@ pub fn room(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostRoom {
     let names: BTreeSet<&str> = held.domains.iter().map(|one| one.domain.as_str()).collect();
     let running: BTreeSet<&str> =
         held.domains.iter().filter(|one| one.active).map(|one| one.domain.as_str()).collect();
-    HostRoom {
+    HostCapacity {
         gpus: number(all.len()),
         free_gpus: number(free.len()),
         largest: largest.filter(|&gpus| gpus > 0),
@@ -124,15 +124,15 @@ mod tests {
     #[test]
     fn a_host_counts_what_it_has_and_has_left() {
         let topology = dgx2();
-        let empty = room(&topology, &Occupancy::default(), &[]);
+        let empty = host_capacity(&topology, &Occupancy::default(), &[]);
         assert_eq!((empty.gpus, empty.free_gpus, empty.guests), (16, 16, 0));
         assert_eq!(empty.largest, Some(16));
         assert_eq!(empty.partitions, empty.free_partitions);
-        let half = room(&topology, &with(&topology, &[8]), &[]);
+        let half = host_capacity(&topology, &with(&topology, &[8]), &[]);
         assert_eq!((half.gpus, half.free_gpus, half.guests, half.running), (16, 8, 1, 0));
         assert_eq!(half.largest, Some(8));
         assert!(half.free_partitions < half.partitions);
-        let asked: Vec<u32> = room(&topology, &Occupancy::default(), &[4, 8])
+        let asked: Vec<u32> = host_capacity(&topology, &Occupancy::default(), &[4, 8])
             .sizes
             .iter()
             .map(|size| size.gpus)

@@ -238,7 +238,8 @@ pub struct Clash {
 }
 
 /// What others have of a guest that is to start with the host, where libvirt asks nobody: an image
-/// over a disk that it would write, or a disk or function of a guest that starts with the host, too.
+/// over a disk that it would write, or a disk or function of a guest that starts with the host,
+/// too.
 pub fn clashes(
     xml: &DomainXml,
     others: &BTreeSet<String>,

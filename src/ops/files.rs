@@ -93,8 +93,8 @@ pub fn refuse_link(file: &Path) -> Result<()> {
 }
 
 /// Writes a file that this program makes anew at will, atomically. A file that is there already has
-/// to begin with `mark` and to be whole by `is_whole`, so that neither another's is replaced nor what
-/// somebody added; its owner and mode are kept.
+/// to begin with `mark` and to be whole by `is_whole`, so that neither another's is replaced nor
+/// what somebody added; its owner and mode are kept.
 pub fn write_own(
     file: &Path,
     mark: &str,

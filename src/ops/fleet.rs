@@ -1,26 +1,30 @@
 //! Many hosts at once, read only: each is asked by its own connection or read from its record, and
-//! one that does not answer delays none of the others. Nothing is booked: what changes in between is
-//! found by `create` on the host itself.
+//! one that does not answer delays none of the others. Nothing is booked: what changes in between
+//! is found by `create` on the host itself.
 
 use crate::discover::source;
 use crate::error::{Coded, Result};
-use crate::files::write;
+use crate::files::{refuse_link, write};
 use crate::guest::{GuestRequest, resolve};
 use crate::hypervisor::machine::{self, Machine, Uri};
 use crate::hypervisor::none;
+use crate::input;
 use crate::remote;
 use crate::reporter::{Answer, Asked, Reporter};
 use crate::taken::{Taken, taken_for_new};
-use crate::topology::file::to_json;
+use crate::topology::file::{from_json, to_json};
 use crate::world::{Settings, World};
-use gpuvm_core::fleet::{HostRoom, lost, room};
+use gpuvm_core::fleet::{HostCapacity, host_capacity, lost};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+/// The largest record in bytes.
+const MOST_BYTES: u64 = 64 << 20;
 /// Hosts that are asked at once.
 const AT_ONCE: usize = 8;
 
@@ -160,11 +164,15 @@ impl Reporter for Quiet {
 
 /// What each host has and has left, in the order of the hosts. `gpus`: the sizes counted; none:
 /// those that each board offers.
-pub fn rooms(hosts: Vec<FleetHost>, limit: Duration, gpus: Vec<u32>) -> Vec<Heard<HostRoom>> {
+pub fn capacities(
+    hosts: Vec<FleetHost>,
+    limit: Duration,
+    gpus: Vec<u32>,
+) -> Vec<Heard<HostCapacity>> {
     ask(hosts, (limit, Layout::Recorded), move |world, host| {
         let topology = world.topology()?;
         let held = taken_for_new(world, &host.taken(), (&topology, true))?;
-        Ok(room(&topology, &held, &gpus))
+        Ok(host_capacity(&topology, &held, &gpus))
     })
 }
 
@@ -193,7 +201,11 @@ pub fn places(
 
 /// Records the layout of each host in its file; answers with that.
 pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
-    ask(hosts, (limit, Layout::Now), |world, host| {
+    let mut files: Vec<&PathBuf> = hosts.iter().filter_map(|host| host.record.as_ref()).collect();
+    files.sort();
+    let shared = files.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0].clone());
+    let shared: BTreeSet<PathBuf> = shared.collect();
+    ask(hosts, (limit, Layout::Now), move |world, host| {
         let refused = |why| FleetError::NotRecorded { why };
         let Some(file) = &host.record else {
             return Err(refused("it has no `record`").hint("`record = \"FILE\"` names the file"));
@@ -201,15 +213,22 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
         let Some(connect) = &host.connect else {
             return Err(refused("it has no `connect`").hint("`connect = \"URI\"` leads to it"));
         };
+        if shared.contains(file) {
+            let hint = "name a file of its own";
+            return Err(refused("another host has the same `record`").hint(hint));
+        }
+        refuse_link(file)?;
+        // A record of lstopo or a directory has more than would be written in its place.
+        let is_record = |text: String| from_json(&text).is_ok();
+        if file.exists() && !input::text(file, MOST_BYTES).is_ok_and(is_record) {
+            let path = file.display().to_string();
+            return Err(FleetError::NotOurs { path }.hint("name another file, or move it away"));
+        }
         let machine = world.machine()?;
         let Machine::Elsewhere { host: there } = machine else {
             let hint = "`gpuvm host capture FILE` records this machine";
             return Err(refused("it is this machine").hint(hint));
         };
-        if file.exists() && source::load(file).is_err() {
-            let path = file.display().to_string();
-            return Err(FleetError::NotOurs { path }.hint("name another file, or move it away"));
-        }
         let topology = remote::topology(connect, &there)?;
         write(file, true, to_json(&topology).as_bytes())?;
         Ok(file.clone())

@@ -111,8 +111,8 @@ fn run_by(virt: VirtType, placement: Placement) -> Placement {
 }
 
 /// Returns the placement of a plan, or refuses it. `found`: the one on the plan's cores alone. An
-/// odd number of vCPUs uses half of a core, and may be placed otherwise there: then the placement on
-/// all cores is compared, too.
+/// odd number of vCPUs uses half of a core, and may be placed otherwise there: then the placement
+/// on all cores is compared, too.
 fn as_planned(
     planned: &PlannedPlace,
     found: Placement,

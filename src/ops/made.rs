@@ -102,8 +102,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// What happens to each disk that is deleted, in the order in which they go: an image before the
-    /// one that it lies over.
+    /// What happens to each disk that is deleted, in the order in which they go: an image before
+    /// the one that it lies over.
     pub fn fates(&self, xml: &DomainXml, made: &[&Made]) -> Vec<(String, Fate)> {
         let depth = |made: &Made| self.uses.below(Path::new(&made.path)).len();
         let (mut bases, disks): (Vec<&Made>, Vec<&Made>) =
@@ -238,7 +238,8 @@ impl<'a> Proof<'a> {
         Fate::Goes(self.deletion(made))
     }
 
-    /// Whether a disk was made for the domain and is one of its disks still, whoever uses it beside.
+    /// Whether a disk was made for the domain and is one of its disks still, whoever uses it
+    /// beside.
     pub fn is_made(&self, made: &Made) -> bool {
         let is_proven = self.whose().is_none() && self.made_on.is_none();
         is_proven && self.is_disk(made) && !self.is_another(made)

@@ -107,6 +107,61 @@ impl Coded for SlurmConfError {}
 impl Coded for JobError {}
 impl Coded for SlurmError {}
 
+/// A refusal of a job, with what helps.
+pub fn job_refused(error: SlurmJobError) -> Error {
+    let hint = match &error {
+        SlurmJobError::Unknown { .. } => {
+            "`gpuvm man slurm` has the lines of slurm.conf that run it"
+        }
+        SlurmJobError::NotRoot => "slurmd runs it as root; `sudo` does elsewhere",
+        SlurmJobError::Type { .. } => "`gpuvm slurm conf` prints the types for gres.conf",
+        SlurmJobError::Indexes { .. } => {
+            "`gpuvm slurm conf --files` prints the lines of gres.conf for this host"
+        }
+    };
+    error.hint(hint)
+}
+
+/// A refusal of what a job requests, with what helps.
+pub fn request_refused(error: JobError) -> Error {
+    let hint = match &error {
+        JobError::Key { .. } | JobError::Value { .. } => {
+            "`sbatch --comment='image=NAME vcpus=N memory=SIZE'`, each of them optional"
+        }
+        JobError::Gres { .. } | JobError::Types { .. } => {
+            "`sbatch --gres=gpuvm:N`, or gpuvm:TYPE:N"
+        }
+    };
+    error.hint(hint)
+}
+
+/// A refusal of Slurm's configuration, with what helps.
+pub fn conf_refused(error: SlurmConfError) -> Error {
+    let hint = match &error {
+        SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
+        SlurmConfError::NodeName { .. } => "--node-name NAME gives another one",
+        SlurmConfError::NoGroup { .. } => {
+            "`gpuvm host doctor` tells why; without --files none is needed"
+        }
+        SlurmConfError::SharedGroup { .. } => "leave --files out: then gpuvm chooses the GPUs",
+    };
+    error.hint(hint)
+}
+
+/// An error in an answer of Slurm, with what helps.
+pub fn slurm_failed(error: SlurmError) -> Error {
+    let hint = match &error {
+        SlurmError::Unanswered { .. } => {
+            "`scontrol ping` tells whether slurmctld answers; --programs DIR names the directory of \
+             Slurm's programs"
+        }
+        SlurmError::Answer { .. } => {
+            "`squeue --version` tells the version; it was tested with 22.05"
+        }
+    };
+    error.hint(hint)
+}
+
 /// Whether an error of this code is the machine's, so that Slurm has to drain the node.
 pub fn is_fault(code: &str) -> bool {
     FAULTS.iter().any(|fault| match fault.strip_suffix('-') {
@@ -212,7 +267,7 @@ pub fn gpus(
     (gres, chosen): (&str, Option<&str>),
 ) -> Result<Option<(GpuWish, Option<String>)>> {
     let chosen = chosen.filter(|text| gres != GRES && !text.is_empty());
-    let request = GresRequest::read(&job.gres, gres).map_err(Coded::bare::<Error>)?;
+    let request = GresRequest::read(&job.gres, gres).map_err(request_refused)?;
     if request.count == 0 && chosen.is_none() {
         return Ok(None);
     }
@@ -222,7 +277,7 @@ pub fn gpus(
         let gpus = text.split(',').map(|index| all.get(index.trim().parse::<usize>().ok()?));
         let gpus: Option<Vec<_>> = gpus.map(Option::<&_>::copied).collect();
         let wrong = || SlurmJobError::Indexes { indexes: text.to_owned(), has: all.len() };
-        let gpus = gpus.ok_or_else(|| wrong().bare::<Error>())?;
+        let gpus = gpus.ok_or_else(|| job_refused(wrong()))?;
         return Ok(Some((GpuWish::Exact(gpus), None)));
     }
     let models = topology.gpu_models();
@@ -233,7 +288,7 @@ pub fn gpus(
             let Some((ids, ..)) = found else {
                 let has: Vec<_> = models.iter().map(|(_, name, _)| gpu_type(name)).collect();
                 let has = if has.is_empty() { "none".into() } else { has.join(", ") };
-                return Err(SlurmJobError::Type { of: of.clone(), has }.bare());
+                return Err(job_refused(SlurmJobError::Type { of: of.clone(), has }));
             };
             Some(ids.clone()).filter(|_| models.len() > 1)
         }
@@ -319,7 +374,7 @@ pub fn reconcile(
             done.busy.push(guest);
             continue;
         };
-        if delete_guest(session, &guest, RECONCILE)? || session.is_preview() {
+        if session.is_preview() || delete_guest(session, &guest, RECONCILE)? {
             done.deleted.push(guest);
         }
     }

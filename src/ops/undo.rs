@@ -406,8 +406,8 @@ fn refuse_written(world: &World, name: &str, entry: &Entry, now: &str) -> Result
     }
 }
 
-/// Refuses to go back to a disk that another domain uses since; `force`: unless images of others lie
-/// over it, which would be damaged once the guest writes.
+/// Refuses to go back to a disk that another domain uses since; `force`: unless images of others
+/// lie over it, which would be damaged once the guest writes.
 fn refuse_taken(
     hypervisor: &dyn Hypervisor,
     entry: &Entry,

@@ -1,5 +1,5 @@
-//! The documentation of the modules: their options are those of gpuvm, in its words, and the same as
-//! the modules take; the man page lists their errors; all files are installed.
+//! The documentation of the modules: their options are those of gpuvm, in its words, and the same
+//! as the modules take; the man page lists their errors; all files are installed.
 
 use super::{Controller, Managed};
 use crate::manual::{pages, plain};

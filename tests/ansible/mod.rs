@@ -1,6 +1,6 @@
 //! The Ansible collection on real libvirtds, as `files.list` installs it: what a playbook makes,
-//! changes, refuses and deletes, the second time nothing; check mode changes nothing. The Ansible is
-//! that of the distribution; `GPUVM_ANSIBLE=all`, as in `make test-nightly`, adds the newest one
+//! changes, refuses and deletes, the second time nothing; check mode changes nothing. The Ansible
+//! is that of the distribution; `GPUVM_ANSIBLE=all`, as in `make test-nightly`, adds the newest one
 //! and ansible-lint from the package index, and twenty hosts in place of three.
 
 mod documented;

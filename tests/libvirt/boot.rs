@@ -159,8 +159,8 @@ fn topology_file() -> String {
     text
 }
 
-/// The user-data by which such a guest gets it, beside what this one gets: a guest without GPUs gets
-/// none by itself.
+/// The user-data by which such a guest gets it, beside what this one gets: a guest without GPUs
+/// gets none by itself.
 fn user_data() -> String {
     let nccl = Some(topology_file());
     let seed = Seed { nccl, guest_agent: true, data_disk: true, ..Seed::default() };

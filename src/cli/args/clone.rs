@@ -38,9 +38,9 @@ pub struct CloneArgs {
     /// Overlay the original's disks instead of copying them
     ///
     /// Instant, and only changes take space. Both guests get a qcow2 overlay over each image, which
-    /// is only read from then on: the original is redefined. An image is deleted with the last guest
-    /// that needs it. `gpuvm undo` of the original works until it has written and while no clone
-    /// is left. Only for disks that gpuvm created as volumes.
+    /// is only read from then on: the original is redefined. An image is deleted with the last
+    /// guest that needs it. `gpuvm undo` of the original works until it has written and while no
+    /// clone is left. Only for disks that gpuvm created as volumes.
     #[arg(long, help_heading = DISKS)]
     pub overlay: bool,
     /// What it gets.

@@ -36,11 +36,12 @@ pub enum FabricVerb {
     /// List NVLink partitions, the guests that hold them, and what is wrong
     ///
     /// Asks Fabric Manager and libvirt of this machine. The state of a partition is `ok` (active,
-    /// and a running domain has exactly its GPUs), `free`, `taken` (inactive, and an active partition
-    /// has some of its GPUs), `stale` (active, and no running domain uses it), `missing` (inactive, and a running domain has its GPUs, so CUDA does not start
-    /// there), `overlap`, `degraded` (fewer NVLinks than there should be) or `unknown` (module ids
-    /// of GPUs are not known). Exits with 3 if a partition is stale, missing or overlaps, is still
-    /// to be deactivated, or if Fabric Manager or the file of active partitions does not tell.
+    /// and a running domain has exactly its GPUs), `free`, `taken` (inactive, and an active
+    /// partition has some of its GPUs), `stale` (active, and no running domain uses it), `missing`
+    /// (inactive, and a running domain has its GPUs, so CUDA does not start there), `overlap`,
+    /// `degraded` (fewer NVLinks than there should be) or `unknown` (module ids of GPUs are not
+    /// known). Exits with 3 if a partition is stale, missing or overlaps, is still to be
+    /// deactivated, or if Fabric Manager or the file of active partitions does not tell.
     #[command(after_long_help = SHOW)]
     Show,
     /// Deactivate an NVLink partition that no running guest uses

@@ -393,9 +393,9 @@ pub enum Verb {
     /// Clone a guest that is off
     ///
     /// The clone gets its own name, UUID, MAC addresses, firmware settings and full copies of the
-    /// disks, or overlays; its cores, memory and GPUs are planned for it. A new cloud-init seed sets
-    /// its host name and SSH host keys. It is not started; deleting either guest leaves the other
-    /// intact, and `gpuvm undo NEW` deletes the clone.
+    /// disks, or overlays; its cores, memory and GPUs are planned for it. A new cloud-init seed
+    /// sets its host name and SSH host keys. It is not started; deleting either guest leaves the
+    /// other intact, and `gpuvm undo NEW` deletes the clone.
     ///
     /// Only for guests that gpuvm created. Refused while NAME runs, with a saved state or
     /// snapshots, and with drives, partitions or devices other than GPUs; if too few GPUs are free,

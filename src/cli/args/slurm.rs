@@ -36,11 +36,11 @@ pub enum SlurmVerb {
     Conf(Late<SlurmConfArgs>),
     /// Create the guest of a job that begins on this node
     ///
-    /// Run by slurmd as its Prolog, as root. A job with --gres=gpuvm:N gets a guest slurm-JOBID with
-    /// N GPUs on each of its nodes; a job without gets none. The job's comment may name the guest's
-    /// image, vCPUs and memory (image=NAME vcpus=N memory=SIZE), and the public keys of the job's
-    /// user may log in to a guest that boots from an image. The options of `gpuvm create` after `--`
-    /// are those of all guests.
+    /// Run by slurmd as its Prolog, as root. A job with --gres=gpuvm:N gets a guest slurm-JOBID
+    /// with N GPUs on each of its nodes; a job without gets none. The job's comment may name the
+    /// guest's image, vCPUs and memory (image=NAME vcpus=N memory=SIZE), and the public keys of the
+    /// job's user may log in to a guest that boots from an image. The options of `gpuvm create`
+    /// after `--` are those of all guests.
     ///
     /// If the guest is refused, the job is cancelled, with the reason as its AdminComment, and the
     /// node stays in service. Exits with 1, for which Slurm drains the node and requeues the job,
@@ -57,9 +57,9 @@ pub enum SlurmVerb {
     Epilog(Late<SlurmEpilogArgs>),
     /// Delete guests whose jobs are gone
     ///
-    /// For HealthCheckProgram: after slurmd, or the machine, has ended in the middle of a job. First
-    /// finishes or undoes what an interrupted prolog or epilog has left. Deletes nothing if Slurm
-    /// does not answer, nor a guest whose prolog or epilog runs.
+    /// For HealthCheckProgram: after slurmd, or the machine, has ended in the middle of a job.
+    /// First finishes or undoes what an interrupted prolog or epilog has left. Deletes nothing if
+    /// Slurm does not answer, nor a guest whose prolog or epilog runs.
     #[command(after_long_help = RECONCILE)]
     Reconcile(Late<SlurmReconcileArgs>),
 }

@@ -15,9 +15,8 @@ use gpuvm_core::slurm::{Key, read_comment};
 use gpuvm_host::history::guest::SlurmJob;
 use gpuvm_host::slurm::{Slurm, keys_of};
 use gpuvm_ops::create::{Created, Waits};
-use gpuvm_ops::error::{Coded as _, Error};
 use gpuvm_ops::session::{Confirm, Manner, Session};
-use gpuvm_ops::slurm::{Begun, gpus, lock_job, prolog, running};
+use gpuvm_ops::slurm::{Begun, gpus, lock_job, prolog, request_refused, running, slurm_failed};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::time::Duration;
@@ -75,7 +74,7 @@ pub(super) fn make(
     cx: &Context<'_>,
 ) -> anyhow::Result<(Begun, Option<Created>)> {
     let _lock = locked(lock_job(cx, call.id, OTHER_WAIT)?, call.id)?;
-    let jobs = slurm.jobs(&call.node, true).map_err(|error| error.bare::<Error>())?;
+    let jobs = slurm.jobs(&call.node, true).map_err(slurm_failed)?;
     let Some(job) = running(&jobs, call.id) else { return Ok((Begun::Ended, None)) };
     let Some((wish, model)) = gpus(cx, job, (&args.gres, call.gpus.as_deref()))? else {
         return Ok((Begun::NoGpus, None));
@@ -87,7 +86,7 @@ pub(super) fn make(
     }
     create.guest.gpus.gpu_model = model;
     create.named = Some(format!("slurm-{}", call.id).parse().context("the name of the guest")?);
-    let comment = slurm.comment(call.id).map_err(|error| error.bare::<Error>())?;
+    let comment = slurm.comment(call.id).map_err(slurm_failed)?;
     obey(&mut create, &comment.unwrap_or_default())?;
     let keys = if boots_image(&create) { keys_of(call.uid) } else { Vec::new() };
     let mut file = tempfile::NamedTempFile::new().context("cannot write the keys of the user")?;
@@ -125,7 +124,7 @@ fn boots_image(args: &CreateArgs) -> bool {
 /// Does what the comment of the job says; what it may say is refused where the admin's options
 /// leave no choice.
 fn obey(create: &mut CreateArgs, comment: &str) -> anyhow::Result<()> {
-    let said = read_comment(comment).map_err(|error| error.bare::<Error>())?;
+    let said = read_comment(comment).map_err(request_refused)?;
     let words = said.iter().map(|(key, value)| format!("--{}={value}", key.as_str()).into());
     let user = parsed(&words.collect::<Vec<_>>())?;
     for (key, _) in said {

@@ -1,8 +1,8 @@
 //! `clone --overlay`: the disks of both guests lie over the images that the first one had, which
 //! nobody writes from then on. If the first one kept its images, its next start would change below
-//! the clone what that reads; so it gets new ones, too, and is defined with them before the clone is
-//! defined. An image that the first guest has not written since the last clone is left out: the next
-//! clone lies over what is below it.
+//! the clone what that reads; so it gets new ones, too, and is defined with them before the clone
+//! is defined. An image that the first guest has not written since the last clone is left out: the
+//! next clone lies over what is below it.
 
 use super::disks::{
     Copied, Copies, Old, disk_file, is_of_directory, own_name, refuse_image, refused,

@@ -54,8 +54,8 @@ fn has_room(live: &DomainXml, vcpus: u32) -> bool {
     claims.plugged.len() < vcpus as usize && vcpus <= claims.vcpus.value
 }
 
-/// Whether all that a running guest has otherwise than its next start, of these vCPUs, is that it has
-/// fewer, and `apply` gives it the rest at once.
+/// Whether all that a running guest has otherwise than its next start, of these vCPUs, is that it
+/// has fewer, and `apply` gives it the rest at once.
 pub(super) fn comes_at_once(
     runs: &[GuestDifference],
     (summary, live): (&DomainSummary, &DomainXml),

@@ -8,7 +8,7 @@ use crate::guest::{GuestRequest, NameRequest};
 use crate::history::guest::GuestRecord;
 use crate::reporter::Answer;
 use crate::request::{DomainName, Prefer, Request};
-use crate::session::Confirm;
+use crate::session::{Confirm, Manner};
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::storage::{DataRequest, NcclWanted, SeedRequest, SeedWanted, StorageRequest};
 use crate::taken::Taken;
@@ -156,7 +156,31 @@ fn reconcile_deletes_guests_of_jobs_that_are_gone() {
     let of_other = reconcile(&mut session, &stage.world, "d", silent).unwrap();
     assert_eq!((of_other.others.len(), stage.fake.runs("slurm-7")), (1, Some(true)));
     drop(session);
+    let preview = Manner { dry_run: true, ..manner(Confirm::Given) };
+    let mut session = Session::begin(&stage.world, preview).unwrap();
+    let would = reconcile(&mut session, &stage.world, "c", |_| Ok(Vec::new())).unwrap();
+    assert_eq!((would.deleted.len(), stage.fake.runs("slurm-7")), (1, Some(true)));
+    drop(session);
     assert_eq!(compare(&stage, &[]).unwrap().deleted.len(), 1);
+}
+
+#[test]
+fn every_refusal_says_what_helps() {
+    let text = String::new;
+    let all = [
+        job_refused(SlurmJobError::Unknown { variable: "SLURM_JOB_ID", what: "a number" }),
+        job_refused(SlurmJobError::NotRoot),
+        job_refused(SlurmJobError::Type { of: text(), has: text() }),
+        job_refused(SlurmJobError::Indexes { indexes: text(), has: 0 }),
+        request_refused(JobError::Key { key: text(), known: text() }),
+        request_refused(JobError::Gres { text: text() }),
+        conf_refused(SlurmConfError::NoGpus),
+        conf_refused(SlurmConfError::NodeName { name: text() }),
+        slurm_failed(SlurmError::Answer { program: "squeue", line: text() }),
+    ];
+    for error in all {
+        assert!(!error.refusal().unwrap().hint.is_empty(), "{error}");
+    }
 }
 
 /// A guest of job 7 with two GPUs.

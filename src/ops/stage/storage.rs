@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// Free bytes of every pool.
 const LEFT: u64 = 1 << 20;
 
-/// An image over another: a qcow2 header of version 3 with the size and the name (docs/interop/qcow2),
-/// and no content.
+/// An image over another: a qcow2 header of version 3 with the size and the name
+/// (docs/interop/qcow2), and no content.
 fn overlay(bytes: u64, below: &Path) -> Vec<u8> {
     let name = below.as_os_str().as_encoded_bytes();
     let mut image = vec![0; 104];
