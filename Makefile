@@ -16,7 +16,7 @@ GPUVM    = $(TARGET)/$(patsubst dev,debug,$(PROFILE))/gpuvm
 
 build:
 	tests/setup build
-	$(CARGO) build --profile $(PROFILE) --locked
+	. src/packaging/settings && $(CARGO) build --profile $(PROFILE) --locked
 
 # The main job on a recorded DGX-2, with real libvirt and without GPU or daemon; then this machine's own layout.
 # Its program is the unoptimized one: three minutes less to build, and `make test` goes on with it.

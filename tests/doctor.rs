@@ -762,6 +762,30 @@ fn a_log_is_searched_and_a_record_keeps_the_facts() {
     assert_eq!((&found[1]["xid"], &found[1]["text"]), (&79.into(), &"fallen off the bus".into()));
 }
 
+#[test]
+fn what_is_found_is_told_without_counts_of_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = project().join("topologies/dgx-2.json");
+    let doctor = |more: &[&str]| {
+        let mut command = gpuvm(&["host", "doctor"]);
+        run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
+    };
+    let (code, out, _) = doctor(&[]);
+    assert!(code == 0 && out.contains("no problem found by "), "{out}");
+    let (code, out, _) = doctor(&["--fix"]);
+    assert!(code == 0 && out.contains("\n# nothing to fix: no rule found a problem"), "{out}");
+    fs::write(dir.path().join("log"), "\n").unwrap();
+    let (_, out, _) = doctor(&["--journal", "log"]);
+    assert!(out.contains("the kernel's log (what was given is empty"), "{out}");
+    let (code, _, err) = doctor(&["--journal", "missing"]);
+    assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
+    let (_dir, _, root) = hosts();
+    lay(&root, &[("sys/kernel/mm/ksm/run", "1\n")]);
+    let (_, out, _) = run(gpuvm(&["host", "doctor", "--host"]).arg(&root));
+    let last = out.lines().find(|line| line.contains(" found by ")).unwrap();
+    assert!(last.starts_with("2 warnings found by "), "{last}");
+}
+
 /// What `journalctl -k` prints where it may read nothing.
 #[test]
 fn a_log_without_a_line_of_the_kernel_is_no_clean_one() {

@@ -223,3 +223,30 @@ fn only_a_record_is_replaced_by_a_record() {
     assert!(!dir.path().join("new.json").exists());
     assert_eq!(fs::read_to_string(&own).unwrap(), "mine\n");
 }
+
+/// `make bench` measures an optimized program; that nothing grows faster than the hosts do shows
+/// without, too, on a busy machine.
+#[test]
+fn two_hundred_records_are_read_and_ranked() {
+    let dir = scratch();
+    let kinds = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket"].map(record);
+    let domains = project().join("tests/golden/capacity").display().to_string();
+    let mut text = String::new();
+    for at in 0..200 {
+        let own = &kinds[at % kinds.len()];
+        writeln!(text, "[host.n{at:03}]\nrecord = {own:?}").unwrap();
+        if own.ends_with("dgx-2.json") {
+            writeln!(text, "domain_xml = {domains:?}").unwrap();
+        }
+    }
+    let file = dir.path().join("hosts.toml");
+    fs::write(&file, text).unwrap();
+    for words in [&["list"][..], &["capacity"], &["plan", "--gpus", "4", "--best", "3"]] {
+        let begun = Instant::now();
+        let answer = fleet(&file, &[words, &["--json"]].concat());
+        assert_eq!(answer.0, 0, "{words:?}: {}", answer.2);
+        assert!(begun.elapsed() < Duration::from_secs(300), "{words:?}: {:?}", begun.elapsed());
+        let hosts = json(&answer)["hosts"].as_array().unwrap().len();
+        assert_eq!(hosts, if words[0] == "plan" { 3 } else { 200 }, "{words:?}");
+    }
+}

@@ -430,6 +430,43 @@ fn what_is_offered_of_a_record_takes_it_and_what_changes_the_machine_does_not_na
     assert!(kinds.contains("host pages") && kinds.iter().any(|k| k.starts_with("check")));
 }
 
+/// Options that one verb takes are not repeated to another that refuses them.
+#[test]
+fn a_host_assumed_empty_is_offered_commands_that_run() {
+    let (mut ran, mut shows) = (0, 0);
+    for host in ["dgx-2", "dual-socket"] {
+        let host = project().join(format!("topologies/{host}.json"));
+        let host = host.to_str().unwrap();
+        for line in [
+            "host show",
+            "host show --identify",
+            "capacity",
+            "capacity --gpus 5",
+            "plan --gpu 99",
+            "plan --gpus 1 --nic 40",
+            "plan --gpus 17 --memory 9T",
+            "plan --gpus 1 --huge-pages 2M",
+        ] {
+            let mut args: Vec<&str> = line.split_whitespace().collect();
+            args.extend(["--host", host, "--assume-empty"]);
+            let dir = scratch();
+            let (_, out, err) = run(gpuvm(&args).current_dir(dir.path()));
+            for command in offered(&format!("{out}{err}")) {
+                let words = shell_words(&command);
+                let verb: Vec<&str> = words.iter().map(String::as_str).collect();
+                if reads_records(verb.iter().copied()) && verb.contains(&"--host") {
+                    let (code, _, err) = run(gpuvm(&verb).current_dir(dir.path()));
+                    assert_eq!(code, 0, "{line}: `gpuvm {command}`: {err}");
+                    assert!(verb.contains(&host), "{line}: `gpuvm {command}`");
+                    shows += usize::from(verb.starts_with(&["host", "show"]));
+                    ran += 1;
+                }
+            }
+        }
+    }
+    assert!(ran > 8 && shows > 4, "{ran} commands, {shows} of them `host show`");
+}
+
 #[test]
 fn what_is_offered_of_a_file_names_the_file() {
     let record = project().join("topologies/dgx-2.json");

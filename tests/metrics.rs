@@ -28,6 +28,8 @@ fn numbers_are_those_of_json() {
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     let written = fs::read_to_string(&file).unwrap();
     let all = samples(&written);
+    assert!(written.contains("\ngpuvm_build_info{version=\""), "{written}");
+    assert!(written.contains("\",commit=\""), "{written}");
     let (_, json, _) = capacity(&["--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let sizes = json["sizes"].as_array().unwrap();

@@ -157,3 +157,41 @@ fn pages_leave_out_what_identifies_the_machine() {
     }
     assert!(named.contains("Tuesday &lt;1&gt;"));
 }
+
+/// Whoever gets a page learns neither the connection nor whose folders the files are in.
+#[test]
+fn commands_of_pages_name_no_connection_and_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home/alice");
+    fs::create_dir_all(&home).unwrap();
+    let at = |name: &str| home.join(name).to_str().unwrap().to_owned();
+    let (host, node, guest) = (at("rack.json"), at("node.xml"), at("guest.xml"));
+    fs::copy(project().join("topologies/dgx-2.json"), &host).unwrap();
+    fs::copy(project().join("tests/golden/capacity/train-a.xml"), &guest).unwrap();
+    fs::write(&node, "<node/>\n").unwrap();
+    let uri = format!("test://{node}");
+    let (svg, html) = (dir.path().join("a.svg"), dir.path().join("a.html"));
+    let mut seen = 0;
+    for verb in [
+        &["host", "show"][..],
+        &["capacity"],
+        &["plan", "--gpus", "4", "--huge-pages", "auto"],
+        &["tune", &guest, "--diff"],
+    ] {
+        let mut command = gpuvm(verb);
+        command.args(["--host", &host, "--domain-xml", &guest, "-c", &uri]);
+        let (code, out, err) = run(command.arg("--svg").arg(&svg).arg("--html").arg(&html));
+        assert_eq!(code, 0, "{verb:?}: {err}");
+        for file in [&svg, &html] {
+            let text = fs::read_to_string(file).unwrap();
+            let own = dir.path().to_str().unwrap();
+            for word in ["alice", "test://", "node.xml", own] {
+                assert!(!text.contains(word), "{verb:?}: {word} is in {}", file.display());
+            }
+            seen += text.matches("--connect URI").count();
+        }
+        // What the caller is told can be pasted.
+        assert!(!format!("{out}{err}").contains("--connect URI"), "{out}{err}");
+    }
+    assert!(seen > 0, "no page has a command");
+}

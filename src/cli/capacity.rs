@@ -58,6 +58,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bool> {
     let Fits { capacity, topology, held, .. } = fits;
     let topology = capture::shown(cx, topology, args.view.identify)?;
+    let _nameless = view::nameless(&args.view);
     let (verdict, commands) = match capacity.largest {
         Some(gpus) => (
             format!("the largest guest that fits has {}", count(gpus, "GPU")),

@@ -9,7 +9,9 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
 use gpuvm_ops::error::NoPlace;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The arguments of this run.
@@ -17,6 +19,12 @@ static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
 /// Options that select the subject of an answer, in their order in suggested commands.
 const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
+
+/// The verb whose guests are only drawn: without a picture it refuses options about them.
+const DRAWS_GUESTS: [&str; 2] = ["host", "show"];
+
+/// Connections that name nobody.
+const NAMELESS: [&str; 3] = ["qemu:///system", "qemu:///session", "test:///default"];
 
 /// Options that only make sense of a recorded host.
 const OF_RECORDS: [&str; 2] = ["--host", "--domain-xml"];
@@ -197,7 +205,7 @@ impl Call {
         all_of(self.command).filter(is_given)
     }
 
-    /// An argument as it was given.
+    /// An argument as it was given; while [`nameless`] lives, without who and where.
     fn words(&self, arg: &Arg) -> Vec<String> {
         let id = arg.get_id().as_str();
         let flag = arg.get_long().map(|long| format!("--{long}"));
@@ -213,7 +221,8 @@ impl Call {
         let join = arg.get_value_delimiter().map(String::from);
         let mut words = Vec::new();
         for values in occurrences {
-            let values: Vec<String> = values.map(|v| v.to_string_lossy().into_owned()).collect();
+            let values = values.map(|v| v.to_string_lossy().into_owned());
+            let values: Vec<String> = values.map(|value| public(id, value)).collect();
             let values = match &join {
                 Some(join) => vec![values.join(join)],
                 None => values,
@@ -294,12 +303,13 @@ impl Call {
             return whole.strip_prefix("gpuvm ").unwrap_or(&whole).to_owned();
         }
         let changes = command.split_whitespace().any(|word| word == CHANGES);
+        let is_picture = command.contains(" --html") || command.contains(" --svg");
         let mut more = Vec::new();
         for id in CARRIED {
             let known = all_of(target).find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
                 "host" => !here && !changes && is_about_records(target),
-                "domain_xml" | "assume_empty" => !here,
+                "domain_xml" | "assume_empty" => !here && (verb != DRAWS_GUESTS || is_picture),
                 // A journal records its own connection.
                 "connect" => verb != ["recover"],
                 _ => true,
@@ -440,6 +450,58 @@ fn shown(text: &str) -> String {
     word(text).into_owned()
 }
 
+thread_local! {
+    /// Whether commands leave out who and where.
+    static IS_NAMELESS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, what this thread offers names no machine, connection or folder: for files that
+/// are given to others.
+#[derive(Debug)]
+pub struct Nameless(());
+
+/// Begins it.
+pub fn nameless() -> Nameless {
+    IS_NAMELESS.set(true);
+    Nameless(())
+}
+
+impl Drop for Nameless {
+    fn drop(&mut self) {
+        IS_NAMELESS.set(false);
+    }
+}
+
+/// Whether what is offered names no machine now.
+pub fn is_nameless() -> bool {
+    IS_NAMELESS.get()
+}
+
+/// A value of an argument as it may be shown now: a folder often is a user's.
+fn public(id: &str, value: String) -> String {
+    if !is_nameless() {
+        return value;
+    }
+    let path = Path::new(&value);
+    match id {
+        "connect" if NAMELESS.contains(&value.as_str()) => value,
+        "connect" => "URI".to_owned(),
+        _ if path.is_absolute() || path.components().any(|part| part == Component::ParentDir) => {
+            path.file_name().map_or("FILE".to_owned(), |name| name.to_string_lossy().into_owned())
+        }
+        _ => value,
+    }
+}
+
+/// A text as it may be shown now: without the connection of this call.
+pub fn unnamed(text: Cow<'_, str>) -> Cow<'_, str> {
+    let Some(call) = call().filter(|_| is_nameless()) else { return text };
+    let Ok(Some(uri)) = call.given.try_get_one::<String>("connect") else { return text };
+    // An alias is a word that other texts may have, too.
+    let is_named = uri.contains("://") && !NAMELESS.contains(&uri.as_str());
+    if is_named && text.contains(uri) { Cow::Owned(text.replace(uri, "URI")) } else { text }
+}
+
 /// Stores the arguments of this run.
 pub fn remember(matches: &ArgMatches) {
     // A run has one command line.
@@ -478,6 +540,11 @@ fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
 pub fn instead(edits: &[Edit]) -> Option<String> {
     let call = call().filter(|call| edits.iter().all(|edit| call.takes(edit.flag)))?;
     Some(call.with(edits))
+}
+
+/// The call without some of its options; empty outside a run.
+pub fn without(flags: &[&str]) -> String {
+    call().map(|call| call.without_all(flags)).unwrap_or_default()
 }
 
 /// The `create` of what this call plans, on another connection; none outside a run.
@@ -602,7 +669,8 @@ mod tests {
     fn offers_are_about_the_host_and_the_connection_that_were_asked_about() {
         let recorded = call(&["plan", "--host", "a b", "--domain-xml", "d"]);
         for (text, shown) in [
-            ("`gpuvm host show` shows", "`gpuvm host show --host 'a b' --domain-xml d` shows"),
+            ("`gpuvm host show` shows", "`gpuvm host show --host 'a b'` shows"),
+            ("`gpuvm host show --svg f`", "`gpuvm host show --host 'a b' --domain-xml d --svg f`"),
             ("`gpuvm capacity` and `x`", "`gpuvm capacity --host 'a b' --domain-xml d` and `x`"),
             (
                 "`gpuvm nic vfs 1:00.0 --count 1` makes it",

@@ -207,13 +207,15 @@ fn print_marked(text: &str) -> std::io::Result<()> {
 
 /// Returns a text whose commands can be pasted: with the host and connection of this call.
 fn offered(text: Cow<'_, str>) -> Cow<'_, str> {
-    led(offer::carried(text))
+    offer::unnamed(led(offer::carried(text)))
 }
 
 /// Hides secrets in the strings of a JSON document, and makes their commands pasteable. Each string
 /// separately: an unterminated secret would otherwise hide the rest of the document.
 fn shown_in_json(text: &str) -> Cow<'_, str> {
-    if !offer::has_commands(text) && matches!(redacted(text), Cow::Borrowed(_)) {
+    let is_plain = !offer::has_commands(text)
+        && matches!(offer::unnamed(Cow::Borrowed(text)), Cow::Borrowed(_));
+    if is_plain && matches!(redacted(text), Cow::Borrowed(_)) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 256);
@@ -236,6 +238,7 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
         let made = unquoted(string).and_then(|plain| {
             let told = redacted(&plain);
             let told = if offer::has_commands(&told) { offered(told) } else { told };
+            let told = offer::unnamed(told);
             if told == plain { None } else { serde_json::to_string(&told).ok() }
         });
         shown.push_str(made.as_deref().unwrap_or(string));
@@ -257,6 +260,7 @@ fn unquoted(string: &str) -> Option<Cow<'_, str>> {
 /// Returns a text whose commands connect to the machine it is about.
 fn led(text: Cow<'_, str>) -> Cow<'_, str> {
     let Some(away) = AWAY.get() else { return text };
+    let away = if offer::is_nameless() { "`gpuvm --connect URI " } else { away.as_str() };
     let mut parts = text.split("`gpuvm ");
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {

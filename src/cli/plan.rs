@@ -75,6 +75,7 @@ fn draw(
 ) -> anyhow::Result<bool> {
     let Planned { topology, placement, name, occupancy, .. } = planned;
     let topology = capture::shown(cx, topology, args.view.identify)?;
+    let _nameless = view::nameless(&args.view);
     let new = [placement.held(name.as_str())];
     let gpus = topology.gpus().filter(|gpu| placement.devices.contains(&gpu.bdf)).count();
     let reasons: Vec<Reason> = placement.reasons.clone();

@@ -73,6 +73,7 @@ fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result
 /// Draws what would change; returns whether standard output is used.
 fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bool> {
     let topology = capture::shown(cx, tuning.subjects.topology(), args.view.identify)?;
+    let _nameless = view::nameless(&args.view);
     let mut changed: Vec<Changed> = Vec::new();
     let mut planned: Vec<Held> = Vec::new();
     let mut reasons: Vec<Reason> = Vec::new();

@@ -3,10 +3,18 @@
 use super::args::ViewArgs;
 use super::context::Context;
 use super::error::usage;
+use super::offer::{self, Nameless, nameless as nameless_offers};
+use super::options::Edit;
 use super::output::offered_text;
 use gpuvm_core::view::{PAGE_MARK, Page, SVG_MARK, page, svg};
 use gpuvm_ops::files::write_own;
 use std::path::Path;
+
+/// Until it is dropped, commands name neither machine nor connection, unless --identify is given: a
+/// page is given to others.
+pub fn nameless(args: &ViewArgs) -> Option<Nameless> {
+    (!args.identify).then(nameless_offers)
+}
 
 /// Refuses options that contradict each other, before anything is read.
 pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
@@ -33,10 +41,16 @@ pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
     if args.identify && !args.is_wanted() {
         return Err(usage(
             "--identify is about a picture, and none is asked for",
-            "add --html FILE or --svg FILE",
+            drawn("host.html").unwrap_or_else(|| "add --html FILE or --svg FILE".to_owned()),
         ));
     }
     Ok(())
+}
+
+/// The command that draws what this call is about in a file; none outside a run.
+pub fn drawn(file: &str) -> Option<String> {
+    let html = Edit { flag: "--html", values: vec![file.to_owned()] };
+    Some(format!("`{}` draws it", offer::instead(&[html])?))
 }
 
 /// Writes what is asked for. Returns whether standard output has been used, so that nothing else is

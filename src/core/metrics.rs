@@ -89,6 +89,8 @@ pub struct HostNumbers<'a> {
     pub kept_cores: u32,
     /// Version of gpuvm.
     pub version: &'a str,
+    /// The commit that it was built from.
+    pub commit: &'a str,
     /// When it was found, in seconds since 1970.
     pub at_s: u64,
 }
@@ -97,8 +99,8 @@ pub struct HostNumbers<'a> {
 pub fn host(host: &HostNumbers<'_>) -> String {
     let HostNumbers { topology, held, capacity, .. } = *host;
     let mut out = Metrics::default();
-    let version = vec![("version", host.version.to_owned())];
-    out.gauge("gpuvm_build_info", "Version of gpuvm.", [(version, "1".into())]);
+    let build = vec![("version", host.version.to_owned()), ("commit", host.commit.to_owned())];
+    out.gauge("gpuvm_build_info", "Version of gpuvm.", [(build, "1".into())]);
     devices(&mut out, topology, held);
     domains(&mut out, held);
     partitions(&mut out, topology, held);

@@ -46,6 +46,7 @@ impl Fits {
             capacity: &self.capacity,
             kept_cores,
             version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("GPUVM_COMMIT").unwrap_or("unknown"),
             at_s: now.as_secs(),
         })
     }

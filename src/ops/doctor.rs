@@ -89,6 +89,8 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     match log {
         None => not_checked
             .push("the kernel's log (`journalctl -k | gpuvm host doctor --journal -`)".to_owned()),
+        Some(log) if log.trim().is_empty() => not_checked
+            .push("the kernel's log (what was given is empty: `journalctl -k` needs root)".into()),
         Some(log) if journal.is_empty() && !doctor::is_kernel_log(log) => not_checked
             .push("the kernel's log (no line of what was given is one of the kernel)".to_owned()),
         Some(_) => {}

@@ -2,7 +2,7 @@
 //! one that does not answer delays none of the others. Nothing is booked: what changes in between
 //! is found by `create` on the host itself.
 
-use crate::discover::source;
+use crate::discover::source::Records;
 use crate::error::{Coded, Result};
 use crate::files::{refuse_link, write};
 use crate::guest::{GuestRequest, resolve};
@@ -251,17 +251,25 @@ impl FleetHost {
     }
 
     /// A world of this host.
-    fn world(&self, reporter: Arc<dyn Reporter>, layout: Layout) -> Result<World> {
+    fn world(
+        &self,
+        reporter: Arc<dyn Reporter>,
+        (layout, records): (Layout, &Records),
+    ) -> Result<World> {
         let settings = self.settings();
-        let Some(record) = settings.host.clone().filter(|_| self.connect.is_some()) else {
+        let Some(record) = settings.host.clone() else {
             return Ok(World::new(settings, reporter));
         };
+        if self.connect.is_none() {
+            let topology = records.load(&record)?;
+            return Ok(World::new(settings, reporter).with_topology(topology));
+        }
         if layout == Layout::Now {
             return Ok(World::new(Settings { host: None, ..settings }, reporter));
         }
         if machine::is_test(&settings.connect) {
             // The test driver has domains, and no machine.
-            let topology = source::load(&record)?;
+            let topology = records.load(&record)?;
             let settings = Settings { host: None, ..settings };
             return Ok(World::new(settings, reporter).with_topology(topology));
         }
@@ -292,7 +300,7 @@ fn ask<T: Send + 'static>(
     how: (Duration, Layout),
     question: impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static,
 ) -> Vec<Heard<T>> {
-    let question = Arc::new(question);
+    let question = Arc::new((question, Records::default()));
     let next = AtomicUsize::new(0);
     let answers: Vec<Mutex<Option<Heard<T>>>> = hosts.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
@@ -316,18 +324,18 @@ fn ask<T: Send + 'static>(
 fn one<T: Send + 'static>(
     host: &FleetHost,
     (limit, layout): (Duration, Layout),
-    question: &Arc<impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static>,
+    question: &Arc<(impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static, Records)>,
 ) -> Heard<T> {
     let quiet = Arc::new(Quiet::default());
     let answer = if host.connect.is_none() {
-        answer(host, (&quiet, layout), &**question)
+        answer(host, (&quiet, layout), question)
     } else {
         let (tell, told) = mpsc::channel();
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
             // After a timeout nobody receives this.
-            let _ = tell.send(answer(&own, (&reporter, layout), &*asked));
+            let _ = tell.send(answer(&own, (&reporter, layout), &asked));
         });
         told.recv_timeout(limit).unwrap_or_else(|_| {
             let seconds = limit.as_secs();
@@ -342,10 +350,10 @@ fn one<T: Send + 'static>(
 fn answer<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
-    question: &impl Fn(&World, &FleetHost) -> Result<T>,
+    (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),
 ) -> Result<T> {
     let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
-    question(&host.world(reporter, layout)?, host)
+    question(&host.world(reporter, (layout, records))?, host)
 }
 
 #[cfg(test)]

@@ -2,22 +2,22 @@
 
 use crate::cli::args::HostDoctorArgs;
 use crate::cli::context::Context;
-use crate::cli::error::{EXIT_DONE, EXIT_FOUND};
+use crate::cli::error::{EXIT_DONE, EXIT_FOUND, around};
 use crate::finding::Severity;
-use crate::input;
+use crate::input::{self, InputError};
 use crate::words;
 use gpuvm_core::doctor::{Entry, Finding, KnownDefect, OfHost, script};
 use gpuvm_core::versions::Evidence;
 use gpuvm_ops::doctor::{Diagnosed, diagnose};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// The largest log in bytes; a busy host's of a month has some 100 MiB.
 const LARGEST_LOG: u64 = 256 << 20;
 
 /// Runs the verb.
 pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let log = args.journal.as_ref().map(|file| input::lossy_or_stdin(file, LARGEST_LOG));
-    let log = log.transpose()?;
+    let log = args.journal.as_ref().map(|file| read(file)).transpose()?;
     let answer = diagnose(cx, log.as_deref())?;
     if cx.output.json {
         cx.output.json("gpuvm-host-doctor", &answer)?;
@@ -35,11 +35,24 @@ pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if answer.has_errors() { EXIT_FOUND } else { EXIT_DONE })
 }
 
+/// The log, or why there is none.
+fn read(file: &Path) -> anyhow::Result<String> {
+    input::lossy_or_stdin(file, LARGEST_LOG).map_err(|error| match error {
+        InputError::Unreadable { .. } => {
+            let hint = "`sudo journalctl -k | gpuvm host doctor --journal -` reads this machine's";
+            let message = "the kernel's log is not read";
+            around(error, message, hint)
+        }
+        error => error.into(),
+    })
+}
+
 /// The commands against what was found, as a script to read and run by hand.
 fn commands(answer: &Diagnosed) -> String {
     let lines = script(&answer.findings);
     if lines.is_empty() {
-        "# no finding has a command\n".to_owned()
+        "# nothing to fix: no rule found a problem; `gpuvm host doctor` lists what was not checked\n"
+            .to_owned()
     } else {
         lines.join("\n") + "\n"
     }
@@ -69,9 +82,12 @@ fn text(answer: &Diagnosed) -> String {
     let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
     let found =
         [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
-    let found = found.map(|(severity, name)| words::count(count(severity), name));
-    let (found, rules) = (found.join(", "), answer.rules);
-    writeln!(text, "{found}, {rules} rules; not checked:").expect("text");
+    let found = found.map(|(severity, name)| (count(severity), name));
+    let found = found.into_iter().filter(|(count, _)| *count > 0);
+    let found: Vec<String> = found.map(|(count, name)| words::count(count, name)).collect();
+    let found = if found.is_empty() { "no problem".to_owned() } else { found.join(", ") };
+    let end = if answer.not_checked.is_empty() { "" } else { "; not or only partly checked:" };
+    writeln!(text, "{found} found by {} rules{end}", answer.rules).expect("text");
     answer.not_checked.iter().for_each(|line| writeln!(text, "  {line}").expect("text"));
     text
 }

@@ -7,6 +7,7 @@ use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, usage};
 use crate::cli::names::wrapped;
+use crate::cli::offer;
 use crate::cli::output::{offered_text, width};
 use crate::cli::view;
 use crate::topology::Topology;
@@ -23,9 +24,10 @@ const WIDTH: usize = 100;
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
     if !args.view.is_wanted() && (args.taken.assume_empty || !args.taken.domain_xml.is_empty()) {
+        let plain = offer::without(&["--assume-empty", "--domain-xml"]);
         return Err(usage(
             "--assume-empty and --domain-xml are about the guests of a picture",
-            "add --html FILE or --svg FILE",
+            view::drawn("host.html").unwrap_or_default() + &format!("; `{plain}` prints the host"),
         ));
     }
     let topology = read(cx)?;
@@ -45,6 +47,7 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Draws the host; returns whether standard output is used.
 fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::Result<bool> {
     let held = cx.taken(&args.taken)?;
+    let _nameless = view::nameless(&args.view);
     let topology = capture::shown(cx, topology, args.view.identify)?;
     let host = shown(cx, &topology)?;
     let mut names: Vec<&str> = held.domains.iter().map(|held| held.domain.as_str()).collect();

@@ -21,6 +21,7 @@ fn text(topology: &Topology, held: &Occupancy) -> String {
         capacity: &capacity,
         kept_cores: 0,
         version: "1.2.3",
+        commit: "0a1b",
         at_s: 1_700_000_000,
     })
 }
@@ -61,7 +62,7 @@ fn a_dgx2_with_guests_is_told_whole() {
     assert!(!is_metrics_of("capacity", &format!("{text}my_metric 1\n")));
     let all = samples(&text);
     let of = |series: &str| *all.get(series).unwrap_or_else(|| panic!("{series}\n{text}"));
-    assert_eq!(of("gpuvm_build_info{version=\"1.2.3\"}"), "1");
+    assert_eq!(of("gpuvm_build_info{version=\"1.2.3\",commit=\"0a1b\"}"), "1");
     let info = "gpuvm_gpu_info{pci_bus_id=\"00000000:34:00.0\",index=\"0\",UUID=\"GPU-1\",\
                 model=\"V100 SXM3 32 GB\",node=\"0\",driver=\"nvidia\",";
     assert!(all.keys().any(|series| series.starts_with(info)), "{text}");

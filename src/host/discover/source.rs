@@ -8,11 +8,16 @@ use crate::input::{self, InputError};
 use gpuvm_core::shell::word;
 use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::file::{FileError, from_json};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The largest recorded host's file in bytes; a host of 1,536 pcpus and 500 functions takes some 1
 /// MiB.
 const LARGEST: u64 = 64 << 20;
+
+/// The most records that are kept: memory does not grow with the hosts.
+const KEPT: usize = 32;
 
 /// The error of a path that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -68,8 +73,42 @@ impl From<FsError> for LoadError {
     }
 }
 
+/// Records of JSON that are parsed already, by their text: many hosts are of few kinds.
+#[derive(Debug, Default)]
+pub struct Records(Mutex<HashMap<String, Topology>>);
+
+impl Records {
+    /// Loads a recorded host; the same text is parsed once.
+    pub fn load(&self, path: &Path) -> Result<Topology, LoadError> {
+        load_by(path, |text| {
+            if let Some(known) = self.known().get(text) {
+                return Ok(known.clone());
+            }
+            let parsed = from_json(text)?;
+            let mut known = self.known();
+            if known.len() < KEPT {
+                known.insert(text.to_owned(), parsed.clone());
+            }
+            Ok(parsed)
+        })
+    }
+
+    /// What is kept.
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Topology>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Loads a recorded host.
 pub fn load(path: &Path) -> Result<Topology, LoadError> {
+    load_by(path, from_json)
+}
+
+/// Loads a recorded host; `parse`: how its JSON is parsed.
+fn load_by(
+    path: &Path,
+    parse: impl Fn(&str) -> Result<Topology, FileError>,
+) -> Result<Topology, LoadError> {
     let shown = path.display().to_string();
     let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
     let unknown = |reason: String| LoadError::Unknown { path: shown.clone(), reason };
@@ -89,7 +128,7 @@ pub fn load(path: &Path) -> Result<Topology, LoadError> {
     })?;
     match text.trim_start().chars().next() {
         None => Err(unknown("it is empty".into())),
-        Some('{') => from_json(&text).map_err(|source| LoadError::Json { path: shown, source }),
+        Some('{') => parse(&text).map_err(|source| LoadError::Json { path: shown, source }),
         Some('<') => {
             from_lstopo_xml(&text).map_err(|source| LoadError::Lstopo { path: shown, source })
         }
@@ -145,6 +184,27 @@ fn sysfs_root(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_of_the_same_text_are_parsed_once_and_few_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = include_str!("../../../topologies/h100-guest.json");
+        let (records, host) = (Records::default(), from_json(text).unwrap());
+        for at in 0..100 {
+            let path = dir.path().join(format!("{at}.json"));
+            // Space at the end makes another text of the same host.
+            let ends = " ".repeat(if at < 10 { 0 } else { at });
+            std::fs::write(&path, format!("{text}{ends}")).unwrap();
+            assert_eq!(records.load(&path).unwrap(), host);
+            assert_eq!(records.known().len(), if at < 10 { 1 } else { (at - 8).min(KEPT) });
+        }
+        let path = dir.path().join("bad.json");
+        std::fs::write(&path, "{").unwrap();
+        let (bad, plain) = (records.load(&path).unwrap_err(), load(&path).unwrap_err());
+        assert_eq!(bad.to_string(), plain.to_string());
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(records.load(&path).unwrap(), host, "an error is not kept");
+    }
 
     #[test]
     fn a_directory_beside_a_host_names_the_right_one() {
