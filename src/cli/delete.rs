@@ -22,6 +22,7 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx,
         Manner { confirm, dry_run: args.change.dry_run, ..manner(&args.change.lock) },
     )?;
+    session.only(name, args.only.uuid.as_deref());
     if args.change.diff && !args.change.dry_run {
         let hypervisor = cx.hypervisor()?;
         let xml = hypervisor.xml(&find(&*hypervisor, name)?.name, XmlOf::Public)?;

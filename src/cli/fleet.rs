@@ -179,7 +179,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let kept: BTreeSet<String> = heard
             .iter()
             .filter(|one| one.answer.is_some())
-            .take(best)
+            .take(best.get())
             .map(|one| one.name.clone())
             .collect();
         heard.retain(|one| kept.contains(&one.name));

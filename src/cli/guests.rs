@@ -127,7 +127,7 @@ impl Reader<'_> {
     /// The error of a value.
     fn bad<T>(&self, at: Spot, why: impl Into<String>) -> anyhow::Result<T> {
         let hint =
-            "`gpuvm schema gpuvm-guests` describes the file; fields are options of `gpuvm create`";
+            "`gpuvm schema gpuvm-guests` describes the file; `gpuvm create --help` its fields";
         Err(GuestsError::Value { at: self.place(at), why: why.into() }.hint(hint))
     }
 

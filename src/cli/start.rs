@@ -25,8 +25,9 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.reserve_pages {
         pages::refuse_elsewhere("start", cx)?;
     }
-    let StartArgs { name, reserve_pages, dry_run, lock } = args;
+    let StartArgs { name, only, reserve_pages, dry_run, lock } = args;
     let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
+    session.only(name, only.uuid.as_deref());
     let wanted = Start { name: name.clone(), reserve_pages: *reserve_pages, dry_run: *dry_run };
     let done = session.run(|world| start(world, &wanted))?;
     if args.dry_run {

@@ -16,11 +16,12 @@ impl From<&DownArgs> for Down {
 /// Runs the verb.
 pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("stop")?;
-    let StopArgs { name, down, dry_run, lock } = args;
+    let StopArgs { name, only, down, dry_run, lock } = args;
     let mut session = Session::begin(
         cx,
         Manner { confirm: Confirm::IfNeeded, dry_run: *dry_run, ..manner(lock) },
     )?;
+    session.only(name, only.uuid.as_deref());
     let done = stop_or_end(&mut session, name, down.into())?;
     if !done.made && !dry_run {
         cx.output.progress(&format!("domain `{name}` is stopped already"));

@@ -105,7 +105,8 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
     let again = format!("gpuvm export {} --bundle {}", word(name), word(&path.to_string_lossy()));
     refuse_busy(world, hypervisor, &row, &again[6..])?;
     if path.symlink_metadata().is_ok() {
-        return Err(DiskError::Exists { path }.into());
+        let hint = "name a directory that does not exist yet: the bundle makes it";
+        return Err(DiskError::Exists { path }.hint(hint));
     }
     let above = path.parent().unwrap_or(Path::new("/"));
     room::refuse_missing(above)?;

@@ -54,8 +54,7 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let hypervisor = &*world.hypervisor()?;
     let (name, to) = (&wanted.name, wanted.to.as_str());
     let row = find(hypervisor, name)?;
-    let how = if wanted.overlay { " --overlay" } else { "" };
-    let again = format!("gpuvm clone {} {}{how}", word(name), word(to));
+    let again = wanted.again();
     refuse_busy(world, hypervisor, &row, &again[6..])?;
     refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))?;
     let source = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;

@@ -63,6 +63,47 @@ pub struct CloneRequest {
     pub overlay: bool,
 }
 
+impl CloneRequest {
+    /// The command that clones, but for the GPUs.
+    pub(crate) fn again(&self) -> String {
+        let how = if self.overlay { " --overlay" } else { "" };
+        format!("gpuvm clone {} {}{how}{}", word(&self.name), word(self.to.as_str()), self.rest())
+    }
+
+    /// The command that clones with whole copies.
+    pub(crate) fn whole(&self) -> String {
+        let gpus = self.gpus.map(|gpus| format!(" --gpus {gpus}")).unwrap_or_default();
+        format!("gpuvm clone {} {}{gpus}{}", word(&self.name), word(self.to.as_str()), self.rest())
+    }
+
+    /// Its other options, but for the GPUs, as they are typed.
+    pub(crate) fn rest(&self) -> String {
+        options((self.allow_remote, self.allow_split), Some(&self.seed), self.accept_shared_fabric)
+    }
+}
+
+/// The options that clones and imports share, as they are typed; `seed`: it may get one.
+pub(crate) fn options(
+    (remote, split): (bool, bool),
+    seed: Option<&SeedRequest>,
+    accept_shared_fabric: bool,
+) -> String {
+    let rules = [(remote, "remote"), (split, "split")];
+    let allowed = rules.into_iter().filter(|(allows, _)| *allows);
+    let mut all: String = allowed.map(|(_, rule)| format!(" --allow {rule}")).collect();
+    if let Some(seed) = seed {
+        let keys = seed.ssh_key.iter().map(|file| file.to_string_lossy());
+        all.extend(keys.map(|file| format!(" --ssh-key {}", word(&file))));
+        if seed.wanted == SeedWanted::No {
+            all += " --no-seed";
+        }
+    }
+    if accept_shared_fabric {
+        all += " --accept-shared-fabric";
+    }
+    all
+}
+
 /// What a guest is made of that is made as another one is.
 pub(crate) struct Another<'a> {
     /// The verb.

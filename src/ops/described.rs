@@ -579,9 +579,12 @@ fn refuse_conflicts(drift: &Drift) -> Result<()> {
 /// be planned.
 pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     session.refuse_unfinished()?;
-    let mut drift = look(world, wanted)?;
-    refuse_conflicts(&drift)?;
-    foresee(world, wanted, &drift)?;
+    let mut drift = session.settled(|world| {
+        let drift = look(world, wanted)?;
+        refuse_conflicts(&drift)?;
+        foresee(world, wanted, &drift)?;
+        Ok(drift)
+    })?;
     if !wanted.yes {
         agree_to_delete(session, &drift.gone)?;
     }

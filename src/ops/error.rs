@@ -135,6 +135,7 @@ where
 }
 
 impl Coded for HypervisorError {}
+impl Coded for DiskError {}
 
 /// Why an operation cannot be done, or was not. Its text and code are those of the wrapped error,
 /// which is its source.

@@ -16,6 +16,7 @@ use gpuvm_core::export::nova::{NovaExport, nova};
 use gpuvm_core::export::resource::ResourceWish;
 use gpuvm_core::export::{Lost, LostKind, PlatformDisks, PlatformError, PlatformGuest};
 use gpuvm_core::memsize::MemSize;
+use std::path::PathBuf;
 
 impl Coded for PlatformError {}
 
@@ -111,7 +112,8 @@ fn sizes(disks: &StorageRequest) -> PlatformDisks {
         DataRequest::Bytes(bytes) if bytes > 0 => Some(MemSize::from_kib(bytes.div_ceil(1024))),
         _ => None,
     };
-    PlatformDisks { os: disks.os_size, data }
+    let has_image = disks.image != ImageRequest::Blank && disks.disk_dir.is_none();
+    PlatformDisks { os: disks.os_size, has_image, data }
 }
 
 /// What of a request no platform takes, and no plan has.
@@ -127,6 +129,9 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
     if let ImageRequest::Named(image) = &disks.image {
         add(LostKind::Disks, format!("image `{image}` is one of this host"));
     }
+    for what in of_this_host(disks) {
+        add(LostKind::Disks, what);
+    }
     for nic in &wanted.networks {
         let network = &nic.network;
         add(LostKind::Networks, format!("`{network}` and its settings are of this host's libvirt"));
@@ -139,6 +144,27 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
         add(LostKind::VirtType, "the platform's own: its hosts have KVM".into());
     }
     lost
+}
+
+/// How disks would be made on this host, as far as it was asked for.
+fn of_this_host(disks: &StorageRequest) -> Vec<String> {
+    let usual = StorageRequest::default();
+    let dir = |dir: &Option<PathBuf>, of: &str| {
+        dir.as_ref().map(|dir| format!("directory {} of {of}", dir.display()))
+    };
+    let pool = |name: &String, of: &str| format!("pool `{name}` of {of}");
+    let overlay = || "an overlay over the image: the claim is a disk of its own".to_owned();
+    let all = [
+        (disks.os_disk != usual.os_disk).then(overlay),
+        (disks.image_pool != usual.image_pool).then(|| pool(&disks.image_pool, "images")),
+        (disks.pool != usual.pool).then(|| pool(&disks.pool, "the boot disk")),
+        dir(&disks.disk_dir, "the boot disk"),
+        dir(&disks.data_dir, "the data disk"),
+        (disks.preallocate != usual.preallocate).then(|| "preallocation of the data disk".into()),
+        (disks.data == DataRequest::Share)
+            .then(|| "a data disk as the GPUs' share of this host's data file system".into()),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Adds a hint to the error.
@@ -156,6 +182,7 @@ fn helped(error: PlatformError) -> Error {
         PlatformError::UnknownDevice { ids, example, .. }
         | PlatformError::ResourceName { ids, example, .. } => resource(ids, example),
         PlatformError::UnusedResource { has, .. } => format!("its devices are {has}"),
+        PlatformError::TwoNames { .. } => "leave one of the two out".into(),
         PlatformError::SameName { second, name, .. } => resource(second, &format!("{name}-2")),
         PlatformError::Name { near, .. } => format!("--name {near}"),
     };

@@ -11,8 +11,8 @@ use crate::apply::{Preallocate, Step, space};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::copied::{
-    Another, CloneRequest, Copied, Copies, Old, another, is_ours, not_bundled, refuse_image,
-    refuse_too_large,
+    Another, CloneRequest, Copied, Copies, Old, another, is_ours, not_bundled, options,
+    refuse_image, refuse_too_large,
 };
 use crate::domain::cloned::Stays;
 use crate::domain::disk_change::target_of;
@@ -268,7 +268,8 @@ fn again(wanted: &ImportRequest) -> String {
     if wanted.copy.is_some() {
         again += " --copy";
     }
-    again
+    let seed = wanted.copy.as_ref().map(|new| &new.seed);
+    again + &options((wanted.allow_remote, wanted.allow_split), seed, wanted.accept_shared_fabric)
 }
 
 /// A definition without what only its former host has, and with nothing that no guest of ours has:

@@ -51,6 +51,8 @@ pub struct Proof<'a> {
     made_on: Option<String>,
     /// The directory of the records of which disks were made.
     state: PathBuf,
+    /// Whether it has the record of a disk of this domain: then it has those of all.
+    has_records: bool,
 }
 
 /// What libvirt knows of a recorded volume.
@@ -76,7 +78,11 @@ impl<'a> Proof<'a> {
         let elsewhere = machine.elsewhere().map(str::to_owned);
         let made_on = Owner::of(uuid, hypervisor, state).other_hypervisor();
         let state = state.map_or_else(apply::state_root, Path::to_owned);
-        Proof { uses, storage, uuid, recorded: xml.recorded_uuid(), elsewhere, made_on, state }
+        let mut made = xml.made().into_iter();
+        let is_recorded = |made: Made| apply::disk_made_at(&state, Path::new(&made.path)).is_some();
+        let has_records = elsewhere.is_none() && made.any(is_recorded);
+        let recorded = xml.recorded_uuid();
+        Proof { uses, storage, uuid, recorded, elsewhere, made_on, state, has_records }
     }
 
     /// Whether the definition is a copy of another domain's, whose disks and devices its metadata
@@ -96,7 +102,9 @@ impl<'a> Proof<'a> {
                 known.path.display()
             )),
             None if !self.is_active(&volume.pool) => {
-                Known::Other(format!("pool `{}` is not active", volume.pool))
+                let pool = &volume.pool;
+                let start = format!("`virsh pool-start {}` starts it", word(pool));
+                Known::Other(format!("pool `{pool}` is not active, {start}"))
             }
             None => Known::Gone,
         }
@@ -235,6 +243,9 @@ impl<'a> Proof<'a> {
         if self.is_another(made) {
             return stays("it is not the one that gpuvm made there".into());
         }
+        if self.has_records && apply::disk_made_at(&self.state, path).is_none() {
+            return stays("gpuvm has a record of other disks of the domain, and none of it".into());
+        }
         Fate::Goes(self.deletion(made))
     }
 
@@ -364,6 +375,9 @@ pub fn nvram_stays(
     let others = uses.others(Path::new(&path), uuid);
     if !others.is_empty() {
         return Some(format!("NVRAM {path} stays: {}", said(&others)));
+    }
+    if let Some(why) = uses.as_firmware(Path::new(&path)) {
+        return Some(format!("NVRAM {path} stays: {why}"));
     }
     let is_store = !hypervisor.machine().is_here() || is_store(Path::new(&path));
     let remove = format!("`rm {}` removes it", word(&path));

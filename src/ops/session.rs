@@ -9,12 +9,14 @@ pub use agreed::Agreed;
 use crate::apply::{HostLock, Journal, Observer as _, Step, Transaction};
 use crate::change::{Change, Hold, Part};
 use crate::domain_history::{change_domain, change_host, read_back, refuse_unreadable};
-use crate::error::{Error, Result, crashed};
+use crate::error::{Class, Error, Result, classed, crashed};
 use crate::gpu_health;
+use crate::guest::find;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::links;
 use crate::reporter::{Answer, Asked, Question};
+use crate::shell::word;
 use crate::unfinished;
 use crate::watch::Watch;
 use crate::world::World;
@@ -86,6 +88,8 @@ pub struct Session<'w> {
     told: BTreeSet<String>,
     /// The lock that the next run continues with; none: it takes it itself.
     kept: Option<Rc<HostLock>>,
+    /// A domain by its name, and the UUID without which nothing is changed.
+    only: Option<(String, String)>,
 }
 
 impl<'w> Session<'w> {
@@ -94,7 +98,25 @@ impl<'w> Session<'w> {
     pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
         let watch = Watch::begin(world.reporter().clone())?;
         let watch = watch.with_state(world.settings.state.clone());
-        Ok(Session { world, manner, watch, told: BTreeSet::new(), kept: None })
+        Ok(Session { world, manner, watch, told: BTreeSet::new(), kept: None, only: None })
+    }
+
+    /// Refuses every change unless the domain of this name has this UUID at that moment; none: any
+    /// has.
+    pub fn only(&mut self, name: &str, uuid: Option<&str>) {
+        self.only = uuid.map(|uuid| (name.to_owned(), uuid.to_owned()));
+    }
+
+    /// Refuses another domain than the one that is asked for.
+    fn refuse_another(&self) -> Result<()> {
+        let Some((name, uuid)) = &self.only else { return Ok(()) };
+        let row = find(&*self.world.hypervisor()?, name)?;
+        if row.uuid.eq_ignore_ascii_case(uuid) {
+            return Ok(());
+        }
+        let message = format!("domain `{name}` has UUID {}, not {uuid}", row.uuid);
+        let hint = format!("`gpuvm show {}` shows what it is", word(name));
+        Err(classed(Class::Changed, message, hint))
     }
 
     /// Plans a change, for a caller that shows it itself, and reports its warnings.
@@ -151,12 +173,28 @@ impl<'w> Session<'w> {
         plan(self.world).map(drop)
     }
 
+    /// Looks at what another change may be halfway through: what fails while one is made is done
+    /// once more when that has ended, or the wait for it.
+    pub(crate) fn settled<T>(&mut self, look: impl Fn(&World) -> Result<T>) -> Result<T> {
+        let first = match look(self.world) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        match self.watch.lock(self.manner.lock_wait) {
+            Ok(lock) => drop(lock),
+            Err(_) => return Err(first),
+        }
+        self.refuse_unfinished()?;
+        look(self.world)
+    }
+
     /// The procedure.
     fn through<T, R, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
         then: Option<impl FnOnce(&mut Running<'_, '_>, &Change<T>) -> Result<R, E>>,
     ) -> Result<(Done<T>, Option<R>), E> {
+        self.refuse_another()?;
         if self.manner.dry_run {
             let change = self.look(plan)?;
             self.refuse_unreadable(&change)?;
@@ -199,6 +237,7 @@ impl<'w> Session<'w> {
             None => self.watch.lock(self.manner.lock_wait).map_err(Error::from)?,
         };
         self.refuse_unfinished()?;
+        self.refuse_another()?;
         let change = plan(self.world)?;
         self.refuse_unreadable(&change)?;
         Ok((lock, change))

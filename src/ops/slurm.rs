@@ -144,6 +144,10 @@ pub fn conf_refused(error: SlurmConfError) -> Error {
             "`gpuvm host doctor` tells why; without --files none is needed"
         }
         SlurmConfError::SharedGroup { .. } => "leave --files out: then gpuvm chooses the GPUs",
+        SlurmConfError::NoCores { .. } | SlurmConfError::NoMemory { .. } => {
+            "it is reserved on each NUMA node; `gpuvm host show` shows what each has"
+        }
+        SlurmConfError::UnevenCores => "leave --reserve-cores out",
     };
     error.hint(hint)
 }

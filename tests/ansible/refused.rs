@@ -89,6 +89,8 @@ fn what_cannot_be_meant_is_refused_with_its_reason() {
         (managed.small("ü;rm -rf ~"), "guests-value"),
         (managed.small("--help"), "guests-value"),
         (managed.small(""), "guests-value"),
+        (managed.small("a b").with(&json!({ "state": "absent" })), "ansible-name"),
+        (managed.small("").with(&json!({ "state": "absent" })), "ansible-name"),
         (managed.small("a\nb"), "control character"),
         // YAML has made something else of these.
         (small(json!({ "name": ["a"] })), "it takes one text"),

@@ -253,7 +253,7 @@ fn a_clone_over_the_disks_of_another_and_the_base_that_nobody_writes() {
     let dry = place.done(&[&clone[..], &["--dry-run"]].concat());
     assert!(dry.contains("domain `ca`") && dry.contains("domain `cb`"), "{dry}");
     let diff = place.done(&[&clone[..], &["--diff"]].concat());
-    assert!(diff.contains("ca-2.os") && diff.contains("+  <name>cb</name>"), "{diff}");
+    assert!(diff.contains("ca.os-2") && diff.contains("+  <name>cb</name>"), "{diff}");
     same(&before, &place.state(), "a preview changed something");
     let dir = place.daemon.inside(POOL_DIR);
     let base = dir.join("ca.os");
@@ -272,9 +272,9 @@ fn a_clone_over_the_disks_of_another_and_the_base_that_nobody_writes() {
     }
     let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes", "--force"]);
     assert!(code == 1 && err.contains("`gpuvm delete cb` first"), "{err}");
-    write_on(&place, "ca-2.os", 0x11);
+    write_on(&place, "ca.os-2", 0x11);
     write_on(&place, "cb.os", 0x22);
-    assert_eq!((reads(&place, "ca-2.os"), reads(&place, "cb.os")), (0x11, 0x22));
+    assert_eq!((reads(&place, "ca.os-2"), reads(&place, "cb.os")), (0x11, 0x22));
     assert_eq!(std::fs::read(&base).unwrap(), held, "the base was written");
     let (code, _, err) = place.gpuvm(&["undo", NEW, "--yes"]);
     assert!(code == 1 && err.contains("`gpuvm delete cb` deletes it"), "{err}");
@@ -304,8 +304,8 @@ fn an_overlay_is_taken_back_until_it_is_written() {
     same(&before, &place.state(), "it was not taken back");
     place.done(&clone);
     place.done(&["delete", NEW, "--yes"]);
-    let image = place.daemon.inside(POOL_DIR).join("ca-2.os");
-    write_on(&place, "ca-2.os", 0x11);
+    let image = place.daemon.inside(POOL_DIR).join("ca.os-2");
+    write_on(&place, "ca.os-2", 0x11);
     let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes"]);
     assert!(code == 1 && err.contains("has written on its new disk"), "{err}");
     place.done(&["undo", NAME, "--yes", "--force"]);

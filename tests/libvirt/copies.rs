@@ -107,6 +107,58 @@ fn a_renamed_guest_keeps_all_that_is_its_own() {
 }
 
 #[test]
+fn firmware_that_guests_start_from_is_no_guests_own() {
+    let Some(place) = Place::new() else { return };
+    let mut all = ["fa", "fb"].into_iter().map(|name| {
+        let dir = place.disks.to_str().unwrap();
+        place.done(&place.create(name, &["--disk-dir", dir, "--no-start"]));
+        place.virsh(&["dumpxml", "--inactive", name])
+    });
+    let (one, other) = (all.next().unwrap(), all.next().unwrap());
+    // A template as it is installed, and as somebody has it.
+    let from = other.split_once("template='").unwrap().1.split('\'').next().unwrap();
+    let template = place.disks.join("TEMPLATE.fd");
+    std::fs::copy(from, &template).unwrap();
+    let define = |xml: &str| {
+        let file = place.daemon.own_path("/var/lib/libvirt/new.xml");
+        std::fs::write(&file, xml).unwrap();
+        place.virsh(&["define", file.to_str().unwrap()]);
+    };
+    let path = template.to_str().unwrap();
+    define(&other.replace(from, path));
+    // A common mistake: the settings of a guest are to be in the template.
+    let start = one.find("<nvram").unwrap();
+    let end = start + one[start..].find("</nvram>").unwrap();
+    define(&format!("{}<nvram>{path}{}", &one[..start], &one[end..]));
+    let (code, _, err) = place.gpuvm(&["delete", "fa", "--yes"]);
+    let says = format!("NVRAM {path} stays: domain `fb` starts from it");
+    assert!(code == 0 && err.contains(&says), "{err}");
+    assert!(template.exists() && !place.has("fa"));
+    place.done(&["delete", "fb", "--yes"]);
+    assert!(template.exists(), "another guest's template went with it");
+}
+
+#[test]
+fn a_disk_that_gpuvm_has_no_record_of_stays_where_it_has_those_of_others() {
+    let Some(place) = Place::new() else { return };
+    let dir = place.disks.to_str().unwrap();
+    place.done(&place.create("fc", &["--disk-dir", dir, "--data-disk", "1M", "--no-start"]));
+    let xml = place.virsh(&["dumpxml", "--inactive", "fc"]);
+    let data = files(&place.disks).into_iter().find(|file| file.contains("data")).unwrap();
+    let theirs = place.disks.join("theirs.raw");
+    std::fs::write(&theirs, "theirs").unwrap();
+    // Definition and metadata are edited alike.
+    let edited = xml.replace(&format!("/{data}"), "/theirs.raw");
+    assert_ne!(edited, xml);
+    let file = place.daemon.own_path("/var/lib/libvirt/new.xml");
+    std::fs::write(&file, edited).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    let (code, _, err) = place.gpuvm(&["delete", "fc", "--yes"]);
+    assert!(code == 0 && err.contains("theirs.raw stays: gpuvm has a record of other"), "{err}");
+    assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
+}
+
+#[test]
 fn settings_of_firmware_that_are_there_are_neither_adopted_nor_deleted() {
     let Some(place) = Place::new() else { return };
     guest(&place, "ra");

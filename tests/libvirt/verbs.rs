@@ -154,6 +154,19 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
         assert!(err.contains("does not run") && err.contains("gpuvm start verbs"), "{err}");
     }
     let defined = daemon.virsh(&["dumpxml", "--inactive", "verbs"]).1;
+    let uuid = daemon.virsh(&["domuuid", "verbs"]).1;
+    // Another one than a script has looked at.
+    for verb in [&["start"][..], &["stop"], &["restart"], &["delete", "--yes"]] {
+        let other = ["verbs", "--uuid", "5a4d6a3e-6d0f-4c0f-9d5c-3f1c1b0a2e99"];
+        for dry in [&[][..], &["--dry-run"]] {
+            let (code, out, err) = on(daemon, &[verb, &other, dry].concat());
+            assert_eq!((code, out.as_str()), (1, ""), "{verb:?}: {err}");
+            assert!(err.contains(&format!("has UUID {}, not 5a4d6a3e", uuid.trim())), "{err}");
+        }
+    }
+    assert_eq!(daemon.virsh(&["dumpxml", "--inactive", "verbs"]).1, defined);
+    let mine = uuid.trim().to_uppercase();
+    assert_eq!(on(daemon, &["stop", "verbs", "--uuid", &mine]).0, 0);
 
     // A domain that is off is started.
     let (code, dry, err) = on(daemon, &["restart", "verbs", "--dry-run"]);

@@ -6,6 +6,7 @@ use super::late::Late;
 use super::wish::number;
 use crate::request::DomainName;
 use clap::{Args, Subcommand, ValueHint};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Examples of `list`.
@@ -122,7 +123,7 @@ pub struct FleetPlanArgs {
     pub guest: GuestArgs,
     /// Print only the first N hosts that have a place
     #[arg(long, value_name = "N", help_heading = BEHAVIOUR)]
-    pub best: Option<usize>,
+    pub best: Option<NonZeroUsize>,
     /// The hosts.
     #[command(flatten)]
     pub hosts: HostsArgs,

@@ -1,6 +1,6 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
-use super::heading::{BEHAVIOUR, CPU};
+use super::heading::{BEHAVIOUR, CPU, GUEST};
 use super::wish::OnOff;
 use crate::request::DomainName;
 use clap::Args;
@@ -68,6 +68,9 @@ pub struct StartArgs {
     /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// Which.
+    #[command(flatten)]
+    pub only: OnlyArgs,
     /// Reserve missing huge pages
     ///
     /// On the nodes of the domain's memory, for example after a reboot. `undo` and `delete` release
@@ -80,6 +83,17 @@ pub struct StartArgs {
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,
+}
+
+/// Which domain of a name is meant.
+#[derive(Debug, Args)]
+pub struct OnlyArgs {
+    /// Refuse a domain of another UUID
+    ///
+    /// For scripts: `gpuvm show NAME --json` has the UUID. It is compared again once no other change
+    /// can come in between.
+    #[arg(long, value_name = "UUID", help_heading = GUEST, hide_short_help = true)]
+    pub uuid: Option<String>,
 }
 
 /// How a guest is taken down.
@@ -99,6 +113,9 @@ pub struct StopArgs {
     /// Domain name
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// Which.
+    #[command(flatten)]
+    pub only: OnlyArgs,
     /// How.
     #[command(flatten)]
     pub down: DownArgs,

@@ -65,8 +65,8 @@ pub use host::{
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 pub use late::{Late, whole};
 pub use life::{
-    AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, RenameArgs, StartArgs,
-    StopArgs,
+    AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, OnlyArgs, RenameArgs,
+    StartArgs, StopArgs,
 };
 pub use login::{CpArgs, LoginArgs, SshArgs};
 pub use logs::LogsArgs;
@@ -619,6 +619,9 @@ pub struct DeleteArgs {
     /// Domain name, as in nvidia-vm
     #[arg(long, value_name = "NAME", help_heading = GUEST, hide_short_help = true)]
     pub domain: Option<String>,
+    /// Which.
+    #[command(flatten)]
+    pub only: OnlyArgs,
     /// Keep the data disk
     #[arg(long, help_heading = BEHAVIOUR)]
     pub keep_data: bool,

@@ -75,8 +75,11 @@ impl Reader<'_> {
     /// A host.
     fn host(&self, name: String, at: Spot, node: Node) -> anyhow::Result<FleetHost> {
         let is_fit = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || !name.chars().all(is_fit) {
-            let why = format!("a host's name has letters, digits, `-`, `_`, `.`, not {name:?}");
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_fit) {
+            let why = format!(
+                "a host's name has letters, digits, `-`, `_`, `.`, and begins with none of them but \
+                 a letter or digit: {name:?}"
+            );
             return self.bad(at, why);
         }
         let Value::Map(fields) = node.value else {

@@ -736,9 +736,10 @@ fn lost(shape: &Shape<'_>, counts: &Helpers) -> Vec<Lost> {
     lost.push(Lost::new(
         LostKind::Disks,
         format!(
-            "claim `{}-os` of {} with the image{} must exist",
+            "claim `{}-os` of {}{}{} must exist",
             shape.guest.name,
             sizes.os,
+            if sizes.has_image { " with the image" } else { "" },
             data.unwrap_or_default()
         ),
     ));

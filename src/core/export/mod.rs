@@ -50,6 +50,8 @@ pub struct PlatformGuest<'a> {
 pub struct PlatformDisks {
     /// The boot disk.
     pub os: MemSize,
+    /// Whether it has an image's content.
+    pub has_image: bool,
     /// The data disk; none: it has none.
     pub data: Option<MemSize>,
 }
@@ -116,6 +118,16 @@ pub enum PlatformError {
         ids: String,
         /// Those of the guest's devices.
         has: String,
+    },
+    /// Devices are given two names.
+    #[error("--resource names {ids} twice: `{first}` and `{second}`")]
+    TwoNames {
+        /// Vendor and device id.
+        ids: String,
+        /// One name.
+        first: String,
+        /// The other.
+        second: String,
     },
     /// The platform does not take the given name of a device.
     #[error("resource name `{name}` of {ids} {why}")]

@@ -169,8 +169,9 @@ pub(super) fn alias(
     // A resource of Kubernetes is taken, too: what is after its prefix.
     let name = given.name.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > MOST_ALIAS || !name.chars().all(is_plain) {
-        let why = "is not an alias: letters, digits, `-`, `_` and `.`";
+    let is_begun = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !is_begun || name.len() > MOST_ALIAS || !name.chars().all(is_plain) {
+        let why = "is not an alias: a letter or digit, then letters, digits, `-`, `_` and `.`";
         let (name, ids) = (given.name.clone(), given.ids());
         return Err(PlatformError::ResourceName { name, ids, why, example: example() });
     }

@@ -222,6 +222,13 @@ fn groups<'a>(
         }
     }
     let is_unused = |given: &&ResourceWish| !groups.iter().any(|group| given.is_of(group.first));
+    for (nth, one) in guest.resources.iter().enumerate() {
+        let earlier = guest.resources[..nth].iter().find(|other| other.ids() == one.ids());
+        if let Some(first) = earlier {
+            let (first, second) = (first.name.clone(), one.name.clone());
+            return Err(PlatformError::TwoNames { ids: one.ids(), first, second });
+        }
+    }
     if let Some(unused) = guest.resources.iter().find(is_unused) {
         let has: Vec<String> = groups.iter().map(|group| ids(group.first)).collect();
         let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };

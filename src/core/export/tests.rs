@@ -35,7 +35,7 @@ fn guest<'a>(
     request: &'a Request,
     placement: &'a Placement,
 ) -> PlatformGuest<'a> {
-    let disks = PlatformDisks { os: MemSize::from_gib(50), data: None };
+    let disks = PlatformDisks { os: MemSize::from_gib(50), has_image: true, data: None };
     PlatformGuest {
         name,
         topology,
@@ -194,6 +194,13 @@ fn what_no_platform_takes_is_refused() {
     assert_eq!(nova.host.alias[1].resource_class, "CUSTOM_NVME_MICRON_9200");
     let (kube, _) = exports(&dgx2, &base, "a", &["1344:51a2=example.com/x"]);
     assert!(matches!(kube.unwrap_err(), PlatformError::UnusedResource { .. }));
+    let twice = ["10de:1db8=a.b/v100", "10DE:1DB8=a.b/other"];
+    let (kube, nova) = exports(&dgx2, &base, "a", &twice);
+    for error in [kube.unwrap_err(), nova.unwrap_err()] {
+        assert!(matches!(error, PlatformError::TwoNames { .. }), "{error}");
+    }
+    let option = exports(&dgx2, &base, "a", &["10de:1db8=a.b/--x"]).1.unwrap_err();
+    assert!(matches!(option, PlatformError::ResourceName { .. }), "{option}");
     // Two kinds of one name would be one kind.
     let same = ["1344:51a2=a.b/v100", "10de:1db8=a.b/v100"];
     let (kube, nova) = exports(&dgx2, &drive, "a", &same);

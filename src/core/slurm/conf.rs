@@ -1,6 +1,7 @@
 //! The lines of `gres.conf` and `slurm.conf` for a node.
 
 use super::{GPU, GRES};
+use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::topology::model::model;
 use crate::topology::{Core, Proximity, Topology};
@@ -58,6 +59,29 @@ pub enum SlurmConfError {
         /// The group.
         group: u32,
     },
+    /// More cores are reserved than the smallest node has, or all of them.
+    #[error("--reserve-cores {wanted} leaves jobs no core of node {node}, which has {cores}")]
+    NoCores {
+        /// What was asked for.
+        wanted: u32,
+        /// The NUMA node.
+        node: NodeId,
+        /// Its cores.
+        cores: u32,
+    },
+    /// More memory is reserved than the smallest node has, or all of it.
+    #[error("--reserve-memory {wanted} leaves jobs no memory of node {node}, which has {memory}")]
+    NoMemory {
+        /// What was asked for.
+        wanted: MemSize,
+        /// The NUMA node.
+        node: NodeId,
+        /// Its memory.
+        memory: MemSize,
+    },
+    /// Slurm cannot be told which cores are reserved.
+    #[error("--reserve-cores: the packages differ, and Slurm is told the number of pcpus alone")]
+    UnevenCores,
 }
 
 /// The lines for a node.
@@ -102,7 +126,8 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
         };
         types.iter().map(line).collect()
     };
-    let node_line = node_line(topology, wanted, gres, &types);
+    refuse_all_reserved(topology, wanted)?;
+    let node_line = node_line(topology, wanted, gres, &types)?;
     let settings = settings(topology, gres, *files);
     Ok(Conf { node: node.clone(), gres: gres.into(), types, gres_conf, node_line, settings })
 }
@@ -188,13 +213,35 @@ fn ranges(numbers: impl Iterator<Item = usize>) -> String {
     all.into_iter().map(said).collect::<Vec<_>>().join(",")
 }
 
+/// Refuses to reserve all that a node has.
+fn refuse_all_reserved(topology: &Topology, wanted: &ConfRequest) -> Result<(), SlurmConfError> {
+    let (reserved, memory) = (wanted.reserve_cores, wanted.reserve_memory);
+    let mut cores: BTreeMap<NodeId, u32> = BTreeMap::new();
+    for core in topology.cores() {
+        *cores.entry(core.node).or_default() += 1;
+    }
+    if let Some((node, cores)) = cores.iter().find(|(_, cores)| reserved > 0 && **cores <= reserved)
+    {
+        return Err(SlurmConfError::NoCores { wanted: reserved, node: *node, cores: *cores });
+    }
+    let with_cores = topology.nodes().iter().filter(|node| cores.contains_key(&node.os_index));
+    let mut small = with_cores.filter(|node| memory.kib() > 0 && node.memory_kib <= memory);
+    match small.next() {
+        None => Ok(()),
+        Some(node) => {
+            let (node, memory) = (node.os_index, node.memory_kib);
+            Err(SlurmConfError::NoMemory { wanted: wanted.reserve_memory, node, memory })
+        }
+    }
+}
+
 /// The line of `slurm.conf`. Where packages differ, Slurm is told the pcpus alone.
 fn node_line(
     topology: &Topology,
     wanted: &ConfRequest,
     gres: &str,
     types: &BTreeMap<String, u32>,
-) -> String {
+) -> Result<String, SlurmConfError> {
     let cores = cores(topology);
     let pcpus: usize = cores.iter().map(|core| core.pcpus.iter().count()).sum();
     let mut line = format!("NodeName={} CPUs={pcpus}", wanted.node);
@@ -220,7 +267,10 @@ fn node_line(
     if kept > 0 {
         write!(line, " MemSpecLimit={kept}").expect("text");
     }
-    if is_even && wanted.reserve_cores > 0 {
+    if wanted.reserve_cores > 0 {
+        if !is_even {
+            return Err(SlurmConfError::UnevenCores);
+        }
         let mut left: BTreeMap<_, u32> = BTreeMap::new();
         let mut ids = Vec::new();
         for (number, core) in cores.iter().enumerate() {
@@ -235,7 +285,7 @@ fn node_line(
     let gres: Vec<String> =
         types.iter().map(|(of, count)| format!("{gres}:{of}:{count}")).collect();
     write!(line, " Gres={}", gres.join(",")).expect("text");
-    line
+    Ok(line)
 }
 
 /// The settings for all nodes.

@@ -104,6 +104,11 @@ fn a_dgx_2_has_its_node_line() {
     };
     let line = conf(&dgx2(), &kept).unwrap().node_line;
     assert!(line.contains(" MemSpecLimit=16384 CpuSpecList=0-1,48-49 "), "{line}");
+    let all = ConfRequest { reserve_cores: 24, ..wanted.clone() };
+    assert!(matches!(conf(&dgx2(), &all), Err(SlurmConfError::NoCores { cores: 24, .. })));
+    assert!(conf(&dgx2(), &ConfRequest { reserve_cores: 23, ..wanted.clone() }).is_ok());
+    let all = ConfRequest { reserve_memory: MemSize::from_gib(9000), ..wanted.clone() };
+    assert!(matches!(conf(&dgx2(), &all), Err(SlurmConfError::NoMemory { .. })));
     for node in ["", "-x", "a b", "a;b", "a\nb"] {
         let wanted = ConfRequest { node: node.into(), ..wanted.clone() };
         assert!(matches!(conf(&dgx2(), &wanted), Err(SlurmConfError::NodeName { .. })), "{node}");

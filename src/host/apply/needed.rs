@@ -76,7 +76,9 @@ pub(super) fn stays(
             };
             // If an interrupted run restored it, it has its own.
             let own = xml.uuid().unwrap_or_default();
-            Ok(first(&uses.others(Path::new(&path), &own)).map(words))
+            let path = Path::new(&path);
+            let why = first(&uses.others(path, &own)).or_else(|| uses.as_firmware(path));
+            Ok(why.map(words))
         }
         _ => Ok(None),
     }

@@ -100,6 +100,8 @@ pub(super) fn undo_all(
         if matches!(&undone, Err(error) if error.is_away()) && hypervisor.reconnect().is_ok() {
             undone = undo(&done.step, hypervisor, &proof);
         }
+        // One that stays since others have it by now is still the one that was made.
+        let is_gone = undone.is_ok();
         match undone {
             Ok(()) => all.undone.push(done.number),
             Err(why) if why.is_handed_over() => {
@@ -117,7 +119,7 @@ pub(super) fn undo_all(
         }
         if let Some(journal) = &mut journal {
             let _ = journal.undone(done.number);
-            let state = journal.state();
+            let state = journal.state().filter(|_| is_gone);
             kept::forget(state.as_deref(), &done.step, done.made.as_ref(), hypervisor);
         }
     }

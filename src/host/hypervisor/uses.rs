@@ -341,6 +341,20 @@ impl Uses {
         all.filter(|one| !is_own(one)).collect()
     }
 
+    /// The reason a file that a domain has for its firmware's settings is not that domain's own:
+    /// firmware or a template that domains start from, it too, or a file of the system.
+    pub fn as_firmware(&self, path: &Path) -> Option<String> {
+        let boots = self.of(path).into_iter().find(|one| one.how == How::Boot);
+        let is_of_system = || {
+            let real = if self.here { path.canonicalize().ok() } else { None };
+            real.as_deref().unwrap_or(path).starts_with("/usr")
+        };
+        match boots {
+            Some(one) => Some(one.to_string()),
+            None => is_of_system().then(|| "it is a file of the system".to_owned()),
+        }
+    }
+
     /// Returns conflicts on the disks of a domain, by the disk's index in its definition: others
     /// write what it reads, or use what it writes, and not both allow sharing. `own_uuid` is the
     /// domain's own UUID, if it is defined.

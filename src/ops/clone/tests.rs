@@ -208,12 +208,18 @@ fn what_cannot_be_cloned_is_refused_with_what_can() {
     );
     let all = stage(16, false);
     let (code, hint) = refusal(&all, &wanted());
-    assert_eq!((code, hint.as_str()), ("clone-no-place", "`gpuvm clone a b --gpus 0`"));
+    assert_eq!(
+        (code, hint.as_str()),
+        ("clone-no-place", "`gpuvm clone a b --no-seed --accept-shared-fabric --gpus 0`")
+    );
     assert_eq!(all.journals(), 0);
     // Also a number that no board has, and at once.
     let many = CloneRequest { gpus: Some(u32::MAX), ..wanted() };
     let (code, hint) = refusal(&all, &many);
-    assert_eq!((code, hint.as_str()), ("clone-no-place", "`gpuvm clone a b --gpus 0`"));
+    assert_eq!(
+        (code, hint.as_str()),
+        ("clone-no-place", "`gpuvm clone a b --no-seed --accept-shared-fabric --gpus 0`")
+    );
     let two = stage(1, false);
     let strict = CloneRequest { accept_shared_fabric: false, gpus: Some(4), ..wanted() };
     assert_eq!(refusal(&two, &strict).0, "clone-shared-fabric");
@@ -329,7 +335,7 @@ fn remove(stage: &Stage, name: &str) -> Vec<String> {
 fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
     let stage = with_disk();
     let made = run(&stage, &over("b")).unwrap().change.about;
-    assert_eq!(chain(&stage, "a"), ["a-2.os", "a.os"]);
+    assert_eq!(chain(&stage, "a"), ["a.os-2", "a.os"]);
     assert_eq!(chain(&stage, "b"), ["b.os", "a.os"]);
     assert_eq!((made.disks.len(), made.original.len()), (1, 1));
     for name in ["a", "b"] {
@@ -348,17 +354,17 @@ fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
         (vec!["c.os".into(), "a.os".into()], before)
     );
     // What it has written does not.
-    write_on(&at(&stage, "a-2.os"));
+    write_on(&at(&stage, "a.os-2"));
     run(&stage, &over("d")).unwrap();
-    assert_eq!(chain(&stage, "a"), ["a-3.os", "a-2.os", "a.os"]);
-    assert_eq!(chain(&stage, "d"), ["d-2.os", "a-2.os", "a.os"]);
+    assert_eq!(chain(&stage, "a"), ["a.os-3", "a.os-2", "a.os"]);
+    assert_eq!(chain(&stage, "d"), ["d.os-2", "a.os-2", "a.os"]);
     // Each base goes with the last guest that needs it, whoever that is.
     let said = remove(&stage, "a");
     assert!(
         said.iter().any(|line| line.contains("a.os stays: domain `b` has an image over it")),
         "{said:?}"
     );
-    assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os", "b.os", "c.os", "d-2.os"]);
+    assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2", "b.os", "c.os", "d.os-2"]);
     remove(&stage, "d");
     assert_eq!(stage.fake.names(POOL), ["a.os", "b.os", "c.os"]);
     remove(&stage, "b");
@@ -397,20 +403,64 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
     let (code, hint) = refused("b", false);
     assert!(code == "undo-written" && hint.contains("`gpuvm delete b`"), "{code}: {hint}");
     undo_of(&stage, "b", true).unwrap();
-    assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os"]);
+    assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"]);
     undo_of(&stage, "a", true).unwrap();
     assert_eq!(stage.fake.definition("a"), before);
     // What it left is in the way until somebody deletes it.
     assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
-    std::fs::remove_file(at(&stage, "a-2.os")).unwrap();
+    std::fs::remove_file(at(&stage, "a.os-2")).unwrap();
     run(&stage, &over("b")).unwrap();
     undo_of(&stage, "b", false).unwrap();
     assert!(stage.fake.runs("b").is_none());
 }
 
 #[test]
+fn no_overlay_is_made_over_what_another_guest_writes() {
+    let stage = with_disk();
+    run(&stage, &over("b")).unwrap();
+    stage.fake.put_with_disk("other", &at(&stage, "a.os"));
+    let error = run(&stage, &over("c")).unwrap_err().to_string();
+    let used = "a.os, which it lies over, is in use: domain `other` has it as a disk";
+    assert!(error.contains(used), "{error}");
+}
+
+#[test]
+fn no_command_is_offered_that_deletes_what_is_in_the_way_and_used() {
+    let stage = with_disk();
+    run(&stage, &over("b")).unwrap();
+    remove(&stage, "a");
+    // The base of `b` has the name of the disk of a new `a`.
+    let to_a = |name: &str| {
+        let name = name.to_owned();
+        let to = DomainName::new("a").unwrap();
+        let error = run(&stage, &CloneRequest { name, to, ..wanted() }).unwrap_err();
+        let hint = error.refusal().unwrap().hint.clone();
+        (error.to_string(), hint)
+    };
+    let (error, hint) = to_a("b");
+    assert!(error.contains("`a.os`: domain `b` has an image over it"), "{error}");
+    assert!(!hint.contains("vol-delete") && hint.contains("another name"), "{hint}");
+    // Nobody uses that one.
+    stage.fake.domains.borrow_mut().remove("b");
+    std::fs::remove_file(at(&stage, "b.os")).unwrap();
+    put(&stage, 0, false, &Extra::default());
+    let text = stage.fake.definition("a").replace("<name>a<", "<name>c<");
+    stage.fake.domains.borrow_mut().remove("a");
+    let path = at(&stage, "c.os");
+    std::fs::copy(at(&stage, "a.os"), &path).unwrap();
+    let disk = format!(
+        "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/><target dev='vda' bus='virtio'/></disk></devices>",
+        path.display()
+    );
+    stage.fake.put_xml(&text.replace("</devices>", &disk), false);
+    let (error, hint) = to_a("c");
+    assert!(error.contains("`a.os`: no domain uses it"), "{error}");
+    assert!(hint.contains("`virsh vol-delete --pool p a.os` deletes"), "{hint}");
+}
+
+#[test]
 fn an_overlay_is_refused_with_what_works() {
-    let copy = "`gpuvm clone a b` copies it whole";
+    let copy = "`gpuvm clone a b --no-seed --accept-shared-fabric` copies it whole";
     let stage = with_disk();
     assert_eq!(refusal(stage_off(&stage, true), &over("b")).0, "clone-active");
     stage_off(&stage, false);
@@ -443,7 +493,13 @@ fn an_overlay_is_refused_with_what_works() {
     stage.fake.put_xml(&drive, false);
     assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
     let none = self::stage(0, false);
-    assert_eq!(refusal(&none, &over("b")), ("clone-no-overlay", "`gpuvm clone a b`".into()));
+    assert_eq!(
+        refusal(&none, &over("b")),
+        (
+            "clone-no-overlay",
+            "`gpuvm clone a b --no-seed --accept-shared-fabric` makes a clone".into()
+        )
+    );
     assert_eq!(stage.fake.names(POOL), ["a.os"]);
 }
 
@@ -474,15 +530,15 @@ fn a_clone_over_a_disk_killed_at_any_call_is_gone_or_whole() {
         *stage.fake.at.borrow_mut() = None;
         let moved = stage.fake.definition("a") != before;
         if writes && moved {
-            write_on(&at(&stage, "a-2.os"));
+            write_on(&at(&stage, "a.os-2"));
         }
         stage.recover();
         assert!(stage.fake.runs("b").is_none(), "call {at_call}");
         assert_eq!(stage.journals(), 0);
         if writes && moved {
             // What it wrote is kept.
-            assert_eq!(chain(&stage, "a"), ["a-2.os", "a.os"], "call {at_call}");
-            assert_eq!(stage.fake.names(POOL), ["a-2.os", "a.os"], "call {at_call}");
+            assert_eq!(chain(&stage, "a"), ["a.os-2", "a.os"], "call {at_call}");
+            assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"], "call {at_call}");
             remove(&stage, "a");
             assert_eq!(stage.fake.names(POOL), [""; 0], "call {at_call}");
             continue;
@@ -514,7 +570,7 @@ fn no_clone_lies_over_a_disk_that_a_guest_writes_which_was_started_meanwhile() {
         }
         let live = stage.fake.xml("a", XmlOf::Live).unwrap();
         let writes_base = live.contains(at(&stage, "a.os").to_str().unwrap())
-            && !live.contains(at(&stage, "a-2.os").to_str().unwrap());
+            && !live.contains(at(&stage, "a.os-2").to_str().unwrap());
         assert_eq!(made, stage.fake.runs("b").is_some());
         assert!(!(made && writes_base), "call {at_call}");
         if !made {

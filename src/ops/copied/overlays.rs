@@ -23,6 +23,7 @@ use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::identity::Identity;
 use crate::shell::word;
 use crate::world::World;
+use nix::unistd::geteuid;
 use std::path::{Path, PathBuf};
 
 /// The most images below a disk: each costs the guest a look-up, and QEMU a file.
@@ -110,7 +111,7 @@ pub(crate) fn overlays(
     }
     let Plan { copies, steps, made, tuned, disks, .. } = plan;
     if copies.disks.is_empty() {
-        let hint = format!("`gpuvm clone {} {}`", word(&wanted.name), word(wanted.to.as_str()));
+        let hint = format!("`{}` makes a clone", wanted.whole());
         return Err(CloneError::NoOverlay { name: wanted.name.clone() }.hint(hint));
     }
     let mut source = xml.clone();
@@ -142,11 +143,7 @@ pub(crate) fn overlays(
 
 /// The error that an image does not go below two guests, of which a clone has a copy.
 fn whole<T>(old: &Old<'_>, wanted: &CloneRequest, why: String) -> Result<T> {
-    let hint = format!(
-        "`gpuvm clone {} {}` copies it whole",
-        word(&wanted.name),
-        word(wanted.to.as_str())
-    );
+    let hint = format!("`{}` copies it whole", wanted.whole());
     let (name, target) = (old.name.to_owned(), old.target.to_owned());
     Err(CloneError::Overlay { name, target, why }.hint(hint))
 }
@@ -159,8 +156,7 @@ impl Plan<'_> {
         let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));
         let Some(volume) = volume else { return in_no_pool(old, wanted) };
         if !is_ours || !self.is_proven(old.path) {
-            let why = format!("it is not proven that gpuvm made {} for it", old.path.display());
-            return whole(old, wanted, why);
+            return self.unproven(old);
         }
         if volume.format != old.format {
             let why = format!(
@@ -173,6 +169,12 @@ impl Plan<'_> {
         let below = self.unwritten(volume);
         let (base, is_new) = below.map_or((volume.clone(), true), |below| (below.clone(), false));
         let base = &base;
+        let at = VolumeRef { pool: base.pool.clone(), name: base.name.clone() };
+        let users = uses.others_of_disk(&base.path, Some(&at), uuid);
+        if let Some(one) = users.iter().find(|one| one.writes) {
+            let why = format!("{}, which it lies over, is in use: {one}", base.path.display());
+            return refused(old, why);
+        }
         let number = uses.below(&base.path).len() + 1;
         if number > MOST_BELOW {
             return whole(old, wanted, format!("{number} images would lie below it"));
@@ -183,7 +185,6 @@ impl Plan<'_> {
             |made: &&Made| made.role == Role::Base && bases.contains(Path::new(&made.path));
         let mut made: Vec<Made> = self.recorded.iter().filter(is_below).cloned().collect();
         let base_path = path_text(&base.path)?;
-        let at = VolumeRef { pool: base.pool.clone(), name: base.name.clone() };
         made.push(Made { role: Role::Base, path: base_path.clone(), volume: Some(at) });
         let target = old.target.to_owned();
         self.copies.made.push(Made { role: old.role, path: path.clone(), volume: Some(new.0) });
@@ -242,6 +243,19 @@ impl Plan<'_> {
         (is_ours && is_as_large && is_untouched(&volume.path)).then_some(base)
     }
 
+    /// The refusal of an image that gpuvm is not proven to have made: only root reads its records
+    /// of the system's guests.
+    fn unproven(&self, old: &Old<'_>) -> Result<()> {
+        let path = old.path.display();
+        if geteuid().is_root() || !self.hypervisor.uri().ends_with("/system") {
+            return whole(old, self.wanted, format!("it is not proven that gpuvm made {path}"));
+        }
+        let why = format!("only root can tell whether gpuvm made {path}");
+        let (name, target) = (old.name.to_owned(), old.target.to_owned());
+        let hint = format!("`sudo {}`", self.wanted.again());
+        Err(CloneError::Overlay { name, target, why }.hint(hint))
+    }
+
     /// Whether a file is the one that gpuvm made there.
     fn is_proven(&self, path: &Path) -> bool {
         match disk_made_at(&self.state, path) {
@@ -291,11 +305,10 @@ impl Plan<'_> {
 fn in_no_pool(old: &Old<'_>, wanted: &CloneRequest) -> Result<()> {
     let dir = old.path.parent().unwrap_or(Path::new("/")).display().to_string();
     let hint = format!(
-        "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory; `gpuvm clone {} \
-         {}` copies it whole",
+        "`virsh pool-create-as NAME dir --target {}` makes a pool of its directory; `{}` copies it \
+         whole",
         word(&dir),
-        word(&wanted.name),
-        word(wanted.to.as_str())
+        wanted.whole()
     );
     let why = format!("{} is in no pool of a directory", old.path.display());
     let (name, target) = (old.name.to_owned(), old.target.to_owned());
@@ -308,11 +321,13 @@ fn with_format(name: &str) -> String {
     other.map_or_else(|| name.to_owned(), |stem| format!("{stem}.{FORMAT}"))
 }
 
-/// The names after a taken one: `a.os`, `a-2.os`, `a-3.os`.
+/// The names after a taken one: `a.os`, `a.os-2`, `a.os-3`. The number comes after what says the
+/// role: `a-2.os` would be the disk of a new guest `a-2`.
 fn numbered(name: &str) -> impl Iterator<Item = String> {
     let name = with_format(name);
-    let (stem, end) = match name.rsplit_once('.') {
-        Some((stem, end)) => (stem.to_owned(), format!(".{end}")),
+    let end = format!(".{FORMAT}");
+    let (stem, end) = match name.strip_suffix(&end) {
+        Some(stem) => (stem.to_owned(), end),
         None => (name, String::new()),
     };
     let last = stem.rsplit_once('-').and_then(|(before, number)| {
@@ -330,8 +345,9 @@ mod tests {
     #[test]
     fn images_are_numbered_on() {
         for (name, first, second) in [
-            ("a.os", "a-2.os", "a-3.os"),
-            ("a-2.os", "a-3.os", "a-4.os"),
+            ("a.os", "a.os-2", "a.os-3"),
+            ("a.os-2", "a.os-3", "a.os-4"),
+            ("a-2.os", "a-2.os-2", "a-2.os-3"),
             ("vol-a", "vol-a-2", "vol-a-3"),
             ("a-1.raw", "a-1-2.qcow2", "a-1-3.qcow2"),
             ("a.b.img", "a.b-2.qcow2", "a.b-3.qcow2"),

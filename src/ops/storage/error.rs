@@ -178,12 +178,14 @@ pub enum StorageError {
         name: String,
     },
     /// The pool has a volume of this name.
-    #[error("pool `{pool}` already has a volume `{name}`, which no domain of this name uses")]
+    #[error("pool `{pool}` already has a volume `{name}`: {user}")]
     VolumeExists {
         /// The pool.
         pool: String,
         /// Its name.
         name: String,
+        /// Who uses it, in words.
+        user: String,
     },
 }
 

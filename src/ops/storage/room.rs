@@ -3,8 +3,12 @@
 
 use super::StorageError;
 use crate::apply::{DiskError, Step, space};
-use crate::error::{Coded as _, Result};
+use crate::domain::guest::VolumeRef;
+use crate::error::{Coded as _, Error, Result};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::storage::Volume;
+use crate::hypervisor::uses::Uses;
+use crate::made::said;
 use crate::memsize::MemSize;
 use crate::shell::word;
 use std::collections::BTreeMap;
@@ -27,18 +31,8 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
         match step {
             Step::MakeVolume { pool, volume, .. } if !is_made(steps, pool) => {
                 let volumes = hypervisor.storage().volumes(pool)?;
-                if volumes.iter().any(|other| other.name == volume.name) {
-                    let name = &volume.name;
-                    return Err(StorageError::VolumeExists {
-                        pool: pool.to_string(),
-                        name: name.to_string(),
-                    }
-                    .hint(format!(
-                        "choose another --name; or, if nothing needs the volume, `virsh vol-delete \
-                             {name} --pool {pool}`",
-                        name = word(name),
-                        pool = word(pool)
-                    )));
+                if let Some(there) = volumes.iter().find(|other| other.name == volume.name) {
+                    return Err(taken(pool, there, hypervisor)?);
                 }
             }
             Step::CreateDisk { path, .. } if path.symlink_metadata().is_ok() => {
@@ -48,6 +42,29 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The error of a volume that exists. No command that deletes it is offered where it is used:
+/// below an image, it has the data of other guests.
+fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Error> {
+    let volume = VolumeRef { pool: pool.to_owned(), name: there.name.clone() };
+    let uses = Uses::read(hypervisor)?;
+    let users = uses.of_disk(&there.path, Some(&volume));
+    let (name, pool) = (word(&there.name), word(pool));
+    let (user, hint) = if users.is_empty() {
+        (
+            "no domain uses it".to_owned(),
+            format!(
+                "choose another name for the guest; `virsh vol-delete --pool {pool} {name}` deletes \
+                 the volume and what it holds"
+            ),
+        )
+    } else {
+        let show = format!("`virsh vol-dumpxml --pool {pool} {name}` shows the volume");
+        (said(&users), format!("choose another name for the guest; {show}"))
+    };
+    let VolumeRef { pool, name } = volume;
+    Ok(StorageError::VolumeExists { pool, name, user }.hint(hint))
 }
 
 /// Whether the steps create a pool themselves.

@@ -49,6 +49,9 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
                 _ => continue,
             };
             let path = element.attr("path").map(|path| path.into_owned());
+            // What new settings are copied from; other domains' are, too.
+            let template = attr(element, "template").filter(|path| path.starts_with('/'));
+            all.extend(template.map(|path| plain(path, How::Boot, false)));
             let found = text.into_iter().chain(source).chain(path);
             all.extend(found.map(|path| plain(path, how.clone(), writes)));
         }

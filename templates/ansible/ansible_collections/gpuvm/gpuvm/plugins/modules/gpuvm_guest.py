@@ -454,6 +454,7 @@ commands:
 '''
 
 import json
+import re
 import shlex
 
 from ansible_collections.gpuvm.gpuvm.plugins.module_utils.gpuvm import (
@@ -589,11 +590,15 @@ class Guest(object):
     def delete(self):
         """Deletes the guest, if it exists."""
         if self.row is None:
+            # As a mistake in a variable gives one.
+            if not re.match(r'[A-Za-z0-9_][A-Za-z0-9_.+-]*$', self.name):
+                raise GpuvmError('ansible-name', '`%s` is not a name of a guest' % self.name,
+                                 'letters, digits, `-`, `_`, `.` and `+`; the first a letter, digit or `_`')
             return
         self.before.update(self.described())
         self.after = dict(state='absent')
         words = self.limits() + (['--keep-data'] if self.options['keep_data'] else [])
-        words += ['--dry-run' if self.check else '--yes', '--', self.name]
+        words += ['--dry-run' if self.check else '--yes'] + self.only() + ['--', self.name]
         try:
             self.gpuvm.run(['delete'], words)
         except GpuvmError as error:
@@ -722,12 +727,17 @@ class Guest(object):
             self.power(['stop'], 'shut-off')
         self.after['state'] = self.state()
 
+    def only(self):
+        """The option that refuses another domain which has got the name since this one was looked at."""
+        return [] if self.row is None else ['--uuid=%s' % self.row['uuid']]
+
     def power(self, verb, state):
         """Starts or stops it."""
         words = self.limits()
         if verb != ['start']:
             words += ['--force'] if self.options['force'] else ['--wait=%d' % self.options['wait']]
-        started = self.gpuvm.run(verb, words + ['--', self.name], 'gpuvm-started' if verb == ['start'] else None)
+        started = self.gpuvm.run(verb, words + self.only() + ['--', self.name],
+                                 'gpuvm-started' if verb == ['start'] else None)
         # Another may have started it meanwhile.
         if started is None or not started['already']:
             self.answer['changed'] = True

@@ -22,7 +22,7 @@ options:
   state:
     description:
       - "C(present): the network exists as described."
-      - "C(absent): it does not exist. Virtual functions stay."
+      - "C(absent): it does not exist, whoever made it. Virtual functions stay."
     type: str
     choices: [present, absent]
     default: present
