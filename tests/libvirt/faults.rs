@@ -216,7 +216,7 @@ fn a_pool_that_is_full_fails_the_create_and_leaves_nothing() {
     let before = place.state();
     let (code, _, err) = place.gpuvm(&args);
     assert!(code == 1 && err.contains("already has a volume `guest.os`"), "{err}");
-    assert!(err.contains("virsh vol-delete guest.os --pool small"), "{err}");
+    assert!(err.contains("virsh vol-delete --pool small guest.os"), "{err}");
     same(&before, &place.state(), &err);
 }
 

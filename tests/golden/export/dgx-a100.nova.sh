@@ -17,6 +17,7 @@
 #   the host's address bits (cpu_mode=host-passthrough)
 # lost: link-speeds: speed and width of the guest's PCIe links
 # lost: queues: NICs have one queue for each vCPU
+# lost: disks: a data disk as the GPUs' share of this host's data file system
 openstack flavor create train-a --vcpus 60 --ram 245116 --disk 50 \
   --property hw:cpu_cores=15 \
   --property hw:cpu_policy=dedicated \
