@@ -127,7 +127,8 @@ pub fn way_down(
                 AgentState::Connected => AskedBy::Agent,
                 AgentState::Disconnected | AgentState::None => AskedBy::PowerButton,
             };
-            Some(Step::ShutDownDomain { name, uuid, by, wait_s: down.wait_s })
+            let wait_s = down.wait_s;
+            Some(Step::ShutDownDomain { name, uuid, by, wait_s, restarts: false })
         }
     };
     Ok((step, summary.state))

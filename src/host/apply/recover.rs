@@ -44,6 +44,12 @@ impl Recovery {
             Some(story) if story.over => Way::Forget,
             Some(story) if story.undoing => Way::Undo,
             Some(story) if story.complete => Way::Forget,
+            // All can be undone until the guest may run at its new place.
+            Some(story) if is_off_meanwhile(story) => {
+                let starts = |step: &Step| matches!(step, Step::StartDomain { .. });
+                let is_started = begun(story).any(|(_, step)| starts(step));
+                if is_started { Way::Finish } else { Way::Undo }
+            }
             Some(story) if begun(story).any(|(_, step)| step.takes_away()) => Way::Finish,
             Some(_) => Way::Undo,
         };
@@ -53,6 +59,12 @@ impl Recovery {
         let way = if steps.is_empty() { Way::Forget } else { way };
         Recovery { way, steps, handed_over: Vec::new() }
     }
+}
+
+/// Whether a guest was asked to be off only for the change.
+fn is_off_meanwhile(story: &Story) -> bool {
+    let is_off = |step: &Step| matches!(step, Step::ShutDownDomain { restarts: true, .. });
+    begun(story).any(|(_, step)| is_off(step))
 }
 
 /// Steps that were begun, with their numbers.

@@ -135,7 +135,7 @@ pub enum Step {
         /// Whether it does; before, it was the other way.
         on: bool,
     },
-    /// Asks a guest to shut down and waits until it has; not undone.
+    /// Asks a guest to shut down and waits until it has; undone only if it is to run again.
     ShutDownDomain {
         /// Its name.
         name: String,
@@ -147,6 +147,9 @@ pub enum Step {
         by: AskedBy,
         /// Time limit in seconds.
         wait_s: u64,
+        /// Whether undoing it starts the guest again: it is off only for the rest of the change.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        restarts: bool,
     },
     /// Powers a domain off; not undone.
     EndDomain {
@@ -636,6 +639,7 @@ impl Step {
             Step::MakePool { name, .. } => format!("virsh pool-destroy {}", word(name)),
             Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
             Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
+            Step::ShutDownDomain { name, .. } => format!("gpuvm start {}", word(name)),
             Step::ActivatePartition(step) => format!("gpuvm fabric release {}", step.partition),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
             Step::RenameDomain { name, to, .. } => {
@@ -699,7 +703,7 @@ impl Step {
     pub fn takes_away(&self) -> bool {
         let ends = matches!(
             self,
-            Step::ShutDownDomain { .. }
+            Step::ShutDownDomain { restarts: false, .. }
                 | Step::EndDomain { .. }
                 | Step::UndefineDomain { .. }
                 | Step::ReleaseLease { .. }
@@ -713,7 +717,7 @@ impl Step {
     /// Whether undoing has an effect.
     pub fn is_undone(&self) -> bool {
         let nothing = match self {
-            Step::ShutDownDomain { .. }
+            Step::ShutDownDomain { restarts: false, .. }
             | Step::EndDomain { .. }
             | Step::ReleaseLease { .. }
             | Step::CheckVolume { .. }

@@ -162,7 +162,8 @@ impl Hypervisor for Fake {
 
 /// The step that asks a guest to shut down, and does not wait.
 fn shut_down(name: &str) -> Step {
-    Step::ShutDownDomain { name: name.to_owned(), uuid: None, by: AskedBy::Agent, wait_s: 0 }
+    let (name, by) = (name.to_owned(), AskedBy::Agent);
+    Step::ShutDownDomain { name, uuid: None, by, wait_s: 0, restarts: false }
 }
 
 /// The error that there is no such domain.

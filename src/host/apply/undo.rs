@@ -27,9 +27,12 @@ use gpuvm_core::domain::live::Plugged;
 use gpuvm_core::domain::{DomainXml, differences};
 use gpuvm_core::topology::is_vfio;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// How long after a step began its product may be created, in nanoseconds.
 const BIRTH_NS: u64 = 60_000_000_000;
+/// How long a guest that was asked to shut down is watched for its end, in seconds.
+const ENDING_S: u64 = 15;
 /// How far a time of a file may lie before that of the clock, in nanoseconds: file systems count in
 /// some milliseconds.
 const GRANULARITY_NS: u64 = 20_000_000;
@@ -240,8 +243,11 @@ pub(super) fn undo(
             partition::on_this_machine(hypervisor, |switch| switch.undo_deactivation(step))
                 .map_err(StepError::from)
         }
+        Step::ShutDownDomain { name, uuid, wait_s, restarts: true, .. } => {
+            run_again(hypervisor, name, uuid.as_deref(), *wait_s)
+        }
         // Nothing to undo, or undone with the volume, or not to be undone.
-        Step::ShutDownDomain { .. }
+        Step::ShutDownDomain { restarts: false, .. }
         | Step::ResetDevice { .. }
         | Step::EndDomain { .. }
         | Step::DropNvram { .. }
@@ -260,6 +266,28 @@ pub(super) fn undo(
         | Step::DeleteVolume { .. } => Ok(()),
     };
     gone_is_good(undone)
+}
+
+/// Starts a guest that was asked to shut down. One that has not done so yet may still do it.
+fn run_again(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: Option<&str>,
+    wait_s: u64,
+) -> Result<(), StepError> {
+    let until = Instant::now() + Duration::from_secs(wait_s.min(ENDING_S));
+    loop {
+        let now = match uuid {
+            Some(uuid) => of_uuid(hypervisor, name, uuid)?,
+            None => hypervisor.domain(name)?,
+        };
+        match now {
+            None => return Ok(()),
+            Some(row) if !row.state.is_active() => return Ok(hypervisor.start(name)?),
+            Some(_) if Instant::now() >= until => return Ok(()),
+            Some(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
 }
 
 /// Sets back whether a domain starts with the host, unless another has its name by now.

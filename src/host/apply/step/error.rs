@@ -370,6 +370,10 @@ impl StepError {
     pub fn may_have_done(&self, step: &Step) -> bool {
         use HypervisorErrorKind::{NoConnection, Other};
         match self {
+            // It may shut down all the same.
+            StepError::Signal { .. } | StepError::StillRuns { .. } => {
+                matches!(step, Step::ShutDownDomain { restarts: true, .. })
+            }
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),

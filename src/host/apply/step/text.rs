@@ -40,12 +40,13 @@ impl fmt::Display for Step {
             Step::Autostart { name, on: false, .. } => {
                 write!(f, "have domain `{name}` not start with the host")
             }
-            Step::ShutDownDomain { name, by, wait_s, .. } => {
+            Step::ShutDownDomain { name, by, wait_s, restarts, .. } => {
                 let by = match by {
                     AskedBy::Agent => "its agent",
                     AskedBy::PowerButton => "the power button",
                 };
-                write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s")
+                let again = if *restarts { ", to start it again" } else { "" };
+                write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s{again}")
             }
             Step::EndDomain { name, .. } => write!(f, "end domain `{name}` as a power cut does"),
             Step::UndefineDomain { name, .. } => {

@@ -78,6 +78,30 @@ fn a_delete_that_is_killed_at_any_step_is_finished() {
 }
 
 #[test]
+fn a_guest_that_is_off_only_for_a_change_runs_after_it() {
+    let name = || "a".to_owned();
+    let text = |number: u32| Some(number.to_string());
+    for (done, also) in (0..3).flat_map(|done| [(done, false), (done, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("note");
+        let by = AskedBy::PowerButton;
+        let steps = [
+            Step::ShutDownDomain { name: name(), uuid: None, by, wait_s: 0, restarts: true },
+            Step::Remember { path: path.clone(), text: text(2), was: None },
+            Step::StartDomain { name: name(), uuid: None },
+        ];
+        let fake = Fake::default();
+        fake.set("a", true);
+        killed(dir.path(), &fake, "make-room", &steps, done, also);
+        let recovery = recovered(dir.path(), &fake);
+        // Once it may run again, the rest is done; else all is as it was.
+        let (way, note) = if done == 2 { (Way::Finish, text(2)) } else { (Way::Undo, None) };
+        assert_eq!((recovery.way, std::fs::read_to_string(&path).ok()), (way, note), "{done}");
+        assert_eq!(fake.domains.borrow().get("a"), Some(&true), "step {done}: it is off");
+    }
+}
+
+#[test]
 fn a_recovery_that_fails_keeps_the_journal_and_is_run_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut fake = Fake::default();
