@@ -161,6 +161,7 @@ const PROVOKED: &[&str] = &[
     "show nosuch --connect test:///default",
     "start nosuch --connect test:///default",
     "stop nosuch --connect test:///default",
+    "make-room --memory 9999T --connect test:///default",
     "restart nosuch --connect test:///default",
     "autostart nosuch on --connect test:///default",
     "ip nosuch --connect test:///default",

@@ -21,6 +21,7 @@ mod image;
 mod imagefail;
 mod killed;
 mod life;
+mod makeroom;
 mod network;
 pub mod offers;
 mod pages;

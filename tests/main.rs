@@ -21,7 +21,6 @@ mod damage;
 mod day;
 mod drives;
 mod errors;
-mod examples;
 mod export;
 mod fabric;
 mod fleet;

@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 36] = [
+const VERBS: [&str; 37] = [
     "apply",
     "autostart",
     "capacity",
@@ -87,6 +87,7 @@ const VERBS: [&str; 36] = [
     "ip",
     "list",
     "logs",
+    "make_room",
     "meta",
     "nccl",
     "network",

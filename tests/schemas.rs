@@ -190,6 +190,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("verify --all TEST", "gpuvm-verify-all"),
         ("disk list test TEST", "gpuvm-disk-list"),
         ("history test TEST", "gpuvm-history"),
+        ("make-room --pins none --memory 64M --dry-run TEST", "gpuvm-make-room"),
         ("delete test --dry-run TEST", "gpuvm-steps"),
         ("network list TEST", "gpuvm-network-list"),
         ("network show default TEST", "gpuvm-network"),

@@ -6,7 +6,7 @@ use super::args::{CapacityArgs, GpuArgs, request};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::offered_text;
-use super::{metrics, view};
+use super::{metrics, room, view};
 use crate::words::count;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
@@ -25,7 +25,8 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         sizes: args.gpus.into_iter().collect(),
         taken: (&args.taken).into(),
     };
-    let fits = capacity(cx, &wanted)?;
+    let mut fits = capacity(cx, &wanted)?;
+    room::of_capacity(&mut fits, (&wanted.like, &wanted.taken), cx);
     if let Some(file) = &args.metrics {
         metrics::warn_of_name(file, cx);
         metrics::write(file, &fits.metrics(wanted.like.reserve.cores), cx)?;

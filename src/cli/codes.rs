@@ -66,6 +66,7 @@ use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::import::ImportError;
 use gpuvm_ops::initramfs::InitramfsError;
 use gpuvm_ops::logs::LogsError;
+use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
@@ -109,7 +110,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 98] = [
+static KNOWN: [Known; 99] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -171,6 +172,7 @@ static KNOWN: [Known; 98] = [
     known::<ExportError>(),
     known::<ImportError>(),
     known::<RestartError>(),
+    known::<RoomError>(),
     known::<StartError>(),
     known::<SlurmConfError>(),
     known::<JobError>(),

@@ -7,6 +7,7 @@ use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::output::Output;
+use super::room;
 use crate::identity::random_uuid;
 use anyhow::Context as _;
 use gpuvm_host::hypervisor::DomainSummary;
@@ -16,6 +17,11 @@ use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    made(args, cx).map_err(|error| room::of_error(error, &(&args.guest.taken).into(), cx))
+}
+
+/// Makes the guest, or shows how.
+fn made(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.change.dry_run && !args.change.diff {
         cx.refuse_recorded("create")?;
     }

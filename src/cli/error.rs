@@ -6,8 +6,8 @@ mod hint;
 use super::codes::{Class, told_by};
 use super::offer;
 use crate::apply::ApplyError;
-use crate::placement::PlanError;
 use crate::placement::explain::NOTHING_LEFT;
+use crate::placement::{PlanError, RoomOffer};
 use gpuvm_ops::error::NoPlace;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
 use hint::hint;
@@ -96,12 +96,9 @@ impl Told {
         let around = told_by(error).map(|hinted| hinted.hint.clone());
         let around = around.filter(|hint| !hint.is_empty());
         let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
-        Told {
-            message,
-            causes,
-            hint: with_nearest(hint.filter(|hint| !hint.is_empty()), &nearest),
-            command,
-        }
+        let room = refused.and_then(|refused| refused.room.as_deref());
+        let hint = with_nearest(hint.filter(|hint| !hint.is_empty()), &nearest);
+        Told { message, causes, hint: with_room(hint, room), command }
     }
 }
 
@@ -119,6 +116,13 @@ pub fn report(error: &anyhow::Error) -> String {
         writeln!(text, "hint: `{command}`").expect("text");
     }
     text
+}
+
+/// Adds the command that makes room by moves of other guests.
+fn with_room(hint: Option<String>, room: Option<&RoomOffer>) -> Option<String> {
+    let Some(RoomOffer { command, moves, .. }) = room else { return hint };
+    let said = format!("`{command}` makes room: {}", moves.join(", "));
+    Some(hint.map_or_else(|| said.clone(), |hint| format!("{hint}; {said}")))
 }
 
 /// Adds the nearest requests that a planner's hint does not name itself.

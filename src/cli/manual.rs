@@ -34,6 +34,7 @@ pub fn beside(words: &[&str]) -> Vec<&'static str> {
         ["plan" | "capacity", ..] => &["guide", "placement"],
         ["create", ..] => &["guide", "placement", "drives", "networks", "safety", "nvidia-vm"],
         ["delete", ..] => &["guide", "safety", "nvidia-vm"],
+        ["make-room", ..] => &["guide", "placement", "safety"],
         ["apply" | "get", ..] => &["guide", "ansible"],
         ["check", ..] => &["codes", "guide"],
         ["verify", ..] => &["tuning", "codes"],

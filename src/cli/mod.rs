@@ -38,6 +38,7 @@ pub mod ip;
 pub mod list;
 pub mod login;
 pub mod logs;
+mod make_room;
 pub mod manual;
 pub mod meta;
 mod metrics;
@@ -51,6 +52,7 @@ pub mod printable;
 pub mod recover;
 mod rename;
 pub mod restart;
+mod room;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod seed;
@@ -181,6 +183,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Seed(verb) => seed::run(verb, &cx),
         Verb::Create(args) => create::run(args, &cx),
         Verb::Apply(args) => apply::run(args, &cx),
+        Verb::MakeRoom(args) => make_room::run(args, &cx),
         Verb::Get(args) => get::run(args, &cx),
         Verb::List(args) => list::run(args, &cx),
         Verb::Show(args) => show::run(args, &cx),

@@ -106,6 +106,16 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
     edits
 }
 
+/// Returns a request in options of `create`.
+pub fn words(request: &Request) -> String {
+    let usual = Request { pins: PinPolicy::Auto, ..Request::for_gpus(0) };
+    let mut words = told(&changes(&usual, request));
+    if request.p2p_clique {
+        words += " --p2p-clique";
+    }
+    if words.is_empty() { "--gpus 0".to_owned() } else { words }
+}
+
 /// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for what
 /// is left out.
 pub fn told(edits: &[Edit]) -> String {

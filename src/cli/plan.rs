@@ -6,7 +6,7 @@ use super::args::PlanArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::offered_text;
-use super::view;
+use super::{room, view};
 use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
 use crate::shell::word;
@@ -43,7 +43,8 @@ pub(in crate::cli) struct Answer<'a> {
 pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
     let wanted = args.request()?;
-    let planned = plan(cx, &wanted)?;
+    let planned =
+        plan(cx, &wanted).map_err(|error| room::of_error(error.into(), &wanted.taken, cx))?;
     let Planned { name, request, placement, .. } = &planned;
     let warnings = cx.unseen().into_iter().collect();
     let template = wanted.template.as_deref().map(std::path::absolute).transpose()?;

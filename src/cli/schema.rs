@@ -8,6 +8,7 @@ use super::failure;
 use super::fleet;
 use super::guests;
 use super::host;
+use super::make_room;
 use super::network;
 use super::output::VERSION;
 use super::plan;
@@ -23,7 +24,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 80] = [
+const ALL: [Listed; 81] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -69,6 +70,7 @@ const ALL: [Listed; 80] = [
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
     ("gpuvm-log", document::<gpuvm_ops::logs::GuestLog>),
+    ("gpuvm-make-room", document::<make_room::RoomAnswer<'static>>),
     ("gpuvm-matrix", document::<crate::topology::Matrix>),
     ("gpuvm-nccl", document::<gpuvm_ops::nccl::Nccl>),
     ("gpuvm-nccl-installed", document::<gpuvm_ops::nccl::install::Installed>),

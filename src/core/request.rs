@@ -468,6 +468,9 @@ pub struct Request {
     /// ([`SPARE_PORTS`](crate::domain::guest::SPARE_PORTS)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_ports: Option<u32>,
+    /// Whether it may be stopped, moved and started again to make room for others.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub movable: bool,
     /// What its template is. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
@@ -517,6 +520,7 @@ impl Request {
             allow: Allow::default(),
             p2p_clique: false,
             spare_ports: None,
+            movable: false,
             template: Template::default(),
             rounding: None,
         }

@@ -36,6 +36,9 @@ use std::path::PathBuf;
 /// The option of the most vCPUs.
 pub(crate) const MAX_VCPUS: &str = "max-vcpus";
 
+/// The option by which a guest may be moved.
+pub(crate) const MOVABLE: &str = "movable";
+
 /// The network of the option `privateIP`.
 const PRIVATE_NET: &str = "private-net";
 
@@ -373,6 +376,10 @@ fn shape(request: &Request, (record, now): (&Request, &Request), found: &mut Vec
     differ(found, "p2p-clique", word(record.p2p_clique), word(request.p2p_clique));
     let ports = |request: &Request| request.spare_ports.unwrap_or(SPARE_PORTS).to_string();
     differ(found, "spare-ports", ports(record), ports(request));
+    let (is, wanted) = (word(record.movable), word(request.movable));
+    if is != wanted {
+        found.push(GuestDifference { option: MOVABLE.to_owned(), is, wanted, changeable: true });
+    }
 }
 
 /// Compares the disks that were named, and looks for others that were neither named nor made for

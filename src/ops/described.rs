@@ -13,7 +13,7 @@ pub use get::{Described, Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
 use crate::change::Change;
-use crate::compare::{Compared, GuestDifference, MAX_VCPUS, compare};
+use crate::compare::{Compared, GuestDifference, MAX_VCPUS, MOVABLE, compare};
 use crate::create::{self, CreateError, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
 use crate::domain::DomainXml;
@@ -305,15 +305,20 @@ fn existing(
     set: Option<&String>,
     (hypervisor, world): (&dyn Hypervisor, &World),
 ) -> Result<AppliedGuest> {
-    let Compared { summary, mut differences, .. } = compared;
+    let Compared { summary, differences, .. } = compared;
     let runs = summary.state.is_active();
+    // Nothing of the running guest depends on that.
+    let (moves, of_guest): (Vec<_>, Vec<_>) =
+        differences.into_iter().partition(|one| one.option == MOVABLE);
     let is_live = || -> Result<bool> {
-        let plugs = vcpus::is_live(world, guest, &differences)?;
-        let functions = || functions::is_live(world, guest, &differences);
-        Ok(plugs || nics::is_live(world, guest, &differences)? || functions()?)
+        let plugs = vcpus::is_live(world, guest, &of_guest)?;
+        let functions = || functions::is_live(world, guest, &of_guest);
+        Ok(plugs || nics::is_live(world, guest, &of_guest)? || functions()?)
     };
-    let needs_restart = runs && !differences.is_empty() && !is_live()?;
-    let wake = vcpus::wake(&summary, guest, &differences, hypervisor)?.filter(|_| needs_restart);
+    let needs_restart = runs && !of_guest.is_empty() && !is_live()?;
+    let wake = vcpus::wake(&summary, guest, &of_guest, hypervisor)?.filter(|_| needs_restart);
+    let mut differences = of_guest;
+    differences.extend(moves);
     let word = |on: bool| if on { "on" } else { "off" }.to_owned();
     if let Some(on) = guest.autostart {
         let is = hypervisor.autostart(&summary.name)?;
@@ -555,8 +560,12 @@ fn no_place(
         }
         _ => Vec::new(),
     };
-    let no_place =
-        NoPlace { error: refused.error.clone(), request: Box::new(request.clone()), nearest };
+    let no_place = NoPlace {
+        error: refused.error.clone(),
+        request: Box::new(request.clone()),
+        nearest,
+        room: None,
+    };
     let refusal: Refusal = DescribedError::NoPlace { what }
         .refusal("`gpuvm capacity` shows what fits; request less, or leave a guest out");
     Error::from(no_place).around(refusal)
@@ -645,6 +654,7 @@ fn change_all(
         |found: &AppliedGuest| matches!(found.action, GuestAction::Change | GuestAction::Pending);
     for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
         changed[number] |= join(session, (guest, found), wanted.set.as_ref())?;
+        changed[number] |= may_move(session, (guest, found))?;
     }
     let topology = world.topology()?;
     for (number, (guest, found)) in all() {
@@ -797,6 +807,7 @@ fn resized(
         },
         allow_remote: request.allow.remote,
         reserve_pages: false,
+        movable: None,
     })
 }
 
@@ -871,6 +882,20 @@ fn join(
         Ok(Change::new("apply", name, steps, ()))
     };
     session.run(plan).map(|done| done.made)
+}
+
+/// Records whether a guest may be moved, if that differs. Returns whether that was changed.
+fn may_move(
+    session: &mut Session<'_>,
+    (guest, found): (&DescribedGuest, &AppliedGuest),
+) -> Result<bool> {
+    if !found.differences.iter().any(|one| one.option == MOVABLE) {
+        return Ok(false);
+    }
+    let name = guest.name.to_string();
+    let movable = Some(guest.create.guest.request.movable);
+    let wanted = SetRequest { name, movable, ..SetRequest::default() };
+    session.run(|world| set(world, &wanted)).map(|done| done.made)
 }
 
 /// Has a guest start with the host, or not. Returns whether that was changed.

@@ -17,7 +17,7 @@ use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
-use crate::placement::PlanError;
+use crate::placement::{PlanError, RoomOffer};
 use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
 use crate::shell::{domain, word};
@@ -73,6 +73,8 @@ pub struct NoPlace {
     pub request: Box<Request>,
     /// Requests that would have a place, the least change first.
     pub nearest: Vec<Request>,
+    /// Moves of other guests after which it would have one; none: none is known.
+    pub room: Option<Box<RoomOffer>>,
 }
 
 /// An error with a hint from where it was raised.

@@ -159,7 +159,7 @@ fn place(
 ) -> Result<Placement, NoPlace> {
     plan(topology, occupancy, request).map_err(|error| {
         let nearest = nearest(topology, occupancy, request);
-        NoPlace { error, request: Box::new(request.clone()), nearest }
+        NoPlace { error, request: Box::new(request.clone()), nearest, room: None }
     })
 }
 

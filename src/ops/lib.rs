@@ -162,6 +162,7 @@ pub mod links;
 pub mod login;
 pub mod logs;
 pub mod made;
+pub mod make_room;
 pub mod modules;
 pub mod nccl;
 pub mod networks;

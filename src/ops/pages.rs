@@ -6,7 +6,7 @@
 
 use crate::apply::Step;
 use crate::apply::pages::PagesStep;
-use crate::cpuset::NodeId;
+use crate::cpuset::{NodeId, NodeSet};
 use crate::discover::hugetlb;
 use crate::domain::DomainXml;
 use crate::domain::guest::Reserved;
@@ -166,6 +166,35 @@ pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Re
     }
     let (mut pools, mut all) = (Pools::new(), Vec::new());
     for (page, pages) in missing {
+        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::SetPages));
+    }
+    Ok(all)
+}
+
+/// The steps that reserve what a guest is missing for its start at a new place, once its old one is
+/// free; `running`: whether it runs there.
+pub fn to_move(
+    name: &str,
+    (before, running): (&DomainXml, bool),
+    after: &DomainXml,
+    world: &World,
+) -> Result<Vec<Step>> {
+    let root = world.has_guests_here()?.then(FsRoot::live).transpose()?;
+    let Some(root) = root.filter(|_| Guest::read(after).huge_pages.is_some()) else {
+        return Ok(Vec::new());
+    };
+    if !running {
+        return to_start(name, after, true, world);
+    }
+    let topology = world.topology()?;
+    let own = wanted_pages(&Guest::read(before).banks(), &topology);
+    let (mut pools, mut all) = (Pools::new(), Vec::new());
+    for (page, mut pages) in missing(after, &topology, &root)? {
+        let is_there = |nodes: &NodeSet, of: MemSize| {
+            of == page && nodes.len() == 1 && nodes.contains(pages.node)
+        };
+        let own = own.iter().filter(|((nodes, of), _)| is_there(nodes, *of));
+        pages.free += own.map(|(_, (count, _))| *count).sum::<u64>();
         all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::SetPages));
     }
     Ok(all)

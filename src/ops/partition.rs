@@ -175,6 +175,25 @@ pub fn to_change(world: &World, before: &DomainXml, after: &DomainXml) -> Result
     Ok(between(world, (before, after), false)?.0)
 }
 
+/// The steps for a guest that gets other GPUs and starts again, if it `ran`: those that deactivate
+/// and reset what it has, which can be undone, and the one before its start. Refused before it is
+/// stopped if that would be.
+pub fn to_move(
+    world: &World,
+    before: &DomainXml,
+    after: &DomainXml,
+    ran: bool,
+) -> Result<(Vec<Step>, Option<Step>)> {
+    let (mut steps, next) = between(world, (before, after), ran)?;
+    for step in &mut steps {
+        if let Step::DeactivatePartition(down) = step {
+            // Where the move fails, the guest starts with it.
+            down.may_wait = false;
+        }
+    }
+    Ok((steps, next.map(Step::ActivatePartition)))
+}
+
 /// The steps that end what a guest has with its functions before, and the partition that it needs
 /// with those after; `ran`: it runs until then.
 fn between(

@@ -3,7 +3,7 @@
 //! at its next start, NICs and vCPUs at once where that is asked for. Refused with the nearest
 //! sizes that have a place.
 
-mod functions;
+pub(crate) mod functions;
 mod gpus;
 mod nics;
 mod pages;
@@ -11,7 +11,7 @@ mod pages;
 mod tests;
 mod vcpus;
 
-pub(crate) use gpus::refuse_shared;
+pub(crate) use gpus::{allowed, refuse_shared};
 
 use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
@@ -144,6 +144,8 @@ pub struct SetRequest {
     pub allow_remote: bool,
     /// Whether missing huge pages are reserved, if it is off.
     pub reserve_pages: bool,
+    /// Whether it may be moved to make room for others; none: as it is.
+    pub movable: Option<bool>,
 }
 
 impl SetRequest {
@@ -158,6 +160,11 @@ impl SetRequest {
             gpus_said: self.gpus_said.clone(),
             functions: self.functions.clone(),
             all_nics: self.networks.as_ref().map(|_| NewNics::FreeOrNew),
+            movable: match self.movable {
+                None => Item::Keep,
+                Some(true) => Item::On,
+                Some(false) => Item::Off,
+            },
             ..Items::default()
         };
         Tune {
@@ -344,7 +351,7 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
     }
     let nearest = nearest(subjects, wanted);
     let request = Box::new(wanted.request());
-    Error::from(NoPlace { error: planned.clone(), request, nearest })
+    Error::from(NoPlace { error: planned.clone(), request, nearest, room: None })
         .around(Refusal::around(message, ""))
 }
 

@@ -5,7 +5,7 @@
 pub mod answer;
 pub mod convert;
 pub mod extra;
-mod live;
+pub(crate) mod live;
 pub mod subject;
 pub mod subjects;
 

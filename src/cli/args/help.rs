@@ -13,6 +13,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         &[
             "create",
             "apply",
+            "make-room",
             "get",
             "list",
             "show",

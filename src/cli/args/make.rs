@@ -161,6 +161,12 @@ pub struct CreateArgs {
     /// that are not isolated from each other.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
+    /// Allow `gpuvm make-room` to move the guest
+    ///
+    /// It may be stopped and started again on other GPUs, cores and memory to make room for a new
+    /// guest. `gpuvm tune NAME --movable on|off` changes it.
+    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    pub movable: bool,
     /// Allow overwriting drives that contain data
     ///
     /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm

@@ -30,6 +30,7 @@ mod network;
 mod nic;
 mod program;
 mod request;
+mod room;
 mod seed;
 mod set;
 mod slurm;
@@ -80,6 +81,7 @@ pub use network::{
 pub use nic::{NicListArgs, NicVerb, VfsArgs};
 pub use program::called_as_vendor;
 pub use request::request;
+pub use room::RoomArgs;
 pub use seed::{SeedArgs, SeedDropArgs, SeedVerb};
 pub use set::SetArgs;
 pub use slurm::{
@@ -280,6 +282,18 @@ pub enum Verb {
     /// does the rest. Exits with 3 if a change is pending, and with --dry-run if anything differs.
     #[command(after_long_help = apply::APPLY)]
     Apply(Late<ApplyArgs>),
+    /// Move guests to make room for a new one
+    ///
+    /// Finds the guests whose move to other GPUs, cores and memory costs the least and leaves a
+    /// place for a guest of these options, asks, and moves them one after the other. A running
+    /// guest is shut down, as `stop` does, defined at its new place and started again; it keeps its
+    /// name, UUID, disks and MAC addresses. If it cannot start there it starts where it was. A stop
+    /// costs 1000, a GiB of memory to fill and a vCPU to pin 1 each. Only guests created with
+    /// --movable are moved, and those that --allow-stop names. Each move is a separate change:
+    /// `gpuvm recover` undoes or finishes an interrupted one, and the same command does the rest.
+    /// It reserves nothing: the printed `create` takes the place.
+    #[command(after_long_help = room::EXAMPLES)]
+    MakeRoom(Late<RoomArgs>),
     /// Print guests as a file that `apply` accepts
     ///
     /// Prints the requested options of a guest with its current size, disks and NICs; `gpuvm apply`

@@ -68,8 +68,10 @@ impl FleetPlanArgs {
 impl CreateArgs {
     /// What is asked for; an error where the arguments cannot be meant, whatever the host.
     pub fn request(&self) -> anyhow::Result<CreateRequest> {
+        let mut guest = self.guest.request_named(self.named.as_ref())?;
+        guest.request.movable = self.movable;
         Ok(CreateRequest {
-            guest: self.guest.request_named(self.named.as_ref())?,
+            guest,
             storage: self.storage.request()?,
             seed: self.seed.request()?,
             uuid: None,
@@ -117,6 +119,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         },
         p2p_clique: shape.p2p_clique,
         spare_ports: shape.spare_ports,
+        movable: false,
         template: Template::default(),
         rounding: None,
     };

@@ -211,6 +211,7 @@ impl SetArgs {
             huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
             allow_remote: self.allow.contains(&AllowArg::Remote),
             reserve_pages: self.reserve_pages,
+            movable: None,
         })
     }
 

@@ -255,6 +255,13 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub serial_log: Option<Item<Never>>,
+    /// Allow `gpuvm make-room` to move the guest
+    ///
+    /// To be stopped and started again on other GPUs, cores and memory. Only guests made by gpuvm;
+    /// the running guest is unchanged.
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub movable: Option<Item<Never>>,
 }
 
 impl ItemArgs {
@@ -289,6 +296,7 @@ impl ItemArgs {
             self.invtsc.is_some(),
             self.balloon.is_some(),
             self.serial_log.is_some(),
+            self.movable.is_some(),
         ];
         !named.contains(&true)
     }
@@ -373,6 +381,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
             Some(Item::On | Item::To(_)) => Item::On,
             None => base.serial_log,
         },
+        movable: or(&args.movable, base.movable),
         unnamed,
     }
 }

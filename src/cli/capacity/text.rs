@@ -1,7 +1,7 @@
 //! The text output of `capacity`.
 
 use crate::cli::table::Table;
-use crate::placement::{Advice, Away, Blocked, Capacity};
+use crate::placement::{Advice, Away, Blocked, Capacity, RoomOffer};
 use crate::words::{count, nouns};
 use std::fmt::Write as _;
 
@@ -52,7 +52,7 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
 
 /// Adds what prevents a size, and what would free it.
 fn blocked(next: &Blocked, text: &mut String) {
-    let Blocked { gpus, what, holders, even_empty, advice, bounded } = next;
+    let Blocked { gpus, what, holders, even_empty, advice, room, bounded } = next;
     let number = count(*gpus, "GPU");
     let verb = if *gpus == 1 { "does" } else { "do" };
     let mut lines = match even_empty {
@@ -65,8 +65,13 @@ fn blocked(next: &Blocked, text: &mut String) {
             lines.push(format!("  and {} more", holders.len() - SHOWN));
         }
     }
-    lines.extend(advice.as_ref().map(advise));
-    if *bounded {
+    match room {
+        Some(RoomOffer { command, moves, .. }) => {
+            lines.push(format!("`{command}` makes room: {}", moves.join("; ")));
+        }
+        None => lines.extend(advice.as_ref().map(advise)),
+    }
+    if *bounded && room.is_none() {
         lines.push("not every set of guests was tried: there may be a cheaper way".to_owned());
     }
     for line in lines {

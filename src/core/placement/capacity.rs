@@ -85,8 +85,24 @@ pub struct Blocked {
     pub even_empty: Option<String>,
     /// The cheapest way to free it; none: ending none of the examined guests would.
     pub advice: Option<Advice>,
+    /// The moves that free it, and the command that makes them; none: no guest may be moved, or it
+    /// was not looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room: Option<RoomOffer>,
     /// Whether more sets of guests exist than were examined, so that there may be a cheaper way.
     pub bounded: bool,
+}
+
+/// Moves by which a guest without a place would get one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RoomOffer {
+    /// The command that makes them.
+    pub command: String,
+    /// The moves in words.
+    pub moves: Vec<String>,
+    /// Indexes of the GPUs that the guest gets then.
+    pub gpus: Vec<usize>,
 }
 
 /// Counts the guests like this request that fit, for each of these numbers of GPUs (the request's
@@ -225,7 +241,7 @@ fn blocked(
         None => freeing::cheapest(topology, held, request, gpus as usize),
         Some(_) => (None, false),
     };
-    Some(Blocked { gpus, what, holders, even_empty, advice, bounded })
+    Some(Blocked { gpus, what, holders, even_empty, advice, room: None, bounded })
 }
 
 /// GPUs and NVSwitches that are unusable even on the empty host: dead, excluded, used by the host.

@@ -56,7 +56,7 @@ impl Wanted<'_> {
 }
 
 /// The request for exactly these GPUs.
-fn exactly(request: &Request, gpus: Vec<Bdf>) -> Request {
+pub(super) fn exactly(request: &Request, gpus: Vec<Bdf>) -> Request {
     let gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
     Request { gpus, gpu_model: None, ..request.clone() }
 }

@@ -32,6 +32,7 @@ mod pcie;
 mod pcpus;
 mod pick;
 pub mod reason;
+pub mod room;
 mod score;
 mod search;
 mod short;
@@ -54,7 +55,7 @@ pub use caches::{
     GuestCache, caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches,
 };
 pub use candidates::Kind as ExtraKind;
-pub use capacity::{Blocked, Capacity, OfModel, Size, capacity};
+pub use capacity::{Blocked, Capacity, OfModel, RoomOffer, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
 pub use isolation::{not_ready, shared_fabric};

@@ -204,6 +204,8 @@ pub struct Items {
     /// The file that the serial console is written to: its directory; on: the one that the
     /// hypervisor keeps logs in.
     pub serial_log: Item<String>,
+    /// Whether it may be moved to make room for others; only guests that gpuvm made.
+    pub movable: Item<Never>,
     /// Settings that were not named, so that in guests of ours they follow the request of their
     /// creation.
     pub unnamed: BTreeSet<ItemName>,
@@ -252,6 +254,7 @@ impl Items {
             invtsc: Item::On,
             balloon: Item::On,
             serial_log: Item::On,
+            movable: Item::Keep,
             unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells, ItemName::Pcie].into(),
         }
     }
@@ -366,6 +369,7 @@ pub enum ItemName {
     Invtsc,
     Balloon,
     SerialLog,
+    Movable,
     Request,
 }
 
@@ -407,6 +411,7 @@ impl ItemName {
             ItemName::Invtsc => "invtsc",
             ItemName::Balloon => "balloon",
             ItemName::SerialLog => "serial-log",
+            ItemName::Movable => "movable",
             ItemName::Request => "request",
         }
     }

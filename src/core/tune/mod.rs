@@ -157,8 +157,8 @@ impl TuneError {
     }
 }
 
-/// The request that tuning a domain plans with these settings.
-fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
+/// The request that tuning a domain plans with these settings; an error if it cannot be tuned.
+pub fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
     let claims = refuse::understood(current, given)?;
     let items = resize::items(current, &claims, given)?;
     let guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;

@@ -10,10 +10,12 @@ use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
 use crate::placement::ExtraKind;
 use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::shell::word;
 use crate::topology::DeviceKind;
 
 /// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
+    movable(work)?;
     // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
@@ -27,6 +29,25 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     work.set(ItemName::Request, Setting::Request { request: Box::new(request) })
+}
+
+/// Records whether the guest may be moved to make room for others.
+fn movable(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let (item, on) = (ItemName::Movable, work.given.items.movable.is_on());
+    if work.given.items.movable.is_kept() {
+        return Ok(());
+    }
+    let Some(record) = work.xml.record()?.filter(|_| work.xml.is_ours()) else {
+        if !on {
+            return Ok(());
+        }
+        let message = "gpuvm did not make the guest, so nothing is recorded of it";
+        let name = work.xml.name();
+        let hint = format!("`gpuvm make-room --allow-stop {}` moves it, too", word(&name));
+        return Err(TuneError::item(item, message, hint));
+    };
+    let request = Box::new(Request { movable: on, ..record.request });
+    work.set(item, Setting::Request { request })
 }
 
 /// Returns the request with the settings applied; what they leave to the planner stays left to it.
@@ -166,6 +187,22 @@ mod tests {
         let text =
             kept.after.text().replace("<memoryBacking>", "<x>").replace("</memoryBacking>", "</x>");
         assert_eq!(not_as_asked(&DomainXml::parse(&text).unwrap()), ["plan-pages"]);
+    }
+
+    #[test]
+    fn only_a_guest_of_ours_is_told_that_it_may_be_moved() {
+        let items = |movable| Items { movable, ..Items::default() };
+        let (on, off) = (items(Item::On), items(Item::Off));
+        let tuned = made(&guest(true), &on).unwrap();
+        let said: Vec<String> = tuned.changes.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["movable: off -> on"]);
+        assert!(tuned.after.record().unwrap().unwrap().request.movable);
+        assert_eq!(made(&tuned.after, &on).unwrap().changes, []);
+        let back = made(&tuned.after, &off).unwrap().after;
+        assert!(!back.record().unwrap().unwrap().request.movable);
+        assert_eq!(made(&guest(false), &off).unwrap().changes, []);
+        let error = made(&guest(false), &on).unwrap_err();
+        assert!(error.to_string().starts_with("--movable: gpuvm did not make"), "{error}");
     }
 
     #[test]

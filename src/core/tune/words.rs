@@ -174,6 +174,11 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             let log = devices("serial").find_map(|serial| serial.child("log")?.attr("file"));
             log.map_or("none".into(), |file| file.into_owned())
         }
+        ItemName::Movable => {
+            let record = xml.record().ok().flatten();
+            let movable = record.is_some_and(|record| record.request.movable);
+            if movable { "on" } else { "off" }.into()
+        }
         ItemName::Request => {
             let record = xml.record().ok().flatten();
             record.map_or("nothing".into(), |record| wish(&record.request))

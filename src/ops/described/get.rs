@@ -228,6 +228,9 @@ fn shape(record: &Request, fields: &mut Vec<Field>) {
     if let Some(ports) = record.spare_ports {
         fields.push(("spare-ports", ports.into()));
     }
+    if record.movable {
+        fields.push(("movable", true.into()));
+    }
 }
 
 /// Adds its NICs on networks, with what is set on them; those on bridges and interfaces are its

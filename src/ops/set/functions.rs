@@ -28,21 +28,37 @@ use gpuvm_core::tune::{ItemName, Tuned};
 use std::collections::BTreeSet;
 
 /// The functions that a definition gets, and those that it loses.
-struct Moves {
+pub(crate) struct Moves {
     /// Those that it gets.
-    comes: Vec<Bdf>,
+    pub(crate) comes: Vec<Bdf>,
     /// Those that it loses.
-    gone: Vec<Bdf>,
+    pub(crate) gone: Vec<Bdf>,
 }
 
 impl Moves {
     /// Compares two definitions.
-    fn between(before: &DomainXml, after: &DomainXml) -> Result<Moves> {
+    pub(crate) fn between(before: &DomainXml, after: &DomainXml) -> Result<Moves> {
         let (had, has) = (before.held(false)?.devices, after.held(false)?.devices);
         let less = |all: &[Bdf], some: &[Bdf]| -> Vec<Bdf> {
             all.iter().copied().filter(|bdf| !some.contains(bdf)).collect()
         };
         Ok(Moves { comes: less(&has, &had), gone: less(&had, &has) })
+    }
+
+    /// Records in a definition what was bound for a guest of ours, with these functions.
+    pub(crate) fn rebind(
+        &self,
+        before: &DomainXml,
+        after: &mut DomainXml,
+        more: &[Bound],
+    ) -> Result<()> {
+        if before.is_ours() {
+            let mut bound: Vec<Bound> = before.bound()?;
+            bound.retain(|bound| !self.gone.contains(&bound.bdf));
+            bound.extend(more.iter().cloned());
+            after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
+        }
+        Ok(())
     }
 
     /// Whether none comes or goes.
@@ -144,12 +160,7 @@ pub(super) fn settle(
     extra.losses = remains(topology, &moves.comes);
     extra.first.extend(claimed.steps);
     let is_ours = subject.xml.is_ours();
-    if is_ours {
-        let mut bound: Vec<Bound> = subject.xml.bound()?;
-        bound.retain(|bound| !moves.gone.contains(&bound.bdf));
-        bound.extend(claimed.bound.iter().cloned());
-        tuned.after.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
-    }
+    moves.rebind(&subject.xml, &mut tuned.after, &claimed.bound)?;
     let back = set_up(subject, tuned, extra, (topology, wanted, is_ours), world)?;
     if let Some(live) = &subject.live {
         extra.last.extend(plugged(live, &tuned.after, &moves, wanted)?);

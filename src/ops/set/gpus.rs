@@ -65,7 +65,7 @@ pub(crate) fn refuse_shared(
 }
 
 /// The same for a guest.
-pub(super) fn allowed(
+pub(crate) fn allowed(
     (subjects, subject): (&Subjects, &Subject),
     placement: Option<&Placement>,
     wanted: &SetRequest,

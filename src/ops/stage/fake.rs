@@ -59,6 +59,8 @@ pub struct Fake {
     pub pools: RefCell<BTreeMap<String, tempfile::TempDir>>,
     /// Whether guests keep the devices that they are to let go of.
     pub holds: Cell<bool>,
+    /// Whether the next start is refused.
+    pub refuses_start: Cell<bool>,
     /// The number of changing calls so far.
     pub calls: Cell<usize>,
     /// The call from which on it is unreachable.
@@ -219,6 +221,9 @@ impl Hypervisor for Fake {
     }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
+        if self.refuses_start.replace(false) {
+            return Err(failed("start", HypervisorErrorKind::Other));
+        }
         self.live.borrow_mut().remove(name);
         self.with(name, |domain| domain.1 = true)
     }

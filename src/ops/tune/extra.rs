@@ -83,7 +83,7 @@ pub fn of(
 
 /// The notice that a topology file for NCCL in the guest is no longer valid, if the guest needed
 /// one.
-fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
+pub(crate) fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
     let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);

@@ -1,0 +1,530 @@
+//! Finds the guests to move so that another one has a place: those that cost the least together,
+//! where each goes, and an order in which each place is free at its time.
+//!
+//! Sets of guests are examined by their cost, the smallest first, so that the first one that helps
+//! costs the least of all. A set of guests whose GPUs cannot lie beside each other on the board is
+//! passed over without a plan; every other one is planned together with the new guest
+//! ([`joint`]). Where a search would take too long, guests are taken out by their cost until there
+//! is room, and those that need not move are put back: [`Room::is_best`] tells.
+
+use super::again::{count, request_of};
+use super::groups;
+use super::joint::{Joint, Wanted, exactly, joint};
+use super::taken::Taken;
+use super::{Held, Occupancy, Placement, plan};
+use crate::bdf::Bdf;
+use crate::memsize::MemSize;
+use crate::request::Request;
+use crate::topology::{DeviceKind, Topology};
+use serde::Serialize;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// The most sets of guests that are examined: all sets of 16, the most that have GPUs on a board.
+const SETS: usize = 1 << 16;
+/// The most sets of guests that are planned.
+const JOINTS: u32 = 64;
+/// The most plans of a search for an order.
+const ORDERS: u32 = 200;
+/// The name of the new guest in what is held.
+const NEW: &str = "(new guest)";
+
+/// A guest that may be moved.
+#[derive(Debug, Clone)]
+pub struct Mover {
+    /// Its name in what is held.
+    pub name: String,
+    /// What it needs wherever it goes.
+    pub request: Request,
+    /// Whether it runs, so that it is stopped for a move and started again.
+    pub runs: bool,
+    /// Its memory.
+    pub memory: MemSize,
+    /// Its pinned vCPUs.
+    pub pins: u32,
+}
+
+impl Mover {
+    /// The guests of a host that hold something, as far as they may be moved, by name; the request
+    /// of each is read from what it holds.
+    pub fn all(
+        topology: &Topology,
+        held: &Occupancy,
+        may_move: impl Fn(&Held) -> bool,
+    ) -> Vec<Mover> {
+        let mut movers: BTreeMap<&str, Mover> = BTreeMap::new();
+        for held in held.domains.iter().filter(|held| may_move(held)) {
+            // The state of a running domain comes first.
+            movers.entry(&held.domain).or_insert_with(|| Mover {
+                name: held.domain.clone(),
+                request: request_of(topology, held),
+                runs: held.active,
+                memory: held.memory.iter().map(|(_, size)| *size).sum(),
+                pins: count(held.vcpu_pins.len()),
+            });
+        }
+        movers.into_values().collect()
+    }
+
+    /// What its move costs.
+    pub fn cost(&self) -> MoveCost {
+        let gib = if self.runs { self.memory.kib().div_ceil(1 << 20) } else { 0 };
+        MoveCost { stops: u32::from(self.runs), memory_gib: gib, pins: self.pins }
+    }
+}
+
+/// The cost of moves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MoveCost {
+    /// Guests that run, and are stopped and started again.
+    pub stops: u32,
+    /// Their memory, which is filled again, in GiB.
+    pub memory_gib: u64,
+    /// vCPUs that get other pins.
+    pub pins: u32,
+}
+
+impl MoveCost {
+    /// Returns it as one number: a stop counts 1000, a GiB and a pin 1 each.
+    pub fn sum(self) -> u64 {
+        u64::from(self.stops) * 1000 + self.memory_gib + u64::from(self.pins)
+    }
+}
+
+impl std::ops::Add for MoveCost {
+    type Output = MoveCost;
+    fn add(self, other: MoveCost) -> MoveCost {
+        MoveCost {
+            stops: self.stops + other.stops,
+            memory_gib: self.memory_gib + other.memory_gib,
+            pins: self.pins + other.pins,
+        }
+    }
+}
+
+impl std::iter::Sum for MoveCost {
+    fn sum<I: Iterator<Item = MoveCost>>(all: I) -> MoveCost {
+        all.fold(MoveCost::default(), |sum, one| sum + one)
+    }
+}
+
+/// The most that may be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Guests that are stopped; none: any number.
+    pub stops: Option<u32>,
+    /// Guests that are moved; none: any number.
+    pub moves: Option<u32>,
+}
+
+/// One guest's move.
+#[derive(Debug, Clone)]
+pub struct Move {
+    /// The guest, by its index in the list.
+    pub guest: usize,
+    /// Its new place.
+    pub placement: Placement,
+}
+
+/// A way to make room.
+#[derive(Debug, Clone)]
+pub struct Room {
+    /// The moves in their order. Guests of one entry need each other's places: all of them are off
+    /// before the first one gets its new place.
+    pub legs: Vec<Vec<Move>>,
+    /// What they cost.
+    pub cost: MoveCost,
+    /// The place of the new guest then.
+    pub placement: Placement,
+    /// Whether no cheaper moves would do.
+    pub is_best: bool,
+}
+
+/// The reason that no moves make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Whether moves of all of the guests, regardless of limits, were shown not to do.
+    pub is_certain: bool,
+    /// Whether there would be a way beyond the limits.
+    pub is_limited: bool,
+}
+
+/// Finds the cheapest moves of these guests after which the request has a place.
+pub fn room(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    movers: &[Mover],
+    limits: Limits,
+) -> Result<Room, NoRoom> {
+    let search = Search::new(topology, held, request, movers, limits);
+    let mut sets = Cheapest::new(&search.costs);
+    let mut is_limited = false;
+    for _ in 0..SETS {
+        let Some(set) = sets.next() else {
+            return Err(NoRoom { is_certain: !search.is_cut.get(), is_limited });
+        };
+        if !search.may_fit(&set) {
+            continue;
+        }
+        if !search.is_within(&set) {
+            is_limited = true;
+            continue;
+        }
+        if search.joints.get() == 0 {
+            break;
+        }
+        if let Some(room) = search.moves(&set) {
+            return Ok(room);
+        }
+    }
+    search.is_cut.set(true);
+    search.greedy().ok_or(NoRoom { is_certain: false, is_limited })
+}
+
+/// Sets of guests by their cost, the smallest first.
+struct Cheapest<'a> {
+    /// The cost of each guest.
+    costs: &'a [u64],
+    /// The guests by their cost.
+    order: Vec<usize>,
+    /// Sets to come: the cost, and places in the order, which ascend.
+    heap: BinaryHeap<std::cmp::Reverse<(u64, Vec<usize>)>>,
+}
+
+impl<'a> Cheapest<'a> {
+    /// Begins with the cheapest guest.
+    fn new(costs: &'a [u64]) -> Cheapest<'a> {
+        let mut order: Vec<usize> = (0..costs.len()).collect();
+        order.sort_by_key(|&guest| (costs[guest], guest));
+        let first = order.first().map(|&guest| std::cmp::Reverse((costs[guest], vec![0])));
+        Cheapest { costs, order, heap: first.into_iter().collect() }
+    }
+
+    /// The next set.
+    fn next(&mut self) -> Option<Vec<usize>> {
+        let std::cmp::Reverse((cost, places)) = self.heap.pop()?;
+        let last = *places.last()?;
+        if let Some(&next) = self.order.get(last + 1) {
+            let (own, other) = (self.costs[self.order[last]], self.costs[next]);
+            // With the next guest, and with it in the place of the last one: every set comes once.
+            let mut with = places.clone();
+            with.push(last + 1);
+            let mut instead = places.clone();
+            instead.pop();
+            instead.push(last + 1);
+            self.heap.push(std::cmp::Reverse((cost + other, with)));
+            self.heap.push(std::cmp::Reverse((cost - own + other, instead)));
+        }
+        Some(places.into_iter().map(|place| self.order[place]).collect())
+    }
+}
+
+/// A search for moves.
+struct Search<'a> {
+    /// The host.
+    topology: &'a Topology,
+    /// What domains hold.
+    held: Occupancy,
+    /// The request that needs a place.
+    request: &'a Request,
+    /// The guests.
+    movers: &'a [Mover],
+    /// What the move of each costs.
+    costs: Vec<u64>,
+    /// The most that may be done.
+    limits: Limits,
+    /// GPUs by index.
+    gpus: Vec<Bdf>,
+    /// GPUs that no guest holds, as bits by index.
+    free: u64,
+    /// GPUs that each guest holds, as bits by index.
+    own: Vec<u64>,
+    /// The sets of GPUs of partitions, as bits by index; none: the board has no partitions.
+    slots: Option<BTreeSet<u64>>,
+    /// Sets that may still be planned.
+    joints: Cell<u32>,
+    /// Whether something was left out.
+    is_cut: Cell<bool>,
+}
+
+impl<'a> Search<'a> {
+    /// Looks at the host.
+    fn new(
+        topology: &'a Topology,
+        held: &Occupancy,
+        request: &'a Request,
+        movers: &'a [Mover],
+        limits: Limits,
+    ) -> Search<'a> {
+        // What keeps a partition from being activated because of a guest ends with its move.
+        let held = Occupancy { readiness: held.readiness.without_domains(), ..held.clone() };
+        let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).take(64).collect();
+        let (mut free, mut own) = (0, vec![0; movers.len()]);
+        let taken = Taken::new(topology, &held);
+        for (at, &bdf) in gpus.iter().enumerate() {
+            match groups::block(topology, &taken, bdf) {
+                None => free |= 1 << at,
+                Some(block) => {
+                    let named = |mover: &Mover| Some(mover.name.as_str()) == block.domain;
+                    if let Some(guest) = movers.iter().position(named) {
+                        own[guest] |= 1 << at;
+                    }
+                }
+            }
+        }
+        let bits = |set: &[Bdf]| {
+            let at = |bdf: &Bdf| gpus.iter().position(|gpu| gpu == bdf);
+            set.iter().filter_map(at).fold(0, |bits, at| bits | 1 << at)
+        };
+        let partitions = topology.partitions().iter().map(|one| bits(&one.gpus));
+        let slots = topology.is_partitioned().then(|| partitions.collect());
+        let costs = movers.iter().map(|mover| mover.cost().sum()).collect();
+        let (joints, is_cut) = (Cell::new(JOINTS), Cell::new(false));
+        Search {
+            topology,
+            request,
+            movers,
+            costs,
+            limits,
+            gpus,
+            free,
+            own,
+            slots,
+            joints,
+            is_cut,
+            held,
+        }
+    }
+
+    /// Whether moves of a set are within the limits.
+    fn is_within(&self, set: &[usize]) -> bool {
+        let stops = set.iter().filter(|&&guest| self.movers[guest].runs).count();
+        let below = |limit: Option<u32>, number: usize| limit.is_none_or(|n| count(number) <= n);
+        below(self.limits.stops, stops) && below(self.limits.moves, set.len())
+    }
+
+    /// Whether the new guest and those of a set may have GPUs beside each other on the board.
+    fn may_fit(&self, set: &[usize]) -> bool {
+        let free = set.iter().fold(self.free, |free, &guest| free | self.own[guest]);
+        let mut sizes: Vec<u32> = { set.iter() }
+            .map(|&guest| self.movers[guest].request.gpus.number())
+            .chain([self.request.gpus.number()])
+            .filter(|&number| number > 0)
+            .collect();
+        let all: u32 = sizes.iter().sum();
+        if all > free.count_ones() && self.gpus.len() < 64 {
+            return false;
+        }
+        let Some(slots) = &self.slots else { return true };
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        can_cover(slots, free, &sizes)
+    }
+
+    /// What is held without these guests.
+    fn without(&self, set: &[usize]) -> Occupancy {
+        let is_one = |held: &Held| set.iter().any(|&at| self.movers[at].name == held.domain);
+        let domains = self.held.domains.iter().filter(|held| !is_one(held)).cloned().collect();
+        Occupancy { domains, ..self.held.clone() }
+    }
+
+    /// The moves of a set after which there is room; none: there is none.
+    fn moves(&self, set: &[usize]) -> Option<Room> {
+        self.joints.set(self.joints.get().saturating_sub(1));
+        let new = Wanted { name: NEW, request: self.request, sets: &[] };
+        let one = |&guest: &usize| {
+            let Mover { name, request, .. } = &self.movers[guest];
+            Wanted { name, request, sets: &[] }
+        };
+        let wanted: Vec<Wanted<'_>> = [new].into_iter().chain(set.iter().map(one)).collect();
+        let Joint { placements, .. } = match joint(self.topology, &self.without(set), &wanted) {
+            Ok(found) => found,
+            Err(refused) => {
+                self.is_cut.set(self.is_cut.get() || !refused.is_certain);
+                return None;
+            }
+        };
+        let cost = set.iter().map(|&guest| self.movers[guest].cost()).sum();
+        let is_best = !self.is_cut.get();
+        let (legs, held) = self.in_turns(set, &placements)?;
+        let placement = plan(self.topology, &held, self.request).ok()?;
+        Some(Room { legs, cost, placement, is_best })
+    }
+
+    /// The moves to these places, that of the new guest first, in an order in which each is free at
+    /// its time; and what is held after them, without the new guest.
+    fn in_turns(
+        &self,
+        set: &[usize],
+        placements: &[Placement],
+    ) -> Option<(Vec<Vec<Move>>, Occupancy)> {
+        let [new, places @ ..] = placements else { return None };
+        let mut now = Now { search: self, held: self.held.clone(), new };
+        let mut legs: Vec<Vec<Move>> = Vec::new();
+        let mut todo: Vec<usize> = (0..set.len()).collect();
+        while !todo.is_empty() {
+            let gets = |&at: &usize| {
+                let exact = self.at(set[at], &places[at]);
+                Some((at, now.plan(set[at], &exact)?))
+            };
+            let Some((at, placement)) = todo.iter().find_map(gets) else { break };
+            now.take(set[at], &placement);
+            legs.push(vec![Move { guest: set[at], placement }]);
+            todo.retain(|&other| other != at);
+        }
+        if todo.is_empty() {
+            return Some((legs, now.held));
+        }
+        let mut one_by_one = OneByOne { now, plans: ORDERS };
+        let rest: Vec<usize> = todo.iter().map(|&at| set[at]).collect();
+        if let Some((found, held)) = one_by_one.go(&rest) {
+            legs.extend(found.into_iter().map(|one| vec![one]));
+            return Some((legs, held));
+        }
+        // They need each other's places.
+        let mut now = one_by_one.now;
+        let is_one = |held: &Held| rest.iter().any(|&at| self.movers[at].name == held.domain);
+        now.held.domains.retain(|held| !is_one(held));
+        let mut leg = Vec::new();
+        for at in todo {
+            let placement = now.plan(set[at], &self.at(set[at], &places[at]))?;
+            now.take(set[at], &placement);
+            leg.push(Move { guest: set[at], placement });
+        }
+        legs.push(leg);
+        Some((legs, now.held))
+    }
+
+    /// The request of a guest for the GPUs of a place.
+    fn at(&self, guest: usize, placement: &Placement) -> Request {
+        let request = &self.movers[guest].request;
+        match gpus_at(placement, request, self.topology) {
+            gpus if gpus.is_empty() => request.clone(),
+            gpus => exactly(request, gpus),
+        }
+    }
+
+    /// Takes guests out, the cheapest first, until there is room; then puts those back that need
+    /// not move, the most expensive first.
+    fn greedy(&self) -> Option<Room> {
+        let mut order: Vec<usize> = (0..self.movers.len()).collect();
+        order.sort_by_key(|&guest| (self.costs[guest], guest));
+        let mut found = None;
+        let mut set: Vec<usize> = Vec::new();
+        for &guest in &order {
+            set.push(guest);
+            if self.may_fit(&set) && self.is_within(&set) {
+                found = self.moves(&set);
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+        found.as_ref()?;
+        for guest in set.clone().into_iter().rev() {
+            let less: Vec<usize> = set.iter().copied().filter(|&other| other != guest).collect();
+            if less.is_empty() || !self.may_fit(&less) {
+                continue;
+            }
+            if let Some(room) = self.moves(&less) {
+                found = Some(room);
+                set = less;
+            }
+        }
+        found
+    }
+}
+
+/// The GPUs of a place.
+pub fn gpus_at(placement: &Placement, request: &Request, topology: &Topology) -> Vec<Bdf> {
+    let is_gpu = |bdf: &Bdf| topology.device(*bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu);
+    let gpus = placement.devices.iter().copied().filter(is_gpu);
+    let mut gpus: Vec<Bdf> = gpus.take(request.gpus.number() as usize).collect();
+    gpus.sort_unstable();
+    gpus
+}
+
+/// Whether guests of these sizes, the largest first, have partitions or single GPUs beside each
+/// other among these GPUs.
+fn can_cover(slots: &BTreeSet<u64>, free: u64, sizes: &[u32]) -> bool {
+    let Some((&size, rest)) = sizes.split_first() else { return true };
+    if size == 1 {
+        // All others are single GPUs, too.
+        return free.count_ones() as usize >= sizes.len();
+    }
+    let of_size = slots.iter().filter(|slot| slot.count_ones() == size);
+    { of_size }.any(|slot| slot & !free == 0 && can_cover(slots, free & !slot, rest))
+}
+
+/// What is held while moves are made.
+#[derive(Clone)]
+struct Now<'a> {
+    /// The search.
+    search: &'a Search<'a>,
+    /// What is held by now.
+    held: Occupancy,
+    /// The place that the new guest gets in the end.
+    new: &'a Placement,
+}
+
+impl Now<'_> {
+    /// The place of a guest beside what the others hold now and what the new guest gets.
+    fn plan(&self, guest: usize, request: &Request) -> Option<Placement> {
+        let name = &self.search.movers[guest].name;
+        let mut others = self.held.clone();
+        others.domains.retain(|held| held.domain != *name);
+        others.domains.push(reserved(self.new));
+        plan(self.search.topology, &others, request).ok()
+    }
+
+    /// Gives a guest its new place.
+    fn take(&mut self, guest: usize, placement: &Placement) {
+        let Mover { name, runs, .. } = &self.search.movers[guest];
+        let autostart = self.held.domains.iter().any(|held| held.domain == *name && held.autostart);
+        self.held.domains.retain(|held| held.domain != *name);
+        self.held.domains.push(Held { active: *runs, autostart, ..placement.held(name) });
+    }
+}
+
+/// What a place keeps from others that move before it is taken.
+pub fn reserved(placement: &Placement) -> Held {
+    Held { active: true, ..placement.held(NEW) }
+}
+
+/// A search for an order of moves, each to any place that is free at its time.
+struct OneByOne<'a> {
+    /// What is held before them.
+    now: Now<'a>,
+    /// Plans that are left.
+    plans: u32,
+}
+
+impl OneByOne<'_> {
+    /// Moves all of these guests.
+    fn go(&mut self, rest: &[usize]) -> Option<(Vec<Move>, Occupancy)> {
+        if rest.is_empty() {
+            return Some((Vec::new(), self.now.held.clone()));
+        }
+        for &guest in rest {
+            self.plans = self.plans.checked_sub(1)?;
+            let search = self.now.search;
+            let Some(placement) = self.now.plan(guest, &search.movers[guest].request) else {
+                continue;
+            };
+            let before = self.now.held.clone();
+            self.now.take(guest, &placement);
+            let others: Vec<usize> = rest.iter().copied().filter(|&other| other != guest).collect();
+            let found = self.go(&others);
+            self.now.held = before;
+            if let Some((moves, held)) = found {
+                let first = Move { guest, placement };
+                return Some(([first].into_iter().chain(moves).collect(), held));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

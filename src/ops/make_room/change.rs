@@ -1,0 +1,238 @@
+//! The change that moves guests: off, elsewhere, on again. Until one of them is being started again
+//! all of it can be undone, by which those that ran run where they were.
+
+use super::live::repinned;
+use super::look::{accepted, gpus_of, moved};
+use super::{RoomRequest, Target};
+use crate::apply::Step;
+use crate::bdf::Bdf;
+use crate::change::{Change, DomainChange, Hold, Part};
+use crate::claim::{Claim, claim, give_back_some};
+use crate::domain::DomainXml;
+use crate::domain::guest::Bound;
+use crate::domain::live::live_changes;
+use crate::error::{Class, Error, Result, classed};
+use crate::hypervisor::XmlOf;
+use crate::pages;
+use crate::partition;
+use crate::placement::{Held, Occupancy};
+use crate::set::{allowed, functions::Moves};
+use crate::shell::word;
+use crate::source::Source;
+use crate::startable::{refuse_networks_down, refuse_taken_disks};
+use crate::stop::{self, Down, way_down};
+use crate::taken::{Taken, taken_for_off};
+use crate::tune::Tune;
+use crate::tune::live;
+use crate::tune::subject::Subject;
+use crate::tune::subjects::{self, Subjects, refused};
+use crate::world::World;
+use gpuvm_core::tune::{TuneError, Tuned};
+
+/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again.
+pub(super) fn refuse_unready(world: &World, name: &str, wait_s: u64) -> Result<()> {
+    let hypervisor = world.hypervisor()?;
+    let (step, state) = way_down(&*hypervisor, name, Down { force: false, wait_s })?;
+    if step.is_none() {
+        return Ok(());
+    }
+    stop::refuse_still("stop", name, state, step.as_ref())?;
+    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    refuse_taken_disks(&xml, world)?;
+    refuse_networks_down(&xml, world)
+}
+
+/// A guest that is moved.
+struct Moving<'a> {
+    /// It.
+    subject: &'a Subject,
+    /// It at its new place.
+    tuned: Tuned,
+    /// The functions that come and go.
+    moves: Moves,
+}
+
+/// Plans the moves of guests that are off at the same time.
+pub(super) fn move_guests(
+    world: &World,
+    leg: &[Target],
+    new: &Held,
+    wanted: &RoomRequest,
+) -> Result<Change<()>> {
+    let sources = leg.iter().map(|target| Source::Domain(target.name.clone())).collect();
+    let subjects = subjects::read(world, &Tune { sources, ..Tune::default() })?;
+    let all = subjects.all.iter().map(|subject| &subject.xml);
+    let mut now = taken_for_off(world, &Taken::default(), (subjects.topology(), all))?;
+    let is_one = |held: &Held| leg.iter().any(|target| target.name == held.domain);
+    now.domains.retain(|held| !is_one(held));
+    let others = now.clone();
+    let mut moving = Vec::new();
+    for (subject, target) in subjects.all.iter().zip(leg) {
+        refuse_another(subject, target)?;
+        let places = (&target.gpus[..], subjects.topology());
+        let mut tuned = moved(subject, &subjects, (&now, new), places)
+            .map_err(|error| cannot_move(subject, &error))?;
+        let held = tuned.after.held(false)?;
+        now.domains.push(Held { active: subject.running, ..held });
+        let accepted = accepted(wanted);
+        allowed((&subjects, subject), tuned.placement.as_ref(), &accepted, world)?;
+        let moves = Moves::between(&subject.xml, &tuned.after)?;
+        if tuned.changes.is_empty() {
+            // It is there already.
+            continue;
+        }
+        refuse_unready(world, &subject.name, wanted.wait_s)?;
+        tuned.changes.retain(|change| change.was != change.now);
+        moving.push(Moving { subject, tuned, moves });
+    }
+    let names: Vec<&str> = leg.iter().map(|target| target.name.as_str()).collect();
+    let mut change = Change::new("make-room", &names.join(" "), Vec::new(), ());
+    change.parts = parts(world, (&subjects, &others), moving, wanted.wait_s)?;
+    change.hold = Hold::Through;
+    Ok(change)
+}
+
+/// Plans other pins of a guest that runs.
+pub(super) fn repin(world: &World, target: &Target, new: &Held) -> Result<Change<()>> {
+    let sources = vec![Source::Domain(target.name.clone())];
+    let subjects = subjects::read(world, &Tune { sources, live: true, ..Tune::default() })?;
+    let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
+    refuse_another(subject, target)?;
+    let now = subjects.occupancy();
+    let tuned =
+        repinned(subject, &subjects, (now, new)).map_err(|error| cannot_move(subject, &error))?;
+    let name = &subject.name;
+    let mut change = Change::new("make-room", name, Vec::new(), ());
+    if tuned.changes.is_empty() {
+        return Ok(change);
+    }
+    let all = subjects.topology().pcpus();
+    let last = match &subject.live {
+        Some(live) => live::steps(name, &live_changes(live, &tuned.after, &all)),
+        None => Vec::new(),
+    };
+    let what = tuned.changes.iter().map(ToString::to_string);
+    change.parts = vec![Part::Domain(DomainChange {
+        verb: "make-room",
+        name: name.clone(),
+        what: what.chain(last.iter().map(Step::to_string)).collect(),
+        before: subject.text().to_owned(),
+        after: tuned.after,
+        first: Vec::new(),
+        last,
+    })];
+    Ok(change)
+}
+
+/// The error that a guest cannot be moved.
+fn cannot_move(subject: &Subject, error: &TuneError) -> Error {
+    let message = format!("domain `{}` cannot be moved", subject.name);
+    refused(subject, &message, error, |_| false)
+}
+
+/// Refuses another guest of the name.
+fn refuse_another(subject: &Subject, target: &Target) -> Result<()> {
+    if subject.xml.uuid().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&target.uuid)) {
+        return Ok(());
+    }
+    let name = &target.name;
+    let message = format!("domain `{name}` is now a different one, so it is not moved");
+    Err(classed(Class::Changed, message, format!("`gpuvm show {}` shows it", word(name))))
+}
+
+/// The steps in their order.
+fn parts(
+    world: &World,
+    (subjects, others): (&Subjects, &Occupancy),
+    mut moving: Vec<Moving<'_>>,
+    wait_s: u64,
+) -> Result<Vec<Part>> {
+    if moving.is_empty() {
+        return Ok(Vec::new());
+    }
+    let hypervisor = world.hypervisor()?;
+    let (mut downs, mut ends, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+    for one in moving.iter().filter(|one| one.subject.running) {
+        let down = Down { force: false, wait_s };
+        let (step, _) = way_down(&*hypervisor, &one.subject.name, down)?;
+        downs.extend(step.map(again));
+    }
+    for one in &moving {
+        let Subject { name, running, xml, .. } = one.subject;
+        let before = if *running {
+            DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?
+        } else {
+            xml.clone()
+        };
+        let (steps, next) = partition::to_move(world, &before, &one.tuned.after, *running)?;
+        ends.extend(steps);
+        if *running {
+            starts.extend(next);
+            let (name, uuid) = (name.clone(), xml.uuid());
+            starts.push(Step::StartDomain { name, uuid });
+        }
+    }
+    let mut parts = Vec::new();
+    let has_gpus = |one: &Moving<'_>| !gpus_of(&one.subject.xml, subjects.topology()).is_empty();
+    if world.has_guests_here()? && moving.iter().any(has_gpus) {
+        parts.push(Part::Reports);
+    }
+    parts.extend([Part::Steps(downs), Part::Steps(ends)]);
+    // What one of them has and another one gets stays bound.
+    let stays: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.comes.clone()).collect();
+    let had: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.gone.clone()).collect();
+    let mut bound: Vec<Bound> = Vec::new();
+    for one in &moving {
+        bound.extend(one.subject.xml.bound()?);
+    }
+    for one in &mut moving {
+        let change = definition(world, (subjects, others), one, (&stays, &had, &bound))?;
+        parts.push(Part::Domain(change));
+    }
+    parts.extend([Part::Steps(starts), Part::Complete]);
+    Ok(parts)
+}
+
+/// A step that asks a guest to shut down, for the time of the change.
+fn again(step: Step) -> Step {
+    match step {
+        Step::ShutDownDomain { name, uuid, by, wait_s, .. } => {
+            Step::ShutDownDomain { name, uuid, by, wait_s, restarts: true }
+        }
+        step => step,
+    }
+}
+
+/// The change of a guest's definition, with what is bound for it and given back. `stays`: functions
+/// that guests of this change get, `had`: those that they lose, `bound`: what was bound for them.
+fn definition(
+    world: &World,
+    (subjects, others): (&Subjects, &Occupancy),
+    one: &mut Moving<'_>,
+    (stays, had, bound): (&[Bdf], &[Bdf], &[Bound]),
+) -> Result<DomainChange> {
+    let Moving { subject, tuned, moves } = one;
+    let Subject { name, xml, running, .. } = *subject;
+    let (theirs, free): (Vec<Bdf>, Vec<Bdf>) =
+        moves.comes.iter().partition(|bdf| had.contains(bdf));
+    let topology = subjects.topology();
+    let Claim { steps, bound: mut more } = claim(name, &free, topology, others, world)?;
+    // One that is off gets its devices when it starts.
+    let mut first = if *running { steps } else { Vec::new() };
+    more.extend(bound.iter().filter(|one| theirs.contains(&one.bdf)).cloned());
+    moves.rebind(xml, &mut tuned.after, &more)?;
+    first.extend(pages::to_move(name, (xml, *running), &tuned.after, world)?);
+    let mut gone = moves.gone.clone();
+    gone.retain(|bdf| !stays.contains(bdf));
+    let last = give_back_some(xml, &gone, world)?;
+    let beside = first.iter().chain(&last).map(Step::to_string);
+    Ok(DomainChange {
+        verb: "make-room",
+        name: name.clone(),
+        what: tuned.changes.iter().map(ToString::to_string).chain(beside).collect(),
+        before: subject.text().to_owned(),
+        after: tuned.after.clone(),
+        first,
+        last,
+    })
+}

@@ -1,0 +1,129 @@
+//! Guests that get other cores while they run, so that nobody has to be stopped: those without
+//! passed-through functions whose memory is bound to no node, since it stays where it is, and
+//! `check` takes no cores of another node than that of bound memory.
+
+use super::{PlannedMove, RoomPlan, Target};
+use crate::cpuset::CpuSet;
+use crate::placement::{Held, Occupancy, plan};
+use crate::request::Request;
+use crate::topology::Topology;
+use crate::tune::subject::Subject;
+use crate::tune::subjects::Subjects;
+use gpuvm_core::placement::room::MoveCost;
+use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
+
+/// The most guests of which every set is tried.
+const MOST: usize = 8;
+
+/// A search for pins.
+pub(super) struct Live<'a> {
+    /// The host.
+    pub topology: &'a Topology,
+    /// What domains hold.
+    pub held: &'a Occupancy,
+    /// The request that needs a place.
+    pub request: &'a Request,
+    /// The guests that may be moved.
+    pub subjects: &'a Subjects,
+}
+
+impl Live<'_> {
+    /// The guests with the fewest pins whose move makes room; none: no such moves do.
+    pub fn find(&self, most: Option<u32>) -> Option<RoomPlan> {
+        let is_live = |subject: &&Subject| {
+            let has_functions = subject.xml.held(false).is_ok_and(|held| !held.devices.is_empty());
+            subject.running && !has_functions && !self.pins(&subject.name).is_empty()
+        };
+        let mut some: Vec<&Subject> = self.subjects.all.iter().filter(is_live).collect();
+        some.truncate(MOST);
+        let set = |bits: u32| -> Vec<&Subject> {
+            let is_in = |(at, _): &(usize, &&Subject)| bits >> at & 1 == 1;
+            some.iter().enumerate().filter(is_in).map(|(_, subject)| *subject).collect()
+        };
+        let pins = |set: &[&Subject]| -> usize {
+            set.iter().map(|subject| self.pins(&subject.name).len()).sum()
+        };
+        let mut sets: Vec<Vec<&Subject>> = (1..1_u32 << some.len()).map(set).collect();
+        sets.retain(|set| most.is_none_or(|most| set.len() <= most as usize));
+        sets.sort_by_key(|set| (pins(set), set.len()));
+        sets.iter().find_map(|set| self.with(set))
+    }
+
+    /// The pins of the vCPUs of a guest.
+    fn pins(&self, name: &str) -> &[CpuSet] {
+        let held = self.held.domains.iter().find(|held| held.domain == name);
+        held.map_or(&[], |held| &held.vcpu_pins)
+    }
+
+    /// The moves of these guests; none: they do not make room.
+    fn with(&self, set: &[&Subject]) -> Option<RoomPlan> {
+        let mut now = self.held.clone();
+        for held in now.domains.iter_mut().filter(|held| is_of(held, set)) {
+            *held = floating(held);
+        }
+        let placement = plan(self.topology, &now, self.request).ok()?;
+        let mut planned = RoomPlan::of_new(self.topology, &placement);
+        for subject in set {
+            let tuned = repinned(subject, self.subjects, (&now, &planned.new)).ok()?;
+            let new = tuned.after.held(false).ok()?;
+            for held in now.domains.iter_mut().filter(|held| held.domain == subject.name) {
+                let Held { vcpu_pins, emulator_pin, iothread_pins, .. } = new.clone();
+                *held = Held { vcpu_pins, emulator_pin, iothread_pins, ..held.clone() };
+            }
+            let pins = u32::try_from(new.vcpu_pins.len()).unwrap_or(u32::MAX);
+            planned.cost = planned.cost + MoveCost { pins, ..MoveCost::default() };
+            planned.moves.push(Live::words(subject, &new));
+            let (name, uuid) = (subject.name.clone(), subject.xml.uuid().unwrap_or_default());
+            planned.legs.push(vec![Target { name, uuid, gpus: Vec::new(), live: true }]);
+        }
+        // Its memory may be where theirs is.
+        plan(self.topology, &now, self.request).is_ok().then_some(planned)
+    }
+
+    /// A move in words and numbers.
+    fn words(subject: &Subject, new: &Held) -> PlannedMove {
+        let pcpus = new.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+        PlannedMove {
+            domain: subject.name.clone(),
+            stops: false,
+            live: true,
+            from: Vec::new(),
+            to: Vec::new(),
+            pcpus: pcpus.to_string(),
+            memory_gib: 0,
+            with: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// Whether it is what one of these guests holds.
+fn is_of(held: &Held, set: &[&Subject]) -> bool {
+    set.iter().any(|subject| subject.name == held.domain)
+}
+
+/// The same without its pins.
+fn floating(held: &Held) -> Held {
+    let (vcpu_pins, iothread_pins) = (Vec::new(), Vec::new());
+    Held { vcpu_pins, emulator_pin: None, iothread_pins, ..held.clone() }
+}
+
+/// A guest with other pins, beside what others hold and what the new guest gets.
+pub(super) fn repinned(
+    subject: &Subject,
+    subjects: &Subjects,
+    (now, new): (&Occupancy, &Held),
+) -> Result<Tuned, TuneError> {
+    let has = |path: &str| subject.xml.root().find(path).is_some();
+    let items = Items {
+        pins: Item::On,
+        emulator: if has("cputune/emulatorpin") { Item::On } else { Item::Keep },
+        iothread_pins: if has("cputune/iothreadpin") { Item::On } else { Item::Keep },
+        unnamed: Items::all().unnamed,
+        ..Items::default()
+    };
+    let mut others = together::without_member(now, &subject.xml, false);
+    others.domains.push(new.clone());
+    let given = subjects.beside(&others, &items, subjects.topology());
+    tune(&subject.xml, &Given { allow_remote: true, ..given })
+}

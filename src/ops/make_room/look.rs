@@ -1,0 +1,431 @@
+//! Which guests are moved, and where to. Changes nothing.
+
+use super::live::Live;
+use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
+use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
+use crate::domain::DomainXml;
+use crate::domain::view::gpu_indexes;
+use crate::domain_history::starts_saved;
+use crate::error::{Class, Coded as _, Error, NoPlace, Refusal, Result, classed, dump_and_define};
+use crate::guest::{stop_first, with_template};
+use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
+use crate::placement::{Held, Occupancy, Placement, nearest, plan};
+use crate::request::{GpuWish, Request};
+use crate::set::{SetRequest, allowed};
+use crate::shell::word;
+use crate::source::Source;
+use crate::taken::{Taken, taken_for_new};
+use crate::topology::{DeviceKind, Topology, Trust};
+use crate::tune::Tune;
+use crate::tune::extra;
+use crate::tune::subject::Subject;
+use crate::tune::subjects::{self, Subjects};
+use crate::world::World;
+use gpuvm_core::placement::RoomOffer;
+use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};
+use gpuvm_core::tune::{Item, Items, TuneError, Tuned, planned_request, together, tune};
+
+/// What is read of the host for a search.
+struct Ground {
+    /// The host.
+    topology: Topology,
+    /// What domains hold.
+    held: Occupancy,
+    /// The request that needs a place.
+    request: Request,
+    /// The guests that could be moved.
+    all: Vec<Eligible>,
+}
+
+impl Ground {
+    /// Reads it.
+    fn read(world: &World, wanted: &RoomRequest) -> Result<Ground> {
+        let topology = world.topology()?;
+        let guest = &wanted.guest;
+        let request = with_template(guest, guest.request.clone(), &topology)?;
+        let has_gpus = request.gpus.number() > 0;
+        let held = taken_for_new(world, &guest.taken, (&topology, has_gpus))?;
+        Ok(Ground { topology, held, request, all: eligible(world, &wanted.allow_stop)? })
+    }
+
+    /// The moves of some of the guests.
+    fn find(
+        &self,
+        (world, wanted): (&World, &RoomRequest),
+        may_move: impl Fn(&Eligible) -> bool,
+        limits: Limits,
+    ) -> Result<Result<RoomPlan, NoRoom>> {
+        let some: Vec<&Eligible> = self.all.iter().filter(|one| may_move(one)).collect();
+        let Ground { topology, held, request, .. } = self;
+        Search { world, topology, held, request, wanted }.find(&some, limits)
+    }
+
+    /// The guests of a plan that are not marked as movable.
+    fn unmarked(&self, found: &RoomPlan) -> Vec<String> {
+        let is_marked =
+            |name: &str| self.all.iter().any(|one| one.is_movable && one.row.name == name);
+        let names = found.moves.iter().map(|one| one.domain.clone());
+        names.filter(|name| !is_marked(name)).collect()
+    }
+}
+
+/// Plans the moves after which the guest has a place.
+pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
+    let ground = Ground::read(world, wanted)?;
+    let refused = match plan(&ground.topology, &ground.held, &ground.request) {
+        Ok(placement) => return Ok(RoomPlan::of_new(&ground.topology, &placement)),
+        Err(error) => error,
+    };
+    refuse_too_large(&ground.topology, &ground.held, &ground.request)?;
+    let may_move = |one: &Eligible| one.is_movable || wanted.allow_stop.contains(&one.row.name);
+    let limits = Limits { stops: wanted.max_stops, moves: wanted.max_moves };
+    let error = match ground.find((world, wanted), may_move, limits)? {
+        Ok(found) => return Ok(found),
+        Err(no) if no.is_limited => beyond(wanted),
+        Err(no) => {
+            let number = ground.all.iter().filter(|one| may_move(one)).count();
+            // What would do, if it were allowed.
+            let all = ground.all.len();
+            let more =
+                (number < all).then(|| ground.find((world, wanted), |_| true, Limits::default()));
+            let hint = match more.transpose()? {
+                Some(Ok(found)) => {
+                    let names = ground.unmarked(&found);
+                    format!("`{}` moves {}", command(&wanted.options, &names), listed(&found))
+                }
+                _ => "`gpuvm capacity` shows what fits, and what would have to end".to_owned(),
+            };
+            let (movable, is_certain) = (number, no.is_certain);
+            match movable {
+                0 => RoomError::NoneMovable.refusal(hint),
+                _ => RoomError::NoMoves { movable, is_certain }.refusal(hint),
+            }
+        }
+    };
+    Err(Error::from(refused).around(error))
+}
+
+/// The refusal of moves beyond the limits.
+fn beyond(wanted: &RoomRequest) -> Refusal {
+    let limit = |number: Option<u32>, option| Some(format!("{option} {}", number?));
+    let limits = [limit(wanted.max_stops, "--max-stops"), limit(wanted.max_moves, "--max-moves")];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let command = command(&wanted.options, &wanted.allow_stop);
+    RoomError::Limits { limits: limits.join(" and ") }
+        .refusal(format!("`{command}` has no limits; `{command} --dry-run` shows the moves"))
+}
+
+/// The command by which a guest without a place would get one, and what it moves; none: it would
+/// not. Guests that are not marked as movable are named in it.
+pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
+    if world.is_recorded() || wanted.guest.taken != Taken::default() {
+        return None;
+    }
+    let ground = Ground::read(world, wanted).ok()?;
+    if ground.all.is_empty() || plan(&ground.topology, &ground.held, &ground.request).is_ok() {
+        return None;
+    }
+    let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
+    let ways = [(wanted, "", false), (&shared, " --accept-shared-fabric", false)];
+    let named = ways.map(|(wanted, option, _)| (wanted, option, true));
+    for (wanted, option, names_all) in [ways[0], named[0], ways[1], named[1]] {
+        let may_move = |one: &Eligible| names_all || one.is_movable;
+        let found = ground.find((world, wanted), may_move, Limits::default());
+        let Ok(Ok(found)) = found else { continue };
+        let options = format!("{}{option}", wanted.options);
+        return Some(RoomOffer {
+            command: command(&options, &ground.unmarked(&found)),
+            moves: found.lines(),
+            gpus: found.gpus,
+        });
+    }
+    None
+}
+
+/// The command that makes room and moves these guests, too.
+fn command(options: &str, names: &[String]) -> String {
+    let allow = names.iter().map(|name| format!(" --allow-stop {}", word(name)));
+    format!("gpuvm make-room {options}{}", allow.collect::<String>())
+}
+
+/// The guests of a plan.
+fn listed(found: &RoomPlan) -> String {
+    let names: Vec<String> = found.moves.iter().map(|one| format!("`{}`", one.domain)).collect();
+    names.join(", ")
+}
+
+/// Refuses a guest that has no place even without any other.
+fn refuse_too_large(topology: &Topology, held: &Occupancy, request: &Request) -> Result<()> {
+    let readiness = held.readiness.without_domains();
+    let empty = Occupancy { domains: Vec::new(), readiness, ..held.clone() };
+    let Err(error) = plan(topology, &empty, request) else { return Ok(()) };
+    let nearest = nearest(topology, &empty, request);
+    Err(NoPlace { error, request: Box::new(request.clone()), nearest, room: None }.into())
+}
+
+/// A guest that could be moved.
+struct Eligible {
+    /// It.
+    row: DomainSummary,
+    /// Whether it is marked as movable.
+    is_movable: bool,
+}
+
+/// The guests that could be moved; refuses named ones that cannot.
+fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
+    let hypervisor = world.hypervisor()?;
+    let rows = hypervisor.domains()?;
+    if let Some(name) = named.iter().find(|name| rows.iter().all(|row| row.name != **name)) {
+        let message = format!("--allow-stop: there is no domain `{name}`");
+        let hint = "`gpuvm list` shows the domains that are there";
+        return Err(classed(Class::NotFound, message, hint));
+    }
+    let mut all = Vec::new();
+    for row in rows {
+        let is_named = named.contains(&row.name);
+        if let Some((why, hint)) = fixed(&*hypervisor, &row) {
+            if is_named {
+                return Err(RoomError::Fixed { name: row.name, why }.hint(hint));
+            }
+            continue;
+        }
+        let Ok(xml) = DomainXml::parse(&hypervisor.xml(&row.name, XmlOf::Inactive)?) else {
+            continue;
+        };
+        let record = xml.record().ok().flatten().filter(|_| xml.is_ours());
+        let is_movable = record.is_some_and(|record| record.request.movable);
+        // Of others nothing is offered.
+        if is_named || xml.is_ours() {
+            all.push(Eligible { row, is_movable });
+        }
+    }
+    Ok(all)
+}
+
+/// Why a guest cannot be moved, and what helps; none: it can.
+fn fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> Option<(String, String)> {
+    let name = word(&row.name);
+    if !row.persistent {
+        let why = "has no persistent definition, so it would not outlive a stop".to_owned();
+        return Some((why, dump_and_define(&row.name)));
+    }
+    if !matches!(row.state, DomainState::Running | DomainState::ShutOff) {
+        let (is, hint) = stop_first(row);
+        return Some((is.to_owned(), hint));
+    }
+    let saved = starts_saved(hypervisor, &row.name);
+    let saved = saved.into_iter().next()?;
+    Some((format!("has {saved}"), format!("`gpuvm start {name}`, then again")))
+}
+
+/// A search for moves.
+struct Search<'a> {
+    /// The world.
+    world: &'a World,
+    /// The host.
+    topology: &'a Topology,
+    /// What domains hold.
+    held: &'a Occupancy,
+    /// The request that needs a place.
+    request: &'a Request,
+    /// How it is asked for.
+    wanted: &'a RoomRequest,
+}
+
+impl Search<'_> {
+    /// The cheapest moves of these guests that make room. A guest that its new place does not suit
+    /// is left where it is.
+    fn find(&self, guests: &[&Eligible], limits: Limits) -> Result<Result<RoomPlan, NoRoom>> {
+        if guests.is_empty() {
+            return Ok(Err(NoRoom { is_certain: true, is_limited: false }));
+        }
+        let sources = guests.iter().map(|one| Source::Domain(one.row.name.clone())).collect();
+        let subjects = subjects::read(self.world, &Tune { sources, ..Tune::default() })?;
+        let Search { topology, held, request, .. } = *self;
+        let live = Live { topology, held, request, subjects: &subjects }.find(limits.moves);
+        if let Some(live) = live {
+            return Ok(Ok(live));
+        }
+        let mut left: Vec<usize> = (0..subjects.all.len()).collect();
+        let mut is_certain = true;
+        loop {
+            let mut movers: Vec<(usize, Mover)> = Vec::new();
+            for &at in &left {
+                movers.extend(self.mover(&subjects, at).map(|mover| (at, mover)));
+            }
+            let (numbers, movers): (Vec<usize>, Vec<Mover>) = movers.into_iter().unzip();
+            let found = match room(self.topology, self.held, self.request, &movers, limits) {
+                Ok(found) => found,
+                Err(no) => {
+                    return Ok(Err(NoRoom { is_certain: is_certain && no.is_certain, ..no }));
+                }
+            };
+            match self.verified(&subjects, (&numbers, &found), guests)? {
+                Ok(plan) => return Ok(Ok(plan)),
+                Err(at) => left.retain(|&other| other != at),
+            }
+            is_certain = false;
+        }
+    }
+
+    /// A guest as the search needs it; none: it cannot be planned.
+    fn mover(&self, subjects: &Subjects, at: usize) -> Option<Mover> {
+        let subject = &subjects.all[at];
+        let number = u32::try_from(gpus_of(&subject.xml, self.topology).len()).ok()?;
+        let items = items((number > 0).then_some(GpuWish::Count(number)), &subject.xml);
+        let others = together::without_member(self.held, &subject.xml, true);
+        let given = subjects.beside(&others, &items, self.topology);
+        let request = planned_request(&subject.xml, &given).ok()?;
+        let held = self.held.domains.iter().find(|held| held.domain == subject.name)?;
+        Some(Mover {
+            name: subject.name.clone(),
+            request,
+            runs: subject.running,
+            memory: held.memory.iter().map(|(_, size)| *size).sum(),
+            pins: u32::try_from(held.vcpu_pins.len()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The plan of moves that were found, each tuned as it will be; else the guest that cannot be.
+    fn verified(
+        &self,
+        subjects: &Subjects,
+        (numbers, found): (&[usize], &Room),
+        guests: &[&Eligible],
+    ) -> Result<Result<RoomPlan, usize>> {
+        self.refuse_shared(&found.placement)?;
+        let mut planned = RoomPlan::of_new(self.topology, &found.placement);
+        (planned.cost, planned.is_best) = (found.cost, found.is_best);
+        let mut now = self.held.clone();
+        for leg in &found.legs {
+            let names: Vec<&str> =
+                leg.iter().map(|one| subjects.all[numbers[one.guest]].name.as_str()).collect();
+            now.domains.retain(|held| !names.contains(&held.domain.as_str()));
+            let mut targets = Vec::new();
+            for Move { guest, placement } in leg {
+                let at = numbers[*guest];
+                let subject = &subjects.all[at];
+                let gpus = of_kind(&placement.devices, self.topology);
+                let own = gpus_of(&subject.xml, self.topology).len();
+                let gpus: Vec<Bdf> = gpus.into_iter().take(own).collect();
+                let Ok(tuned) =
+                    moved(subject, subjects, (&now, &planned.new), (&gpus, self.topology))
+                else {
+                    return Ok(Err(at));
+                };
+                let place = tuned.placement.as_ref();
+                allowed((subjects, subject), place, &accepted(self.wanted), self.world)?;
+                let Ok(held) = tuned.after.held(false) else { return Ok(Err(at)) };
+                now.domains.push(self.kept(held, subject));
+                planned.moves.push(self.words(subject, &tuned, (&gpus, &names)));
+                let uuid = { guests.iter() }.find(|one| one.row.name == subject.name);
+                let uuid = uuid.map(|one| one.row.uuid.clone()).unwrap_or_default();
+                targets.push(Target { name: subject.name.clone(), uuid, gpus, live: false });
+            }
+            planned.legs.push(targets);
+        }
+        // What the new guest gets is kept for it throughout.
+        if plan(self.topology, &now, self.request).is_err() {
+            let last = found.legs.last().and_then(|leg| leg.last());
+            return Ok(Err(last.map(|one| numbers[one.guest]).unwrap_or_default()));
+        }
+        Ok(Ok(planned))
+    }
+
+    /// Refuses a place at which others reach the NVLinks of the new guest, as `create` would.
+    fn refuse_shared(&self, placement: &Placement) -> Result<()> {
+        let Some(why) = placement.shared_fabric() else { return Ok(()) };
+        let said = self.topology.machine().trust;
+        if Trust::refuses(said, self.wanted.accept_shared_fabric) {
+            let why = why.to_string();
+            return Err(RoomError::SharedFabric { why }.hint(Trust::advice(said)));
+        }
+        Ok(())
+    }
+
+    /// What a guest holds at its new place.
+    fn kept(&self, held: Held, subject: &Subject) -> Held {
+        let mut own = self.held.domains.iter().filter(|held| held.domain == subject.name);
+        let autostart = own.any(|held| held.autostart);
+        Held { active: subject.running, autostart, ..held }
+    }
+
+    /// A move in words and numbers.
+    fn words(
+        &self,
+        subject: &Subject,
+        tuned: &Tuned,
+        (gpus, leg): (&[Bdf], &[&str]),
+    ) -> PlannedMove {
+        let memory = tuned
+            .placement
+            .as_ref()
+            .map(|placement| placement.cells.iter().map(|cell| cell.memory_kib.kib()).sum::<u64>());
+        let pins = tuned.placement.iter().flat_map(|placement| &placement.vcpu_pins);
+        let pcpus = pins.fold(CpuSet::new(), |all, pin| all.or(pin));
+        let with = leg.iter().filter(|name| **name != subject.name).map(|name| (*name).to_owned());
+        PlannedMove {
+            domain: subject.name.clone(),
+            stops: subject.running,
+            live: false,
+            from: gpu_indexes(self.topology, &gpus_of(&subject.xml, self.topology)),
+            to: gpu_indexes(self.topology, gpus),
+            pcpus: pcpus.to_string(),
+            memory_gib: memory.filter(|_| subject.running).unwrap_or_default().div_ceil(1 << 20),
+            with: with.collect(),
+            notes: extra::nccl(subject, tuned, self.topology).into_iter().collect(),
+        }
+    }
+}
+
+/// What is accepted of a guest's place.
+pub(super) fn accepted(wanted: &RoomRequest) -> SetRequest {
+    let accept_shared_fabric = wanted.accept_shared_fabric;
+    SetRequest { accept_shared_fabric, ..SetRequest::default() }
+}
+
+/// The GPUs among functions.
+fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
+    let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
+    devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()
+}
+
+/// The GPUs that a definition passes through.
+pub(super) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
+    of_kind(&xml.held(false).map(|held| held.devices).unwrap_or_default(), topology)
+}
+
+/// The settings of a move to these GPUs; none: the guest has none, and what it has of pins and of
+/// bound memory is planned anew.
+fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
+    let has = |path: &str| xml.root().find(path).is_some();
+    match gpus {
+        Some(gpus) => Items { anew: true, gpus: Item::To(gpus), ..Items::default() },
+        None => Items {
+            pins: if has("cputune/vcpupin") { Item::On } else { Item::Keep },
+            topology: if has("cputune/vcpupin") { Item::On } else { Item::Keep },
+            emulator: if has("cputune/emulatorpin") { Item::On } else { Item::Keep },
+            iothread_pins: if has("cputune/iothreadpin") { Item::On } else { Item::Keep },
+            cells: if has("cpu/numa") { Item::On } else { Item::Keep },
+            memory_nodes: if has("numatune") { Item::On } else { Item::Keep },
+            unnamed: Items::all().unnamed,
+            ..Items::default()
+        },
+    }
+}
+
+/// A guest at its new place, beside what others hold at that time and what the new guest gets.
+pub(super) fn moved(
+    subject: &Subject,
+    subjects: &Subjects,
+    (now, new): (&Occupancy, &Held),
+    (gpus, topology): (&[Bdf], &Topology),
+) -> Result<Tuned, TuneError> {
+    let gpus = (!gpus.is_empty()).then(|| GpuWish::Exact(gpus.to_vec()));
+    let items = items(gpus, &subject.xml);
+    let mut others = together::without_member(now, &subject.xml, true);
+    others.domains.push(new.clone());
+    let given = subjects.beside(&others, &items, topology);
+    tune(&subject.xml, &given)
+}
