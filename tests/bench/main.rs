@@ -8,13 +8,13 @@
 
 mod cold;
 mod disk;
-mod fleet;
 mod guests;
 mod joint;
 mod measure;
 mod memory;
 mod partition;
 mod planner;
+mod room;
 mod shootout;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
@@ -57,11 +57,11 @@ fn main() -> std::process::ExitCode {
         ("planner", planner::bench),
         ("placement", shootout::bench),
         ("joint", joint::bench),
+        ("room", room::bench),
         ("partition", partition::bench),
         ("disk", disk::bench),
         ("memory", memory::bench),
         ("view", view::bench),
-        ("fleet", fleet::bench),
         ("list", guests::list),
         ("create", guests::create),
         ("delete", guests::delete),

@@ -1,7 +1,8 @@
 //! The exact solver against published figures, the planner's table against the solver, and the
 //! planner against the optimum.
 
-use super::exact::{Board, MIX, Policy, SIZES, repacked, states};
+use super::exact::{Board, MIX, Policy, SIZES, repacked};
+use super::room::{guests, state};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::placement::{Held, Occupancy, plan};
 use gpuvm_core::request::Request;
@@ -110,38 +111,6 @@ fn the_planners_table_is_the_solvers() {
 /// A domain that holds these GPUs.
 fn guest(name: usize, gpus: &[Bdf]) -> Held {
     Held { domain: format!("g{name}"), devices: gpus.to_vec(), active: true, ..Held::default() }
-}
-
-/// The guests of a state, as sets of GPUs; the board is these GPUs in order.
-fn guests(state: usize, gpus: &[Bdf], found: &mut Vec<Vec<Bdf>>) {
-    if state == 0 {
-        return;
-    }
-    let half = states(gpus.len() / 2);
-    if gpus.len() == 1 || state == half * (half + 1) / 2 {
-        return found.push(gpus.to_vec());
-    }
-    let high = (0..half).rfind(|high| high * (high + 1) / 2 <= state).unwrap();
-    let (left, right) = gpus.split_at(gpus.len() / 2);
-    guests(high, left, found);
-    guests(state - high * (high + 1) / 2, right, found);
-}
-
-/// The state of a board on which these guests stand.
-fn state(guests: &[Vec<Bdf>], gpus: &[Bdf]) -> usize {
-    let touching = || guests.iter().filter(|guest| guest.iter().any(|bdf| gpus.contains(bdf)));
-    if touching().next().is_none() {
-        return 0;
-    }
-    if gpus.len() == 1 {
-        return 1;
-    }
-    if guests.iter().any(|guest| guest == gpus) {
-        return states(gpus.len()) - 1;
-    }
-    let (left, right) = gpus.split_at(gpus.len() / 2);
-    let (a, b) = (state(guests, left), state(guests, right));
-    a.max(b) * (a.max(b) + 1) / 2 + a.min(b)
 }
 
 #[test]

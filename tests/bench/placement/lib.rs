@@ -17,6 +17,7 @@ pub mod model;
 pub mod optimum;
 pub mod ours;
 pub mod picture;
+pub mod room;
 pub mod run;
 pub mod stream;
 pub mod table;
