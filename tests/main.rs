@@ -21,6 +21,7 @@ mod damage;
 mod day;
 mod drives;
 mod errors;
+mod examples;
 mod export;
 mod fabric;
 mod fleet;

@@ -8,6 +8,7 @@
 
 mod cold;
 mod disk;
+mod fleet;
 mod guests;
 mod joint;
 mod measure;
@@ -62,6 +63,7 @@ fn main() -> std::process::ExitCode {
         ("disk", disk::bench),
         ("memory", memory::bench),
         ("view", view::bench),
+        ("fleet", fleet::bench),
         ("list", guests::list),
         ("create", guests::create),
         ("delete", guests::delete),

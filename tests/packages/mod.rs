@@ -213,8 +213,11 @@ fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
     let listed_ones: BTreeSet<String> = stage(&[]).lines().map(str::to_owned).collect();
     let found = done(Command::new("find").arg(&root).args(["-type", "f", "-printf", "/%P\n"]));
     assert_eq!(found.lines().map(str::to_owned).collect::<BTreeSet<_>>(), listed_ones);
-    let is_own =
-        |path: &String| !path.starts_with("/usr/share/doc/") && !path.contains("/lintian/");
+    let is_own = |path: &String| {
+        let is_document = path.starts_with("/usr/share/doc/")
+            && !path.starts_with("/usr/share/doc/gpuvm/examples/");
+        !is_document && !path.contains("/lintian/")
+    };
     let of_deb = listed(&package(&packed.deb, "gpuvm_")).into_iter();
     let of_deb = of_deb.map(|line| line.split(' ').nth(2).unwrap().to_owned()).filter(is_own);
     let plain = |path: String| {
@@ -236,7 +239,9 @@ fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
     stage(&[Path::new("uninstall"), &root]);
     let left = done(Command::new("find").arg(&root).args(["-type", "f"]));
     assert_eq!(left, "");
-    assert!(!root.join("usr/share/gpuvm").exists());
+    for own in ["gpuvm", "doc/gpuvm"] {
+        assert!(!root.join("usr/share").join(own).exists(), "{own}");
+    }
 }
 
 /// Runs make with these words, and with programs that are built already. Returns its exit code and
@@ -704,6 +709,35 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
     done(Command::new(project().join("tests/guest-image")).arg(&dir));
     let image = dir.join("guest.qcow2");
     done(&mut script("tests/packages/first-day", &[packed.deb.as_path(), &image]));
+}
+
+/// What binds devices at boot is in an initramfs of Debian's own tools, and does there what it is
+/// for, before the drivers of the devices are loaded.
+#[test]
+fn a_real_initramfs_keeps_functions_for_vfio() {
+    if !nightly() {
+        return;
+    }
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if have(&["debootstrap", "qemu-system-x86_64"]) {
+        let program = Path::new(env!("CARGO_BIN_EXE_gpuvm"));
+        done(&mut script("tests/packages/initramfs", &[program]));
+    }
+}
+
+#[test]
+fn examples_are_taken_by_those_who_read_them() {
+    if !nightly() {
+        return;
+    }
+    if !namespaces() {
+        return skip("namespaces need root");
+    }
+    if have(&["debootstrap"]) {
+        done(&mut script("tests/packages/examples", &[]));
+    }
 }
 
 #[test]
