@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let wanted = Check { source: Source::guess(&args.target), taken: (&args.taken).into() };
+    let wanted = Check { source: Source::named_by(&args.target, cx), taken: (&args.taken).into() };
     let checked = check(cx, &wanted)?;
     if cx.output.json {
         cx.output.json("gpuvm-check", &checked)?;

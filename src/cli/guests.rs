@@ -12,7 +12,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches as _};
 use gpuvm_host::history::guest::AppliedFile;
-use gpuvm_ops::described::{Described, DescribedGuest, GuestsError};
+use gpuvm_ops::described::{Described, DescribedGuest, GuestsError, NamedDisk};
 use gpuvm_ops::error::Class;
 use gpuvm_ops::guest::NameRequest;
 use serde_json::{Map, Value as Json, json};
@@ -193,9 +193,10 @@ impl Reader<'_> {
             return self.bad(node.at, "a guest is to have fields, such as `name`");
         };
         let (mut all, mut given): (Words<'_>, _) = (Vec::new(), BTreeMap::new());
-        let (mut autostart, mut may_restart) = (None, restart);
+        let (mut autostart, mut may_restart, mut disks) = (None, restart, Vec::new());
         for field in fields {
             let (key, at, value) = field;
+            disks.extend(self.disks(key, value));
             let mut words = Vec::new();
             match key.as_str() {
                 "autostart" => autostart = Some(self.switch(value)?),
@@ -230,7 +231,26 @@ impl Reader<'_> {
         };
         create.applied =
             Some(AppliedFile { name: Some(name.to_string()), set: set.clone(), options: given });
-        Ok(DescribedGuest { name, create, autostart, may_restart })
+        Ok(DescribedGuest { name, create, autostart, may_restart, disks })
+    }
+
+    /// The disks that a field names.
+    fn disks(&self, key: &str, value: &Node) -> Vec<NamedDisk> {
+        if !NamedDisk::OPTIONS.contains(&key) {
+            return Vec::new();
+        }
+        let nodes = match &value.value {
+            Value::List(nodes) => &nodes[..],
+            _ => std::slice::from_ref(value),
+        };
+        let named = |node: &Node| match &node.value {
+            Value::Text(text) => {
+                let (option, at) = (key.to_owned(), self.place(node.at));
+                Some(NamedDisk { option, value: text.clone(), at })
+            }
+            _ => None,
+        };
+        nodes.iter().filter_map(named).collect()
     }
 
     /// The error that the words of fields cannot be meant, with the place of the field without
@@ -377,15 +397,18 @@ pub fn document(guests: &[Described]) -> Json {
     json!({ "guests": guests.iter().map(guest).collect::<Vec<_>>() })
 }
 
-/// What a guest's record does not have, as a comment.
+/// What a guest's fields cannot say, as comments.
 fn unknown(guest: &Described) -> String {
-    if guest.is_told {
-        return String::new();
+    let mut text = String::new();
+    if !guest.is_told {
+        let what = "not recorded are its image, boot disk size, template and first settings";
+        let _ = writeln!(text, "# {}: {what}", guest.name);
     }
-    format!(
-        "# {}: not recorded are its image, boot disk size, template and first settings\n",
-        guest.name
-    )
+    if !guest.has_disk {
+        let what = "it has no disk; one made from this description would boot from a new one";
+        let _ = writeln!(text, "# {}: {what}", guest.name);
+    }
+    text
 }
 
 /// Guests as YAML.

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let source = Source::guess(&args.target);
+    let source = Source::named_by(&args.target, cx);
     if args.uninstall {
         let done = uninstall(cx, &source, args.dry_run)?;
         if cx.output.json {

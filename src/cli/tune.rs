@@ -32,7 +32,7 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.view.is_wanted() && !args.diff {
         return Err(usage("a picture shows what --diff prints", "add --diff; it changes nothing"));
     }
-    let wanted = args.wanted();
+    let wanted = args.wanted(cx);
     if args.diff {
         let tuning = look(cx, &wanted)?;
         if args.view.is_wanted() && draw(args, cx, &tuning)? {

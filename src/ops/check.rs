@@ -73,7 +73,10 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
         None => of_disks(&domain, world).map_err(|error| error.to_string()),
     };
     match on_disks {
-        Ok(found) => findings.extend(found),
+        Ok((found, unseen)) => {
+            findings.extend(found);
+            not_checked.extend(unseen);
+        }
         Err(why) => not_checked.push(format!("whose the disks are ({why})")),
     }
     findings.sort_by_key(|finding| (finding.severity, finding.says.line));
@@ -115,15 +118,18 @@ fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Oc
     Ok(Occupancy::default())
 }
 
-/// Returns findings on uses of a domain's disks by other domains and by the host.
-fn of_disks(domain: &DomainXml, world: &World) -> Result<Vec<Finding>> {
+/// Returns findings on a domain's disks: those that others use, and those that do not exist; and
+/// what could not be looked at.
+fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<String>)> {
     let hypervisor = world.hypervisor()?;
     let own = match domain.uuid() {
         Some(uuid) => Some(uuid),
         None => hypervisor.domain(&domain.name())?.map(|row| row.uuid),
     };
-    let facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
-    Ok(check::disks(domain, &facts))
+    let mut facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
+    facts.extend(disks::missing(domain, &*hypervisor)?);
+    let unseen = disks::unseen(&*hypervisor).map(str::to_owned);
+    Ok((check::disks(domain, &facts), unseen))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::memsize::MemSize;
 use crate::request::{
     CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request, VfSettings,
 };
+use crate::seed::DATA_DISK_SERIAL;
 use crate::shell::word;
 use crate::storage;
 use crate::topology::{DeviceKind, Topology};
@@ -121,8 +122,7 @@ pub fn compare(
     let was = history::told(world.state(), &summary.uuid);
     let was = was.map(|was| told_now(was, &xml, hypervisor)).transpose()?;
     if let Some(was) = &was {
-        let has_data = xml.made().iter().any(|made| made.role == Role::Data);
-        told_at_first((was, has_data), &told(wanted), &mut found);
+        told_at_first((was, has_own_data(&xml)), &told(wanted), &mut found);
     }
     Ok(Some(Compared { summary, differences: found, is_told: was.is_some() }))
 }
@@ -477,8 +477,28 @@ fn gone_disks(xml: &DomainXml, world: &World, found: &mut Vec<GuestDifference>) 
     Ok(())
 }
 
+/// Whether a disk is the data disk that `create` made, not one that `disk add` did.
+pub(crate) fn is_own_data(disk: Element<'_>) -> bool {
+    disk.child("serial").is_some_and(|serial| serial.text().trim() == DATA_DISK_SERIAL)
+}
+
+/// Whether a guest has the data disk that `create` made; one that others took away is still its
+/// own, and missed.
+pub(crate) fn has_own_data(xml: &DomainXml) -> bool {
+    own_data(xml).is_some()
+}
+
+/// The record of the data disk that `create` made; none: it made none, or `disk remove` took it.
+fn own_data(xml: &DomainXml) -> Option<Made> {
+    let is_it = |made: &Made| {
+        let mut on = xml.disks().filter(|disk| is_on(*disk, made)).peekable();
+        made.role == Role::Data && (on.peek().is_none() || on.any(is_own_data))
+    };
+    xml.made().into_iter().find(is_it)
+}
+
 /// Whether a disk is on a file or volume, or on one that is above it, such as a snapshot's.
-fn is_on(disk: Element<'_>, made: &Made) -> bool {
+pub(crate) fn is_on(disk: Element<'_>, made: &Made) -> bool {
     let is_it = |source: Element<'_>| {
         let is = |name: &str, value: &str| source.attr(name).is_some_and(|is| is == value);
         let of = |volume: &VolumeRef| is("pool", &volume.pool) && is("volume", &volume.name);

@@ -3,12 +3,14 @@
 //! them, and each change is journaled by itself: what an interrupted run leaves is finished by
 //! `recover`, and by applying the file again.
 
+mod clash;
 mod functions;
 mod get;
 mod nics;
 mod sizes;
 mod vcpus;
 
+pub use clash::NamedDisk;
 pub use get::{Described, Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
@@ -130,6 +132,8 @@ pub struct DescribedGuest {
     pub autostart: Option<bool>,
     /// Whether it may be restarted for a change.
     pub may_restart: bool,
+    /// The disks that its entry names, which are there already.
+    pub disks: Vec<NamedDisk>,
 }
 
 /// The guests of a file.
@@ -246,6 +250,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
             }
         }
     }
+    clash::refuse_twice(&wanted.guests, &missing, &*hypervisor)?;
     let gone =
         if wanted.prune { pruned(world, wanted, (&*hypervisor, &rows))? } else { Vec::new() };
     let is_refused = guests.iter().any(|guest| guest.action == GuestAction::Conflict);

@@ -7,14 +7,15 @@ use crate::discover::drives::function_of;
 use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
 use crate::discover::silent::{Silent, unescaped};
+use crate::domain::disk_change::target_of;
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{User, Uses, files_of};
+use crate::hypervisor::uses::{Absent, User, Uses, files_of};
 use crate::images;
 use crate::topology::DriveUse;
-use gpuvm_core::check::DiskFact;
+use gpuvm_core::check::{DiskFact, DiskFault};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -45,8 +46,9 @@ pub fn facts(
     let mut facts: Vec<DiskFact> = Vec::new();
     for conflict in uses.conflicts(xml, own_uuid) {
         let of_host = matches!(conflict.used.by, User::Loop(_));
+        let fault = if of_host { DiskFault::OfHost } else { DiskFault::Held };
         let why = format!("{}: {}", conflict.path.display(), conflict.used);
-        facts.push(DiskFact { nth: conflict.nth, of_host, why });
+        facts.push(DiskFact { nth: conflict.nth, fault, why });
     }
     if !hypervisor.machine().is_here() {
         return Ok(facts);
@@ -58,10 +60,35 @@ pub fn facts(
         // Uses by a definition were judged already: both may allow sharing.
         let is_known = !uses.others(&path, own_uuid.unwrap_or_default()).is_empty();
         let why = of_host(&path, is_read, new && !is_known)?;
-        let fact = |why| DiskFact { nth, of_host: true, why: format!("{}: {why}", path.display()) };
+        let fault = DiskFault::OfHost;
+        let fact = |why| DiskFact { nth, fault, why: format!("{}: {why}", path.display()) };
         facts.extend(why.map(fact));
     }
     Ok(facts)
+}
+
+/// Returns the files of a domain's disks, and those below them, that do not exist: its start fails.
+/// Known of domains of this machine only.
+pub fn missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<DiskFact>> {
+    if !hypervisor.has_guests_here() || xml.disks().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let fact = |Absent { nth, path, over }: Absent| {
+        let target = xml.disks().nth(nth).and_then(target_of).unwrap_or_default();
+        let has = match over {
+            None => format!("disk `{target}` is on it"),
+            Some(over) => format!("disk `{target}` lies over it, by {}", over.display()),
+        };
+        let why = format!("{}: no such file; {has}", path.display());
+        DiskFact { nth, fault: DiskFault::Missing, why }
+    };
+    Ok(Uses::read(hypervisor)?.absent(xml).into_iter().map(fact).collect())
+}
+
+/// What [`missing`] cannot tell of the domains of this hypervisor; none: it can.
+pub fn unseen(hypervisor: &dyn Hypervisor) -> Option<&'static str> {
+    let elsewhere = !hypervisor.machine().is_here();
+    elsewhere.then_some("whether the disks exist (the connection is to another machine)")
 }
 
 /// The file or device of a disk.

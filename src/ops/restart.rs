@@ -11,7 +11,7 @@ use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
-use crate::startable::{refuse_networks_down, refuse_taken_disks};
+use crate::startable::{refuse_disks, refuse_networks_down};
 use crate::stop::{self, Down, way_down};
 use crate::world::World;
 use std::cell::Cell;
@@ -46,7 +46,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let mut steps: Vec<Step> = step.into_iter().collect();
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
-    refuse_taken_disks(&defined, world)?;
+    refuse_disks(&defined, world)?;
     refuse_networks_down(&defined, world)?;
     steps.extend(if steps.is_empty() {
         // Its resources for the start have not been assigned yet.

@@ -4,6 +4,7 @@ use crate::domain::DomainXml;
 use crate::error::{Error, Refusal, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::shell::word;
+use crate::world::World;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -17,11 +18,23 @@ pub enum Source {
 }
 
 impl Source {
-    /// Guesses from the form of a name whether it is a file or a domain.
-    pub fn guess(named: &str) -> Source {
-        let xml_name = Path::new(named).extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
-        let is_file = named == "-" || named.contains('/') || xml_name || Path::new(named).exists();
-        if is_file { Source::File(named.to_owned()) } else { Source::Domain(named.to_owned()) }
+    /// Tells from the form of a name whether it is a file or a domain. Where that leaves it open, a
+    /// domain of this name is meant, and not what happens to lie in the working directory: `./NAME`
+    /// is that.
+    pub fn named_by(named: &str, world: &World) -> Source {
+        let (file, domain) = (Source::File(named.to_owned()), Source::Domain(named.to_owned()));
+        if named == "-" || named.contains('/') {
+            return file;
+        }
+        let path = Path::new(named);
+        let is_there = path.metadata().is_ok_and(|meta| !meta.is_dir());
+        let has_suffix = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("xml"));
+        match (has_suffix, is_there) {
+            (true, true) => file,
+            (false, false) => domain,
+            _ if is_domain(named, world) => domain,
+            _ => file,
+        }
     }
 
     /// A text whose commands name the domain that was read: of a file they name the file, since
@@ -48,6 +61,15 @@ impl Source {
     }
 }
 
+/// Whether there is a domain of this name, as far as can be told.
+fn is_domain(named: &str, world: &World) -> bool {
+    if world.is_recorded() {
+        return false;
+    }
+    let found = world.hypervisor().and_then(|hypervisor| Ok(hypervisor.domain(named)?));
+    found.is_ok_and(|found| found.is_some())
+}
+
 /// Reads a file with domain XML.
 pub fn read_file(file: &str) -> Result<String> {
     input::text_or_stdin(Path::new(file), DOMAIN_BYTES).map_err(|error| {
@@ -72,15 +94,26 @@ pub fn definition(file: &str) -> Result<DomainXml> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reporter::Answer;
+    use crate::stage::{Stage, UUID};
 
     #[test]
     fn what_looks_like_a_file_is_one_and_all_else_is_a_domain() {
-        for file in ["-", "a.xml", "a.XML", "./a", "/etc/libvirt/qemu/a", "Cargo.toml"] {
-            assert_eq!(Source::guess(file), Source::File(file.into()));
+        // Tests run in the crate's directory, which has `Cargo.toml` and the directory `check`.
+        let stage = Stage::who_says(Answer::Nobody);
+        for name in ["a", "b.xml", "Cargo.toml", "check"] {
+            stage.fake.put(name, UUID, false);
         }
-        for domain in ["a", "train-a", "xml", "a.xml.1"] {
-            assert_eq!(Source::guess(domain), Source::Domain(domain.into()));
+        let of = |named: &str| Source::named_by(named, &stage.world);
+        for file in ["-", "a.xml", "a.XML", "./a", "/etc/libvirt/qemu/a", "lib.rs"] {
+            assert_eq!(of(file), Source::File(file.into()));
         }
+        for domain in ["a", "train-a", "xml", "a.xml.1", "b.xml", "Cargo.toml", "check", "tune"] {
+            assert_eq!(of(domain), Source::Domain(domain.into()));
+        }
+        // Without a hypervisor only the file can be meant.
+        stage.fake.gone.set(true);
+        assert_eq!(of("Cargo.toml"), Source::File("Cargo.toml".into()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::guest::{find, restart_hint};
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::pages;
 use crate::shell::{domain, word};
-use crate::startable::{refuse_taken_disks, warn_of_networks_down};
+use crate::startable::{refuse_disks, warn_of_networks_down};
 use crate::world::World;
 use gpuvm_core::check;
 use gpuvm_core::versions::Versions;
@@ -40,7 +40,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let xml = DomainXml::parse(&before)?;
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
             let claims = claim_of(&xml, world)?;
-            refuse_taken_disks(&xml, world)?;
+            refuse_disks(&xml, world)?;
             warn_of_networks_down(&xml, world)?;
             warn_of_shared(&xml, world)?;
             change.journal = pages.iter().chain(&claims).any(Step::is_of_host);

@@ -3,11 +3,13 @@
 //! start would.
 
 use crate::apply::disk_conflict;
+use crate::disks;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Result};
 use crate::hypervisor::uses::{Conflict, How};
 use crate::shell::word;
 use crate::world::World;
+use gpuvm_core::check::{self, Finding};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -24,6 +26,14 @@ pub enum StartError {
         path: PathBuf,
         /// Who uses it, and how.
         by: String,
+    },
+    /// A file of a disk does not exist.
+    #[error("domain `{name}` cannot start: {what}")]
+    DiskMissing {
+        /// The domain.
+        name: String,
+        /// The file, and which disk is on it.
+        what: String,
     },
     /// A network of its NICs does not exist.
     #[error("domain `{name}` cannot start: there is no network `{network}`")]
@@ -46,9 +56,13 @@ pub enum StartError {
 impl Coded for StartError {}
 
 /// Refuses a guest whose start would write below another's image, or would fail for a disk.
-pub(crate) fn refuse_taken_disks(xml: &DomainXml, world: &World) -> Result<()> {
+pub(crate) fn refuse_disks(xml: &DomainXml, world: &World) -> Result<()> {
     let hypervisor = world.hypervisor()?;
     let name = xml.name();
+    let missing = check::disks(xml, &disks::missing(xml, &*hypervisor)?).into_iter().next();
+    if let Some(Finding { says, hint, .. }) = missing {
+        return Err(StartError::DiskMissing { name, what: says.message }.hint(hint));
+    }
     if let Some(Conflict { path, used, .. }) = disk_conflict(xml, true, &*hypervisor)? {
         let hint = match used.how {
             How::Over => format!(

@@ -7,6 +7,7 @@ pub mod watch;
 
 use crate::agent::{has_agent, view};
 use crate::discover::{files, process, tuning};
+use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Doing as _, Error, Result, coded};
@@ -264,12 +265,19 @@ impl Machine {
             host,
             partitions: self.partitions.as_ref(),
         };
+        let mut not_checked = [verify::unchecked(&subject), self.untold.clone()].concat();
+        not_checked.extend(disks::unseen(hypervisor).map(str::to_owned));
+        let missing = disks::missing(&definition, hypervisor).unwrap_or_else(|error| {
+            not_checked.push(format!("whether the disks exist ({})", error.whole()));
+            Vec::new()
+        });
+        let findings = verify::verify(&subject);
         Ok(Verified {
             domain: name.clone(),
             running,
-            findings: verify::verify(&subject),
+            findings: verify::with_disks(findings, &definition, &missing),
             rules: verify::rules().count(),
-            not_checked: [verify::unchecked(&subject), self.untold.clone()].concat(),
+            not_checked,
         })
     }
 }

@@ -387,6 +387,81 @@ fn what_get_prints_is_what_is_there() {
 }
 
 #[test]
+fn disks_that_come_and_go_are_described_as_they_are() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let disks = place.disks.to_str().unwrap().to_owned();
+    let data = ["--no-start", "--os-size", "16M", "--disk-dir", &disks, "--data-size", "8M"];
+    place.done(&place.create("dg-a", &[&data[..], &["--data-dir", &disks]].concat()));
+    // What it has is printed in each form, and applied without any change.
+    let printed = || {
+        for (format, end) in [("toml", "toml"), ("json", "yaml"), ("yaml", "yaml")] {
+            let file = files.file.with_extension(end);
+            let said = place.done(&["get", "dg-a", "-o", format]);
+            std::fs::write(&file, &said).unwrap();
+            let (code, out, err) = place.gpuvm(&["apply", "-f", file.to_str().unwrap()]);
+            assert!(code == 0 && out.contains("dg-a: unchanged"), "{said}\n{out}{err}");
+        }
+        std::fs::read_to_string(&files.file).unwrap()
+    };
+    place.done(&["disk", "add", "dg-a", &format!("size=8M,dir={disks}")]);
+    place.done(&["disk", "add", "dg-a", "size=8M"]);
+    let said = printed();
+    let (file, volume) = (format!("{disks}/dg-a-vdc.raw"), "gpuvm-guests/dg-a-vdd.raw");
+    assert!(said.contains(&file) && said.contains(volume), "{said}");
+    assert!(said.contains("  data-size: 8M\n"), "{said}");
+    place.done(&["disk", "remove", "dg-a", "vdc", "--yes"]);
+    let said = printed();
+    assert!(!said.contains(&file) && said.contains(volume), "{said}");
+    // The one that `create` made.
+    place.done(&["disk", "remove", "dg-a", "vdb", "--yes", "--delete-data"]);
+    let said = printed();
+    assert!(said.contains("  data-size: none\n") && !said.contains("data-dir"), "{said}");
+    place.done(&["disk", "remove", "dg-a", "vda", "--yes", "--delete-data"]);
+    let said = printed();
+    assert!(!said.contains("os-size") && said.contains("  disk:\n"), "{said}");
+    place.done(&["disk", "remove", "dg-a", "vdd", "--yes", "--delete-data"]);
+    assert!(printed().contains("# dg-a: it has no disk"));
+    place.done(&["delete", "dg-a", "--yes"]);
+}
+
+#[test]
+fn one_disk_of_two_guests_is_refused_with_its_places() {
+    let Some(files) = Files::new() else { return };
+    let place = &files.place;
+    let own = |name: &str| place.disks.join(name).to_str().unwrap().to_owned();
+    std::fs::write(own("one.raw"), [0; 4096]).unwrap();
+    std::os::unix::fs::symlink("one.raw", own("link.raw")).unwrap();
+    std::fs::hard_link(own("one.raw"), own("hard.raw")).unwrap();
+    let guest = |name: &str, disk: &str| {
+        format!(
+            "- name: {name}\n  virt-type: qemu\n  pins: none\n  vcpus: 1\n  data-size: none\n  \
+             start: false\n  disk: {disk}\n"
+        )
+    };
+    let head = "format: gpuvm-guests\nversion: 1\nguests:\n";
+    let before = place.state();
+    for other in ["one.raw", "./one.raw", "link.raw", "hard.raw"] {
+        let text = [guest("cl-a", &own("one.raw")), guest("cl-b", &own(other))].concat();
+        std::fs::write(&files.file, format!("{head}{text}")).unwrap();
+        for more in [&["--dry-run"][..], &[]] {
+            let said = files.ends(1, more);
+            let at = files.file.display();
+            assert!(said.contains(&format!("error: {at}:17:9: {}", own(other))), "{said}");
+            assert!(said.contains(&format!("`disk` of guest `cl-a` ({at}:10:9)")), "{said}");
+        }
+        same(&before, &place.state(), other);
+    }
+    // What a domain has by now is refused as `create` does.
+    std::fs::write(&files.file, format!("{head}{}", guest("cl-a", &own("one.raw")))).unwrap();
+    files.ends(0, &[]);
+    std::fs::write(&files.file, format!("{head}{}", guest("cl-b", &own("hard.raw")))).unwrap();
+    let said = files.ends(1, &["--dry-run"]);
+    assert!(said.contains("domain `cl-a` has it as a disk"), "{said}");
+    place.done(&["delete", "cl-a", "--yes"]);
+}
+
+#[test]
 fn a_guest_of_a_plan_is_made_once() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;

@@ -325,3 +325,44 @@ fn a_guest_is_not_restarted_while_its_network_is_down() {
     place.done(&["delete", NAME, "--yes"]);
     place.done(&["network", "delete", net, "--yes"]);
 }
+
+#[test]
+fn a_file_that_is_gone_is_said_by_all_verbs_alike() {
+    let Some(place) = guest() else { return };
+    let own = |name: &str| place.disks.join(name).to_str().unwrap().to_owned();
+    let (below, above) = (own("below.qcow2"), own("above.qcow2"));
+    let image = |args: &[&str]| {
+        let mut command = place.within("qemu-img");
+        let made = command.args(["create", "-q", "-f", "qcow2"]).args(args).status();
+        assert!(made.unwrap().success(), "{args:?}");
+    };
+    image(&[&below, "1M"]);
+    image(&["-b", &below, "-F", "qcow2", &above]);
+    place.done(&["disk", "add", NAME, &above]);
+    let first = place.virsh(&["domblklist", NAME]);
+    let first = first.split_whitespace().find(|word| word.ends_with(".raw")).unwrap().to_owned();
+    let all = |is_gone: bool| {
+        [&["check", NAME][..], &["verify", NAME], &["start", NAME, "--dry-run"]].map(|args| {
+            let (ended, out, err) = place.gpuvm(&[args, &["--json"]].concat());
+            assert_eq!(out.contains("disk-missing"), is_gone, "{args:?}: {out}{err}");
+            assert!(ended != 0 || !is_gone, "{args:?}: {out}");
+            out
+        })
+    };
+    assert!(all(false).iter().all(|said| !said.contains("no such file")));
+    let before = place.state();
+    for (gone, target, how) in [(&first, "vda", "is on it"), (&below, "vdb", "lies over it, by")] {
+        let away = format!("{gone}.away");
+        std::fs::rename(gone, &away).unwrap();
+        for said in all(true) {
+            let what = format!("{gone}: no such file; disk `{target}` {how}");
+            assert!(said.contains(&what), "{said}");
+            assert!(said.contains(&format!("gpuvm disk remove {NAME} {target}")), "{said}");
+        }
+        refused(&place, "start-disk-missing", &["start", NAME]);
+        std::fs::rename(&away, gone).unwrap();
+    }
+    same(&before, &place.state(), "a verb that only looks changed something");
+    place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
+    place.done(&["delete", NAME, "--yes"]);
+}

@@ -18,6 +18,7 @@ use clap::{Args, ValueHint};
 use gpuvm_ops::source::Source;
 use gpuvm_ops::tune::Tune;
 use gpuvm_ops::tune::convert::Convert;
+use gpuvm_ops::world::World;
 
 /// Examples at the end of the help.
 pub const EXAMPLES: &str = "Examples:
@@ -304,9 +305,10 @@ impl ItemArgs {
 
 impl TuneArgs {
     /// What they ask for.
-    pub fn wanted(&self) -> Tune {
+    pub fn wanted(&self, world: &World) -> Tune {
+        let sources = self.targets.iter().map(|target| Source::named_by(target, world));
         Tune {
-            sources: self.targets.iter().map(|target| Source::guess(target)).collect(),
+            sources: sources.collect(),
             all_domains: self.all_domains,
             items: items(&self.items, self.all),
             networks: self.items.network.clone(),

@@ -1,10 +1,12 @@
-//! Rules on disks that the host or another domain uses. Who uses a disk is found on the machine and
-//! passed in as facts.
+//! Rules on disks that the host or another domain uses, and on those that do not exist. What is so is
+//! found on the machine and passed in as facts.
 
 use super::report::{Finding, Report};
-use crate::domain::DomainXml;
+use crate::domain::disk_change::target_of;
 use crate::domain::read::Spot;
+use crate::domain::{DomainXml, Element};
 use crate::finding::Rule;
+use crate::shell::word;
 
 /// Two guests that write to one disk destroy its contents; libvirt defines both.
 const HELD: Rule = Rule::error(
@@ -18,34 +20,68 @@ const OF_HOST: Rule = Rule::error(
      device, a file of its system",
 );
 
-/// Rules of this module.
-pub const RULES: &[Rule] = &[HELD, OF_HOST];
+/// libvirt defines it, and its start fails.
+const MISSING: Rule =
+    Rule::error("disk-missing", "a disk whose file, or a file below it, does not exist");
 
-/// The user of a disk.
+/// Rules of this module.
+pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING];
+/// Those that are about other users.
+pub(super) const ON_OTHERS: &[Rule] = &[HELD, OF_HOST];
+
+/// What is wrong with a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFault {
+    /// Another domain uses it.
+    Held,
+    /// The host uses it.
+    OfHost,
+    /// It does not exist, or a file below it does not.
+    Missing,
+}
+
+/// What is known of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskFact {
     /// Index of the disk in the definition, from 0.
     pub nth: usize,
-    /// Whether the host uses it; otherwise another domain does.
-    pub of_host: bool,
-    /// Who uses it for what: "/raid/a.raw: domain `b` has it as a disk".
+    /// What is wrong.
+    pub fault: DiskFault,
+    /// The file, and why: "/raid/a.raw: domain `b` has it as a disk".
     pub why: String,
 }
 
-/// Checks the disks of a domain against the known users of disks.
+/// Checks the disks of a domain against what is known of them.
 pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
     let devices = domain.root().children("devices");
     let all: Vec<_> = devices.flat_map(|devices| devices.children("disk")).collect();
     let mut report = Report::default();
-    for DiskFact { nth, of_host, why } in facts {
+    for DiskFact { nth, fault, why } in facts {
         let Some(disk) = all.get(*nth) else { continue };
         let spot = Spot::of(disk.child("source").unwrap_or(*disk));
-        let (rule, hint) = if *of_host {
-            (&OF_HOST, "give it another disk; what the host uses is not given away")
-        } else {
-            (&HELD, "give it another disk, or a copy of this one made while nobody writes")
+        let (rule, hint) = match fault {
+            DiskFault::OfHost => {
+                (&OF_HOST, "give it another disk; what the host uses is not given away".to_owned())
+            }
+            DiskFault::Held => {
+                let hint = "give it another disk, or a copy of this one made while nobody writes";
+                (&HELD, hint.to_owned())
+            }
+            DiskFault::Missing => (&MISSING, back_or_gone(domain, *disk)),
         };
         report.add(rule, spot, why.clone(), hint);
     }
     report.finish()
+}
+
+/// What helps where a file of a disk does not exist.
+fn back_or_gone(domain: &DomainXml, disk: Element<'_>) -> String {
+    let back = "put the file back where it was";
+    match target_of(disk) {
+        Some(target) => {
+            let (name, target) = (word(&domain.name()).into_owned(), word(&target).into_owned());
+            format!("{back}; or `gpuvm disk remove {name} {target}` takes the disk from the domain")
+        }
+        None => back.to_owned(),
+    }
 }

@@ -17,7 +17,7 @@ mod report;
 mod versions;
 
 pub(crate) use cpu::helper_pins;
-pub use disks::{DiskFact, disks};
+pub use disks::{DiskFact, DiskFault, disks};
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
@@ -59,7 +59,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// Whether a rule is about what other domains hold.
 pub fn is_on_others(rule: &str) -> bool {
-    others::RULES.iter().chain(disks::RULES).any(|other| other.id == rule)
+    others::RULES.iter().chain(disks::ON_OTHERS).any(|other| other.id == rule)
 }
 
 /// Whether a rule is about cores and memory that other domains have, too.

@@ -87,11 +87,12 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
     let mut tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
-    // The definition does not tell who uses a disk.
+    // The definition does not tell who uses a disk, nor whether it exists.
     let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
     let domain = DomainXml::parse(text).unwrap();
-    for of_host in [false, true] {
-        let fact = |nth| check::DiskFact { nth, of_host, why: "/a: why".into() };
+    let faults = [check::DiskFault::Held, check::DiskFault::OfHost, check::DiskFault::Missing];
+    for fault in faults {
+        let fact = |nth| check::DiskFact { nth, fault, why: "/a: why".into() };
         let findings = check::disks(&domain, &[fact(1), fact(7)]);
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.says.path, "/domain/devices/disk[2]/source");

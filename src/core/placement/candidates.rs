@@ -46,6 +46,34 @@ impl Kind {
         }
     }
 
+    /// Returns what an address is instead, and what helps; none: it is one of this kind.
+    pub(crate) fn mistaken(self, bdf: Bdf, topology: &Topology) -> Option<(String, String)> {
+        let noun = self.noun();
+        let listed = || match self {
+            Kind::Nic => "`gpuvm nic list` shows the NICs".to_owned(),
+            Kind::Vf => "`gpuvm nic list` shows the NICs with virtual functions".to_owned(),
+            Kind::Nvme => "`gpuvm drive list` shows the NVMe drives".to_owned(),
+        };
+        let Some(device) = topology.device(bdf) else {
+            return Some((format!("{bdf} is not a device of this host"), listed()));
+        };
+        match Kind::of(device) {
+            Some(is) if is == self => None,
+            Some(is) => Some((
+                format!("{bdf} is not a {noun} but a{} {}", n(is), is.noun()),
+                format!("{} {bdf} asks for it", is.flag()),
+            )),
+            None => {
+                let is = match device.kind() {
+                    DeviceKind::Gpu => " but a GPU".to_owned(),
+                    DeviceKind::NvSwitch => " but an NVSwitch".to_owned(),
+                    _ => format!(": its class is {:#08x}", device.class),
+                };
+                Some((format!("{bdf} is not a {noun}{is}"), listed()))
+            }
+        }
+    }
+
     /// Returns the topic of reasons for its choice.
     pub(super) fn topic(self) -> Topic {
         match self {
@@ -271,23 +299,8 @@ impl Devices<'_> {
             };
             return Err(short(what, std::slice::from_ref(refused), hint));
         }
-        let device = self.topology.device(bdf);
-        let (what, hint) = match (device, device.and_then(Kind::of)) {
-            (_, Some(is)) if is == kind => return Ok(()),
-            (_, Some(is)) => (
-                format!("{bdf} is not a {noun} but a{} {}", n(is), is.noun()),
-                format!("{} {bdf} asks for it", is.flag()),
-            ),
-            (Some(device), None) => (
-                format!("{bdf} is not a {noun}: its class is {:#08x}", device.class),
-                "`gpuvm host show` shows the devices".to_owned(),
-            ),
-            (None, None) => (
-                format!("{bdf} is not a device of this host"),
-                "`gpuvm host show` shows the devices".to_owned(),
-            ),
-        };
-        Err(PlanError::Impossible { what, hint })
+        let mistaken = kind.mistaken(bdf, self.topology);
+        mistaken.map_or(Ok(()), |(what, hint)| Err(PlanError::Impossible { what, hint }))
     }
 }
 

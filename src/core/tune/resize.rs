@@ -14,6 +14,7 @@ use crate::memsize::MemSize;
 use crate::placement::ExtraKind;
 use crate::request::{DeviceWish, PageSize, PinPolicy};
 use crate::shell::{domain, word};
+use crate::topology::Topology;
 
 /// Returns the settings of a guest with these sizes. What it has already is left out: nothing is
 /// planned anew where nothing is asked for.
@@ -54,6 +55,7 @@ pub(super) fn items(
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
     }
+    refuse_mistaken(&items, given.topology)?;
     refuse(current, claims, &items)?;
     if !items.memory.is_kept() || items.moves_functions() || repages {
         items.memory_rounding = Item::On;
@@ -152,6 +154,17 @@ fn room(current: &DomainXml, claims: &Claims<'_>, items: &mut Items) -> Result<(
 fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
     let pages = claims.huge_pages.as_ref()?;
     Some(pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value))
+}
+
+/// Refuses addresses that are not of the kind for which they are named.
+fn refuse_mistaken(items: &Items, topology: &Topology) -> Result<(), TuneError> {
+    for kind in ExtraKind::ALL {
+        let Some(DeviceWish::Exact(named)) = items.functions.of(kind) else { continue };
+        if let Some((what, hint)) = named.iter().find_map(|bdf| kind.mistaken(*bdf, topology)) {
+            return Err(TuneError::item(kind.into(), what, hint));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what would be left with vCPUs that are not there, or with memory of another division.

@@ -1,11 +1,14 @@
 //! Short descriptions of a domain's settings, for users. Judges nothing.
 
 use super::ItemName;
+use crate::bdf::Bdf;
 use crate::domain::claims::Claims;
 use crate::domain::read::memory;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
+use crate::placement::ExtraKind;
 use crate::request::{CellWish, GpuWish, HugePages, PinPolicy, Request};
+use crate::topology::Topology;
 use crate::words::{count, nouns};
 
 /// How many values are shown before the rest is only counted.
@@ -13,7 +16,7 @@ const MOST: usize = 8;
 
 /// Describes a setting of a domain.
 #[expect(clippy::too_many_lines, reason = "one arm for each variant")]
-pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
+pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String {
     let claims = Claims::read(xml);
     let root = xml.root();
     let devices = |name: &'static str| {
@@ -32,9 +35,13 @@ pub(super) fn of(item: ItemName, xml: &DomainXml) -> String {
             size.filter(|size| *size < all)
                 .map_or_else(|| all.to_string(), |size| format!("{size} of {all}"))
         }
-        // Which of its functions are GPUs the document does not say.
         ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
-            listed(claims.passed.iter().map(|p| p.bdf.value.to_string()).collect(), ", ", "none")
+            let kind = |bdf: Bdf| topology.device(bdf).and_then(ExtraKind::of);
+            let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
+            let all = claims.passed.iter().map(|passed| passed.bdf.value);
+            // A function that the host does not have counts as one of the board.
+            let all = all.filter(|bdf| kind(*bdf) == of).map(|bdf| bdf.to_string());
+            listed(all.collect(), ", ", "none")
         }
         ItemName::Pins => {
             let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());

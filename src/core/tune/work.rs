@@ -48,13 +48,33 @@ impl<'a> Work<'a> {
             }
         }
         if before != self.xml {
-            let (was, now) = (words::of(item, &before), words::of(item, &self.xml));
-            match self.changes.iter_mut().find(|change| change.item == item) {
-                Some(change) => change.now = now,
-                None => self.changes.push(Change { item, was, now }),
-            }
+            self.tell(item, &before);
         }
         Ok(())
+    }
+
+    /// Notes what a setting has changed. Functions of several kinds come and go at once.
+    fn tell(&mut self, item: ItemName, before: &DomainXml) {
+        let functions = [ItemName::Gpus, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
+        let topology = self.given.topology;
+        let of = |item| Change {
+            item,
+            was: words::of(item, before, topology),
+            now: words::of(item, &self.xml, topology),
+        };
+        let mut told = vec![of(item)];
+        if functions.contains(&item) {
+            let all = functions.map(of).into_iter().filter(|change| change.was != change.now);
+            let all: Vec<Change> = all.collect();
+            // Only settings of a function may differ.
+            told = if all.is_empty() { told } else { all };
+        }
+        for change in told {
+            match self.changes.iter_mut().find(|known| known.item == change.item) {
+                Some(known) => known.now = change.now,
+                None => self.changes.push(change),
+            }
+        }
     }
 
     /// Adds a note for the admin.

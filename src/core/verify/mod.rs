@@ -129,6 +129,27 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     report.finish()
 }
 
+/// Adds what is known of the disks of a definition to findings on the domain.
+pub fn with_disks(
+    mut findings: Vec<Finding>,
+    definition: &DomainXml,
+    facts: &[check::DiskFact],
+) -> Vec<Finding> {
+    findings.extend(check::disks(definition, facts).into_iter().map(|finding| {
+        let check::Finding { rule, severity, says, hint } = finding;
+        Finding { rule, severity, says: of_rule(says, "of the definition"), hint }
+    }));
+    findings.sort_by_key(|finding| (finding.severity, finding.says.between));
+    findings
+}
+
+/// What a rule of `check` says of a document.
+fn of_rule(says: check::InXml, document: &str) -> Differs {
+    let at = format!("{} {document}, line {}", says.path, says.line);
+    let (between, message) = (Between::Rule, says.message);
+    Differs { between, message, expected: None, found: None, at }
+}
+
 /// The finding that a domain could not be compared, and why.
 pub fn not_compared(name: &str, why: String) -> Finding {
     let at = format!("domain `{name}`");
@@ -159,15 +180,7 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
                 let defined_only = all && check::is_on_others(finding.rule);
                 let severity = if defined_only { Severity::Warning } else { finding.severity };
                 let check::Finding { rule, says, hint, .. } = finding;
-                let at = format!("{} {name}, line {}", says.path, says.line);
-                let says = Differs {
-                    between: Between::Rule,
-                    message: says.message,
-                    expected: None,
-                    found: None,
-                    at,
-                };
-                findings.push(Finding { rule, severity, says, hint });
+                findings.push(Finding { rule, severity, says: of_rule(says, name), hint });
             }
         }
     }

@@ -118,6 +118,17 @@ pub struct Conflict {
     pub used: Use,
 }
 
+/// A file of a domain's disk that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Absent {
+    /// Number of the disk in the definition, from 0.
+    pub nth: usize,
+    /// The file or device.
+    pub path: PathBuf,
+    /// The image that lies over it; none: it is the disk's own.
+    pub over: Option<PathBuf>,
+}
+
 /// The identity of a file under different names; on another machine only the name is known.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Identity {
@@ -382,6 +393,32 @@ impl Uses {
                 };
                 let used = others.into_iter().filter(against);
                 all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
+            }
+        }
+        all
+    }
+
+    /// Returns the files of a domain's disks, and those below them, that do not exist; on another
+    /// machine none is known. A medium that libvirt may leave out is none.
+    pub fn absent(&self, xml: &DomainXml) -> Vec<Absent> {
+        let mut all = Vec::new();
+        let Some(silent) = self.seen() else { return all };
+        let may_go = |nth: usize| {
+            let source = xml.disks().nth(nth).and_then(|disk| disk.child("source"));
+            source.and_then(|source| source.attr("startupPolicy")).is_some_and(|p| p == "optional")
+        };
+        for (nth, named) in document::disks(xml).into_iter().filter(|(nth, _)| !may_go(*nth)) {
+            let known = named.volume.map(|(pool, name)| VolumeRef { pool, name });
+            let known = known.and_then(|volume| Some(self.volume(&volume)?.path.clone()));
+            let Some(path) = named.file.or(known) else { continue };
+            if silent.why(&path).is_some() {
+                continue;
+            }
+            if chain::is_absent(&path) {
+                all.push(Absent { nth, path, over: None });
+            } else if !named.raw {
+                let below = Walk::from(&path, &self.volumes, Some(silent)).absent.into_iter();
+                all.extend(below.map(|(path, over)| Absent { nth, path, over: Some(over) }));
             }
         }
         all

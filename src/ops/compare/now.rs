@@ -1,7 +1,7 @@
 //! The request that a guest has by now: that of its record, with what its definition has otherwise,
 //! whoever changed it. What was left to the planner stays left to it.
 
-use super::is_on;
+use super::{is_on, own_data};
 use crate::bdf::Bdf;
 use crate::create::Told;
 use crate::domain::DomainXml;
@@ -75,27 +75,40 @@ pub(crate) fn size_now(xml: &DomainXml, record: &Request) -> (u32, MemSize) {
     (vcpus, less.unwrap_or(all))
 }
 
-/// What a guest was told while it was made, with the sizes that its disks have by now: they grow by
-/// `disk resize`, and by others.
+/// What a guest was told while it was made, with the disks that it has by now: they grow by `disk
+/// resize`, and by others, and go by `disk remove`.
 pub(crate) fn told_now(
     mut told: Told,
     xml: &DomainXml,
     hypervisor: &dyn Hypervisor,
 ) -> Result<Told> {
-    let made = xml.made();
-    for (option, role) in [("os-size", Role::Os), ("data-size", Role::Data)] {
+    let made = xml.made().into_iter().find(|made| made.role == Role::Os);
+    for (option, made) in [("os-size", made), ("data-size", own_data(xml))] {
         let Some([was]) = told.get(option).map(Vec::as_slice) else { continue };
         let Ok(was) = was.parse::<MemSize>() else { continue };
-        let of: Vec<&Made> = made.iter().filter(|made| made.role == role).collect();
-        // With several data disks it is not known which one `create` made.
-        let [disk] = of[..] else { continue };
-        let Some(now) = capacity(xml, disk, hypervisor)? else { continue };
+        let Some(disk) = made else {
+            forget_disk(option, &mut told);
+            continue;
+        };
+        let Some(now) = capacity(xml, &disk, hypervisor)? else { continue };
         // Images are rounded up to whole blocks.
         if now.kib().abs_diff(was.kib()) >= MIB_KIB {
             told.insert(option.to_owned(), vec![now.typed()]);
         }
     }
     Ok(told)
+}
+
+/// Takes away what was told of a disk that `disk remove` took.
+fn forget_disk(option: &str, told: &mut Told) {
+    if option == "data-size" {
+        told.insert(option.to_owned(), vec!["none".to_owned()]);
+    }
+    let of_it: &[&str] = match option {
+        "data-size" => &["data-dir", "preallocate"],
+        _ => &["os-size", "os-disk", "image", "image-pool", "disk-dir"],
+    };
+    told.retain(|option, _| !of_it.contains(&option.as_str()));
 }
 
 /// The size of a disk that was made for a guest; none: the guest does not have it, or it is not

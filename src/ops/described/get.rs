@@ -3,10 +3,10 @@
 use super::vcpus::comes_at_once;
 use crate::bdf::Bdf;
 use crate::compare::{
-    AT_FIRST, GuestDifference, MAX_VCPUS, pages_word, path_of, request_now, runs_otherwise,
-    size_now, told_now,
+    AT_FIRST, GuestDifference, MAX_VCPUS, has_own_data, is_on, is_own_data, pages_word, path_of,
+    request_now, runs_otherwise, size_now, told_now,
 };
-use crate::create::ACCEPTED;
+use crate::create::{ACCEPTED, Told};
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
@@ -24,6 +24,11 @@ use crate::topology::Topology;
 use crate::world::World;
 use serde_json::Value;
 
+/// The option of the data disk's size.
+const DATA_SIZE: &str = "data-size";
+/// Options that take no value.
+const SWITCHES: [&str; 3] = ["no-agent", "no-nccl", "no-seed"];
+
 /// A field of a described guest: an option of `create` without its dashes, or `name` or
 /// `autostart`.
 pub type Field = (&'static str, Value);
@@ -37,6 +42,8 @@ pub struct Described {
     pub fields: Vec<Field>,
     /// Whether it is known what it was told while it was made.
     pub is_told: bool,
+    /// Whether its definition has a disk.
+    pub has_disk: bool,
     /// What it runs with otherwise than its next start, which the fields are of.
     pub runs: Vec<GuestDifference>,
     /// Whether `apply` gives it that at once, without a restart.
@@ -100,12 +107,10 @@ fn of(
         if told.get(ACCEPTED).is_some_and(|values| values == &["true"]) {
             fields.push((ACCEPTED, true.into()));
         }
-        for option in AT_FIRST {
-            match told.get(option).map(Vec::as_slice) {
-                None | Some([]) => {}
-                Some([one]) => fields.push((option, one.clone().into())),
-                Some(several) => list(&mut fields, option, several.to_vec()),
-            }
+        told_fields(told, &mut fields);
+        let is_share = now.gpus.number() > 0 && !told.contains_key(DATA_SIZE);
+        if is_share && !has_own_data(&xml) {
+            fields.push((DATA_SIZE, "none".into()));
         }
     }
     if hypervisor.autostart(&summary.name)? {
@@ -120,7 +125,22 @@ fn of(
         (Vec::new(), false)
     };
     let (name, is_told) = (summary.name.clone(), told.is_some());
-    Ok(Some(Described { name, fields, is_told, runs, at_once }))
+    let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
+    Ok(Some(Described { name, fields, is_told, has_disk, runs, at_once }))
+}
+
+/// Adds what it was told while it was made.
+fn told_fields(told: &Told, fields: &mut Vec<Field>) {
+    for option in AT_FIRST {
+        match told.get(option).map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some([one]) if SWITCHES.contains(&option) => {
+                fields.push((option, (one == "true").into()));
+            }
+            Some([one]) => fields.push((option, one.clone().into())),
+            Some(several) => list(fields, option, several.to_vec()),
+        }
+    }
 }
 
 /// Adds a list, unless it is empty.
@@ -248,13 +268,16 @@ fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
     list(fields, "network", nics.filter_map(told).collect());
 }
 
-/// Adds disks that were not made for the guest: those that it boots from, or that it has besides.
+/// Adds its disks, but for those that `create` makes by itself: those that it boots from, or that it
+/// has besides, whoever made them.
 fn disks(xml: &DomainXml, fields: &mut Vec<Field>) {
     let made = xml.made();
-    let is_made = |path: &String| made.iter().any(|made| made.path == *path);
-    let devices = xml.root().children("devices");
-    let disks = devices.flat_map(|devices| devices.children("disk")).filter_map(path_of);
-    let given: Vec<String> = disks.filter(|path| path.starts_with('/') && !is_made(path)).collect();
+    let is_named = |disk: &Element<'_>| {
+        let own = made.iter().find(|made| is_on(*disk, made));
+        own.is_none_or(|made| made.role == Role::Data && !is_own_data(*disk))
+    };
+    let disks = xml.disks().filter(is_named).filter_map(path_of);
+    let given: Vec<String> = disks.filter(|path| path.starts_with('/')).collect();
     let below = |dir: &str| {
         let of = |path: &String| path.strip_prefix(dir).map(str::to_owned);
         given.iter().filter_map(of).collect::<Vec<_>>()

@@ -67,7 +67,7 @@ fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
         applied: None,
         job: None,
     };
-    DescribedGuest { name, create, autostart: None, may_restart: false }
+    DescribedGuest { name, create, autostart: None, may_restart: false, disks: Vec::new() }
 }
 
 /// Puts a guest there.

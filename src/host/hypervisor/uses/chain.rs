@@ -29,6 +29,17 @@ pub(super) struct Walk {
     pub files: BTreeSet<PathBuf>,
     /// The first image with an unknown backing file, and why.
     pub untold: Option<(PathBuf, String)>,
+    /// Backing files that do not exist, each with the image that lies over it.
+    pub absent: Vec<(PathBuf, PathBuf)>,
+}
+
+/// The files that an image refers to.
+#[derive(Debug, Default)]
+struct NamedFiles {
+    /// The files, each with whether it is raw.
+    files: Vec<(PathBuf, bool)>,
+    /// Those of them that do not exist by any name that they may have.
+    absent: Vec<PathBuf>,
 }
 
 impl Walk {
@@ -50,7 +61,11 @@ impl Walk {
                     None => Err("it is on another machine".to_owned()),
                 };
                 match read {
-                    Ok(named) => next.extend(named),
+                    Ok(NamedFiles { files, absent }) => {
+                        next.extend(files);
+                        let of_it = |path| (path, image.clone());
+                        walk.absent.extend(absent.into_iter().map(of_it));
+                    }
                     // libvirt has read it, with more permissions than ours.
                     Err(_) if volume.is_some() => {}
                     Err(why) => walk.untold = walk.untold.or(Some((image, why))),
@@ -72,20 +87,26 @@ impl Walk {
     }
 }
 
-/// Returns the files that an image refers to, each with whether it is raw.
-fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
+/// Whether there is certainly no file of this name; one that cannot be looked at may be there.
+pub(super) fn is_absent(path: &Path) -> bool {
+    let kinds = [ErrorKind::NotFound, ErrorKind::NotADirectory];
+    path.metadata().is_err_and(|error| kinds.contains(&error.kind()))
+}
+
+/// Returns the files that an image refers to.
+fn named_by(image: &Path) -> Result<NamedFiles, String> {
     let mut file = match open(image) {
         Ok(Some(file)) => file,
         // A missing file has no backing file; nor has a directory.
-        Ok(None) => return Ok(Vec::new()),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Ok(None) => return Ok(NamedFiles::default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(NamedFiles::default()),
         Err(error) => return Err(error.to_string()),
     };
     let all = below(&mut file).map_err(|error| match error {
         BelowError::Read(error) => error.to_string(),
         BelowError::Unclear(why) => why,
     })?;
-    let mut files = Vec::new();
+    let mut named = NamedFiles::default();
     for Below { name, raw } in all {
         let mut names = Vec::new();
         paths(&name, &mut names, 0)?;
@@ -96,10 +117,13 @@ fn named_by(image: &Path) -> Result<Vec<(PathBuf, bool)>, String> {
             let bases = [Some(image), real.as_deref()].into_iter().flatten();
             let found: BTreeSet<PathBuf> =
                 bases.filter_map(|base| Some(base.parent()?.join(&name))).collect();
-            files.extend(found.into_iter().map(|path| (path, raw)));
+            if found.iter().all(|path| is_absent(path)) {
+                named.absent.extend(found.first().cloned());
+            }
+            named.files.extend(found.into_iter().map(|path| (path, raw)));
         }
     }
-    Ok(files)
+    Ok(named)
 }
 
 /// Opens a file or block device to be read; none: it is neither. Nothing else is opened, since

@@ -11,6 +11,7 @@ use crate::session::{Confirm, Manner, Session};
 use crate::set::SetRequest;
 use crate::stage::{Stage, UUID};
 use crate::taken::Taken;
+use crate::tune::look;
 use crate::undo::{self, Undo};
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::topology::file::from_json;
@@ -100,6 +101,31 @@ fn nics_come_and_go_while_the_guest_is_off() {
     let error = run(&stage, &nics(99, false)).unwrap_err();
     assert!(error.whole().contains("99 NICs"), "{}", error.whole());
     assert_eq!(kept(&stage), 1);
+}
+
+#[test]
+fn an_address_that_is_no_nic_is_refused_with_where_nics_are_shown() {
+    let stage = stage(1, (false, 0));
+    let exactly = |bdf: &str| {
+        let nics = Some(DeviceWish::Exact(vec![bdf.parse().unwrap()]));
+        wanted(OtherFunctions { nics, ..OtherFunctions::default() }, false)
+    };
+    for (bdf, said) in [
+        ("0000:34:00.0", "0000:34:00.0 is not a NIC but a GPU"),
+        ("0000:36:00.0", "0000:36:00.0 is not a NIC but a GPU"),
+        ("0000:99:00.0", "0000:99:00.0 is not a device of this host"),
+    ] {
+        let error = run(&stage, &exactly(bdf)).unwrap_err();
+        assert!(error.whole().contains(said), "{}", error.whole());
+        assert_eq!(error.refusal().unwrap().hint, "`gpuvm nic list` shows the NICs");
+    }
+    // What changes is told of NICs alone, though the guest has a GPU, too.
+    let tuned = look(&stage.world, &exactly("0000:e1:00.0").tuning()).unwrap();
+    let changes = tuned.pairs().flat_map(|(_, tuned)| tuned.changes.clone());
+    let said: Vec<String> =
+        changes.map(|change| format!("{}: {}", change.item, change.now)).collect();
+    assert!(said.contains(&"nic: 0000:e1:00.0".to_owned()), "{said:?}");
+    assert!(!said.iter().any(|one| one.starts_with("gpus")), "{said:?}");
 }
 
 #[test]
