@@ -19,7 +19,7 @@ use crate::placement::{Held, Occupancy};
 use crate::set::{allowed, functions::Moves};
 use crate::shell::word;
 use crate::source::Source;
-use crate::startable::{refuse_networks_down, refuse_taken_disks};
+use crate::startable::{refuse_disks, refuse_networks_down};
 use crate::stop::{self, Down, way_down};
 use crate::taken::{Taken, taken_for_off};
 use crate::tune::Tune;
@@ -38,7 +38,7 @@ pub(super) fn refuse_unready(world: &World, name: &str, wait_s: u64) -> Result<(
     }
     stop::refuse_still("stop", name, state, step.as_ref())?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
-    refuse_taken_disks(&xml, world)?;
+    refuse_disks(&xml, world)?;
     refuse_networks_down(&xml, world)
 }
 
