@@ -653,3 +653,15 @@ fn a_plan_says_that_create_refuses_it() {
         assert_eq!(json["refused"].is_string(), is_refused, "{json}");
     }
 }
+
+#[test]
+fn a_name_that_create_refuses_is_refused_by_the_plan() {
+    let host = project().join("topologies/dgx-2.json");
+    let host = host.to_str().unwrap();
+    for name in ["7", "007", "40955dd6-1111-4222-8333-444444444444"] {
+        let (code, out, err) = run(&mut gpuvm(&["plan", name, "--gpus", "1", "--host", host]));
+        assert_eq!((code, out.as_str()), (2, ""), "{name}: {err}");
+        assert!(err.contains("virsh would take that name for"), "{err}");
+        assert!(err.contains(&format!("such as `vm-{name}`")), "{err}");
+    }
+}

@@ -33,10 +33,11 @@ pub fn run(args: &AutostartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(&format!("at boot: {line}"));
     }
     let starts = if wanted.on { "starts" } else { "does not start" };
-    cx.output.progress(&if done.made {
-        format!("domain `{name}` {starts} with the host; `gpuvm undo {}` takes it back", word(name))
+    let next = if done.made {
+        format!("`gpuvm undo {}` takes it back", word(name))
     } else {
-        format!("domain `{name}` {starts} with the host already")
-    });
+        "nothing to do".to_owned()
+    };
+    cx.output.progress(&format!("domain `{name}` {starts} with the host; {next}"));
     Ok(EXIT_DONE)
 }

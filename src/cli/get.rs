@@ -31,6 +31,10 @@ pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             next.collect::<Vec<_>>().join(", "),
         ));
     }
+    // Of several guests it is said once; JSON has no place for comments.
+    if let Some(why) = guests.iter().find_map(|guest| guest.unread.as_ref()) {
+        cx.output.warning(&format!("how guests were made is not known: {why}"));
+    }
     match args.output {
         _ if cx.output.json => cx.output.json("gpuvm-guests", &document(&guests))?,
         GuestsFormat::Json => cx.output.json("gpuvm-guests", &document(&guests))?,

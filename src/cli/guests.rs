@@ -401,8 +401,11 @@ pub fn document(guests: &[Described]) -> Json {
 fn unknown(guest: &Described) -> String {
     let mut text = String::new();
     if !guest.is_told {
-        let what = "not recorded are its image, boot disk size, template and first settings";
-        let _ = writeln!(text, "# {}: {what}", guest.name);
+        let what = "its image, boot disk size, template and first settings";
+        let _ = match &guest.unread {
+            None => writeln!(text, "# {}: not recorded are {what}", guest.name),
+            Some(why) => writeln!(text, "# {}: not known are {what}: {why}", guest.name),
+        };
     }
     if !guest.has_disk {
         let what = "it has no disk; one made from this description would boot from a new one";

@@ -16,10 +16,13 @@ pub fn run(args: &RecoverArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let RecoverArgs { discard, end, gone, .. } = args;
     let wanted = Recover { discard: *discard, end: end.clone(), gone: *gone, only: &[] };
     let Outcome { settled, failed } = recover(&mut session, &wanted)?;
+    let unread = cx.unread_records();
+    unread.iter().for_each(|unread| cx.output.warning(unread));
     if cx.output.json {
         cx.output.json_rows("gpuvm-recover", &settled)?;
     } else if settled.is_empty() && failed.is_empty() {
-        cx.output.progress("no change was interrupted");
+        let whose = if unread.is_some() { " of this user" } else { "" };
+        cx.output.progress(&format!("no change{whose} was interrupted"));
     } else if !args.discard {
         let text: String = settled.iter().map(|killed| text(killed, !args.dry_run)).collect();
         cx.output.text(&text)?;

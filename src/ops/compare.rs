@@ -140,9 +140,13 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
     let Some(found) = found else { return Ok(None) };
     if found.differences.is_empty() {
         if !found.is_told {
+            let why = match world.unread_records() {
+                None => "not recorded".to_owned(),
+                Some(unread) => format!("not known ({unread})"),
+            };
             world.note(&format!(
-                "what `{name}` was told while it was made is not recorded: its image, the size of \
-                 its boot disk, its template and its first settings are not compared"
+                "what `{name}` was told while it was made is {why}: its image, the size of its \
+                 boot disk, its template and its first settings are not compared"
             ));
         }
         return Ok(Some(found.summary));

@@ -174,6 +174,11 @@ fn beside(
     world: &World,
 ) -> Result<Vec<String>> {
     let mut warnings = snapshots(hypervisor, &xml.name())?;
+    let uuid = xml.uuid().filter(|_| xml.is_ours()).unwrap_or_default();
+    if !uuid.is_empty() && guest::told(world.state(), &uuid).is_none() {
+        let stay = |why| format!("{why}: what they have of `{}` stays", xml.name());
+        warnings.extend(world.unread_records().map(stay));
+    }
     if is_ours {
         // It is deleted all the same where the host cannot be read.
         let stays = autostart::stays_at_boot(xml, None, hypervisor, world);

@@ -237,11 +237,12 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     let rows = hypervisor.domains()?;
     let at = (&*hypervisor, &topology, &rows[..]);
     let mut guests = Vec::new();
-    let mut missing = Vec::new();
+    let (mut missing, mut unread) = (Vec::new(), None);
     for (number, guest) in wanted.guests.iter().enumerate() {
         let compared = compare(world, at, (guest.name.as_str(), &guest.create))?;
         match compared {
             Some(compared) => {
+                unread = unread.or(world.unread_records().filter(|_| !compared.is_told));
                 guests.push(existing(guest, compared, wanted.set.as_ref(), (&*hypervisor, world))?);
             }
             None => {
@@ -249,6 +250,9 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
                 guests.push(AppliedGuest::new(guest.name.as_str(), GuestAction::Create));
             }
         }
+    }
+    if let Some(why) = unread {
+        world.warning(&format!("how guests were made is not compared: {why}"));
     }
     clash::refuse_twice(&wanted.guests, &missing, &*hypervisor)?;
     let gone =

@@ -7,6 +7,7 @@ use crate::domain::{DomainXml, differences};
 use crate::error::{Class, Coded, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
+use crate::history::guest::told;
 use crate::history::{History, Owner};
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{DomainSummary, Hypervisor, Kept, XmlOf, none};
@@ -29,9 +30,33 @@ pub enum HistoryOfError {
         /// The connection.
         uri: String,
     },
+    /// Root has recorded it.
+    #[error("permission denied: the history of domain `{name}` is not known, since {why}")]
+    OfRoot {
+        /// Its name.
+        name: String,
+        /// What is not read.
+        why: String,
+    },
 }
 
 impl Coded for HistoryOfError {}
+
+/// Refuses to say that nothing is recorded of a domain of which this user has recorded nothing, but
+/// root may have; warns of it where there is something.
+pub(crate) fn refuse_unread(
+    world: &World,
+    (verb, name, uuid): (&str, &str, &str),
+    history: &History,
+) -> Result<()> {
+    let Some(why) = world.unread_records() else { return Ok(()) };
+    if history.entries.is_empty() && told(world.state(), uuid).is_none() {
+        let hint = format!("`sudo gpuvm {verb} {}`", word(name));
+        return Err(HistoryOfError::OfRoot { name: name.to_owned(), why }.hint(hint));
+    }
+    world.warning(&why);
+    Ok(())
+}
 
 /// Refuses a verb that needs the history of a domain of another machine, which is kept there, or of
 /// another hypervisor of this one.
@@ -60,7 +85,10 @@ pub fn when(at_s: u64) -> String {
 pub fn history_of(world: &World, verb: &str, name: &str) -> Result<History> {
     let hypervisor = world.hypervisor()?;
     refuse_elsewhere(verb, name, world)?;
-    world.history(&find(&*hypervisor, name)?.uuid)
+    let uuid = find(&*hypervisor, name)?.uuid;
+    let history = world.history(&uuid)?;
+    refuse_unread(world, (verb, name, &uuid), &history)?;
+    Ok(history)
 }
 
 /// The definition of a domain before and after one of its changes; no number: the last one.

@@ -178,6 +178,13 @@ pub fn find_alive(hypervisor: &dyn Hypervisor, name: &str, so: &str) -> Result<D
     Err(classed(Class::WrongState, format!("domain `{name}` {is}, so {so}"), hint))
 }
 
+/// Refuses a name that virsh takes for the id or UUID of another domain; as [`refuse_name_taken`].
+pub fn refuse_name_of_virsh(name: &str, (doing, option): (&str, &str)) -> Result<()> {
+    let Some(what) = taken_for(name) else { return Ok(()) };
+    let message = format!("cannot {doing}: virsh would take that name for {what}");
+    Err(usage(message, format!("choose another {option}, such as `vm-{name}`")))
+}
+
 /// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another
 /// domain. `doing`: what needs it; `option`: what takes another one.
 pub fn refuse_name_taken(
@@ -185,10 +192,7 @@ pub fn refuse_name_taken(
     name: &str,
     (doing, option): (String, &str),
 ) -> Result<()> {
-    if let Some(what) = taken_for(name) {
-        let message = format!("cannot {doing}: virsh would take that name for {what}");
-        return Err(usage(message, format!("choose another {option}, such as `vm-{name}`")));
-    }
+    refuse_name_of_virsh(name, (&doing, option))?;
     if hypervisor.domain(name)?.is_none() {
         return Ok(());
     }

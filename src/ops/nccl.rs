@@ -15,6 +15,7 @@ use crate::shell::word;
 use crate::source::{Source, definition};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::check::place_hint;
 use gpuvm_core::nccl::{NcclError, Note, System, Told, note_redirects, shared_ports, topology};
 use serde::Serialize;
 
@@ -109,10 +110,7 @@ fn helped(error: NcclError, source: &Source) -> Error {
              `gpuvm host capture FILE`"
         ),
         // A root port of its own has it already, at most.
-        (NcclError::NicPlace { .. }, _) => format!(
-            "write slot='0x00' function='0x0' in its guest address; where it shares its bus, \
-             `gpuvm tune {named} --pcie on` gives each a root port of its own first"
-        ),
+        (NcclError::NicPlace { .. }, _) => place_hint(&named),
         (NcclError::NicsOnOneBus { .. }, _) => {
             format!("`gpuvm tune {named} --pcie on` gives each a root port of its own")
         }

@@ -4,7 +4,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::{most_named_iothread, used_iothreads};
 use crate::error::Result;
-use crate::guest::{GuestRequest, Planned, resolve, template_file};
+use crate::guest::{GuestRequest, Planned, refuse_name_of_virsh, resolve, template_file};
 use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::reason::{CoreReason, TreeReason};
 use crate::placement::{Placement, Reason, Topic, window_reason};
@@ -17,6 +17,9 @@ mod tests;
 /// Plans a guest with the disks that `create` gives it if none is named.
 pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     let mut planned = resolve(world, wanted, None)?;
+    // Not made by `create` either.
+    let name = planned.name.as_str();
+    refuse_name_of_virsh(name, (&format!("plan domain `{name}`"), "name"))?;
     let several = planned.placement.iothread_pins.len() > 1;
     let mapping = several
         && !world.is_recorded()

@@ -13,7 +13,7 @@ use crate::discover::silent::Silent;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
-use crate::domain_history::{boot, tell_saved, when};
+use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{Beyond, DiskCopy, Entry};
@@ -212,6 +212,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let edited = *force || *edited;
     let summary = find(hypervisor, name)?;
     let history = world.history(&summary.uuid)?;
+    refuse_unread(world, ("undo", name, &summary.uuid), &history)?;
     let Some(entry) = history.entries.last() else {
         let hint = format!("`gpuvm delete {name}` removes what `create` made", name = word(name));
         return Err(classed(

@@ -1,7 +1,7 @@
 //! The world that an operation reads: the host, its hypervisor, what domains hold. Each is read on
 //! first use.
 
-use crate::apply::Change;
+use crate::apply::{Change, other_state};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::disks::functions_of_disks;
@@ -212,6 +212,18 @@ impl World {
     /// Whether the guests of the connection run on this machine, and so use its devices and pages.
     pub fn has_guests_here(&self) -> Result<bool> {
         Ok(self.is_here()? && !self.is_test())
+    }
+
+    /// What root has recorded of the guests of this machine, which this run does not read; none: it
+    /// reads all records. To be said before anything is said not to be recorded.
+    pub fn unread_records(&self) -> Option<String> {
+        let other = other_state().filter(|_| self.settings.state.is_none())?;
+        // Without an answer it is not known whose guests are meant.
+        let are_roots = self.hypervisor().map_or(true, |hypervisor| {
+            hypervisor.has_guests_here() && !hypervisor.uri().contains("/session")
+        });
+        are_roots
+            .then(|| format!("root's records in {} are not read; run with sudo", other.display()))
     }
 
     /// Whether `--host` names a host without a hypervisor: nothing is queried or changed on it. A

@@ -92,7 +92,7 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
         let drop_in = file(&format!("systemd/system/{daemon}.service.d/gpuvm.conf"));
         assert!(drop_in.contains("After=nvidia-fabricmanager.service gpuvm-vfio.service"));
     }
-    assert!(machine.done(&["autostart", "boots", "on"]).contains("with the host already"));
+    assert!(machine.done(&["autostart", "boots", "on"]).contains("with the host; nothing to do"));
     let listed = machine.done(&["list", "--long"]);
     assert!(listed.contains("with host"), "{listed}");
     let shown = machine.done(&["show", "boots"]);

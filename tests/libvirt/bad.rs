@@ -59,6 +59,19 @@ fn a_user_without_permission_may_look_and_is_told_the_rest() {
     let (code, out, err) = nobody(&["show", "seen"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("seen.raw, raw, made for it"), "{out}");
+    // What root has recorded is not said not to be there.
+    for verb in ["history", "undo"] {
+        let (code, out, err) = nobody(&[verb, "seen"]);
+        assert_eq!((code, out.as_str()), (1, ""), "{verb}: {err}");
+        assert!(err.contains("permission denied: the history of domain `seen`"), "{err}");
+        assert!(err.contains(&format!("hint: `sudo gpuvm {verb} seen`")), "{err}");
+    }
+    let (code, _, err) = nobody(&["recover", "--dry-run"]);
+    assert!(code == 0 && err.contains("no change of this user was interrupted"), "{err}");
+    assert!(err.contains("warning: root's records in /var/lib/gpuvm are not read"), "{err}");
+    let (code, out, err) = nobody(&["get", "seen"]);
+    assert!(code == 0 && out.contains("# seen: not known are its image"), "{out}{err}");
+    assert!(err.contains("root's records in /var/lib/gpuvm are not read"), "{err}");
     let new = create("new", &dir, &["--no-start"]);
     for args in [&["start", "seen"][..], &["delete", "seen", "--yes"], &new] {
         let (code, out, err) = nobody(args);

@@ -433,11 +433,13 @@ pub enum Verb {
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes.
     /// Deletes a disk only if `create` made it for this very domain, the domain still has it, and
-    /// no other domain, running or defined, uses it or an image on top of it under any name.
-    /// Everything else stays and is listed with the command that removes it, such as the disks of a
-    /// copy (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that
-    /// another guest runs with by now, or that a process has open, is left alone as well: it is not
-    /// reset, not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
+    /// no other domain, running or defined, uses it or an image on top of it under any name. A
+    /// base image with overlays of other guests, as `clone --overlay` makes, stays until the last
+    /// of them is deleted; `gpuvm disk list NAME` shows the users of each disk. Everything else
+    /// stays and is listed with the command that removes it, such as the disks of a copy
+    /// (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that
+    /// another guest runs with by now, or that a process has open, is left alone as well: it is
+    /// not reset, not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
     Delete(Late<DeleteArgs>),

@@ -22,6 +22,7 @@ pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
 pub use others::free_cores;
+pub use pci::place_hint;
 pub use report::{Finding, InXml, Note};
 pub(crate) use versions::SLOW_BARS;
 

@@ -37,6 +37,13 @@ const NO_NODE: Rule = Rule::warning(
     "several passed GPUs and NICs of which the guest's kernel sees GPUs near no NUMA node",
 );
 
+/// NCCL looks a NIC up by device 00, function 0 of its bus (gpuvm-hardware(7), NCCL TOPOLOGY); the
+/// verb `nccl` has no file for such a guest.
+const NIC_PLACE: Rule = Rule::warning(
+    "nic-place",
+    "a passed NIC beside a GPU that is not at slot 0, function 0 of its guest bus",
+);
+
 /// nvidia-smi and NCCL tell one host bridge (PHB) from several of one node (NODE) by them.
 const BRIDGES: Rule = Rule::warning(
     "host-bridge-differs",
@@ -48,7 +55,7 @@ const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
 pub const RULES: &[Rule] =
-    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, NO_NODE, BRIDGES];
+    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, NO_NODE, NIC_PLACE, BRIDGES];
 
 /// Checks the guest's PCI tree.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -62,6 +69,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         flat(guest, passed, topology, report);
     }
     near_no_cell(guest, topology, report);
+    nic_places(guest, topology, report);
     bridges(guest, topology, report);
 }
 
@@ -189,6 +197,47 @@ fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
             crate::shell::word(&guest.name)
         );
         return report.note(&BRIDGES, passed.bdf.spot, message);
+    }
+}
+
+/// What helps where a NIC is at another place of its guest bus than NCCL looks at. `named`: the
+/// domain or file, as a command names it.
+pub fn place_hint(named: &str) -> String {
+    format!(
+        "write slot='0x00' function='0x0' in its guest address; where it shares its bus, `gpuvm \
+         tune {named} --pcie on` gives each a root port of its own first"
+    )
+}
+
+/// Checks that NCCL finds the NICs of a guest with GPUs: each at slot 0, function 0 of its bus, or
+/// a port of one that is.
+fn nic_places<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let is = |passed: &Passed<'t>, kind: DeviceKind| {
+        topology.device(passed.bdf.value).is_some_and(|device| device.kind() == kind)
+    };
+    if !guest.passed.iter().any(|passed| is(passed, DeviceKind::Gpu)) {
+        return;
+    }
+    let nics = || guest.passed.iter().filter(|passed| is(passed, DeviceKind::Nic));
+    let first: Vec<(u32, u32)> = nics()
+        .filter_map(|passed| Some(passed.at.as_ref()?.value))
+        .filter(|at| (at.slot, at.function) == (0, 0))
+        .map(|at| (at.segment, at.controller))
+        .collect();
+    for passed in nics() {
+        let Some(At { value: at, spot }) = &passed.at else { continue };
+        let port = guest.controller(at.controller);
+        let is_port = at.slot == 0 && first.contains(&(at.segment, at.controller));
+        // One directly on a root bus has a finding of its own.
+        if is_port || !port.is_some_and(takes_bus) || (at.slot, at.function) == (0, 0) {
+            continue;
+        }
+        let message = format!(
+            "NIC {} is at slot {:#04x}, function {:#x} of its guest bus, where NCCL does not find \
+             it: the guest gets no topology file",
+            passed.bdf.value, at.slot, at.function
+        );
+        report.add(&NIC_PLACE, *spot, message, place_hint(&crate::shell::word(&guest.name)));
     }
 }
 

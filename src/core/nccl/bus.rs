@@ -15,7 +15,7 @@ use crate::domain::read::GuestAddress;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The last bus number of PCI.
-const LAST: u32 = 255;
+pub(super) const LAST: u32 = 255;
 
 /// The buses of a guest.
 #[derive(Debug)]
@@ -294,5 +294,21 @@ mod tests {
         let twice = expander(1, 64, 1) + &expander(2, 64, 2);
         assert_eq!(numbers(&twice), reached(64, 64, 63));
         assert_eq!(numbers(&expander(1, 0, 1)), reached(0, 0, 0));
+        for (said, devices) in [
+            ("two root buses of the guest have number 64", &twice),
+            ("two root buses of the guest have number 0", &expander(1, 0, 1)),
+            ("an expander bus has number 256, and 255 is the last", &expander(1, 256, 1)),
+            (
+                "the PCI buses below bus 9 need number 10, and root bus 10 begins there",
+                &(expander(1, 9, 1) + &port(2, 1, 0, 0) + &expander(3, 10, 2)),
+            ),
+            (
+                "the PCI buses below bus 255 need numbers up to 256, and 255 is the last one",
+                &(expander(1, 255, 1) + &port(2, 1, 0, 0)),
+            ),
+        ] {
+            let error = numbers(devices).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
     }
 }

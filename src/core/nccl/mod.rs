@@ -212,7 +212,7 @@ pub enum NcclError {
         segment: u32,
     },
     /// Two root buses need the same bus numbers, or numbers above 255.
-    #[error("the PCI buses below bus {root} reach number {reached}, and {limit} is the last one")]
+    #[error("{}", numbers_said(*root, *reached, *limit))]
     BusNumbers {
         /// Number of the root bus.
         root: u32,
@@ -255,6 +255,25 @@ pub enum NcclError {
         /// The limit.
         most: usize,
     },
+}
+
+/// Says why buses cannot be numbered.
+fn numbers_said(root: u32, reached: u32, limit: u32) -> String {
+    if root > bus::LAST {
+        format!("an expander bus has number {root}, and {} is the last one of PCI", bus::LAST)
+    } else if reached == root {
+        format!("two root buses of the guest have number {root}")
+    } else if limit >= bus::LAST {
+        format!(
+            "the PCI buses below bus {root} need numbers up to {reached}, and {limit} is the last one \
+             of PCI"
+        )
+    } else {
+        let next = limit + 1;
+        format!(
+            "the PCI buses below bus {root} need number {reached}, and root bus {next} begins there"
+        )
+    }
 }
 
 /// A GPU or NIC of the guest.

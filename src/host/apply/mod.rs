@@ -58,7 +58,7 @@ pub use overlay::is_untouched;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
 pub use snapshot::is_by_gpuvm;
-pub use state::{kept_in, now_s, state_directory, state_root};
+pub use state::{kept_in, now_s, other_state, state_directory, state_root};
 pub use step::{GrowBy, LET_GO_S, MadeSnapshot, Step, StepError, unknown_step};
 
 use crate::hypervisor::Hypervisor;

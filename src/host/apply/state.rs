@@ -25,6 +25,13 @@ pub fn state_root() -> PathBuf {
     }
 }
 
+/// Returns the directory of root's state, where this run records nothing and reads nothing; none:
+/// it is the one of this run, or there is none.
+pub fn other_state() -> Option<PathBuf> {
+    let shared = PathBuf::from(SHARED);
+    (state_root() != shared && shared.exists()).then_some(shared)
+}
+
 /// Returns the directory of a kind of state: in `state` if given, otherwise [`state_directory`].
 pub fn kept_in(state: Option<&Path>, kind: &str) -> PathBuf {
     state.map_or_else(|| state_directory(kind), |state| state.join(kind))

@@ -42,6 +42,8 @@ pub struct Described {
     pub fields: Vec<Field>,
     /// Whether it is known what it was told while it was made.
     pub is_told: bool,
+    /// Why that may be recorded where this run does not read; none: it reads all records.
+    pub unread: Option<String>,
     /// Whether its definition has a disk.
     pub has_disk: bool,
     /// What it runs with otherwise than its next start, which the fields are of.
@@ -126,7 +128,8 @@ fn of(
     };
     let (name, is_told) = (summary.name.clone(), told.is_some());
     let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
-    Ok(Some(Described { name, fields, is_told, has_disk, runs, at_once }))
+    let unread = if is_told { None } else { world.unread_records() };
+    Ok(Some(Described { name, fields, is_told, unread, has_disk, runs, at_once }))
 }
 
 /// Adds what it was told while it was made.

@@ -313,6 +313,19 @@ pub const DEFECTS: &[Defect] = &[
         true,
         &[("bus='0x06' slot='0x00'", "bus='0x00' slot='0x0b'")],
     ),
+    setting(
+        "nic-place",
+        "/domain/devices/hostdev[4]/address",
+        |_| {},
+        &[(
+            BALLOON,
+            "<controller type='pci' index='7' model='pcie-root-port'><address type='pci' \
+             bus='0x03' slot='0x03'/></controller><hostdev mode='subsystem' type='pci' \
+             managed='yes'><source><address domain='0' bus='0x35' slot='0' \
+             function='0'/></source><address type='pci' bus='7' slot='0' function='1'/></hostdev>\
+             <memballoon model='none'/>",
+        )],
+    ),
     defect(
         "gpu-near-no-cell",
         "/domain/devices/hostdev[1]/source/address",
