@@ -185,7 +185,7 @@ pub fn to_move(
     ran: bool,
 ) -> Result<(Vec<Step>, Option<Step>)> {
     let (mut steps, next) = between(world, (before, after), ran)?;
-    for step in &mut steps {
+    for step in steps.iter_mut().filter(|_| ran) {
         if let Step::DeactivatePartition(down) = step {
             // Where the move fails, the guest starts with it.
             down.may_wait = false;

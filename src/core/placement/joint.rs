@@ -167,7 +167,24 @@ pub fn joint(
     held: &Occupancy,
     wanted: &[Wanted<'_>],
 ) -> Result<Joint, NoJoint> {
-    let mut search = Search::new(topology, held, wanted)?;
+    let plans = PLANS.max(4 * u32::try_from(wanted.len()).unwrap_or(u32::MAX / 4));
+    within(topology, held, wanted, plans).0
+}
+
+/// The same with at most about so many plans; returns how many are left.
+pub(super) fn within(
+    topology: &Topology,
+    held: &Occupancy,
+    wanted: &[Wanted<'_>],
+    plans: u32,
+) -> (Result<Joint, NoJoint>, u32) {
+    // One after the other takes a plan each, and so does the least cost of each.
+    let each = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
+    let plans = plans.saturating_sub(each.saturating_mul(2)).max(1);
+    let mut search = match Search::new(topology, held, wanted, plans) {
+        Ok(search) => search,
+        Err(refused) => return (Err(refused), plans),
+    };
     // What one after the other finds in the order of the request is never lost.
     if let Ok(found) = in_order(topology, held, wanted) {
         search.found = Some(found);
@@ -181,14 +198,15 @@ pub fn joint(
         orders += 1;
     }
     let is_best = search.is_done() || !search.is_cut;
-    match (search.found, search.refused) {
+    let answer = match (search.found, search.refused) {
         (Some(found), _) => Ok(Joint { is_best, ..found }),
         (None, Some((mut before, error))) => {
             let guest = before.pop().unwrap_or_default();
             Err(NoJoint { guest, placed: before, error, is_certain: !search.is_cut })
         }
         (None, None) => unreachable!("a search without an answer was refused"),
-    }
+    };
+    (answer, search.plans)
 }
 
 /// Places the guests one after the other, as they are listed, each in its best place.
@@ -305,6 +323,7 @@ impl<'a> Search<'a> {
         topology: &'a Topology,
         held: &Occupancy,
         wanted: &'a [Wanted<'a>],
+        plans: u32,
     ) -> Result<Search<'a>, NoJoint> {
         let mut least: Vec<Cost> = Vec::with_capacity(wanted.len());
         for (guest, one) in wanted.iter().enumerate() {
@@ -343,7 +362,7 @@ impl<'a> Search<'a> {
             firsts: Vec::new(),
             found: None,
             refused: None,
-            plans: PLANS.max(4 * u32::try_from(wanted.len()).unwrap_or(u32::MAX / 4)),
+            plans,
             is_cut: false,
         })
     }

@@ -4,12 +4,12 @@
 //! Sets of guests are examined by their cost, the smallest first, so that the first one that helps
 //! costs the least of all. A set of guests whose GPUs cannot lie beside each other on the board is
 //! passed over without a plan; every other one is planned together with the new guest
-//! ([`joint`]). Where a search would take too long, guests are taken out by their cost until there
+//! (`joint`). Where a search would take too long, guests are taken out by their cost until there
 //! is room, and those that need not move are put back: [`Room::is_best`] tells.
 
 use super::again::{count, request_of};
 use super::groups;
-use super::joint::{Joint, Wanted, exactly, joint};
+use super::joint::{Joint, Wanted, exactly, within};
 use super::taken::Taken;
 use super::{Held, Occupancy, Placement, plan};
 use crate::bdf::Bdf;
@@ -22,8 +22,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// The most sets of guests that are examined: all sets of 16, the most that have GPUs on a board.
 const SETS: usize = 1 << 16;
-/// The most sets of guests that are planned.
-const JOINTS: u32 = 64;
+/// The most plans of a search: a second or two on the largest hosts.
+const PLANS: u32 = 1500;
+/// The most plans for one set of guests.
+const OF_SET: u32 = 400;
 /// The most plans of a search for an order.
 const ORDERS: u32 = 200;
 /// The name of the new guest in what is held.
@@ -172,7 +174,7 @@ pub fn room(
             is_limited = true;
             continue;
         }
-        if search.joints.get() == 0 {
+        if search.plans.get() == 0 {
             break;
         }
         if let Some(room) = search.moves(&set) {
@@ -180,6 +182,7 @@ pub fn room(
         }
     }
     search.is_cut.set(true);
+    search.plans.set(PLANS);
     search.greedy().ok_or(NoRoom { is_certain: false, is_limited })
 }
 
@@ -243,8 +246,8 @@ struct Search<'a> {
     own: Vec<u64>,
     /// The sets of GPUs of partitions, as bits by index; none: the board has no partitions.
     slots: Option<BTreeSet<u64>>,
-    /// Sets that may still be planned.
-    joints: Cell<u32>,
+    /// Plans that are left.
+    plans: Cell<u32>,
     /// Whether something was left out.
     is_cut: Cell<bool>,
 }
@@ -281,7 +284,7 @@ impl<'a> Search<'a> {
         let partitions = topology.partitions().iter().map(|one| bits(&one.gpus));
         let slots = topology.is_partitioned().then(|| partitions.collect());
         let costs = movers.iter().map(|mover| mover.cost().sum()).collect();
-        let (joints, is_cut) = (Cell::new(JOINTS), Cell::new(false));
+        let (plans, is_cut) = (Cell::new(PLANS), Cell::new(false));
         Search {
             topology,
             request,
@@ -292,7 +295,7 @@ impl<'a> Search<'a> {
             free,
             own,
             slots,
-            joints,
+            plans,
             is_cut,
             held,
         }
@@ -331,14 +334,16 @@ impl<'a> Search<'a> {
 
     /// The moves of a set after which there is room; none: there is none.
     fn moves(&self, set: &[usize]) -> Option<Room> {
-        self.joints.set(self.joints.get().saturating_sub(1));
         let new = Wanted { name: NEW, request: self.request, sets: &[] };
         let one = |&guest: &usize| {
             let Mover { name, request, .. } = &self.movers[guest];
             Wanted { name, request, sets: &[] }
         };
         let wanted: Vec<Wanted<'_>> = [new].into_iter().chain(set.iter().map(one)).collect();
-        let Joint { placements, .. } = match joint(self.topology, &self.without(set), &wanted) {
+        let given = self.plans.get().min(OF_SET);
+        let (found, left) = within(self.topology, &self.without(set), &wanted, given);
+        self.plans.set(self.plans.get() - given.saturating_sub(left));
+        let Joint { placements, .. } = match found {
             Ok(found) => found,
             Err(refused) => {
                 self.is_cut.set(self.is_cut.get() || !refused.is_certain);
@@ -414,6 +419,9 @@ impl<'a> Search<'a> {
         let mut set: Vec<usize> = Vec::new();
         for &guest in &order {
             set.push(guest);
+            if self.plans.get() == 0 {
+                return None;
+            }
             if self.may_fit(&set) && self.is_within(&set) {
                 found = self.moves(&set);
                 if found.is_some() {
@@ -424,7 +432,7 @@ impl<'a> Search<'a> {
         found.as_ref()?;
         for guest in set.clone().into_iter().rev() {
             let less: Vec<usize> = set.iter().copied().filter(|&other| other != guest).collect();
-            if less.is_empty() || !self.may_fit(&less) {
+            if less.is_empty() || self.plans.get() == 0 || !self.may_fit(&less) {
                 continue;
             }
             if let Some(room) = self.moves(&less) {

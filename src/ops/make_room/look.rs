@@ -127,11 +127,16 @@ pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
         return None;
     }
     let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
-    let ways = [(wanted, "", false), (&shared, " --accept-shared-fabric", false)];
-    let named = ways.map(|(wanted, option, _)| (wanted, option, true));
-    for (wanted, option, names_all) in [ways[0], named[0], ways[1], named[1]] {
+    for names_all in [false, true] {
         let may_move = |one: &Eligible| names_all || one.is_movable;
-        let found = ground.find((world, wanted), may_move, Limits::default());
+        let (found, option) = match ground.find((world, wanted), may_move, Limits::default()) {
+            // What others reach is taken by an option, unless they are strangers.
+            Err(_) => {
+                let found = ground.find((world, &shared), may_move, Limits::default());
+                (found, " --accept-shared-fabric")
+            }
+            found => (found, ""),
+        };
         let Ok(Ok(found)) = found else { continue };
         let options = format!("{}{option}", wanted.options);
         return Some(RoomOffer {

@@ -563,6 +563,22 @@ fn a_restart_takes_what_the_stop_gives_back_and_refuses_what_others_have() {
 }
 
 #[test]
+fn a_guest_that_is_moved_has_its_partition_again_where_that_fails() {
+    let place = Place::new(None);
+    let (before, after) = (place.domain("a", OWN, &[1, 3]), place.domain("a", OWN, &[2, 4]));
+    place.has(3, OWN);
+    place.stage.fake.put_xml(before.text(), true);
+    let (steps, next) = to_move(&place.stage.world, &before, &after, true).unwrap();
+    assert_eq!(shown(&steps)[0], "deactivate NVLink partition 3 (modules 1, 3)");
+    assert_eq!(next.unwrap().to_string(), "activate NVLink partition 4 (modules 2, 4)");
+    let back = steps[0].reversed().map(|step| step.to_string());
+    assert_eq!(back.as_deref(), Some("activate NVLink partition 3 (modules 1, 3)"));
+    place.stage.fake.put_xml(before.text(), false);
+    let (steps, _) = to_move(&place.stage.world, &before, &after, false).unwrap();
+    assert!(steps[0].reversed().is_none(), "it is off");
+}
+
+#[test]
 fn other_gpus_of_a_guest_that_is_off_end_what_is_active_for_it() {
     let place = Place::new(None);
     let with = |modules: &[u32]| place.domain("a", OWN, modules);

@@ -91,7 +91,7 @@ fn it_finds_the_least_cost_of_all_sets_on_small_hosts() {
         let topology = host(&mut random);
         let requests: Vec<Request> = (0..3).map(|_| guest(&mut random)).collect();
         let wanted = named(&requests);
-        let Ok(search) = Search::new(&topology, &held, &wanted) else { continue };
+        let Ok(search) = Search::new(&topology, &held, &wanted, PLANS) else { continue };
         let brute = least(&topology, &held, &search.order, &wanted);
         let one_by_one = in_order(&topology, &held, &wanted);
         let brute = [brute, one_by_one.as_ref().ok().map(|found| found.cost)];
@@ -198,7 +198,7 @@ fn fifty_guests_take_one_plan_each() {
         });
     }
     let wanted = named(&requests);
-    let mut search = Search::new(&topology, &Occupancy::default(), &wanted).unwrap();
+    let mut search = Search::new(&topology, &Occupancy::default(), &wanted, PLANS).unwrap();
     search.go(0, Occupancy::default(), Cost::default());
     assert!(search.found.is_some(), "{:?}", search.refused);
     assert_eq!((PLANS - search.plans, search.is_done()), (50, true));
