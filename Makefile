@@ -52,11 +52,13 @@ test-view:
 	tests/browser/run $(TARGET)/debug/gpuvm $(TARGET)/view-out
 	tests/browser/metrics $(TARGET)/debug/gpuvm $(TARGET)/view-out/metrics
 
-# Nightly: exports to KubeVirt and Nova, judged by their own types, validators and planner, which npm and pip fetch. Without a
-# network it fails.
+# Nightly: exports to KubeVirt and Nova, judged by their own types, validators and planner, which npm and pip fetch; the bench's
+# model of that planner, too. Without a network it fails.
 test-export:
 	tests/setup export
 	$(CARGO) build --locked
+	mkdir -p $(TARGET)/export-out
+	$(CARGO) run --locked --quiet --package gpuvm-bench --example nova_cases >$(TARGET)/export-out/nova-model.jsonl
 	tests/export/run $(TARGET)/debug/gpuvm $(TARGET)/export-out
 
 # A test of the tests, nightly: one in 12 of the mutants of .cargo/mutants.toml, each of which a test of core has to

@@ -22,6 +22,7 @@ mod testhost;
 mod ubicloud;
 
 use super::model::Policy;
+pub use nova::case as nova_case;
 
 /// Every baseline, in the order of the table.
 pub fn all() -> Vec<Box<dyn Policy>> {

@@ -5,11 +5,13 @@
 //! guest, else the fewest cells that can ([`Host::cells_for`]). The emulator shares the guest's
 //! pcpus, as by default.
 
+mod cases;
 mod pack;
 mod pci;
 
 use super::super::model::{Ask, Place, Policy};
 use super::host::{Host, parts};
+pub use cases::case;
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::Topology;
 use pack::{Packed, ThreadPolicy, pack};

@@ -1,5 +1,5 @@
-//! Nova's PCI pools: like devices of one node, taken from the end (`PciDeviceStats`,
-//! gpuvm-placement(7), OTHER PLANNERS).
+//! Nova's PCI pools: each function one of its own, since Placement knows it by its address, taken in
+//! the order in which they were found (`PciDeviceStats`, gpuvm-placement(7), OTHER PLANNERS).
 
 use super::super::super::model::Ask;
 use super::super::host::{Device, Host};
@@ -14,17 +14,6 @@ pub enum Affinity {
     Legacy,
     /// Those, otherwise any.
     Preferred,
-}
-
-/// A pool.
-#[derive(Debug, Clone)]
-struct Pool {
-    /// Vendor and device id.
-    product: (u16, u16),
-    /// Its node.
-    node: Option<usize>,
-    /// Free devices, in the order in which they were found.
-    devices: Vec<Bdf>,
 }
 
 /// The devices that a guest gets.
@@ -57,32 +46,19 @@ pub fn free_on(host: &Host<'_>, node: usize) -> usize {
 
 /// Takes devices of one kind.
 fn take(list: &[Device], number: usize, cells: &[usize], affinity: Affinity) -> Option<Vec<Bdf>> {
-    let mut pools: Vec<Pool> = Vec::new();
-    for device in list.iter().filter(|device| device.free) {
-        let same = |pool: &&mut Pool| (pool.product, pool.node) == (device.product, device.node);
-        match pools.iter_mut().find(same) {
-            Some(pool) => pool.devices.push(device.bdf),
-            None => {
-                let (product, node) = (device.product, device.node);
-                pools.push(Pool { product, node, devices: vec![device.bdf] });
-            }
-        }
-    }
-    let near = |pool: &Pool| pool.node.is_some_and(|node| cells.contains(&node));
-    let some = |pool: &Pool| near(pool) || pool.node.is_none();
-    let count = |keep: &dyn Fn(&Pool) -> bool| -> usize {
-        pools.iter().filter(|pool| keep(pool)).map(|pool| pool.devices.len()).sum()
-    };
+    let mut pools: Vec<&Device> = list.iter().filter(|device| device.free).collect();
+    let near = |pool: &Device| pool.node.is_some_and(|node| cells.contains(&node));
+    let some = |pool: &Device| near(pool) || pool.node.is_none();
+    let count = |keep: &dyn Fn(&Device) -> bool| pools.iter().filter(|pool| keep(pool)).count();
     let (strict, legacy) = (count(&near) >= number, count(&some) >= number);
     if strict || affinity == Affinity::Required {
-        pools.retain(near);
+        pools.retain(|pool| near(pool));
     } else if legacy || affinity == Affinity::Legacy {
-        pools.retain(some);
+        pools.retain(|pool| some(pool));
     } else {
         pools.sort_by_key(|pool| !some(pool));
     }
-    let taken: Vec<Bdf> =
-        pools.into_iter().flat_map(|pool| pool.devices.into_iter().rev()).take(number).collect();
+    let taken: Vec<Bdf> = pools.into_iter().map(|pool| pool.bdf).take(number).collect();
     (taken.len() == number).then_some(taken)
 }
 
@@ -91,12 +67,12 @@ mod tests {
     use super::Affinity::{Legacy, Preferred, Required};
     use super::*;
 
-    /// Devices with these nodes on buses 0, 1, ..; each a product of its own.
-    fn devices(nodes: &[Option<usize>], one_product: bool) -> Vec<Device> {
+    /// Devices with these nodes on buses 0, 1, ..
+    fn devices(nodes: &[Option<usize>]) -> Vec<Device> {
         let device = |(bus, &node): (u8, &Option<usize>)| Device {
             bdf: Bdf::new(0, bus, 0, 0).unwrap(),
             node,
-            product: (1, if one_product { 1 } else { u16::from(bus) }),
+            product: (1, 1),
             usable: true,
             free: true,
         };
@@ -124,7 +100,7 @@ mod tests {
 
     #[test]
     fn pools_follow_the_policy() {
-        let list = devices(&[Some(0), Some(1), None], false);
+        let list = devices(&[Some(0), Some(1), None]);
         for (cells, affinity, number, wanted) in POLICIES {
             let got = take(&list, number, cells, affinity);
             let got = got.map(|bdfs| bdfs.iter().map(|bdf| bdf.bus()).collect::<Vec<u8>>());
@@ -132,15 +108,15 @@ mod tests {
         }
     }
 
-    /// Devices are popped from the end of a pool, so a guest gets the highest addresses of its node
-    /// (gpuvm-placement(7), OTHER PLANNERS).
+    /// As Nova 34.0.0 does in each case of `tests/export/nova_cases.py`; before it had pools by address,
+    /// it took the highest ones of a node.
     #[test]
-    fn devices_are_taken_from_the_end() {
-        let list = devices(&[Some(0), Some(0), Some(0), Some(1), Some(1)], true);
+    fn devices_are_taken_as_they_were_found() {
+        let list = devices(&[Some(0), Some(0), Some(0), Some(1), Some(1)]);
         let buses = |cells: &[usize], number| -> Vec<u8> {
             take(&list, number, cells, Legacy).unwrap().iter().map(|bdf| bdf.bus()).collect()
         };
-        assert_eq!(buses(&[0], 2), [2, 1]);
-        assert_eq!(buses(&[0, 1], 4), [2, 1, 0, 4]);
+        assert_eq!(buses(&[0], 2), [0, 1]);
+        assert_eq!(buses(&[0, 1], 4), [0, 1, 2, 3]);
     }
 }
