@@ -2,6 +2,7 @@
 //! rotations.
 
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -44,6 +45,8 @@ pub struct Subject {
     pub command: Vec<String>,
     /// Wall time of each run, in ms.
     pub times_ms: Vec<f64>,
+    /// Time on CPUs of each run, in ms: what a busy machine changes little.
+    pub cpu_ms: Vec<f64>,
     /// Largest resident set seen, in MiB.
     pub peak_mib: f64,
 }
@@ -52,7 +55,7 @@ impl Subject {
     /// A command that has not run.
     pub fn new(name: &'static str, command: &[&str]) -> Subject {
         let command = command.iter().map(ToString::to_string).collect();
-        Subject { name, command, times_ms: Vec::new(), peak_mib: 0.0 }
+        Subject { name, command, times_ms: Vec::new(), cpu_ms: Vec::new(), peak_mib: 0.0 }
     }
 
     /// Median time, in ms.
@@ -79,28 +82,30 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
 pub fn rotate(subjects: &mut [Subject], rounds: usize) {
     for round in 0..=rounds {
         for subject in subjects.iter_mut() {
-            let (ms, mib) = once(&subject.command);
+            let (ms, mib, cpu_ms) = once(&subject.command);
             if round > 0 {
                 subject.times_ms.push(ms);
+                subject.cpu_ms.push(cpu_ms);
                 subject.peak_mib = subject.peak_mib.max(mib);
             }
         }
     }
 }
 
-/// Runs a command in a child of its own that measures it: time in ms, peak memory in MiB.
-fn once(command: &[String]) -> (f64, f64) {
+/// Runs a command in a child of its own that measures it: time in ms, peak memory in MiB, time on
+/// CPUs in ms.
+fn once(command: &[String]) -> (f64, f64, f64) {
     let me = std::env::current_exe().expect("the benchmark knows its own path");
     let output = Command::new(me).arg("measure").args(command).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let mut fields = text.split_whitespace().map(str::parse::<f64>);
-    match (fields.next(), fields.next()) {
-        (Some(Ok(ms)), Some(Ok(mib))) if output.status.success() => (ms, mib),
+    match (fields.next(), fields.next(), fields.next()) {
+        (Some(Ok(ms)), Some(Ok(mib)), Some(Ok(cpu))) if output.status.success() => (ms, mib, cpu),
         _ => panic!("{command:?} failed: {text}{}", String::from_utf8_lossy(&output.stderr)),
     }
 }
 
-/// The measuring child: runs the command, prints time in ms and peak memory in MiB.
+/// The measuring child: runs the command, prints time in ms, peak memory in MiB, CPU time in ms.
 pub fn child(command: &[String]) -> ExitCode {
     let started = Instant::now();
     let output = Command::new(&command[0])
@@ -124,6 +129,9 @@ pub fn child(command: &[String]) -> ExitCode {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("children were waited for");
     #[allow(clippy::cast_precision_loss)]
     let mib = usage.max_rss() as f64 / 1024.0;
-    println!("{ms} {mib}");
+    #[allow(clippy::cast_precision_loss)]
+    let of = |time: TimeVal| time.num_microseconds() as f64 / 1e3;
+    let cpu_ms = of(usage.user_time()) + of(usage.system_time());
+    println!("{ms} {mib} {cpu_ms}");
     ExitCode::SUCCESS
 }
