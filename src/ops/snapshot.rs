@@ -442,7 +442,7 @@ impl Subject {
 }
 
 /// What an image says that lies over another, and what makes it whole.
-fn over_it(image: &Path) -> (String, String) {
+pub(crate) fn over_it(image: &Path) -> (String, String) {
     let by = format!("image {} lies over it", image.display());
     let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
     let (image, whole) = (word(&image), word(&whole));

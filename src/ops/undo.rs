@@ -24,6 +24,7 @@ use crate::made::{removal_of_volume, said};
 use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
+use crate::snapshot::over_it;
 use crate::world::World;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -88,6 +89,16 @@ pub enum UndoError {
         path: String,
         /// The domain.
         name: String,
+    },
+    /// The domain has state that belongs to the disks that the change made.
+    #[error("domain `{name}` has {kept} on disks of {change}, which would be deleted with them")]
+    Kept {
+        /// Its name.
+        name: String,
+        /// What it has: "2 snapshots".
+        kept: String,
+        /// The change.
+        change: String,
     },
     /// Images of others lie over a disk of the domain.
     #[error("disk {path} is not taken back: {used}, which would be damaged")]
@@ -253,6 +264,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
     if !force {
         refuse_lost(entry, name)?;
+        refuse_kept(hypervisor, entry, name)?;
         refuse_other_files(world, (&entry.before, &now), name)?;
         refuse_gone(world, (&entry.before, &now), name)?;
     }
@@ -264,6 +276,9 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     steps.push(history.forget(entry));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     stays.extend(entry.grown());
+    if *force {
+        stays.extend(left_over(hypervisor, entry)?);
+    }
     stays.extend(lost_edits(entry, &now, name));
     stays.extend(entry.images().map(|(disk, removal)| {
         format!("{disk} stays with what the guest wrote on it; {removal} deletes it")
@@ -318,6 +333,49 @@ fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Refuses to delete disks with snapshots or a saved state of the domain: a comparison with the old
+/// disks sees nothing of these.
+fn refuse_kept(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result<()> {
+    if entry.copies().next().is_none() {
+        return Ok(());
+    }
+    let Some(kept) = hypervisor.keeps(name)?.into_iter().next() else { return Ok(()) };
+    let hint = format!(
+        "{}; `gpuvm undo {} --force` goes back to the old disks, and leaves the new ones with it",
+        kept.hint,
+        word(name)
+    );
+    let (name, change) = (name.to_owned(), named(entry));
+    Err(UndoError::Kept { name, kept: kept.what, change }.hint(hint))
+}
+
+/// What is said of images that a forced undo leaves over the disks that the domain goes back to: it
+/// must not write these before the images are whole without them.
+fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> {
+    let is_over = |copy: &DiskCopy| {
+        entry.steps.iter().any(|step| match step {
+            Step::MakeVolume { pool, volume, .. } => {
+                step.makes_overlay() && *pool == copy.pool && volume.name == copy.name
+            }
+            _ => false,
+        })
+    };
+    let over: Vec<DiskCopy> = entry.copies().filter(is_over).collect();
+    if over.is_empty() {
+        return Ok(Vec::new());
+    }
+    let uses = Uses::read(hypervisor)?;
+    let said = |DiskCopy { pool, name, .. }: DiskCopy| {
+        let known = uses.volume(&VolumeRef { pool, name })?;
+        let (by, whole) = over_it(&known.path);
+        Some(format!(
+            "{by}, the disk that the guest goes back to, and is damaged once that is written: the \
+             guest is not started before; {whole}"
+        ))
+    };
+    Ok(over.into_iter().filter_map(said).collect())
 }
 
 /// Refuses to take vCPUs from a running emulated guest: QEMU does not tell when it has let go of one.
@@ -573,7 +631,7 @@ fn written_since(error: Error, name: &str) -> Error {
     if !matches!(**step, Step::CompareDisk { .. }) {
         return error;
     }
-    let message = format!("domain `{name}` has written on its new disk");
+    let message = format!("domain `{name}` has written on its new disk, or it has snapshots");
     let hint = "--force goes back to the old image, and leaves the new one as it is";
     error.around(Refusal::around(message, hint))
 }

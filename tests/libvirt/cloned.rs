@@ -316,6 +316,46 @@ fn an_overlay_is_taken_back_until_it_is_written() {
 }
 
 #[test]
+fn an_overlay_with_snapshots_is_not_deleted_and_one_left_over_a_disk_is_told() {
+    let Some(place) = plain(&["--data-size", "none"]) else { return };
+    place.done(&["clone", NAME, NEW, "--overlay", "--no-seed"]);
+    place.done(&["delete", NEW, "--yes"]);
+    let dir = place.daemon.inside(POOL_DIR);
+    let image = dir.join("ca.os-2").display().to_string();
+    let refused = |says: &[&str]| {
+        let (code, out, err) = place.gpuvm(&["undo", NAME, "--yes"]);
+        assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{says:?}: {out}{err}");
+        assert!(Path::new(&image).exists());
+    };
+    // What the guest wrote is in the snapshot alone, so that both disks read alike.
+    place.virsh(&["snapshot-create-as", NAME, "base"]);
+    write_on(&place, "ca.os-2", 0x11);
+    place.virsh(&["snapshot-create-as", NAME, "work"]);
+    place.virsh(&["snapshot-revert", NAME, "base"]);
+    refused(&["2 snapshots", "`gpuvm snapshot list ca`", "`gpuvm undo ca --force`"]);
+    // One that libvirt does not know.
+    for name in ["base", "work"] {
+        place.virsh(&["snapshot-delete", NAME, name, "--metadata"]);
+    }
+    refused(&["it holds 2 internal snapshots"]);
+    let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes", "--force"]);
+    let says = ["lies over it", "is not started before", "`qemu-img convert -O qcow2 "];
+    assert!(code == 0 && says.iter().all(|text| err.contains(text)), "{err}");
+    // The header's number of snapshots.
+    assert_eq!(std::fs::read(&image).unwrap()[60..64], [0, 0, 0, 2]);
+}
+
+#[test]
+fn a_link_to_nothing_where_a_copy_goes_stays() {
+    let Some(place) = plain(&["--data-size", "none"]) else { return };
+    let link = place.daemon.inside(POOL_DIR).join("cb.os");
+    std::os::unix::fs::symlink("/not/mounted", &link).unwrap();
+    let (code, out, err) = place.gpuvm(&["clone", NAME, NEW, "--no-seed"]);
+    assert!(code == 1 && err.contains("cb.os"), "{out}{err}");
+    assert!(link.symlink_metadata().is_ok(), "the link is gone: {err}");
+}
+
+#[test]
 fn a_clone_over_a_disk_killed_at_any_record_is_gone_or_whole() {
     let Some(place) = plain(&["--data-size", "none"]) else { return };
     let before = place.state();

@@ -6,6 +6,9 @@ use super::domain::{is_active, row};
 use super::{Observer, Step, StepError, copy, overlay};
 use crate::command::{CommandError, output_unless};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::input::open_regular;
+use gpuvm_core::image::{HEAD, kept};
+use std::io::Read as _;
 use std::path::Path;
 
 /// Exit status of `qemu-img compare` if two disks differ.
@@ -23,6 +26,7 @@ pub(super) fn disk(
     };
     let seen = copy::seen((pool, volume), (format, *capacity_bytes), Some(disk), hypervisor)?;
     if let Step::CompareDisk { disk_format, content: true, .. } = step {
+        refuse_kept(&seen.path, format)?;
         let is_over = seen.backing.as_ref() == Some(disk);
         if !(is_over && overlay::is_untouched(&seen.path)) {
             same((&seen.path, format), (disk, disk_format), observer)?;
@@ -35,6 +39,22 @@ pub(super) fn disk(
         return Err(HypervisorError { kind, doing, message }.into());
     }
     Ok(())
+}
+
+/// Refuses a qcow2 image that holds more than what a guest reads of it now, which no comparison
+/// sees and the other disk does not have: snapshots, bitmaps of backups.
+fn refuse_kept(path: &Path, format: &str) -> Result<(), StepError> {
+    if format != "qcow2" {
+        return Ok(());
+    }
+    let unread = |why: String| copy::other(format!("{} cannot be read: {why}", path.display()));
+    let image = open_regular(path).map_err(|error| unread(error.to_string()))?;
+    let mut head = Vec::new();
+    image.take(HEAD).read_to_end(&mut head).map_err(|error| unread(error.to_string()))?;
+    match kept(&head) {
+        None => Ok(()),
+        Some(kept) => Err(copy::other(format!("it holds {kept}"))),
+    }
 }
 
 /// Refuses two disks of this machine and of one size, each with its format, on which a guest would
@@ -83,6 +103,22 @@ mod tests {
         fn interrupted(&mut self) -> Option<String> {
             self.0.map(str::to_owned)
         }
+    }
+
+    #[test]
+    fn an_image_with_a_snapshot_holds_more_than_is_compared() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a.qcow2");
+        let mut head = vec![0; 104];
+        head[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+        std::fs::write(&image, &head).unwrap();
+        refuse_kept(&image, "qcow2").unwrap();
+        head[63] = 2;
+        std::fs::write(&image, &head).unwrap();
+        let error = refuse_kept(&image, "qcow2").unwrap_err().to_string();
+        assert!(error.contains("it holds 2 internal snapshots"), "{error}");
+        // A raw disk has what its guest wrote, whatever that looks like.
+        refuse_kept(&image, "raw").unwrap();
     }
 
     #[test]

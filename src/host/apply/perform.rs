@@ -82,6 +82,7 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 let message = "the pool has a volume of this name".to_owned();
                 return Err(refused(HypervisorErrorKind::Exists, step, message).into());
             }
+            unlisted(pool, &volume.name, hypervisor)?;
         }
         Step::BindDevice { bdf, to, was, force } => {
             bind::on_this_machine(hypervisor, *force, |binder| {
@@ -117,6 +118,21 @@ fn absent(path: &Path) -> Result<(), DiskError> {
         Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
         // Any other problem is reported when it is made.
         Err(_) => Ok(()),
+    }
+}
+
+/// Refuses a volume at whose path something is that no pool lists, as a link to nothing: where
+/// libvirt cannot make the volume, it deletes what is there.
+fn unlisted(pool: &str, volume: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    if !hypervisor.has_guests_here() {
+        return Ok(());
+    }
+    let pools = hypervisor.storage().pools()?;
+    let of_directory = |kind: &str| matches!(kind, "dir" | "fs" | "netfs");
+    let dir = pools.into_iter().find(|known| known.name == pool && of_directory(&known.kind));
+    match dir.and_then(|pool| pool.path) {
+        Some(dir) => Ok(absent(&dir.join(volume))?),
+        None => Ok(()),
     }
 }
 
