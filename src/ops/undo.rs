@@ -11,7 +11,7 @@ use crate::claim::claim;
 use crate::delete::{Delete, delete};
 use crate::discover::silent::Silent;
 use crate::domain::disk_change::path_of;
-use crate::domain::guest::VolumeRef;
+use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
@@ -80,7 +80,7 @@ pub enum UndoError {
         /// Why not.
         why: String,
     },
-    /// The clone has written on an image that it has over one of another guest.
+    /// The guest has written on a disk that was made for it as another one is.
     #[error("{change} made disk {path}, on which domain `{name}` has written since")]
     Written {
         /// The change.
@@ -264,7 +264,9 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
     if !force {
         refuse_lost(entry, name)?;
-        refuse_kept(hypervisor, entry, name)?;
+        if !edited {
+            refuse_kept(hypervisor, entry, name)?;
+        }
         refuse_other_files(world, (&entry.before, &now), name)?;
         refuse_gone(world, (&entry.before, &now), name)?;
     }
@@ -433,8 +435,8 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// Refuses to delete an image over one of another guest that a clone has written since: that is all
-/// there is of it.
+/// Refuses to delete what a guest that was made as another one is has written since: that is all
+/// there is of it. Not its seed, which is filled after it is made.
 fn refuse_written(world: &World, name: &str, entry: &Entry, now: &str) -> Result<()> {
     if !world.is_here()? {
         return Ok(());
@@ -444,14 +446,22 @@ fn refuse_written(world: &World, name: &str, entry: &Entry, now: &str) -> Result
         _ => None,
     });
     let made: Vec<_> = made.collect();
-    let recorded = DomainXml::parse(now)?.made().into_iter();
-    let its = recorded.filter(|known| {
+    let is_overlay = |known: &Made| {
         let is =
             |of: &VolumeRef| made.iter().any(|(pool, name)| **pool == of.pool && **name == of.name);
         known.volume.as_ref().is_some_and(is)
-    });
-    let written = |path: &String| Path::new(path).exists() && !apply::is_untouched(Path::new(path));
-    match its.map(|made| made.path).find(written) {
+    };
+    let state = world.state().map_or_else(apply::state_root, Path::to_owned);
+    let is_written = |known: &Made| {
+        let path = Path::new(&known.path);
+        match known.role {
+            _ if is_overlay(known) => path.exists() && !apply::is_untouched(path),
+            Role::Seed | Role::Base => false,
+            _ => apply::is_written_since_made(&state, path),
+        }
+    };
+    let recorded = DomainXml::parse(now)?.made();
+    match recorded.into_iter().find(is_written).map(|made| made.path) {
         None => Ok(()),
         Some(path) => {
             let hint = format!(

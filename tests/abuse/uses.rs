@@ -466,7 +466,7 @@ fn check_names_disks_of_others_and_of_the_host() {
     assert_eq!(rules(&with("<readonly/>")), ["disk-held"], "what another writes is read");
     assert_eq!(rules(&with("<shareable/>")), ["disk-held"], "only one of them bears it");
     assert_eq!(rules(&disk("raw", "/etc/shadow")), ["disk-of-host"]);
-    assert_eq!(rules(&disk("raw", &ground.path("absent.raw"))), [""; 0]);
+    assert_eq!(rules(&disk("raw", &ground.path("absent.raw"))), ["disk-missing"]);
     for mark in ["<shareable/>", "<readonly/>"] {
         ground.other("b", &with(mark));
         assert_eq!(rules(&with(mark)), [""; 0], "{mark}");

@@ -96,6 +96,13 @@ fn a_file_for_nccl_of_other_addresses_ends_verify_with_3() {
     let (before, rest) = made.split_once("<os firmware").unwrap();
     let (_, after) = rest.split_once("</os>").unwrap();
     let made = format!("{before}<os><type arch='x86_64' machine='q35'>hvm</type></os>{after}");
+    // Its disks were not made: files stand in for them.
+    let disks: Vec<&str> = made.split("<source file='").skip(1).collect();
+    let made = disks.iter().enumerate().fold(made.clone(), |made, (number, disk)| {
+        let file = machine.path(&format!("disk{number}"));
+        std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+        made.replace(&format!("'{}'", disk.split('\'').next().unwrap()), &format!("'{file}'"))
+    });
     let named = "<name>a</name><uuid>6695eb01-f6a4-8304-79aa-97f2502e193f</uuid>";
     let made = made.replacen("<name>a</name>", named, 1);
     let finds = |xml: &str, what: &str| {

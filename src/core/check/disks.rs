@@ -79,7 +79,8 @@ fn back_or_gone(domain: &DomainXml, disk: Element<'_>) -> String {
     let back = "put the file back where it was";
     match target_of(disk) {
         Some(target) => {
-            let (name, target) = (word(&domain.name()).into_owned(), word(&target).into_owned());
+            let name = word(&domain.name()).into_owned();
+            let target = word(&target);
             format!("{back}; or `gpuvm disk remove {name} {target}` takes the disk from the domain")
         }
         None => back.to_owned(),

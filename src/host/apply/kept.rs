@@ -10,9 +10,12 @@ use crate::identity::{FileId, Identity};
 use crate::input;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The directory of the records.
 const DIRECTORY: &str = "disks";
+/// How far the clocks of two file systems may be apart.
+const CLOCKS_APART: Duration = Duration::from_secs(2);
 /// The format that is written.
 const FORMAT: u32 = 1;
 
@@ -46,6 +49,14 @@ pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
 pub fn is_another_file(was: Option<&FileId>, path: &Path) -> bool {
     let now = FileId::at(path).ok().flatten();
     was.zip(now).is_some_and(|(was, now)| !was.may_be(&now))
+}
+
+/// Whether a disk was written since its record was, which is done once it is made; not if one of the
+/// two is gone.
+pub fn is_written_since_made(state: &Path, path: &Path) -> bool {
+    let written = |path: &Path| path.metadata().and_then(|meta| meta.modified()).ok();
+    let both = written(&record(state, path)).zip(written(path));
+    both.is_some_and(|(made, disk)| disk > made + CLOCKS_APART)
 }
 
 /// Where a step makes or deletes a disk on this machine; none: it does neither.

@@ -48,7 +48,7 @@ pub use disk::{DiskError, Preallocate, Space, locked_in, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
-pub use kept::{disk_made_at, is_another_file};
+pub use kept::{disk_made_at, is_another_file, is_written_since_made};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use made::volume_file;

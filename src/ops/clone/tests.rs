@@ -415,6 +415,24 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
 }
 
 #[test]
+fn a_copy_that_was_written_is_not_undone_unasked() {
+    let stage = with_disk();
+    run(&stage, &wanted()).unwrap();
+    undo_of(&stage, "b", false).unwrap();
+    run(&stage, &wanted()).unwrap();
+    let disk = std::fs::OpenOptions::new().write(true).open(at(&stage, "b.os")).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    disk.set_modified(later).unwrap();
+    let error = undo_of(&stage, "b", false).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "undo-written");
+    assert!(refusal.hint.contains("`gpuvm undo b --force`"), "{}", refusal.hint);
+    assert_eq!(stage.fake.names(POOL), ["a.os", "b.os"]);
+    undo_of(&stage, "b", true).unwrap();
+    assert_eq!(stage.fake.names(POOL), ["a.os"]);
+}
+
+#[test]
 fn no_overlay_is_made_over_what_another_guest_writes() {
     let stage = with_disk();
     run(&stage, &over("b")).unwrap();

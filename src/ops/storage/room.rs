@@ -50,7 +50,8 @@ fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Erro
     let volume = VolumeRef { pool: pool.to_owned(), name: there.name.clone() };
     let uses = Uses::read(hypervisor)?;
     let users = uses.of_disk(&there.path, Some(&volume));
-    let (name, pool) = (word(&there.name), word(pool));
+    let name = word(&there.name);
+    let pool = word(pool);
     let (user, hint) = if users.is_empty() {
         (
             "no domain uses it".to_owned(),

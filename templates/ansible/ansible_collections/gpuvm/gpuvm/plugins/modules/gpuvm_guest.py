@@ -157,6 +157,10 @@ options:
       - cloud-init meta-data to use instead of gpuvm's.
       - An absolute path of the managed host.
     type: path
+  movable:
+    description:
+      - Allow gpuvm make-room to move the guest.
+    type: bool
   name:
     description:
       - Domain name.
@@ -482,6 +486,7 @@ FIELDS = dict(
     max_vcpus=dict(type='int'),
     memory=dict(type=text),
     meta_data=dict(type=path),
+    movable=dict(type='bool'),
     name=dict(type=text, required=True),
     nccl=dict(type=choice, choices=['link', 'conf']),
     network=dict(type=texts),
