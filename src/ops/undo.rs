@@ -232,18 +232,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
             hint,
         ));
     };
-    if entry.domain != *name {
-        return Err(UndoError::Renamed {
-            name: name.to_string(),
-            was: entry.domain.to_string(),
-            change: named(entry).to_string(),
-        }
-        .hint(format!(
-            "`gpuvm rename {name} {}` first",
-            word(&entry.domain),
-            name = word(name)
-        )));
-    }
+    refuse_renamed(entry, name)?;
     let now = hypervisor.xml(name, XmlOf::Inactive)?;
     let runs = summary.state.is_active();
     if entry.makes() {
@@ -291,6 +280,16 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let about = Undoing { entry: entry.clone(), now, runs };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// Refuses a domain that had another name when it was changed.
+fn refuse_renamed(entry: &Entry, name: &str) -> Result<()> {
+    if entry.domain == *name {
+        return Ok(());
+    }
+    let hint = format!("`gpuvm rename {} {}` first", word(name), word(&entry.domain));
+    let (name, was) = (name.to_owned(), entry.domain.clone());
+    Err(UndoError::Renamed { name, was, change: named(entry) }.hint(hint))
 }
 
 /// Refuses a domain that was edited since a change.

@@ -18,7 +18,7 @@ fn functions_that_the_host_does_not_have_are_refused() {
     let before = place.state();
     for (args, code, ended) in [
         (&["--nic", "64"][..], "plan-impossible", 1),
-        (&["--nvme", "ff:1f.7"], "plan-impossible", 1),
+        (&["--nvme", "ff:1f.7"], "tune-setting", 1),
         (&["--vf", "64,vlan=5"], "plan-impossible", 1),
         (&["--nic", "1", "--live"], "set-not-running", 1),
         (&["--nic", "1", "--nic", "2"], "usage", 2),

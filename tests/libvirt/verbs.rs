@@ -317,6 +317,12 @@ fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop()
     assert!(err.contains("--lock-wait SECONDS"), "{err}");
     drop(held);
     std::fs::remove_file(&disk).unwrap();
+    // It could not start again, and so is not stopped.
+    let (code, _, err) = on(daemon, &["restart", "gone", "--force"]);
+    assert!(code == 1 && err.contains("disk.raw"), "{err}");
+    assert_eq!(daemon.virsh(&["domstate", "gone"]).1.trim(), "running");
+    // That is not seen before.
+    std::fs::create_dir(&disk).unwrap();
     let (code, _, err) = on(daemon, &["restart", "gone", "--force"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("is stopped, which cannot be undone, and is not started again"), "{err}");

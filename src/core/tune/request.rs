@@ -125,7 +125,7 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
 mod tests {
     use super::super::Items;
     use super::super::testing::{made, metadata};
-    use crate::domain::DomainXml;
+    use crate::domain::{DomainEdit, DomainXml};
     use crate::request::{CellWish, HugePages, PageSize, PinPolicy, Request};
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
@@ -137,13 +137,18 @@ mod tests {
             pins: PinPolicy::None,
             ..Request::for_gpus(0)
         };
-        let ours = metadata(ours.then_some(&request));
+        let record = metadata(ours.then_some(&request));
         let text = format!(
-            "<domain type='kvm'>\n<name>a</name>\n{ours}\n<memory unit='GiB'>4</memory>\n\
+            "<domain type='kvm'>\n<name>a</name>\n{record}\n<memory unit='GiB'>4</memory>\n\
              <memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages></memoryBacking>\n\
              <vcpu>4</vcpu>\n<os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices/>\n</domain>"
         );
-        DomainXml::parse(&text).unwrap()
+        let mut xml = DomainXml::parse(&text).unwrap();
+        if ours {
+            let uuid = "11111111-2222-4333-8444-555555555555".to_owned();
+            xml.apply(&DomainEdit::SetUuid { uuid }).unwrap();
+        }
+        xml
     }
 
     /// The rules by which it differs from the request.
