@@ -351,7 +351,13 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
     assert!(code == 0 && err.contains("gone already"), "{err}");
     assert!(place.has("sb"));
-    place.done(&["undo", "sb", "--yes"]);
+    // Snapshots were written into it since, and it is not deleted unasked.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    std::fs::File::options().write(true).open(&image).unwrap().set_modified(later).unwrap();
+    let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
+    assert!(code == 1 && err.contains("has written since"), "{err}");
+    assert!(place.has("sb") && Path::new(&image).exists());
+    place.done(&["undo", "sb", "--yes", "--force"]);
     assert!(!place.has("sb") && !Path::new(&image).exists());
 }
 
