@@ -447,8 +447,8 @@ pub(crate) fn over_it(image: &Path) -> (String, String) {
     let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
     let (image, whole) = (word(&image), word(&whole));
     let hint = format!(
-        "`qemu-img convert -O qcow2 {image} {whole}` writes all that it shows to an image of its \
-         own; then `rm {image}`"
+        "`qemu-img convert -O qcow2 {image} {whole}` writes all that it shows, but not its internal \
+         snapshots, to an image of its own; then `rm {image}`"
     );
     (by, hint)
 }

@@ -182,10 +182,8 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     read_back(world, &done.change.about)?;
     for DiskCopy { pool, name, .. } in done.change.about.entry.copies().filter(|_| wanted.force) {
         world.warning(&format!(
-            "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; `virsh \
-             vol-delete --pool {pool} {name}` destroys that",
-            pool = word(&pool),
-            name = word(&name)
+            "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; {} destroys that",
+            removal_of_volume(&pool, &name)
         ));
     }
     let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
@@ -640,7 +638,8 @@ fn written_since(error: Error, name: &str) -> Error {
     if !matches!(**step, Step::CompareDisk { .. }) {
         return error;
     }
-    let message = format!("domain `{name}` has written on its new disk, or it has snapshots");
+    let message =
+        format!("the new disk of domain `{name}` no longer equals the old one, and is not deleted");
     let hint = "--force goes back to the old image, and leaves the new one as it is";
     error.around(Refusal::around(message, hint))
 }
