@@ -352,9 +352,13 @@ impl<'a> Search<'a> {
         };
         let cost = set.iter().map(|&guest| self.movers[guest].cost()).sum();
         let is_best = !self.is_cut.get();
-        let (legs, held) = self.in_turns(set, &placements)?;
-        let placement = plan(self.topology, &held, self.request).ok()?;
-        Some(Room { legs, cost, placement, is_best })
+        let room = self.in_turns(set, &placements).and_then(|(legs, held)| {
+            let placement = plan(self.topology, &held, self.request).ok()?;
+            Some(Room { legs, cost, placement, is_best })
+        });
+        // Other places of the same guests might have an order.
+        self.is_cut.set(self.is_cut.get() || room.is_none());
+        room
     }
 
     /// The moves to these places, that of the new guest first, in an order in which each is free at

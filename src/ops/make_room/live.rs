@@ -2,6 +2,7 @@
 //! passed-through functions whose memory is bound to no node, since it stays where it is, and
 //! `check` takes no cores of another node than that of bound memory.
 
+use super::look::anew;
 use super::{PlannedMove, RoomPlan, Target};
 use crate::cpuset::CpuSet;
 use crate::placement::{Held, Occupancy, plan};
@@ -30,11 +31,7 @@ pub(super) struct Live<'a> {
 impl Live<'_> {
     /// The guests with the fewest pins whose move makes room; none: no such moves do.
     pub fn find(&self, most: Option<u32>) -> Option<RoomPlan> {
-        let is_live = |subject: &&Subject| {
-            let has_functions = subject.xml.held(false).is_ok_and(|held| !held.devices.is_empty());
-            subject.running && !has_functions && !self.pins(&subject.name).is_empty()
-        };
-        let mut some: Vec<&Subject> = self.subjects.all.iter().filter(is_live).collect();
+        let mut some = self.guests();
         some.truncate(MOST);
         let set = |bits: u32| -> Vec<&Subject> {
             let is_in = |(at, _): &(usize, &&Subject)| bits >> at & 1 == 1;
@@ -46,7 +43,22 @@ impl Live<'_> {
         let mut sets: Vec<Vec<&Subject>> = (1..1_u32 << some.len()).map(set).collect();
         sets.retain(|set| most.is_none_or(|most| set.len() <= most as usize));
         sets.sort_by_key(|set| (pins(set), set.len()));
-        sets.iter().find_map(|set| self.with(set))
+        let found = sets.iter().find_map(|set| self.with(set));
+        found.map(|room| RoomPlan { is_best: !self.is_cut(), ..room })
+    }
+
+    /// Whether there are more guests than are tried.
+    pub fn is_cut(&self) -> bool {
+        self.guests().len() > MOST
+    }
+
+    /// The guests that can get other cores while they run.
+    fn guests(&self) -> Vec<&Subject> {
+        let is_live = |subject: &&Subject| {
+            let has_functions = subject.xml.held(false).is_ok_and(|held| !held.devices.is_empty());
+            subject.running && !has_functions && !self.pins(&subject.name).is_empty()
+        };
+        self.subjects.all.iter().filter(is_live).collect()
     }
 
     /// The pins of the vCPUs of a guest.
@@ -114,11 +126,10 @@ pub(super) fn repinned(
     subjects: &Subjects,
     (now, new): (&Occupancy, &Held),
 ) -> Result<Tuned, TuneError> {
-    let has = |path: &str| subject.xml.root().find(path).is_some();
     let items = Items {
         pins: Item::On,
-        emulator: if has("cputune/emulatorpin") { Item::On } else { Item::Keep },
-        iothread_pins: if has("cputune/iothreadpin") { Item::On } else { Item::Keep },
+        emulator: anew(&subject.xml, "cputune/emulatorpin"),
+        iothread_pins: anew(&subject.xml, "cputune/iothreadpin"),
         unnamed: Items::all().unnamed,
         ..Items::default()
     };

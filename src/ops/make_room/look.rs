@@ -248,12 +248,12 @@ impl Search<'_> {
         let sources = guests.iter().map(|one| Source::Domain(one.row.name.clone())).collect();
         let subjects = subjects::read(self.world, &Tune { sources, ..Tune::default() })?;
         let Search { topology, held, request, .. } = *self;
-        let live = Live { topology, held, request, subjects: &subjects }.find(limits.moves);
-        if let Some(live) = live {
+        let live = Live { topology, held, request, subjects: &subjects };
+        if let Some(live) = live.find(limits.moves) {
             return Ok(Ok(live));
         }
+        let mut is_whole = !live.is_cut();
         let mut left: Vec<usize> = (0..subjects.all.len()).collect();
-        let mut is_certain = true;
         loop {
             let mut movers: Vec<(usize, Mover)> = Vec::new();
             for &at in &left {
@@ -263,14 +263,16 @@ impl Search<'_> {
             let found = match room(self.topology, self.held, self.request, &movers, limits) {
                 Ok(found) => found,
                 Err(no) => {
-                    return Ok(Err(NoRoom { is_certain: is_certain && no.is_certain, ..no }));
+                    return Ok(Err(NoRoom { is_certain: is_whole && no.is_certain, ..no }));
                 }
             };
             match self.verified(&subjects, (&numbers, &found), guests)? {
-                Ok(plan) => return Ok(Ok(plan)),
+                Ok(plan) => {
+                    return Ok(Ok(RoomPlan { is_best: is_whole && plan.is_best, ..plan }));
+                }
                 Err(at) => left.retain(|&other| other != at),
             }
-            is_certain = false;
+            is_whole = false;
         }
     }
 
@@ -404,20 +406,24 @@ pub(super) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
 /// The settings of a move to these GPUs; none: the guest has none, and what it has of pins and of
 /// bound memory is planned anew.
 fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
-    let has = |path: &str| xml.root().find(path).is_some();
     match gpus {
         Some(gpus) => Items { anew: true, gpus: Item::To(gpus), ..Items::default() },
         None => Items {
-            pins: if has("cputune/vcpupin") { Item::On } else { Item::Keep },
-            topology: if has("cputune/vcpupin") { Item::On } else { Item::Keep },
-            emulator: if has("cputune/emulatorpin") { Item::On } else { Item::Keep },
-            iothread_pins: if has("cputune/iothreadpin") { Item::On } else { Item::Keep },
-            cells: if has("cpu/numa") { Item::On } else { Item::Keep },
-            memory_nodes: if has("numatune") { Item::On } else { Item::Keep },
+            pins: anew(xml, "cputune/vcpupin"),
+            topology: anew(xml, "cputune/vcpupin"),
+            emulator: anew(xml, "cputune/emulatorpin"),
+            iothread_pins: anew(xml, "cputune/iothreadpin"),
+            cells: anew(xml, "cpu/numa"),
+            memory_nodes: anew(xml, "numatune"),
             unnamed: Items::all().unnamed,
             ..Items::default()
         },
     }
+}
+
+/// What is made of a setting: planned anew if the definition has it.
+pub(super) fn anew<T>(xml: &DomainXml, path: &str) -> Item<T> {
+    if xml.root().find(path).is_some() { Item::On } else { Item::Keep }
 }
 
 /// A guest at its new place, beside what others hold at that time and what the new guest gets.
