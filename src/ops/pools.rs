@@ -2,12 +2,9 @@
 
 use crate::apply::Step;
 use crate::error::{Coded, Result};
-use crate::hypervisor::storage::{Pool, Storage};
+use crate::hypervisor::storage::{FILE_POOLS, Pool, Storage, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::shell::word;
-
-/// Kinds of pools whose volumes are files, so that their content shows their format.
-const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
 
 /// The reason a pool is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -38,11 +35,6 @@ pub enum PoolError {
 }
 
 impl Coded for PoolError {}
-
-/// Whether the volumes of a kind of pools are files.
-pub fn is_file_pool(kind: &str) -> bool {
-    FILE_POOLS.contains(&kind)
-}
 
 /// A pool whose volumes are files; none if it is the one that is created on demand and it does not
 /// exist yet.

@@ -195,6 +195,27 @@ pub fn create(
     named
 }
 
+/// When a file was last written, in nanoseconds since 1970.
+pub fn modified_ns(meta: &std::fs::Metadata) -> i64 {
+    meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())
+}
+
+/// Refuses a file that somebody has open, or that has another size, or was written at another time.
+pub(super) fn expect_unwritten(path: &Path, bytes: u64, when_ns: i64) -> Result<(), DiskError> {
+    let now = path.metadata().map_err(|e| error(path, e))?;
+    expect_same(path, &now, (bytes, when_ns))
+}
+
+/// The same for what is known of it now.
+fn expect_same(path: &Path, now: &std::fs::Metadata, was: (u64, i64)) -> Result<(), DiskError> {
+    let failed = |why: String| Err(error(path, io::Error::other(why)));
+    match in_use(path, false) {
+        Some(by) => failed(format!("it is in use by {by}")),
+        None if (now.len(), modified_ns(now)) == was => Ok(()),
+        None => failed("it was written while it was copied".to_owned()),
+    }
+}
+
 /// A file that is copied.
 pub(super) struct Source<'a> {
     /// Its path.
@@ -220,17 +241,8 @@ impl Source<'_> {
 
     /// Refuses a file that somebody has open, or that was written since it was opened.
     pub fn expect(&self) -> Result<(), DiskError> {
-        let failed = |e| error(self.path, e);
-        if let Some(by) = in_use(self.path, false) {
-            return Err(failed(io::Error::other(format!("it is in use by {by}"))));
-        }
-        let now = self.file.metadata().map_err(failed)?;
-        let seen = |meta: &std::fs::Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
-        if seen(&now) == seen(&self.was) {
-            Ok(())
-        } else {
-            Err(failed(io::Error::other("it was written while it was copied")))
-        }
+        let now = self.file.metadata().map_err(|e| error(self.path, e))?;
+        expect_same(self.path, &now, (self.was.len(), modified_ns(&self.was)))
     }
 
     /// The same for bytes of this checksum.

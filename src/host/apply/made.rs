@@ -1,10 +1,11 @@
 //! The identity of what a step has made, to recognize it later.
 
 use super::Step;
-use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::hypervisor::storage::is_file_pool;
+use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::identity::{FileId, Identity, sum_of};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Returns the identity of what a completed step has made, as far as visible.
 pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
@@ -32,6 +33,20 @@ pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity>
         }
         _ => None,
     }
+}
+
+/// Where a volume of a pool is, or will be; none: in no file of this machine.
+pub fn volume_place(
+    pool: &str,
+    volume: &str,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<PathBuf>, HypervisorError> {
+    if !hypervisor.has_guests_here() {
+        return Ok(None);
+    }
+    let pools = hypervisor.storage().pools()?;
+    let pool = pools.into_iter().find(|known| known.name == pool && is_file_pool(&known.kind));
+    Ok(pool.and_then(|pool| pool.path).map(|dir| dir.join(volume)))
 }
 
 /// The file of a volume; none: it is not a file of this machine.

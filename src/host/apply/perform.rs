@@ -4,6 +4,7 @@ use super::bundle::BundleStep;
 use super::disk::{self, DiskError, Making};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row, started_again};
 use super::journal::JournalError;
+use super::made::volume_place;
 use super::owner::Owner as _;
 use super::partition::{self, Watched};
 use super::setting::SettingError;
@@ -82,7 +83,10 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
                 let message = "the pool has a volume of this name".to_owned();
                 return Err(refused(HypervisorErrorKind::Exists, step, message).into());
             }
-            unlisted(pool, &volume.name, hypervisor)?;
+            if let Some(path) = volume_place(pool, &volume.name, hypervisor)? {
+                // Where libvirt cannot make the volume, it deletes what is there.
+                absent(&path)?;
+            }
         }
         Step::BindDevice { bdf, to, was, force } => {
             bind::on_this_machine(hypervisor, *force, |binder| {
@@ -112,27 +116,12 @@ pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), St
     Ok(())
 }
 
-/// Refuses a path where something is.
-fn absent(path: &Path) -> Result<(), DiskError> {
+/// Refuses a path where something is, be it a link to nothing.
+pub fn absent(path: &Path) -> Result<(), DiskError> {
     match path.symlink_metadata() {
         Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
         // Any other problem is reported when it is made.
         Err(_) => Ok(()),
-    }
-}
-
-/// Refuses a volume at whose path something is that no pool lists, as a link to nothing: where
-/// libvirt cannot make the volume, it deletes what is there.
-fn unlisted(pool: &str, volume: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
-    if !hypervisor.has_guests_here() {
-        return Ok(());
-    }
-    let pools = hypervisor.storage().pools()?;
-    let of_directory = |kind: &str| matches!(kind, "dir" | "fs" | "netfs");
-    let dir = pools.into_iter().find(|known| known.name == pool && of_directory(&known.kind));
-    match dir.and_then(|pool| pool.path) {
-        Some(dir) => Ok(absent(&dir.join(volume))?),
-        None => Ok(()),
     }
 }
 
@@ -254,6 +243,9 @@ pub(super) fn perform(
             let mut file = Summing::new(disk::open(source)?);
             fill(hypervisor, observer, (pool, name), &mut file, *bytes)?;
             copy::same(source, file.end(), (*sha256, *bytes))?;
+        }
+        Step::CheckSource { path, bytes, modified_ns } => {
+            disk::expect_unwritten(path, *bytes, *modified_ns)?;
         }
         Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
         Step::CompareDisk { .. } => compare::disk(step, hypervisor, observer)?,

@@ -370,6 +370,16 @@ pub enum Step {
         /// Whether both are on this machine, so that every byte is compared.
         content: bool,
     },
+    /// Refuses a file that was copied if it was written since the change was planned, or somebody
+    /// has it open: a guest that ran between two copies has them of different times. Changes nothing.
+    CheckSource {
+        /// The file.
+        path: PathBuf,
+        /// Its size, in bytes.
+        bytes: u64,
+        /// When it was last written, in nanoseconds since 1970.
+        modified_ns: i64,
+    },
     /// Fills a volume with confidential bytes; undone with the volume.
     SealVolume {
         /// Its pool.
@@ -721,6 +731,7 @@ impl Step {
             | Step::EndDomain { .. }
             | Step::ReleaseLease { .. }
             | Step::CheckVolume { .. }
+            | Step::CheckSource { .. }
             | Step::CompareDisk { .. }
             | Step::ResetDevice { .. }
             | Step::DetachDisk { xml: None, .. } => true,
@@ -744,6 +755,7 @@ impl Step {
                 | Step::MoveFile { .. }
                 | Step::ReleaseLease { .. }
                 | Step::Remember { .. }
+                | Step::CheckSource { .. }
                 | Step::CompareDisk { content: true, .. }
                 | Step::GrowDisk { by: GrowBy::File { .. }, .. }
         ) || self.is_of_host()

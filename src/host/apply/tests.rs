@@ -247,6 +247,54 @@ fn a_create_that_fails_at_any_step_leaves_nothing() {
     }
 }
 
+/// An observer that writes into a file before the step of a number.
+struct Meddler(usize, PathBuf);
+
+impl Observer for Meddler {
+    fn doing(&mut self, _: &Step) {
+        if self.0 == 0 {
+            std::fs::write(&self.1, "b").unwrap();
+        }
+        self.0 = self.0.wrapping_sub(1);
+    }
+    fn undoing(&mut self, _: &Step) {}
+    fn interrupted(&mut self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn copies_of_files_of_different_times_are_not_kept() {
+    for (before, is_kept) in [(1, false), (2, false), (usize::MAX, true)] {
+        let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let names = ["os.img", "data.img"];
+        let mut steps = Vec::new();
+        let mut checks = Vec::new();
+        for name in names {
+            let from = dir.path().join(name);
+            std::fs::write(&from, "a").unwrap();
+            // Long ago: the clock of files is coarse.
+            let file = std::fs::File::options().write(true).open(&from).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+            let meta = from.metadata().unwrap();
+            let (path, preallocate) = (to.path().join(name), Preallocate::None);
+            let of = Some(from.clone());
+            steps.push(Step::CreateDisk { path, bytes: 1, preallocate, from: of, sha256: None });
+            let modified_ns = modified_ns(&meta);
+            checks.push(Step::CheckSource { path: from, bytes: 1, modified_ns });
+        }
+        steps.extend(checks);
+        let mut meddler = Meddler(before, dir.path().join(names[0]));
+        let end = apply(&steps, &Fake::default(), &mut meddler, None);
+        let left = if is_kept { names.len() } else { 0 };
+        assert_eq!((end.is_ok(), files(to.path())), (is_kept, left), "before step {before}");
+        if let Err(error) = end {
+            let said = error.to_string();
+            assert!(said.contains("make sure that nobody has written"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_create_that_is_interrupted_leaves_nothing() {
     for after in 0..4 {

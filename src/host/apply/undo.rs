@@ -261,6 +261,7 @@ pub(super) fn undo(
         | Step::GrowDisk { .. }
         | Step::FillVolume { .. }
         | Step::CheckVolume { .. }
+        | Step::CheckSource { .. }
         | Step::CompareDisk { .. }
         | Step::SealVolume { .. }
         | Step::DeleteVolume { .. } => Ok(()),

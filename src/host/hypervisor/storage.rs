@@ -7,6 +7,14 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+/// Kinds of pools whose volumes are files, so that their content shows their format.
+pub const FILE_POOLS: [&str; 3] = ["dir", "fs", "netfs"];
+
+/// Whether the volumes of a kind of pools are files.
+pub fn is_file_pool(kind: &str) -> bool {
+    FILE_POOLS.contains(&kind)
+}
+
 /// A pool of volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -3,19 +3,18 @@
 //! over. What is only read stays shared.
 
 use super::{CloneError, CloneRequest};
-use crate::apply::{Preallocate, Step, space};
+use crate::apply::{Preallocate, Step, modified_ns, space};
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Coded as _, Result};
 use crate::guest::path_text;
-use crate::hypervisor::storage::{NewVolume, Volume};
+use crate::hypervisor::storage::{NewVolume, Volume, is_file_pool};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::image::{self, Format, HEAD, kept};
 use crate::input::open_regular;
 use crate::memsize::MemSize;
-use crate::pools::is_file_pool;
 use crate::shell::word;
 use crate::storage::StorageError;
 use serde::Serialize;
@@ -97,7 +96,9 @@ pub(crate) fn copies(
     }
     // Each is compared once all are copied, so that the disks of a guest that ran meanwhile are not
     // of different times.
-    copies.steps.sort_by_key(|step| matches!(step, Step::CompareDisk { .. }));
+    let compares =
+        |step: &Step| matches!(step, Step::CompareDisk { .. } | Step::CheckSource { .. });
+    copies.steps.sort_by_key(compares);
     Ok(copies)
 }
 
@@ -306,6 +307,8 @@ impl Copies {
         let text = path_text(&path)?;
         let from = Some(old.path.to_owned());
         self.steps.push(Step::CreateDisk { path, bytes, preallocate, from, sha256: None });
+        let (path, modified_ns) = (old.path.to_owned(), modified_ns(&meta));
+        self.steps.push(Step::CheckSource { path, bytes, modified_ns });
         Ok((text, None))
     }
 }

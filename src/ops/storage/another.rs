@@ -9,10 +9,10 @@ use crate::domain::guest::{Abilities, Disk, DiskFormat, DiskKind, Made, Role, Vo
 use crate::drives::state::State;
 use crate::error::{Coded as _, Result};
 use crate::guest::path_text;
-use crate::hypervisor::storage::NewVolume;
+use crate::hypervisor::storage::{NewVolume, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::memsize::MemSize;
-use crate::pools::{file_pool, is_file_pool, make_pool};
+use crate::pools::{file_pool, make_pool};
 use crate::shell::word;
 use crate::world::World;
 use std::path::{Path, PathBuf};

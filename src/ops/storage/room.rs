@@ -2,7 +2,7 @@
 //! space.
 
 use super::StorageError;
-use crate::apply::{DiskError, Step, space};
+use crate::apply::{Step, absent, space, volume_place};
 use crate::domain::guest::VolumeRef;
 use crate::error::{Coded as _, Error, Result};
 use crate::hypervisor::Hypervisor;
@@ -29,15 +29,21 @@ pub(crate) fn refuse_missing(dir: &Path) -> Result<()> {
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {
-            Step::MakeVolume { pool, volume, .. } if !is_made(steps, pool) => {
-                let volumes = hypervisor.storage().volumes(pool)?;
-                if let Some(there) = volumes.iter().find(|other| other.name == volume.name) {
-                    return Err(taken(pool, there, hypervisor)?);
+            Step::MakeVolume { pool, volume, .. } => match made_at(steps, pool) {
+                Some(dir) if hypervisor.has_guests_here() => absent(&dir.join(&volume.name))?,
+                Some(_) => {}
+                None => {
+                    let volumes = hypervisor.storage().volumes(pool)?;
+                    if let Some(there) = volumes.iter().find(|other| other.name == volume.name) {
+                        return Err(taken(pool, there, hypervisor)?);
+                    }
+                    // What no pool lists, as a link to nothing.
+                    if let Some(path) = volume_place(pool, &volume.name, hypervisor)? {
+                        absent(&path)?;
+                    }
                 }
-            }
-            Step::CreateDisk { path, .. } if path.symlink_metadata().is_ok() => {
-                return Err(DiskError::Exists { path: path.clone() }.into());
-            }
+            },
+            Step::CreateDisk { path, .. } => absent(path)?,
             _ => {}
         }
     }
@@ -68,9 +74,12 @@ fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Erro
     Ok(StorageError::VolumeExists { pool, name, user }.hint(hint))
 }
 
-/// Whether the steps create a pool themselves.
-fn is_made(steps: &[Step], pool: &str) -> bool {
-    steps.iter().any(|step| matches!(step, Step::MakePool { name, .. } if name == pool))
+/// Where the steps make a pool; none: they do not.
+fn made_at<'s>(steps: &'s [Step], pool: &str) -> Option<&'s Path> {
+    steps.iter().find_map(|step| match step {
+        Step::MakePool { name, path } if name == pool => Some(path.as_path()),
+        _ => None,
+    })
 }
 
 /// A place that new disks share.
@@ -126,11 +135,7 @@ pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Vec<Strin
 /// Bytes that are free in a pool; none if unknown, such as for a pool yet to be created on another
 /// machine.
 fn free_in(name: &str, steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Option<u64>> {
-    let made = steps.iter().find_map(|step| match step {
-        Step::MakePool { name: made, path } if made == name => Some(path),
-        _ => None,
-    });
-    if let Some(path) = made {
+    if let Some(path) = made_at(steps, name) {
         return Ok(free_above(path).filter(|_| hypervisor.machine().is_here()));
     }
     let pools = hypervisor.storage().pools()?;

@@ -123,6 +123,9 @@ impl fmt::Display for Step {
                 let disk = disk.display();
                 write!(f, "compare volume `{volume}` of pool `{pool}` with {disk} {how}")
             }
+            Step::CheckSource { path, .. } => {
+                write!(f, "make sure that nobody has written {} meanwhile", path.display())
+            }
             Step::SealVolume { pool, name, .. } => {
                 write!(f, "write the seed into volume `{name}` of pool `{pool}`")
             }
