@@ -121,13 +121,29 @@ impl Slurm {
         lines.map(|line| read(line).ok_or_else(|| wrong("squeue", line))).collect()
     }
 
+    /// What is known of a job: its name in commands, which for a task of an array is not its number,
+    /// since the last one has that of the array; and its comment. None: it is over.
+    fn known(&self, id: u32) -> Result<Option<(String, String)>, SlurmError> {
+        let named = id.to_string();
+        let format = "%A|%F|%K|%k";
+        let args = [
+            "--noheader",
+            "--all",
+            "--states=all",
+            "--array",
+            "--jobs",
+            &named,
+            "--format",
+            format,
+        ];
+        let said = self.ask("squeue", &args, PATIENCE)?;
+        Ok(said.lines().find_map(|line| known(line, &named)))
+    }
+
     /// The comment of a job; none: it has none.
     pub fn comment(&self, id: u32) -> Result<Option<String>, SlurmError> {
-        let id = id.to_string();
-        let args = ["--noheader", "--all", "--jobs", &id, "--format", "%k"];
-        let said = self.ask("squeue", &args, PATIENCE)?;
-        let said = said.trim();
-        Ok(Some(said.to_owned()).filter(|said| !said.is_empty() && said != "(null)"))
+        let comment = self.known(id)?.map(|(_, comment)| comment);
+        Ok(comment.filter(|said| !said.is_empty() && said != "(null)"))
     }
 
     /// The cluster's name.
@@ -144,12 +160,22 @@ impl Slurm {
     /// accounting keeps.
     pub fn cancel(&self, id: u32, why: &str) -> Result<(), SlurmError> {
         let why = format!("AdminComment=gpuvm: {}", reason(why));
-        let named = id.to_string();
-        // A job that has ended meanwhile takes none.
-        let told = self.run("scontrol", &["update", &format!("JobId={named}"), &why]);
+        let Some((named, _)) = self.known(id)? else { return Ok(()) };
+        // A job that has ended meanwhile takes none; that it is cancelled counts.
+        let _ = self.run("scontrol", &["update", &format!("JobId={named}"), &why]);
         self.ask("scancel", &[&named], PATIENCE)?;
-        told.map(drop)
+        Ok(())
     }
+}
+
+/// Reads what a line says of the job of this number: its name in commands, and its comment.
+fn known(line: &str, id: &str) -> Option<(String, String)> {
+    let mut words = line.splitn(4, '|').map(str::trim);
+    words.next().filter(|first| *first == id)?;
+    let (array, task) = (words.next()?, words.next()?);
+    let is_task = !task.is_empty() && task.chars().all(|digit| digit.is_ascii_digit());
+    let named = if is_task { format!("{array}_{task}") } else { id.to_owned() };
+    Some((named, words.next()?.to_owned()))
 }
 
 /// The error of an answer that is none.

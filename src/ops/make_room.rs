@@ -11,10 +11,12 @@ mod tests;
 
 pub use look::{look, offer};
 
+use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::domain::view::gpu_indexes;
-use crate::error::{Coded, Error, Refusal, Result};
+use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::{GuestRequest, find};
+use crate::hypervisor::DomainState;
 use crate::placement::{Held, Placement};
 use crate::reporter::Question;
 use crate::session::Session;
@@ -23,7 +25,7 @@ use crate::topology::{PartitionId, Topology};
 use crate::verify::{Verify, verify};
 use crate::words::count;
 use crate::world::World;
-use change::{move_guests, repin};
+use change::{move_guests, refuse_taken, repin};
 use gpuvm_core::placement::room::{MoveCost, reserved};
 use serde::Serialize;
 use std::time::Duration;
@@ -44,10 +46,12 @@ pub enum RoomError {
         is_certain: bool,
     },
     /// What would do is beyond the limits.
-    #[error("no moves make room for the guest within {limits}")]
+    #[error("no moves make room for the guest within {limits}{}", doubt(*is_certain))]
     Limits {
         /// The limits.
         limits: String,
+        /// Whether every way was tried.
+        is_certain: bool,
     },
     /// Guests would share an NVLink fabric.
     #[error("{why}")]
@@ -67,10 +71,15 @@ pub enum RoomError {
 
 impl Coded for RoomError {}
 
+/// The words for ways that were not tried.
+fn doubt(is_certain: bool) -> &'static str {
+    if is_certain { "" } else { " (not every way was tried)" }
+}
+
 /// The words for moves that do not help.
 fn none_does(movable: usize, is_certain: bool) -> String {
-    let doubt = if is_certain { "" } else { " (not every way was tried)" };
-    format!("no moves of the {} that may be moved make room{doubt}", count(movable, "guest"))
+    let (guests, doubt) = (count(movable, "guest"), doubt(is_certain));
+    format!("no moves of the {guests} that may be moved make room{doubt}")
 }
 
 /// A request to make room.
@@ -90,6 +99,15 @@ pub struct RoomRequest {
     pub wait_s: u64,
     /// Whether other guests may reach the NVLinks of those that are moved, and of the new one.
     pub accept_shared_fabric: bool,
+}
+
+impl RoomRequest {
+    /// Its limits, as options.
+    fn limits(&self) -> String {
+        let limit = |number: Option<u32>, option| Some(format!("{option} {}", number?));
+        let limits = [limit(self.max_stops, "--max-stops"), limit(self.max_moves, "--max-moves")];
+        limits.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+    }
 }
 
 /// A guest that is moved.
@@ -148,10 +166,14 @@ struct Target {
     name: String,
     /// Its UUID.
     uuid: String,
+    /// Its definition.
+    before: String,
     /// Its GPUs then; empty: it has none.
     gpus: Vec<Bdf>,
     /// Whether only its pins change, while it runs.
     live: bool,
+    /// Whether it may be stopped: it runs.
+    stops: bool,
 }
 
 impl RoomPlan {
@@ -220,20 +242,31 @@ pub fn make_room(
     if room.is_done() {
         return Ok(room);
     }
-    for target in room.legs.iter().flatten().filter(|target| !target.live) {
-        change::refuse_unready(world, &target.name, wanted.wait_s)?;
-    }
     if !yes {
         let (lines, what) = (Some(room.lines()), "moving the guests".to_owned());
         let question = Question::Agree { lines, question: "move them?", what };
         let said = session.ask(&question, &[], &[])?;
         question.settle(said, &[])?;
     }
+    moves(session, world, wanted, room)
+}
+
+/// Makes moves that were planned, as far as they are still what they were.
+fn moves(
+    session: &mut Session<'_>,
+    world: &World,
+    wanted: &RoomRequest,
+    room: RoomPlan,
+) -> Result<RoomPlan> {
     let mut done = 0;
-    for leg in &room.legs {
-        let plan = |world: &World| match &leg[..] {
-            [target] if target.live => repin(world, target, &room.new),
-            leg => move_guests(world, leg, &room.new, wanted),
+    for (at, leg) in room.legs.iter().enumerate() {
+        let rest = room.legs[at..].concat();
+        let plan = |world: &World| {
+            refuse_taken((world, wanted), &rest, &room.new)?;
+            match &leg[..] {
+                [target] if target.live => repin(world, target, &room.new, wanted),
+                leg => move_guests(world, leg, &room.new, wanted),
+            }
         };
         let moved = session.run(plan).map_err(|error| told(error, leg, done, world));
         let moved = moved?;
@@ -242,7 +275,13 @@ pub fn make_room(
             ended(world, target, &room)?;
         }
     }
-    Ok(room)
+    let now = look(world, wanted)?;
+    if !now.is_done() {
+        let message = "the guests are moved, and the new one has no place: others came meanwhile";
+        let hint = "run it again: it shows what would have to move now";
+        return Err(classed(Class::Changed, message, hint));
+    }
+    Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room })
 }
 
 /// Says that a guest is moved, and what of it is not as it should be.
@@ -271,28 +310,45 @@ fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
 fn told(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
     let names: Vec<String> = leg.iter().map(|target| format!("`{}`", target.name)).collect();
     let is_left = matches!(&error, Error::Apply(applied) if applied.needs_recovery());
-    let runs = |target: &Target| -> Option<bool> {
-        let hypervisor = world.hypervisor().ok()?;
-        Some(find(&*hypervisor, &target.name).ok()?.state.is_active())
+    let state = |target: &Target| -> Option<DomainState> {
+        Some(find(&*world.hypervisor().ok()?, &target.name).ok()?.state)
     };
+    let is_asked = matches!(error.step(), Some(Step::ShutDownDomain { .. }));
     let place = match leg {
         _ if is_left => "and the change is unfinished",
-        [target] if runs(target) == Some(true) => "and runs where it was",
-        _ => "and stays where it was",
+        [_] if is_asked => "and was asked to shut down, which it may still do",
+        [target] => match state(target) {
+            Some(DomainState::Running) => "and runs where it was",
+            Some(_) => "and stays where it was",
+            None => "and is not there any more",
+        },
+        _ => "and stay where they were",
     };
     let before = match done {
         0 => String::new(),
         done => format!("; {} moved before stay where they are", count(done, "guest")),
     };
-    let domains = if names.len() == 1 { "domain" } else { "domains" };
-    let message = format!("{domains} {} not moved, {place}{before}", names.join(", "));
-    let message = message
-        .replace(" not moved", if names.len() == 1 { " is not moved" } else { " are not moved" });
-    let hint = if is_left {
-        "remove the cause, then `gpuvm recover`".to_owned()
-    } else {
-        let name = leg.first().map(|target| word(&target.name).into_owned()).unwrap_or_default();
-        format!("remove the cause and run it again; `gpuvm show {name}` shows where the guest is")
+    let subject = match &names[..] {
+        [name] => format!("domain {name} is"),
+        names => format!("domains {} are", names.join(", ")),
+    };
+    let message = format!("{subject} not moved, {place}{before}");
+    let hint = match (&error, error.step()) {
+        _ if is_left => "remove the cause, then `gpuvm recover`".to_owned(),
+        (_, Some(Step::ShutDownDomain { name, .. })) => format!(
+            "--wait SECONDS waits longer; it may still shut down: `gpuvm start {}` starts it then",
+            word(name)
+        ),
+        (error, _) => match error.refusal() {
+            Some(refusal) => refusal.hint.clone(),
+            None => {
+                let name = leg.first().map(|target| word(&target.name).into_owned());
+                let name = name.unwrap_or_default();
+                format!(
+                    "remove the cause and run it again; `gpuvm show {name}` shows where the guest is"
+                )
+            }
+        },
     };
     error.around(Refusal::around(message, hint))
 }

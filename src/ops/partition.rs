@@ -163,7 +163,7 @@ pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Resu
 /// running guest is deactivated, its GPUs are reset, and the partition that its definition needs is
 /// activated. Refused before the stop if the start would be.
 pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Result<Vec<Step>> {
-    let (mut steps, next) = between(world, (live, defined), true)?;
+    let (mut steps, next) = between(world, (live, defined), (true, true))?;
     steps.extend(next.map(Step::ActivatePartition));
     Ok(steps)
 }
@@ -172,19 +172,19 @@ pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Resul
 /// it is deactivated, and its GPUs are reset. Its start activates the next one; refused if that
 /// would be.
 pub fn to_change(world: &World, before: &DomainXml, after: &DomainXml) -> Result<Vec<Step>> {
-    Ok(between(world, (before, after), false)?.0)
+    Ok(between(world, (before, after), (false, true))?.0)
 }
 
 /// The steps for a guest that gets other GPUs and starts again, if it `ran`: those that deactivate
 /// and reset what it has, which can be undone, and the one before its start. Refused before it is
-/// stopped if that would be.
+/// stopped if that would be; what one needs that was off, its next start tells.
 pub fn to_move(
     world: &World,
     before: &DomainXml,
     after: &DomainXml,
     ran: bool,
 ) -> Result<(Vec<Step>, Option<Step>)> {
-    let (mut steps, next) = between(world, (before, after), ran)?;
+    let (mut steps, next) = between(world, (before, after), (ran, ran))?;
     for step in steps.iter_mut().filter(|_| ran) {
         if let Step::DeactivatePartition(down) = step {
             // Where the move fails, the guest starts with it.
@@ -195,11 +195,11 @@ pub fn to_move(
 }
 
 /// The steps that end what a guest has with its functions before, and the partition that it needs
-/// with those after; `ran`: it runs until then.
+/// with those after; `ran`: it runs until then, `starts`: it is refused if its start would be.
 fn between(
     world: &World,
     (before, after): (&DomainXml, &DomainXml),
-    ran: bool,
+    (ran, starts): (bool, bool),
 ) -> Result<(Vec<Step>, Option<PartitionStep>)> {
     if world.is_test() || !world.has_guests_here()? {
         return Ok((Vec::new(), None));
@@ -213,6 +213,9 @@ fn between(
     let topology = world.topology()?;
     let down = once_off(world, &topology, guest, ran)?;
     let steps = with_resets(&down, (guest, ran), &topology, world)?;
+    if !starts {
+        return Ok((steps, None));
+    }
     let Some(desk) = shared(world, &topology)? else { return Ok((steps, None)) };
     let guest = Guest { devices: &after, ..guest };
     let Some(wanted) = needed(&topology, guest)? else { return Ok((steps, None)) };

@@ -44,8 +44,22 @@ const LOCK_COUNT: u32 = 1024;
 
 /// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
 /// Everything else is a refusal, for which the job is cancelled.
-const FAULTS: [&str; 18] = [
+const FAULTS: [&str; 36] = [
     "apply-",
+    "create-no-kvm",
+    "discovery-",
+    "fabric-address",
+    "fabric-call",
+    "fabric-interrupted",
+    "fabric-library",
+    "fabric-library-version",
+    "fabric-list",
+    "fabric-list-damaged",
+    "fabric-list-version",
+    "fabric-manager",
+    "fabric-silent",
+    "fabric-unknown-modules",
+    "fabric-versions",
     "history-",
     "internal",
     "journal-",
@@ -60,6 +74,10 @@ const FAULTS: [&str; 18] = [
     "slurm-job-",
     "slurm-unanswered",
     "step-",
+    "storage-not-mounted",
+    "storage-pool-inactive",
+    "storage-silent",
+    "storage-unreadable",
     "system",
     "timeout",
     "unfinished",
@@ -346,7 +364,8 @@ pub fn epilog(
 }
 
 /// Deletes the guests of this cluster whose job does not have its node any more; `ask` returns the
-/// jobs of a node. Nothing is deleted where Slurm does not answer.
+/// jobs of a node. Nothing is deleted where Slurm does not answer. What fails for one guest keeps no
+/// other from being deleted; the first such error is returned.
 pub fn reconcile(
     session: &mut Session<'_>,
     world: &World,
@@ -362,12 +381,17 @@ pub fn reconcile(
         guests(world, |_| true)?.into_iter().partition(|g| g.job.cluster == cluster);
     done.others = others;
     let own: Vec<JobGuest> = own;
-    let mut jobs: BTreeMap<String, Vec<NodeJob>> = BTreeMap::new();
+    let mut jobs: BTreeMap<String, Option<Vec<NodeJob>>> = BTreeMap::new();
+    let mut failed: Vec<Error> = Vec::new();
     for guest in own {
         let SlurmJob { id, node, submitted_s, .. } = &guest.job;
-        let known = match jobs.get(node) {
-            Some(known) => known,
-            None => jobs.entry(node.clone()).or_insert(ask(node)?),
+        if !jobs.contains_key(node) {
+            let answer = ask(node).map_err(|error| failed.push(error)).ok();
+            jobs.insert(node.clone(), answer);
+        }
+        let Some(Some(known)) = jobs.get(node) else {
+            done.kept.push(guest);
+            continue;
         };
         let is_its = |job: &&NodeJob| (job.id, job.submitted_s) == (*id, *submitted_s);
         if known.iter().find(is_its).is_some_and(NodeJob::is_known) {
@@ -378,11 +402,19 @@ pub fn reconcile(
             done.busy.push(guest);
             continue;
         };
-        if session.is_preview() || delete_guest(session, &guest, RECONCILE)? {
-            done.deleted.push(guest);
+        match session.is_preview() {
+            true => done.deleted.push(guest),
+            false => match delete_guest(session, &guest, RECONCILE) {
+                Ok(true) => done.deleted.push(guest),
+                Ok(false) => {}
+                Err(error) => failed.push(error),
+            },
         }
     }
-    Ok(done)
+    match failed.into_iter().next() {
+        None => Ok(done),
+        Some(error) => Err(error),
+    }
 }
 
 /// Finishes or undoes what killed prologs, epilogs and runs of `reconcile` have left; nothing of

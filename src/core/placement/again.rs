@@ -25,12 +25,10 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
     let gpus = || devices().filter(|device| device.kind() == DeviceKind::Gpu);
     let shown = gpus().any(|gpu| topology.set_aside(gpu).is_some());
-    // If the host has several GPU models, a guest stays on its own.
-    let mut models = gpus().map(ids);
-    let first = models.next().filter(|first| models.all(|other| other == *first));
+    let model = model_of(topology, &held.devices);
     let gpus: Vec<Bdf> = gpus().map(|gpu| gpu.bdf).collect();
     Request {
-        gpu_model: first.filter(|_| !shown && topology.gpu_models().len() > 1),
+        gpu_model: model.filter(|_| !shown),
         vcpus: pinned.then(|| count(held.vcpu_pins.len())),
         memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
         huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib).into(),
@@ -44,6 +42,15 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
         gpus: if shown { GpuWish::Exact(gpus) } else { GpuWish::Count(count(gpus.len())) },
         ..Request::for_gpus(0)
     }
+}
+
+/// The model that a guest with these functions stays on; none: the host has one only, or the guest
+/// has several.
+pub fn model_of(topology: &Topology, devices: &[Bdf]) -> Option<String> {
+    let devices = devices.iter().filter_map(|&bdf| topology.device(bdf));
+    let mut models = devices.filter(|device| device.kind() == DeviceKind::Gpu).map(ids);
+    let first = models.next().filter(|first| models.all(|other| other == *first));
+    first.filter(|_| topology.gpu_models().len() > 1)
 }
 
 /// Converts a count to the type used in requests.

@@ -49,6 +49,7 @@ pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology, Trust};
 use affinity::Homes;
+pub use again::model_of;
 pub use budget::memory_node;
 use budget::{Counting, Solution};
 pub use caches::{

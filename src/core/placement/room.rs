@@ -29,7 +29,7 @@ const OF_SET: u32 = 400;
 /// The most plans of a search for an order.
 const ORDERS: u32 = 200;
 /// The name of the new guest in what is held.
-const NEW: &str = "(new guest)";
+const NEW: &str = "the new guest";
 
 /// A guest that may be moved.
 #[derive(Debug, Clone)]

@@ -104,7 +104,9 @@ impl<'t> Guest<'t> {
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         if let Some(gpus) = given.items.gpus.value() {
             request.gpus = gpus.clone();
-            // Sizes that follow from the GPUs follow from the new ones, too.
+            // Sizes that follow from the number of GPUs follow from the new one, too.
+            let had = self.functions(topology, DeviceKind::Gpu, false).len();
+            let own = own.filter(|_| gpus.number() as usize != had);
             let (vcpus, memory) = (&given.items.vcpus, &given.items.memory);
             if own.is_some_and(|own| own.vcpus.is_none() && vcpus.is_kept()) {
                 request.vcpus = None;

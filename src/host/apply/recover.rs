@@ -6,7 +6,7 @@ use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::{Ours, perform_again};
 use super::undo::{Done, Of, undo_all};
 use super::{Aftermath, ApplyError, Left, Observer, Step, StepError, kept};
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use serde::Serialize;
 
 /// What is done with an interrupted change.
@@ -67,6 +67,15 @@ fn is_off_meanwhile(story: &Story) -> bool {
     begun(story).any(|(_, step)| is_off(step))
 }
 
+/// Whether a change for which a guest is off is undone although it was to be finished: none of its
+/// guests runs at its new place, and the first one cannot be started there.
+fn goes_back(story: &Story, step: &Step, why: &StepError) -> bool {
+    let is_away = matches!(why, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection);
+    let mut starts = begun(story).filter(|(_, step)| matches!(step, Step::StartDomain { .. }));
+    let is_first = starts.next().is_some_and(|(_, first)| first == step);
+    is_off_meanwhile(story) && is_first && starts.next().is_none() && !is_away
+}
+
 /// Steps that were begun, with their numbers.
 fn begun(story: &Story) -> impl DoubleEndedIterator<Item = (usize, &Step)> {
     let all = story.steps.iter().enumerate();
@@ -121,14 +130,22 @@ pub fn recover(
         return Ok(recovery);
     };
     super::interrupt::begins();
-    let numbers = numbers(&story, recovery.way);
-    let steps = done(&story, &numbers);
+    let mut steps = done(&story, &numbers(&story, recovery.way));
     let change = journal.id().map(str::to_owned);
     let of = Of { change: change.as_deref(), same_boot: story.same_boot, ends: Some(ends) };
     if recovery.way == Way::Finish {
-        finish(&steps, &story, of, (hypervisor, observer), &mut journal)?;
-        journal.close()?;
-        return Ok(recovery);
+        match finish(&steps, &story, of, (hypervisor, observer), &mut journal) {
+            Err(ApplyError::Failed { step, source, .. }) if goes_back(&story, &step, &source) => {
+                observer.note(&format!("cannot {step}: {source}"));
+                recovery.way = Way::Undo;
+                steps = done(&story, &numbers(&story, Way::Undo));
+            }
+            ended => {
+                ended?;
+                journal.close()?;
+                return Ok(recovery);
+            }
+        }
     }
     journal.undoing()?;
     let all = undo_all(steps, of, hypervisor, observer, Some(&mut journal));

@@ -2,7 +2,7 @@
 //! all of it can be undone, by which those that ran run where they were.
 
 use super::live::repinned;
-use super::look::{accepted, gpus_of, moved};
+use super::look::{Ground, accepted, gpus_of, is_movable, moved, refuse_fixed};
 use super::{RoomRequest, Target};
 use crate::apply::Step;
 use crate::bdf::Bdf;
@@ -11,11 +11,12 @@ use crate::claim::{Claim, claim, give_back_some};
 use crate::domain::DomainXml;
 use crate::domain::guest::Bound;
 use crate::domain::live::live_changes;
-use crate::error::{Class, Error, Result, classed};
+use crate::error::{Class, Error, Refusal, Result, classed};
+use crate::guest::find;
 use crate::hypervisor::XmlOf;
 use crate::pages;
 use crate::partition;
-use crate::placement::{Held, Occupancy};
+use crate::placement::{Held, Occupancy, plan};
 use crate::set::{allowed, functions::Moves};
 use crate::shell::word;
 use crate::source::Source;
@@ -29,17 +30,26 @@ use crate::tune::subjects::{self, Subjects, refused};
 use crate::world::World;
 use gpuvm_core::tune::{TuneError, Tuned};
 
-/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again.
-pub(super) fn refuse_unready(world: &World, name: &str, wait_s: u64) -> Result<()> {
-    let hypervisor = world.hypervisor()?;
-    let (step, state) = way_down(&*hypervisor, name, Down { force: false, wait_s })?;
+/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again at
+/// its new place, as far as that is free: `is_free`.
+pub(super) fn refuse_unready(
+    world: &World,
+    (subject, tuned): (&Subject, &Tuned),
+    is_free: bool,
+) -> Result<()> {
+    let (hypervisor, name) = (world.hypervisor()?, &subject.name);
+    let (step, state) = way_down(&*hypervisor, name, Down { force: false, wait_s: 0 })?;
     if step.is_none() {
         return Ok(());
     }
     stop::refuse_still("stop", name, state, step.as_ref())?;
-    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
-    refuse_disks(&xml, world)?;
-    refuse_networks_down(&xml, world)
+    refuse_disks(&subject.xml, world)?;
+    refuse_networks_down(&subject.xml, world)?;
+    if is_free {
+        let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+        partition::to_move(world, &live, &tuned.after, true)?;
+    }
+    Ok(())
 }
 
 /// A guest that is moved.
@@ -68,7 +78,7 @@ pub(super) fn move_guests(
     let others = now.clone();
     let mut moving = Vec::new();
     for (subject, target) in subjects.all.iter().zip(leg) {
-        refuse_another(subject, target)?;
+        refuse_changed(subject, target, wanted, world)?;
         let places = (&target.gpus[..], subjects.topology());
         let mut tuned = moved(subject, &subjects, (&now, new), places)
             .map_err(|error| cannot_move(subject, &error))?;
@@ -81,7 +91,7 @@ pub(super) fn move_guests(
             // It is there already.
             continue;
         }
-        refuse_unready(world, &subject.name, wanted.wait_s)?;
+        refuse_unready(world, (subject, &tuned), false)?;
         tuned.changes.retain(|change| change.was != change.now);
         moving.push(Moving { subject, tuned, moves });
     }
@@ -93,11 +103,16 @@ pub(super) fn move_guests(
 }
 
 /// Plans other pins of a guest that runs.
-pub(super) fn repin(world: &World, target: &Target, new: &Held) -> Result<Change<()>> {
+pub(super) fn repin(
+    world: &World,
+    target: &Target,
+    new: &Held,
+    wanted: &RoomRequest,
+) -> Result<Change<()>> {
     let sources = vec![Source::Domain(target.name.clone())];
     let subjects = subjects::read(world, &Tune { sources, live: true, ..Tune::default() })?;
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
-    refuse_another(subject, target)?;
+    refuse_changed(subject, target, wanted, world)?;
     let now = subjects.occupancy();
     let tuned =
         repinned(subject, &subjects, (now, new)).map_err(|error| cannot_move(subject, &error))?;
@@ -125,19 +140,70 @@ pub(super) fn repin(world: &World, target: &Target, new: &Held) -> Result<Change
 }
 
 /// The error that a guest cannot be moved.
-fn cannot_move(subject: &Subject, error: &TuneError) -> Error {
+pub(super) fn cannot_move(subject: &Subject, error: &TuneError) -> Error {
     let message = format!("domain `{}` cannot be moved", subject.name);
     refused(subject, &message, error, |_| false)
 }
 
-/// Refuses another guest of the name.
-fn refuse_another(subject: &Subject, target: &Target) -> Result<()> {
-    if subject.xml.uuid().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&target.uuid)) {
-        return Ok(());
-    }
+/// Refuses another guest of the name, and one that may not be moved any more, or not as it was said.
+fn refuse_changed(
+    subject: &Subject,
+    target: &Target,
+    wanted: &RoomRequest,
+    world: &World,
+) -> Result<()> {
     let name = &target.name;
-    let message = format!("domain `{name}` is now a different one, so it is not moved");
-    Err(classed(Class::Changed, message, format!("`gpuvm show {}` shows it", word(name))))
+    let changed = |why: String, hint: String| Err(classed(Class::Changed, why, hint));
+    if !subject.xml.uuid().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&target.uuid)) {
+        let why = format!("domain `{name}` is now a different one, so it is not moved");
+        return changed(why, format!("`gpuvm show {}` shows it", word(name)));
+    }
+    if subject.text() != target.before {
+        let why = format!("domain `{name}` was edited meanwhile, so it is not moved");
+        return changed(why, "run it again: it shows where the guest goes then".to_owned());
+    }
+    let hypervisor = world.hypervisor()?;
+    let row = find(&*hypervisor, name)?;
+    refuse_fixed(&*hypervisor, &row)?;
+    let is_named = wanted.allow_stop.contains(name);
+    if !is_named && !is_movable(&subject.xml) {
+        let why = format!("domain `{name}` may not be moved any more");
+        return changed(why, format!("`--allow-stop {}` allows it", word(name)));
+    }
+    if subject.running && !target.stops && !target.live {
+        let why = format!("domain `{name}` runs by now, and was to be moved while it is off");
+        let hint = "run it again: it shows which guests are stopped then";
+        return changed(why, hint.to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses to go on where somebody has got what the moves are for. `rest`: the guests that are still
+/// to be moved.
+pub(super) fn refuse_taken(
+    (world, wanted): (&World, &RoomRequest),
+    rest: &[Target],
+    new: &Held,
+) -> Result<()> {
+    let Ground { topology, mut held, request, .. } = Ground::without_guests(world, wanted)?;
+    let is_one = |held: &Held| rest.iter().any(|target| target.name == held.domain);
+    held.domains.retain(|held| !is_one(held));
+    let holder = |bdf: &Bdf| held.domains.iter().find(|held| held.devices.contains(bdf));
+    let taken = new.devices.iter().find_map(|bdf| Some((bdf, holder(bdf)?)));
+    if let Some((bdf, holder)) = taken {
+        let name = &holder.domain;
+        let why = format!("{bdf}, which the moves were to free, is held by domain `{name}` by now");
+        let hint = format!("run it again, or `gpuvm show {}` shows the guest", word(name));
+        return Err(classed(Class::Changed, why, hint));
+    }
+    match plan(&topology, &held, &request) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let why = "others hold by now what the moves were to free";
+            let hint = "run it again: it shows what would have to move now";
+            Err(Error::from(error).around(Refusal::new(Class::Changed, why, hint)))
+        }
+    }
 }
 
 /// The steps in their order.

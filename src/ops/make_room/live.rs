@@ -2,9 +2,10 @@
 //! passed-through functions whose memory is bound to no node, since it stays where it is, and
 //! `check` takes no cores of another node than that of bound memory.
 
-use super::look::anew;
-use super::{PlannedMove, RoomPlan, Target};
-use crate::cpuset::CpuSet;
+use super::look::{anew, refuse_shared};
+use super::{PlannedMove, RoomPlan, RoomRequest, Target};
+use crate::cpuset::{CpuSet, NodeId};
+use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy, plan};
 use crate::request::Request;
 use crate::topology::Topology;
@@ -24,6 +25,8 @@ pub(super) struct Live<'a> {
     pub held: &'a Occupancy,
     /// The request that needs a place.
     pub request: &'a Request,
+    /// How it is asked for.
+    pub wanted: &'a RoomRequest,
     /// The guests that may be moved.
     pub subjects: &'a Subjects,
 }
@@ -44,12 +47,12 @@ impl Live<'_> {
         sets.retain(|set| most.is_none_or(|most| set.len() <= most as usize));
         sets.sort_by_key(|set| (pins(set), set.len()));
         let found = sets.iter().find_map(|set| self.with(set));
-        found.map(|room| RoomPlan { is_best: !self.is_cut(), ..room })
+        found.map(|room| RoomPlan { is_best: self.guests().len() <= MOST, ..room })
     }
 
-    /// Whether there are more guests than are tried.
-    pub fn is_cut(&self) -> bool {
-        self.guests().len() > MOST
+    /// Whether there are guests that could be tried.
+    pub fn has_guests(&self) -> bool {
+        !self.guests().is_empty()
     }
 
     /// The guests that can get other cores while they run.
@@ -74,6 +77,7 @@ impl Live<'_> {
             *held = floating(held);
         }
         let placement = plan(self.topology, &now, self.request).ok()?;
+        refuse_shared((self.topology, self.wanted), &placement).ok()?;
         let mut planned = RoomPlan::of_new(self.topology, &placement);
         for subject in set {
             let tuned = repinned(subject, self.subjects, (&now, &planned.new)).ok()?;
@@ -84,17 +88,29 @@ impl Live<'_> {
             }
             let pins = u32::try_from(new.vcpu_pins.len()).unwrap_or(u32::MAX);
             planned.cost = planned.cost + MoveCost { pins, ..MoveCost::default() };
-            planned.moves.push(Live::words(subject, &new));
+            planned.moves.push(self.words(subject, &new));
             let (name, uuid) = (subject.name.clone(), subject.xml.uuid().unwrap_or_default());
-            planned.legs.push(vec![Target { name, uuid, gpus: Vec::new(), live: true }]);
+            let before = subject.text().to_owned();
+            let (gpus, live, stops) = (Vec::new(), true, false);
+            planned.legs.push(vec![Target { name, uuid, before, gpus, live, stops }]);
         }
         // Its memory may be where theirs is.
         plan(self.topology, &now, self.request).is_ok().then_some(planned)
     }
 
     /// A move in words and numbers.
-    fn words(subject: &Subject, new: &Held) -> PlannedMove {
-        let pcpus = new.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+    fn words(&self, subject: &Subject, new: &Held) -> PlannedMove {
+        let all = |pins: &[CpuSet]| pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+        let pcpus = all(&new.vcpu_pins);
+        let nodes = |pcpus: &CpuSet| -> Vec<NodeId> {
+            let nodes = self.topology.nodes().iter();
+            nodes.filter(|node| node.pcpus.intersects(pcpus)).map(|node| node.os_index).collect()
+        };
+        let held = self.held.domains.iter().find(|held| held.domain == subject.name);
+        let memory: MemSize =
+            held.iter().flat_map(|held| &held.memory).map(|(_, size)| *size).sum();
+        let note = format!("{memory} of memory stay where they are, on the node of its old cores");
+        let is_elsewhere = nodes(&pcpus) != nodes(&all(self.pins(&subject.name)));
         PlannedMove {
             domain: subject.name.clone(),
             stops: false,
@@ -104,7 +120,7 @@ impl Live<'_> {
             pcpus: pcpus.to_string(),
             memory_gib: 0,
             with: Vec::new(),
-            notes: Vec::new(),
+            notes: is_elsewhere.then_some(note).into_iter().collect(),
         }
     }
 }

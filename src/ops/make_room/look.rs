@@ -1,17 +1,19 @@
 //! Which guests are moved, and where to. Changes nothing.
 
+use super::change::{cannot_move, refuse_unready};
 use super::live::Live;
 use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::DomainXml;
+use crate::domain::disk_change::target_of;
 use crate::domain::view::gpu_indexes;
 use crate::domain_history::starts_saved;
-use crate::error::{Class, Coded as _, Error, NoPlace, Refusal, Result, classed, dump_and_define};
+use crate::error::{Class, Coded as _, Error, NoPlace, Result, classed, dump_and_define};
 use crate::guest::{stop_first, with_template};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::placement::{Held, Occupancy, Placement, nearest, plan};
-use crate::request::{GpuWish, Request};
+use crate::request::{GpuWish, Near, Request};
 use crate::set::{SetRequest, allowed};
 use crate::shell::word;
 use crate::source::Source;
@@ -23,17 +25,20 @@ use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
 use gpuvm_core::placement::RoomOffer;
+use gpuvm_core::placement::model_of;
+use gpuvm_core::placement::reason::{Because, BesideReason, Reason, Topic};
 use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned, planned_request, together, tune};
+use std::collections::BTreeSet;
 
 /// What is read of the host for a search.
-struct Ground {
+pub(super) struct Ground {
     /// The host.
-    topology: Topology,
+    pub topology: Topology,
     /// What domains hold.
-    held: Occupancy,
+    pub held: Occupancy,
     /// The request that needs a place.
-    request: Request,
+    pub request: Request,
     /// The guests that could be moved.
     all: Vec<Eligible>,
 }
@@ -41,12 +46,19 @@ struct Ground {
 impl Ground {
     /// Reads it.
     fn read(world: &World, wanted: &RoomRequest) -> Result<Ground> {
+        let mut ground = Ground::without_guests(world, wanted)?;
+        ground.all = eligible(world, &wanted.allow_stop)?;
+        Ok(ground)
+    }
+
+    /// The same without the guests that could be moved.
+    pub fn without_guests(world: &World, wanted: &RoomRequest) -> Result<Ground> {
         let topology = world.topology()?;
         let guest = &wanted.guest;
         let request = with_template(guest, guest.request.clone(), &topology)?;
         let has_gpus = request.gpus.number() > 0;
         let held = taken_for_new(world, &guest.taken, (&topology, has_gpus))?;
-        Ok(Ground { topology, held, request, all: eligible(world, &wanted.allow_stop)? })
+        Ok(Ground { topology, held, request, all: Vec::new() })
     }
 
     /// The moves of some of the guests.
@@ -61,6 +73,38 @@ impl Ground {
         Search { world, topology, held, request, wanted }.find(&some, limits)
     }
 
+    /// The moves of some of the guests without limits, and the command that makes them; none: they
+    /// do not help.
+    fn without_limits(
+        &self,
+        (world, wanted): (&World, &RoomRequest),
+        may_move: impl Fn(&Eligible) -> bool,
+    ) -> Option<(RoomPlan, String)> {
+        let find = |wanted: &RoomRequest| self.find((world, wanted), &may_move, Limits::default());
+        let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
+        let (found, option) = match find(wanted) {
+            // What others reach is taken by an option, unless they are strangers.
+            Err(_) if !wanted.accept_shared_fabric => (find(&shared), " --accept-shared-fabric"),
+            found => (found, ""),
+        };
+        let found = found.ok()?.ok()?;
+        let names = self.unmarked(&found);
+        let options = format!("{}{option}", wanted.options);
+        Some((found, command(&options, &names)))
+    }
+
+    /// The hint that some of the guests could be moved without limits.
+    fn hint(
+        &self,
+        (world, wanted): (&World, &RoomRequest),
+        may_move: impl Fn(&Eligible) -> bool,
+    ) -> String {
+        match self.without_limits((world, wanted), may_move) {
+            Some((found, command)) => format!("`{command}` moves {}", listed(&found)),
+            None => NO_MOVES.to_owned(),
+        }
+    }
+
     /// The guests of a plan that are not marked as movable.
     fn unmarked(&self, found: &RoomPlan) -> Vec<String> {
         let is_marked =
@@ -70,11 +114,17 @@ impl Ground {
     }
 }
 
+/// The hint where no moves help.
+const NO_MOVES: &str = "`gpuvm capacity` shows what fits, and what would have to end";
+
 /// Plans the moves after which the guest has a place.
 pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     let ground = Ground::read(world, wanted)?;
     let refused = match plan(&ground.topology, &ground.held, &ground.request) {
-        Ok(placement) => return Ok(RoomPlan::of_new(&ground.topology, &placement)),
+        Ok(placement) => {
+            refuse_shared((&ground.topology, wanted), &placement)?;
+            return Ok(RoomPlan::of_new(&ground.topology, &placement));
+        }
         Err(error) => error,
     };
     refuse_too_large(&ground.topology, &ground.held, &ground.request)?;
@@ -82,19 +132,17 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     let limits = Limits { stops: wanted.max_stops, moves: wanted.max_moves };
     let error = match ground.find((world, wanted), may_move, limits)? {
         Ok(found) => return Ok(found),
-        Err(no) if no.is_limited => beyond(wanted),
+        Err(no) if no.is_limited => {
+            let limits = wanted.limits();
+            RoomError::Limits { limits, is_certain: no.is_certain }
+                .refusal(ground.hint((world, wanted), may_move))
+        }
         Err(no) => {
             let number = ground.all.iter().filter(|one| may_move(one)).count();
             // What would do, if it were allowed.
-            let all = ground.all.len();
-            let more =
-                (number < all).then(|| ground.find((world, wanted), |_| true, Limits::default()));
-            let hint = match more.transpose()? {
-                Some(Ok(found)) => {
-                    let names = ground.unmarked(&found);
-                    format!("`{}` moves {}", command(&wanted.options, &names), listed(&found))
-                }
-                _ => "`gpuvm capacity` shows what fits, and what would have to end".to_owned(),
+            let hint = match number < ground.all.len() {
+                true => ground.hint((world, wanted), |_| true),
+                false => NO_MOVES.to_owned(),
             };
             let (movable, is_certain) = (number, no.is_certain);
             match movable {
@@ -104,16 +152,6 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
         }
     };
     Err(Error::from(refused).around(error))
-}
-
-/// The refusal of moves beyond the limits.
-fn beyond(wanted: &RoomRequest) -> Refusal {
-    let limit = |number: Option<u32>, option| Some(format!("{option} {}", number?));
-    let limits = [limit(wanted.max_stops, "--max-stops"), limit(wanted.max_moves, "--max-moves")];
-    let limits: Vec<String> = limits.into_iter().flatten().collect();
-    let command = command(&wanted.options, &wanted.allow_stop);
-    RoomError::Limits { limits: limits.join(" and ") }
-        .refusal(format!("`{command}` has no limits; `{command} --dry-run` shows the moves"))
 }
 
 /// The command by which a guest without a place would get one, and what it moves; none: it would
@@ -126,24 +164,12 @@ pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
     if ground.all.is_empty() || plan(&ground.topology, &ground.held, &ground.request).is_ok() {
         return None;
     }
-    let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
     for names_all in [false, true] {
         let may_move = |one: &Eligible| names_all || one.is_movable;
-        let (found, option) = match ground.find((world, wanted), may_move, Limits::default()) {
-            // What others reach is taken by an option, unless they are strangers.
-            Err(_) => {
-                let found = ground.find((world, &shared), may_move, Limits::default());
-                (found, " --accept-shared-fabric")
-            }
-            found => (found, ""),
+        let Some((found, command)) = ground.without_limits((world, wanted), may_move) else {
+            continue;
         };
-        let Ok(Ok(found)) = found else { continue };
-        let options = format!("{}{option}", wanted.options);
-        return Some(RoomOffer {
-            command: command(&options, &ground.unmarked(&found)),
-            moves: found.lines(),
-            gpus: found.gpus,
-        });
+        return Some(RoomOffer { command, moves: found.lines(), gpus: found.gpus });
     }
     None
 }
@@ -165,7 +191,7 @@ fn refuse_too_large(topology: &Topology, held: &Occupancy, request: &Request) ->
     let readiness = held.readiness.without_domains();
     let empty = Occupancy { domains: Vec::new(), readiness, ..held.clone() };
     let Err(error) = plan(topology, &empty, request) else { return Ok(()) };
-    let nearest = nearest(topology, &empty, request);
+    let nearest = nearest(topology, held, request);
     Err(NoPlace { error, request: Box::new(request.clone()), nearest, room: None }.into())
 }
 
@@ -189,17 +215,15 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     let mut all = Vec::new();
     for row in rows {
         let is_named = named.contains(&row.name);
-        if let Some((why, hint)) = fixed(&*hypervisor, &row) {
-            if is_named {
-                return Err(RoomError::Fixed { name: row.name, why }.hint(hint));
-            }
-            continue;
+        match refuse_fixed(&*hypervisor, &row) {
+            Err(refused) if is_named => return Err(refused),
+            Err(_) => continue,
+            Ok(()) => {}
         }
         let Ok(xml) = DomainXml::parse(&hypervisor.xml(&row.name, XmlOf::Inactive)?) else {
             continue;
         };
-        let record = xml.record().ok().flatten().filter(|_| xml.is_ours());
-        let is_movable = record.is_some_and(|record| record.request.movable);
+        let is_movable = is_movable(&xml);
         // Of others nothing is offered.
         if is_named || xml.is_ours() {
             all.push(Eligible { row, is_movable });
@@ -208,20 +232,42 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     Ok(all)
 }
 
-/// Why a guest cannot be moved, and what helps; none: it can.
-fn fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> Option<(String, String)> {
-    let name = word(&row.name);
+/// Whether a guest's record says that it may be moved.
+pub(super) fn is_movable(xml: &DomainXml) -> bool {
+    let record = xml.record().ok().flatten().filter(|_| xml.is_ours());
+    record.is_some_and(|record| record.request.movable)
+}
+
+/// Refuses a guest that cannot be moved as it is now.
+pub(super) fn refuse_fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> Result<()> {
+    let refused = |why: String, hint: String| {
+        Err(RoomError::Fixed { name: row.name.clone(), why }.hint(hint))
+    };
     if !row.persistent {
         let why = "has no persistent definition, so it would not outlive a stop".to_owned();
-        return Some((why, dump_and_define(&row.name)));
+        return refused(why, dump_and_define(&row.name));
     }
     if !matches!(row.state, DomainState::Running | DomainState::ShutOff) {
         let (is, hint) = stop_first(row);
-        return Some((is.to_owned(), hint));
+        return refused(is.to_owned(), hint);
     }
-    let saved = starts_saved(hypervisor, &row.name);
-    let saved = saved.into_iter().next()?;
-    Some((format!("has {saved}"), format!("`gpuvm start {name}`, then again")))
+    match starts_saved(hypervisor, &row.name).into_iter().next() {
+        None => match runs_otherwise(hypervisor, row)? {
+            None => Ok(()),
+            Some(what) => {
+                let name = word(&row.name);
+                let hint = format!(
+                    "`gpuvm restart {name}` starts it as it is defined; `virsh dumpxml {name}` and \
+                     `virsh dumpxml --inactive {name}` show both"
+                );
+                refused(format!("runs with other {what} than it is defined with"), hint)
+            }
+        },
+        Some(saved) => {
+            let hint = format!("`gpuvm start {}`, then again", word(&row.name));
+            refused(format!("has {saved}"), hint)
+        }
+    }
 }
 
 /// A search for moves.
@@ -248,12 +294,15 @@ impl Search<'_> {
         let sources = guests.iter().map(|one| Source::Domain(one.row.name.clone())).collect();
         let subjects = subjects::read(self.world, &Tune { sources, ..Tune::default() })?;
         let Search { topology, held, request, .. } = *self;
-        let live = Live { topology, held, request, subjects: &subjects };
+        let wanted = self.wanted;
+        let live = Live { topology, held, request, wanted, subjects: &subjects };
         if let Some(live) = live.find(limits.moves) {
             return Ok(Ok(live));
         }
-        let mut is_whole = !live.is_cut();
+        // Stops of some and pins of others together are not tried.
+        let mut is_whole = !live.has_guests();
         let mut left: Vec<usize> = (0..subjects.all.len()).collect();
+        let mut why = None;
         loop {
             let mut movers: Vec<(usize, Mover)> = Vec::new();
             for &at in &left {
@@ -262,6 +311,8 @@ impl Search<'_> {
             let (numbers, movers): (Vec<usize>, Vec<Mover>) = movers.into_iter().unzip();
             let found = match room(self.topology, self.held, self.request, &movers, limits) {
                 Ok(found) => found,
+                // A guest without which there is none cannot be moved.
+                Err(_) if why.is_some() => return Err(why.expect("there is one")),
                 Err(no) => {
                     return Ok(Err(NoRoom { is_certain: is_whole && no.is_certain, ..no }));
                 }
@@ -270,7 +321,10 @@ impl Search<'_> {
                 Ok(plan) => {
                     return Ok(Ok(RoomPlan { is_best: is_whole && plan.is_best, ..plan }));
                 }
-                Err(at) => left.retain(|&other| other != at),
+                Err((at, error)) => {
+                    left.retain(|&other| other != at);
+                    why = why.or(Some(error));
+                }
             }
             is_whole = false;
         }
@@ -283,7 +337,8 @@ impl Search<'_> {
         let items = items((number > 0).then_some(GpuWish::Count(number)), &subject.xml);
         let others = together::without_member(self.held, &subject.xml, true);
         let given = subjects.beside(&others, &items, self.topology);
-        let request = planned_request(&subject.xml, &given).ok()?;
+        let mut request = planned_request(&subject.xml, &given).ok()?;
+        request.gpu_model = model_of(self.topology, &gpus_of(&subject.xml, self.topology));
         let held = self.held.domains.iter().find(|held| held.domain == subject.name)?;
         Some(Mover {
             name: subject.name.clone(),
@@ -294,14 +349,19 @@ impl Search<'_> {
         })
     }
 
-    /// The plan of moves that were found, each tuned as it will be; else the guest that cannot be.
+    /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be, and
+    /// why not.
     fn verified(
         &self,
         subjects: &Subjects,
         (numbers, found): (&[usize], &Room),
         guests: &[&Eligible],
-    ) -> Result<Result<RoomPlan, usize>> {
-        self.refuse_shared(&found.placement)?;
+    ) -> Result<Result<RoomPlan, (usize, Error)>> {
+        if let Err(error) = refuse_shared((self.topology, self.wanted), &found.placement) {
+            // With others it may have another place.
+            let first = found.legs.iter().flatten().next().map(|one| numbers[one.guest]);
+            return Ok(Err((first.unwrap_or_default(), error)));
+        }
         let mut planned = RoomPlan::of_new(self.topology, &found.placement);
         (planned.cost, planned.is_best) = (found.cost, found.is_best);
         let mut now = self.held.clone();
@@ -316,39 +376,41 @@ impl Search<'_> {
                 let gpus = of_kind(&placement.devices, self.topology);
                 let own = gpus_of(&subject.xml, self.topology).len();
                 let gpus: Vec<Bdf> = gpus.into_iter().take(own).collect();
-                let Ok(tuned) =
-                    moved(subject, subjects, (&now, &planned.new), (&gpus, self.topology))
-                else {
-                    return Ok(Err(at));
+                let places = (&gpus[..], self.topology);
+                let tuned = match moved(subject, subjects, (&now, &planned.new), places) {
+                    Ok(tuned) => tuned,
+                    Err(error) => return Ok(Err((at, cannot_move(subject, &error)))),
                 };
                 let place = tuned.placement.as_ref();
-                allowed((subjects, subject), place, &accepted(self.wanted), self.world)?;
-                let Ok(held) = tuned.after.held(false) else { return Ok(Err(at)) };
+                let accepted = accepted(self.wanted);
+                if let Err(error) = allowed((subjects, subject), place, &accepted, self.world) {
+                    return Ok(Err((at, not_there(subject, &error))));
+                }
+                // What later ones find, the moves before them have changed.
+                let is_first = planned.legs.is_empty();
+                let is_ready = refuse_far(subject, &tuned)
+                    .and_then(|()| refuse_unready(self.world, (subject, &tuned), is_first));
+                if let Err(error) = is_ready {
+                    return Ok(Err((at, error)));
+                }
+                let held = tuned.after.held(false)?;
                 now.domains.push(self.kept(held, subject));
                 planned.moves.push(self.words(subject, &tuned, (&gpus, &names)));
                 let uuid = { guests.iter() }.find(|one| one.row.name == subject.name);
                 let uuid = uuid.map(|one| one.row.uuid.clone()).unwrap_or_default();
-                targets.push(Target { name: subject.name.clone(), uuid, gpus, live: false });
+                let (name, stops) = (subject.name.clone(), subject.running);
+                let before = subject.text().to_owned();
+                targets.push(Target { name, uuid, before, gpus, live: false, stops });
             }
             planned.legs.push(targets);
         }
         // What the new guest gets is kept for it throughout.
-        if plan(self.topology, &now, self.request).is_err() {
+        if let Err(error) = plan(self.topology, &now, self.request) {
             let last = found.legs.last().and_then(|leg| leg.last());
-            return Ok(Err(last.map(|one| numbers[one.guest]).unwrap_or_default()));
+            let last = last.map(|one| numbers[one.guest]).unwrap_or_default();
+            return Ok(Err((last, error.into())));
         }
         Ok(Ok(planned))
-    }
-
-    /// Refuses a place at which others reach the NVLinks of the new guest, as `create` would.
-    fn refuse_shared(&self, placement: &Placement) -> Result<()> {
-        let Some(why) = placement.shared_fabric() else { return Ok(()) };
-        let said = self.topology.machine().trust;
-        if Trust::refuses(said, self.wanted.accept_shared_fabric) {
-            let why = why.to_string();
-            return Err(RoomError::SharedFabric { why }.hint(Trust::advice(said)));
-        }
-        Ok(())
     }
 
     /// What a guest holds at its new place.
@@ -384,6 +446,83 @@ impl Search<'_> {
             notes: extra::nccl(subject, tuned, self.topology).into_iter().collect(),
         }
     }
+}
+
+/// Refuses a place at which others reach the NVLinks of the new guest, as `create` would.
+pub(super) fn refuse_shared(
+    (topology, wanted): (&Topology, &RoomRequest),
+    placement: &Placement,
+) -> Result<()> {
+    let Some(why) = placement.shared_fabric() else { return Ok(()) };
+    let said = topology.machine().trust;
+    if Trust::refuses(said, wanted.accept_shared_fabric) {
+        let why = why.to_string();
+        return Err(RoomError::SharedFabric { why }.hint(Trust::advice(said)));
+    }
+    Ok(())
+}
+
+/// Refuses a place from which its NICs and drives are farther than was asked for when it was made.
+fn refuse_far(subject: &Subject, tuned: &Tuned) -> Result<()> {
+    let Some(record) = subject.xml.record().ok().flatten() else { return Ok(()) };
+    let extras = record.request.extras;
+    let reasons = tuned.placement.iter().flat_map(|placement| &placement.reasons);
+    for Reason { choice, because, .. } in reasons {
+        let (option, near) = match choice {
+            Topic::Nics | Topic::Vfs => ("--nic-near", extras.nic_near),
+            Topic::Nvmes => ("--nvme-near", extras.nvme_near),
+            _ => continue,
+        };
+        let is_far = match because {
+            Because::Beside(BesideReason::OffSwitch { .. }) => near == Near::Switch,
+            Because::Beside(BesideReason::OffNode { .. }) => near != Near::Any,
+            _ => false,
+        };
+        if is_far {
+            let name = subject.name.clone();
+            let hint = format!("`gpuvm set {} {option} any` lets it", word(&name));
+            let near = if near == Near::Switch { "switch" } else { "node" };
+            let why = format!("was made with {option} {near}, and then {because}");
+            return Err(RoomError::Fixed { name, why }.hint(hint));
+        }
+    }
+    Ok(())
+}
+
+/// What a guest runs with otherwise than it is defined: it would be lost by a stop, and the plan is
+/// made for what is defined; none: it is off, or nothing.
+fn runs_otherwise(
+    hypervisor: &dyn Hypervisor,
+    row: &DomainSummary,
+) -> Result<Option<&'static str>> {
+    if !row.state.is_active() {
+        return Ok(None);
+    }
+    let read = |of| -> Result<DomainXml> { Ok(DomainXml::parse(&hypervisor.xml(&row.name, of)?)?) };
+    let (runs, defined) = (read(XmlOf::Live)?, read(XmlOf::Inactive)?);
+    let (held, wanted) = (runs.held(false)?, defined.held(false)?);
+    let disks = |xml: &DomainXml| -> Vec<String> { xml.disks().filter_map(target_of).collect() };
+    let nics = |xml: &DomainXml| {
+        xml.root().find("devices").map_or(0, |devices| {
+            devices.elements().filter(|device| device.name() == "interface").count()
+        })
+    };
+    let sorted = |devices: &[Bdf]| devices.iter().copied().collect::<BTreeSet<Bdf>>();
+    let differs = [
+        ("devices", sorted(&held.devices) != sorted(&wanted.devices)),
+        ("pins", held.vcpu_pins != wanted.vcpu_pins),
+        ("memory", held.memory != wanted.memory),
+        ("disks", disks(&runs) != disks(&defined)),
+        ("NICs", nics(&runs) != nics(&defined)),
+    ];
+    Ok(differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what))
+}
+
+/// The error of a guest that would share NVLinks at its new place.
+fn not_there(subject: &Subject, error: &Error) -> Error {
+    let hint = error.refusal().map(|refusal| refusal.hint.clone()).unwrap_or_default();
+    let why = format!("at its new place domain `{}` would share NVLinks: {error}", subject.name);
+    RoomError::SharedFabric { why }.hint(hint)
 }
 
 /// What is accepted of a guest's place.

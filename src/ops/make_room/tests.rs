@@ -143,7 +143,7 @@ fn only_guests_that_may_be_moved_are() {
     assert!(refusal.hint.contains("`gpuvm make-room --gpus 8 --allow-stop a`"), "{}", refusal.hint);
     for (name, code) in [("nobody", "not-found"), ("paused", "make-room-fixed")] {
         stage.fake.put("paused", &uuid(9), true);
-        let paused = crate::hypervisor::DomainState::Paused;
+        let paused = DomainState::Paused;
         stage.fake.states.borrow_mut().insert("paused".into(), paused);
         let named = RoomRequest { allow_stop: vec![name.into()], ..eight() };
         let error = look(&stage.world, &named).unwrap_err();
@@ -275,7 +275,9 @@ fn a_guest_that_does_not_shut_down_stays() {
     put(&stage, ("b", 2), &[8], (true, false));
     let before = stage.fake.definition("stubborn");
     let error = run(&stage, &eight(), true).unwrap_err();
-    assert!(error.whole().contains("is not moved, and runs where it was"), "{}", error.whole());
+    let says = "is not moved, and was asked to shut down, which it may still do";
+    assert!(error.whole().contains(says), "{}", error.whole());
+    assert!(error.refusal().unwrap().hint.contains("--wait SECONDS"), "{error}");
     assert_eq!(stage.fake.definition("stubborn"), before);
     assert_eq!((stage.fake.runs("stubborn"), stage.journals()), (Some(true), 0));
 }
@@ -319,12 +321,14 @@ fn a_guest_without_gpus_gets_other_cores_while_it_runs() {
     assert!(planned.live && !planned.stops, "{planned:?}");
     assert_eq!((shown.cost.stops, shown.cost.memory_gib), (0, 0));
     assert!(planned.line().starts_with("pin `cpus`, which runs on, to pcpus "));
+    assert_eq!(
+        planned.notes,
+        ["16 GiB of memory stay where they are, on the node of its old cores"]
+    );
     run(&stage, &wanted, true).unwrap();
     assert!(on_node("1"), "{}", pins());
     assert_eq!(stage.fake.runs("cpus"), Some(true));
     assert_eq!(stage.caller.heard("shut down"), 0);
-    // The fake forgets pins of what runs.
-    stage.fake.live.borrow_mut().remove("cpus");
     assert!(look(&stage.world, &wanted).unwrap().is_done());
     // Memory that is bound cannot follow: the guest is stopped.
     let stage = in_the_way(true);
@@ -332,6 +336,136 @@ fn a_guest_without_gpus_gets_other_cores_while_it_runs() {
     assert!(shown.moves[0].stops && !shown.moves[0].live, "{shown:?}");
     run(&stage, &wanted, true).unwrap();
     assert!(look(&stage.world, &wanted).unwrap().is_done());
+}
+
+/// What somebody does while the question is open, and the error of the moves then.
+fn meanwhile(stage: &Stage, wanted: &RoomRequest, then: impl Fn(&Stage)) -> String {
+    let planned = look(&stage.world, wanted).unwrap();
+    then(stage);
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let error = moves(&mut session, &stage.world, wanted, planned).unwrap_err();
+    assert_eq!((stage.journals(), gpus(stage, "a")), (0, vec![2]), "{error}");
+    error.whole()
+}
+
+#[test]
+fn what_was_not_so_at_the_question_is_not_done() {
+    let off = || halves(Answer::Yes, false);
+    let start = |stage: &Stage| {
+        let text = stage.fake.definition("a");
+        stage.fake.put_xml(&text, true);
+    };
+    let said = meanwhile(&off(), &eight(), start);
+    assert!(said.contains("`a` runs by now, and was to be moved while it is off"), "{said}");
+    let pause = |stage: &Stage| {
+        let paused = DomainState::Paused;
+        stage.fake.states.borrow_mut().insert("a".into(), paused);
+    };
+    let said = meanwhile(&halves(Answer::Yes, true), &eight(), pause);
+    assert!(said.contains("domain `a` cannot be moved: it is paused"), "{said}");
+    let unmark = |stage: &Stage| {
+        let text = stage.fake.definition("a").replace(",\"movable\":true", "");
+        stage.fake.put_xml(&text, false);
+    };
+    let said = meanwhile(&off(), &eight(), unmark);
+    assert!(said.contains("domain `a` was edited meanwhile"), "{said}");
+    // Somebody else gets a GPU of the new guest.
+    let take = |stage: &Stage| put(stage, ("y", 7), &[0], (false, false));
+    let said = meanwhile(&off(), &eight(), take);
+    assert!(said.contains("is held by domain `y` by now"), "{said}");
+}
+
+#[test]
+fn a_move_changes_no_size() {
+    let stage = dgx2(Answer::Yes);
+    // Its sizes followed from its GPU, and somebody has edited one since.
+    let planned = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        let held = xml.held(false).unwrap();
+        let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
+        (held.vcpu_pins.len(), memory)
+    };
+    let mut request = asked("a", GpuWish::Indexes(vec![2]), true);
+    (request.request.vcpus, request.request.memory_kib) = (None, None);
+    let mut given = resolve(&stage.world, &request, None).unwrap();
+    given.request.gpus = GpuWish::Count(1);
+    let mut xml = render(&request, &given, &Extra::default()).unwrap();
+    xml.apply(&DomainEdit::SetUuid { uuid: uuid(1) }).unwrap();
+    let (_, size) = planned(xml.text());
+    let edited =
+        xml.text().replace(&size.kib().to_string(), &MemSize::from_gib(40).kib().to_string());
+    assert_eq!(planned(&edited).1, MemSize::from_gib(40));
+    stage.fake.put_xml(&edited, false);
+    put(&stage, ("b", 2), &[8], (true, false));
+    put(&stage, ("c", 3), &[12], (true, false));
+    run(&stage, &eight(), true).unwrap();
+    assert_ne!(gpus(&stage, "a"), [2]);
+    assert_eq!(planned(&stage.fake.definition("a")), planned(&edited));
+}
+
+#[test]
+fn a_guest_that_runs_otherwise_than_it_is_defined_is_not_moved() {
+    let stage = halves(Answer::Yes, true);
+    let text = stage.fake.definition("a");
+    let disk =
+        "<disk type='file' device='disk'><source file='/x'/><target dev='vdz'/></disk></devices>";
+    let live = text.replacen("</devices>", disk, 1);
+    stage.fake.live.borrow_mut().insert("a".into(), live);
+    let named = RoomRequest { allow_stop: vec!["a".into()], ..eight() };
+    let error = look(&stage.world, &named).unwrap_err();
+    assert!(error.whole().contains("it runs with other disks than it is defined with"), "{error}");
+    assert!(error.refusal().unwrap().hint.starts_with("`gpuvm restart a`"), "{error}");
+}
+
+#[test]
+fn a_place_that_others_reach_is_refused_as_create_does() {
+    let wanted = |number: u32| RoomRequest {
+        guest: asked("new", GpuWish::Count(number), false),
+        options: format!("--gpus {number}"),
+        accept_shared_fabric: false,
+        ..eight()
+    };
+    // Also where there is room, and where pins alone would make it.
+    let stage = dgx2(Answer::Yes);
+    let error = look(&stage.world, &wanted(4)).unwrap_err();
+    assert!(error.refusal().unwrap().code.ends_with("shared-fabric"), "{error}");
+    let stage = in_the_way(false);
+    let mut four = wanted(4);
+    four.guest.request.vcpus = Some(46);
+    let error = look(&stage.world, &four).unwrap_err();
+    assert!(error.refusal().unwrap().code.ends_with("shared-fabric"), "{error}");
+    let shared = RoomRequest { accept_shared_fabric: true, ..four.clone() };
+    assert!(look(&stage.world, &shared).unwrap().moves[0].live);
+    let offered = offer(&stage.world, &four).unwrap().command;
+    assert_eq!(offered, "gpuvm make-room --gpus 4 --accept-shared-fabric");
+}
+
+#[test]
+fn a_guest_that_could_not_start_again_is_not_offered_to_move() {
+    let stage = halves(Answer::Yes, true);
+    stage.fake.put_network("<network><name>default</name><bridge name='virbr0'/></network>", false);
+    for name in ["b", "c"] {
+        stage.fake.transient.borrow_mut().insert(name.into());
+    }
+    let shown = look(&stage.world, &eight()).unwrap_err();
+    assert!(shown.whole().contains("default"), "{}", shown.whole());
+    assert!(offer(&stage.world, &eight()).is_none());
+    assert_eq!(run(&stage, &eight(), true).unwrap_err().whole(), shown.whole());
+    assert_eq!(stage.fake.calls.get(), 0);
+}
+
+#[test]
+fn hints_of_sizes_are_of_the_host_as_it_is() {
+    let stage = halves(Answer::Yes, false);
+    let mut wanted = eight();
+    wanted.guest.request.gpus = GpuWish::Count(99);
+    let Error::NoPlace(no) = look(&stage.world, &wanted).unwrap_err() else { panic!() };
+    let held = stage.world.occupancy(false).unwrap();
+    let topology = stage.world.topology().unwrap();
+    assert!(!no.nearest.is_empty());
+    for one in &no.nearest {
+        assert!(crate::placement::plan(&topology, &held, one).is_ok(), "{one:?}");
+    }
 }
 
 #[test]
@@ -345,11 +479,12 @@ fn two_that_change_places_are_both_off_first() {
     };
     let (of_a, of_b) = (devices("a"), devices("b"));
     let target = |name: &str, number, gpus: Vec<Bdf>| {
-        let (name, uuid) = (name.to_owned(), uuid(number));
-        Target { name, uuid, gpus: gpus[..1].to_vec(), live: false }
+        let (before, uuid) = (stage.fake.definition(name), uuid(number));
+        let (name, gpus) = (name.to_owned(), gpus[..1].to_vec());
+        Target { name, uuid, before, gpus, live: false, stops: true }
     };
     let leg = [target("a", 1, of_b.clone()), target("b", 2, of_a.clone())];
-    let new = Held { domain: "(new guest)".into(), active: true, ..Held::default() };
+    let new = Held { domain: "the new guest".into(), active: true, ..Held::default() };
     let wanted = eight();
     let plan = |world: &World| move_guests(world, &leg, &new, &wanted);
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

@@ -326,12 +326,28 @@ fn gpus_are_those_that_the_job_requests_of_this_host() {
 
 #[test]
 fn faults_are_the_machines_and_refusals_the_jobs() {
-    for fault in ["libvirt-no-connection", "lock-held", "unfinished", "program-failed", "system"] {
+    for fault in [
+        "libvirt-no-connection",
+        "lock-held",
+        "unfinished",
+        "program-failed",
+        "system",
+        "create-no-kvm",
+        "discovery-no-host",
+        "storage-pool-inactive",
+        "fabric-silent",
+    ] {
         assert!(is_fault(fault), "{fault}");
     }
-    for refusal in
-        ["usage", "refused", "not-found", "libvirt-exists", "slurm-comment-key", "in-use"]
-    {
+    for refusal in [
+        "usage",
+        "refused",
+        "not-found",
+        "libvirt-exists",
+        "slurm-comment-key",
+        "in-use",
+        "fabric-no-partition",
+    ] {
         assert!(!is_fault(refusal), "{refusal}");
     }
 }

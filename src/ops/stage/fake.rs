@@ -274,8 +274,19 @@ impl Hypervisor for Fake {
         });
         Ok(())
     }
-    fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
-        self.call("pin")
+    fn pin(&self, name: &str, thread: GuestThread, to: &CpuSet) -> Result<(), HypervisorError> {
+        self.call("pin")?;
+        let start = match thread {
+            GuestThread::Vcpu(number) => format!("<vcpupin vcpu='{number}' cpuset='"),
+            GuestThread::Emulator => "<emulatorpin cpuset='".to_owned(),
+            GuestThread::Iothread(number) => format!("<iothreadpin iothread='{number}' cpuset='"),
+        };
+        self.change_live(name, |live| {
+            let Some((before, rest)) = live.split_once(&start) else { return live };
+            let (_, after) = rest.split_once('\'').unwrap();
+            format!("{before}{start}{to}'{after}")
+        });
+        Ok(())
     }
     fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
         self.call("update")

@@ -102,6 +102,29 @@ fn a_guest_that_is_off_only_for_a_change_runs_after_it() {
 }
 
 #[test]
+fn a_guest_that_recovery_cannot_start_elsewhere_runs_where_it_was() {
+    let name = || "a".to_owned();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("note");
+    let by = AskedBy::PowerButton;
+    let steps = [
+        Step::ShutDownDomain { name: name(), uuid: None, by, wait_s: 0, restarts: true },
+        Step::Remember { path: path.clone(), text: Some("2".into()), was: None },
+        Step::StartDomain { name: name(), uuid: None },
+    ];
+    let mut fake = Fake::default();
+    fake.set("a", true);
+    killed(dir.path(), &fake, "make-room", &steps, 2, false);
+    fake.fails = vec![fake.calls.get()];
+    let journals = dir.path().join("journal");
+    let orphan = Orphan::all_in(&journals).unwrap().readable.remove(0);
+    let recovery = recover(orphan, &fake, &mut Watch::default(), &[]).unwrap();
+    assert_eq!((recovery.way, path.exists()), (Way::Undo, false));
+    assert_eq!(fake.domains.borrow().get("a"), Some(&true), "it is off");
+    assert_eq!(files(&journals), 0);
+}
+
+#[test]
 fn a_recovery_that_fails_keeps_the_journal_and_is_run_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut fake = Fake::default();
