@@ -199,7 +199,7 @@ fn only_a_record_is_replaced_by_a_record() {
         dir.path(),
         &[
             ("far", &[("connect", &closed), ("record", "own.json")]),
-            ("here", &[("connect", "test:///default"), ("record", "own.json")]),
+            ("here", &[("connect", "test:///default"), ("record", "./own.json")]),
             ("none", &[("connect", "test:///default")]),
             ("other", &[("connect", &closed), ("record", "mine.txt")]),
             ("link", &[("connect", &closed), ("record", "link.json")]),
@@ -221,6 +221,8 @@ fn only_a_record_is_replaced_by_a_record() {
     assert!(why(0).contains("another host has the same `record`"), "{}", why(0));
     assert!(why(5).contains("it is this machine"), "{}", why(5));
     assert!(!dir.path().join("new.json").exists());
+    let one = json(&fleet(&file, &["capture", "--json", "--only", "far", "--limit", "100"]));
+    assert_eq!(one["hosts"][0]["error"]["code"], not, "{one}");
     assert_eq!(fs::read_to_string(&own).unwrap(), "mine\n");
 }
 

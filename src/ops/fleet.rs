@@ -16,7 +16,6 @@ use crate::topology::file::{from_json, to_json};
 use crate::world::{Settings, World};
 use gpuvm_core::fleet::{HostCapacity, host_capacity, lost};
 use serde::Serialize;
-use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,6 +100,8 @@ pub struct FleetHost {
     pub connect: Option<String>,
     /// The record of its layout; none: it is asked for it.
     pub record: Option<PathBuf>,
+    /// Whether another host of the file has the same record, however each writes its path.
+    pub is_shared: bool,
     /// Domains of a host without a connection: files, or directories of files.
     pub domain_xml: Vec<PathBuf>,
 }
@@ -201,10 +202,6 @@ pub fn places(
 
 /// Records the layout of each host in its file; answers with that.
 pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
-    let mut files: Vec<&PathBuf> = hosts.iter().filter_map(|host| host.record.as_ref()).collect();
-    files.sort();
-    let shared = files.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0].clone());
-    let shared: BTreeSet<PathBuf> = shared.collect();
     ask(hosts, (limit, Layout::Now), move |world, host| {
         let refused = |why| FleetError::NotRecorded { why };
         let Some(file) = &host.record else {
@@ -213,7 +210,7 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
         let Some(connect) = &host.connect else {
             return Err(refused("it has no `connect`").hint("`connect = \"URI\"` leads to it"));
         };
-        if shared.contains(file) {
+        if host.is_shared {
             let hint = "name a file of its own";
             return Err(refused("another host has the same `record`").hint(hint));
         }
@@ -363,7 +360,13 @@ mod tests {
 
     /// A host of this name, without anything to ask.
     fn host(name: &str) -> FleetHost {
-        FleetHost { name: name.into(), connect: None, record: None, domain_xml: Vec::new() }
+        FleetHost {
+            name: name.into(),
+            connect: None,
+            record: None,
+            is_shared: false,
+            domain_xml: Vec::new(),
+        }
     }
 
     #[test]

@@ -96,7 +96,8 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
     let way = way(uri)?;
     // The caller's session settings (persistent masters, forwarding) are unsuitable for a command
     // that only reads.
-    let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o";
+    let quiet = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o \
+                 ServerAliveInterval=5 -o";
     let mut argv: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
     argv.push(format!("ConnectTimeout={CONNECT_S}"));
     argv.extend(way);
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn the_same_user_and_port_are_asked() {
         let ssh = "ssh -T -a -x -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o \
-                   ConnectTimeout=10";
+                   ServerAliveInterval=5 -o ConnectTimeout=10";
         let all = "gpuvm host capture -";
         for (uri, said) in [
             ("qemu+ssh://dgx/system", format!("{ssh} -- dgx {all}")),

@@ -402,13 +402,14 @@ pub fn reconcile(
             done.busy.push(guest);
             continue;
         };
-        match session.is_preview() {
-            true => done.deleted.push(guest),
-            false => match delete_guest(session, &guest, RECONCILE) {
-                Ok(true) => done.deleted.push(guest),
-                Ok(false) => {}
-                Err(error) => failed.push(error),
-            },
+        if session.is_preview() {
+            done.deleted.push(guest);
+            continue;
+        }
+        match delete_guest(session, &guest, RECONCILE) {
+            Ok(true) => done.deleted.push(guest),
+            Ok(false) => {}
+            Err(error) => failed.push(error),
         }
     }
     match failed.into_iter().next() {

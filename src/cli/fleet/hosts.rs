@@ -6,6 +6,7 @@ use crate::cli::guests::begins_as_toml;
 use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
 use crate::input;
 use gpuvm_ops::fleet::{FleetHost, HostsError};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes.
@@ -30,6 +31,7 @@ pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
         HostsError::Syntax { at: reader.place(at), why }.bare::<anyhow::Error>()
     })?;
     let mut hosts = reader.hosts(tree)?;
+    mark_shared(&mut hosts);
     if let Some(missing) =
         args.only.iter().find(|name| hosts.iter().all(|host| host.name != **name))
     {
@@ -41,6 +43,24 @@ pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
     }
     hosts.retain(|host| args.only.is_empty() || args.only.contains(&host.name));
     Ok(hosts)
+}
+
+/// Marks the hosts whose record is that of another one, too.
+fn mark_shared(hosts: &mut [FleetHost]) {
+    let place = |path: &Path| {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new("."));
+        Some(dir.canonicalize().ok()?.join(path.file_name()?))
+    };
+    let mut number: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    let places: Vec<Option<PathBuf>> =
+        hosts.iter().map(|host| place(host.record.as_ref()?)).collect();
+    for path in places.iter().flatten() {
+        *number.entry(path.clone()).or_default() += 1;
+    }
+    for (host, place) in hosts.iter_mut().zip(places) {
+        host.is_shared = place.is_some_and(|place| number[&place] > 1);
+    }
 }
 
 impl Reader<'_> {
@@ -85,7 +105,8 @@ impl Reader<'_> {
         let Value::Map(fields) = node.value else {
             return self.bad(node.at, format!("host `{name}` is to be a table"));
         };
-        let mut host = FleetHost { name, connect: None, record: None, domain_xml: Vec::new() };
+        let (connect, record, is_shared, domain_xml) = (None, None, false, Vec::new());
+        let mut host = FleetHost { name, connect, record, is_shared, domain_xml };
         let mut domains_at = None;
         for (key, at, node) in fields {
             match key.as_str() {

@@ -140,9 +140,10 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
         Err(no) => {
             let number = ground.all.iter().filter(|one| may_move(one)).count();
             // What would do, if it were allowed.
-            let hint = match number < ground.all.len() {
-                true => ground.hint((world, wanted), |_| true),
-                false => NO_MOVES.to_owned(),
+            let hint = if number < ground.all.len() {
+                ground.hint((world, wanted), |_| true)
+            } else {
+                NO_MOVES.to_owned()
             };
             let (movable, is_certain) = (number, no.is_certain);
             match movable {

@@ -404,6 +404,26 @@ fn a_move_changes_no_size() {
 }
 
 #[test]
+fn a_guest_stays_on_its_model_of_gpu() {
+    let mut stage = halves(Answer::Yes, false);
+    // GPUs 9, 10 and 11 are of another model.
+    let text = include_str!("../../../topologies/dgx-2.json");
+    let models: Vec<&str> = text.split("\"0x1db8\"").collect();
+    let mut host = models[0].to_owned();
+    for (gpu, rest) in models[1..].iter().enumerate() {
+        host += if (9..12).contains(&gpu) { "\"0x1db1\"" } else { "\"0x1db8\"" };
+        host += rest;
+    }
+    let plain = look(&stage.world, &eight()).unwrap();
+    assert_eq!(plain.moves[0].to, [9]);
+    stage.world = stage.world.with_topology(from_json(&host).unwrap());
+    let shown = look(&stage.world, &eight()).unwrap();
+    assert!(shown.moves[0].to[0] > 12, "{:?}", shown.moves);
+    run(&stage, &eight(), true).unwrap();
+    assert_eq!(gpus(&stage, "a"), shown.moves[0].to);
+}
+
+#[test]
 fn a_guest_that_runs_otherwise_than_it_is_defined_is_not_moved() {
     let stage = halves(Answer::Yes, true);
     let text = stage.fake.definition("a");
