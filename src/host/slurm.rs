@@ -121,29 +121,23 @@ impl Slurm {
         lines.map(|line| read(line).ok_or_else(|| wrong("squeue", line))).collect()
     }
 
-    /// What is known of a job: its name in commands, which for a task of an array is not its number,
-    /// since the last one has that of the array; and its comment. None: it is over.
-    fn known(&self, id: u32) -> Result<Option<(String, String)>, SlurmError> {
-        let named = id.to_string();
-        let format = "%A|%F|%K|%k";
-        let args = [
-            "--noheader",
-            "--all",
-            "--states=all",
-            "--array",
-            "--jobs",
-            &named,
-            "--format",
-            format,
-        ];
+    /// The name of a job in commands: for a task of an array that is not its number, since the last
+    /// one has that of the array. None: it is over.
+    fn named(&self, id: u32) -> Result<Option<String>, SlurmError> {
+        let number = id.to_string();
+        let args = ["--noheader", "--all", "--states=all", "--array", "--jobs", &number];
+        let args = [&args[..], &["--format", "%A|%F|%K"]].concat();
         let said = self.ask("squeue", &args, PATIENCE)?;
-        Ok(said.lines().find_map(|line| known(line, &named)))
+        Ok(said.lines().find_map(|line| named(line, &number)))
     }
 
     /// The comment of a job; none: it has none.
     pub fn comment(&self, id: u32) -> Result<Option<String>, SlurmError> {
-        let comment = self.known(id)?.map(|(_, comment)| comment);
-        Ok(comment.filter(|said| !said.is_empty() && said != "(null)"))
+        let Some(named) = self.named(id)? else { return Ok(None) };
+        let args = ["--noheader", "--all", "--states=all", "--jobs", &named, "--format", "%k"];
+        let said = self.ask("squeue", &args, PATIENCE)?;
+        let said = said.trim();
+        Ok(Some(said.to_owned()).filter(|said| !said.is_empty() && said != "(null)"))
     }
 
     /// The cluster's name.
@@ -160,7 +154,7 @@ impl Slurm {
     /// accounting keeps.
     pub fn cancel(&self, id: u32, why: &str) -> Result<(), SlurmError> {
         let why = format!("AdminComment=gpuvm: {}", reason(why));
-        let Some((named, _)) = self.known(id)? else { return Ok(()) };
+        let Some(named) = self.named(id)? else { return Ok(()) };
         // A job that has ended meanwhile takes none; that it is cancelled counts.
         let _ = self.run("scontrol", &["update", &format!("JobId={named}"), &why]);
         self.ask("scancel", &[&named], PATIENCE)?;
@@ -168,14 +162,13 @@ impl Slurm {
     }
 }
 
-/// Reads what a line says of the job of this number: its name in commands, and its comment.
-fn known(line: &str, id: &str) -> Option<(String, String)> {
-    let mut words = line.splitn(4, '|').map(str::trim);
-    words.next().filter(|first| *first == id)?;
+/// The name in commands of the job of this number, if a line is about it.
+fn named(line: &str, number: &str) -> Option<String> {
+    let mut words = line.split('|').map(str::trim);
+    words.next().filter(|first| *first == number)?;
     let (array, task) = (words.next()?, words.next()?);
     let is_task = !task.is_empty() && task.chars().all(|digit| digit.is_ascii_digit());
-    let named = if is_task { format!("{array}_{task}") } else { id.to_owned() };
-    Some((named, words.next()?.to_owned()))
+    Some(if is_task { format!("{array}_{task}") } else { number.to_owned() })
 }
 
 /// The error of an answer that is none.
@@ -225,6 +218,15 @@ fn keys_in(dir: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_of_an_array_has_a_name_of_its_own() {
+        // The last task has the number of the array.
+        assert_eq!(named("100|100|3", "100").as_deref(), Some("100_3"));
+        assert_eq!(named("101|100|0 ", "101").as_deref(), Some("100_0"));
+        assert_eq!(named("7|7|N/A", "7").as_deref(), Some("7"));
+        assert_eq!(named("101|100|0", "100"), None);
+    }
 
     #[test]
     fn a_line_of_squeue_is_a_job() {

@@ -6,6 +6,7 @@
 mod change;
 mod live;
 mod look;
+mod rules;
 #[cfg(test)]
 mod tests;
 

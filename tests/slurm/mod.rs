@@ -123,7 +123,8 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
     until("both nodes have a guest", || (0..2).all(|number| cluster.has_guest(number, both)));
     let plain = cluster.submit(&["--nodelist=dgx02"]);
     cluster.until_job(plain, "RUNNING");
-    let array = cluster.submit(&[&two[..], &["--array=3-4"]].concat());
+    let said = "--comment=vcpus=2";
+    let array = cluster.submit(&[&two[..], &["--array=3-4", said]].concat());
     until("both tasks have guests", || cluster.domains(1).len() == 4);
     assert!(!cluster.has_guest(1, plain) && sound(&cluster, 1) == 4 + 2 * 2, "{array}");
     let (code, said) = cluster.gpuvm(1, &["slurm", "reconcile", "--json", "--quiet"]);

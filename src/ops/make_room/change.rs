@@ -2,7 +2,10 @@
 //! all of it can be undone, by which those that ran run where they were.
 
 use super::live::repinned;
-use super::look::{Ground, accepted, gpus_of, is_movable, moved, refuse_fixed};
+use super::look::Ground;
+use super::rules::{
+    accepted, cannot_move, gpus_of, is_movable, moved, refuse_fixed, refuse_unready,
+};
 use super::{RoomRequest, Target};
 use crate::apply::Step;
 use crate::bdf::Bdf;
@@ -20,37 +23,14 @@ use crate::placement::{Held, Occupancy, plan};
 use crate::set::{allowed, functions::Moves};
 use crate::shell::word;
 use crate::source::Source;
-use crate::startable::{refuse_disks, refuse_networks_down};
-use crate::stop::{self, Down, way_down};
+use crate::stop::{Down, way_down};
 use crate::taken::{Taken, taken_for_off};
 use crate::tune::Tune;
 use crate::tune::live;
 use crate::tune::subject::Subject;
-use crate::tune::subjects::{self, Subjects, refused};
+use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
-use gpuvm_core::tune::{TuneError, Tuned};
-
-/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again at
-/// its new place, as far as that is free: `is_free`.
-pub(super) fn refuse_unready(
-    world: &World,
-    (subject, tuned): (&Subject, &Tuned),
-    is_free: bool,
-) -> Result<()> {
-    let (hypervisor, name) = (world.hypervisor()?, &subject.name);
-    let (step, state) = way_down(&*hypervisor, name, Down { force: false, wait_s: 0 })?;
-    if step.is_none() {
-        return Ok(());
-    }
-    stop::refuse_still("stop", name, state, step.as_ref())?;
-    refuse_disks(&subject.xml, world)?;
-    refuse_networks_down(&subject.xml, world)?;
-    if is_free {
-        let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-        partition::to_move(world, &live, &tuned.after, true)?;
-    }
-    Ok(())
-}
+use gpuvm_core::tune::Tuned;
 
 /// A guest that is moved.
 struct Moving<'a> {
@@ -137,12 +117,6 @@ pub(super) fn repin(
         last,
     })];
     Ok(change)
-}
-
-/// The error that a guest cannot be moved.
-pub(super) fn cannot_move(subject: &Subject, error: &TuneError) -> Error {
-    let message = format!("domain `{}` cannot be moved", subject.name);
-    refused(subject, &message, error, |_| false)
 }
 
 /// Refuses another guest of the name, and one that may not be moved any more, or not as it was said.

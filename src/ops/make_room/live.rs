@@ -2,7 +2,7 @@
 //! passed-through functions whose memory is bound to no node, since it stays where it is, and
 //! `check` takes no cores of another node than that of bound memory.
 
-use super::look::{anew, refuse_shared};
+use super::rules::{anew, refuse_shared};
 use super::{PlannedMove, RoomPlan, RoomRequest, Target};
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;

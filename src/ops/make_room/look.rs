@@ -1,24 +1,25 @@
 //! Which guests are moved, and where to. Changes nothing.
 
-use super::change::{cannot_move, refuse_unready};
 use super::live::Live;
+use super::rules::{
+    accepted, cannot_move, gpus_of, is_movable, items, moved, of_kind, refuse_far, refuse_fixed,
+    refuse_shared, refuse_unready,
+};
 use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::DomainXml;
-use crate::domain::disk_change::target_of;
 use crate::domain::view::gpu_indexes;
-use crate::domain_history::starts_saved;
-use crate::error::{Class, Coded as _, Error, NoPlace, Result, classed, dump_and_define};
-use crate::guest::{stop_first, with_template};
-use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
-use crate::placement::{Held, Occupancy, Placement, nearest, plan};
-use crate::request::{GpuWish, Near, Request};
-use crate::set::{SetRequest, allowed};
+use crate::error::{Class, Coded as _, Error, NoPlace, Result, classed};
+use crate::guest::with_template;
+use crate::hypervisor::{DomainSummary, XmlOf};
+use crate::placement::{Held, Occupancy, nearest, plan};
+use crate::request::{GpuWish, Request};
+use crate::set::allowed;
 use crate::shell::word;
 use crate::source::Source;
 use crate::taken::{Taken, taken_for_new};
-use crate::topology::{DeviceKind, Topology, Trust};
+use crate::topology::Topology;
 use crate::tune::Tune;
 use crate::tune::extra;
 use crate::tune::subject::Subject;
@@ -26,10 +27,8 @@ use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
 use gpuvm_core::placement::RoomOffer;
 use gpuvm_core::placement::model_of;
-use gpuvm_core::placement::reason::{Because, BesideReason, Reason, Topic};
 use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};
-use gpuvm_core::tune::{Item, Items, TuneError, Tuned, planned_request, together, tune};
-use std::collections::BTreeSet;
+use gpuvm_core::tune::{Tuned, planned_request, together};
 
 /// What is read of the host for a search.
 pub(super) struct Ground {
@@ -233,44 +232,6 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     Ok(all)
 }
 
-/// Whether a guest's record says that it may be moved.
-pub(super) fn is_movable(xml: &DomainXml) -> bool {
-    let record = xml.record().ok().flatten().filter(|_| xml.is_ours());
-    record.is_some_and(|record| record.request.movable)
-}
-
-/// Refuses a guest that cannot be moved as it is now.
-pub(super) fn refuse_fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> Result<()> {
-    let refused = |why: String, hint: String| {
-        Err(RoomError::Fixed { name: row.name.clone(), why }.hint(hint))
-    };
-    if !row.persistent {
-        let why = "has no persistent definition, so it would not outlive a stop".to_owned();
-        return refused(why, dump_and_define(&row.name));
-    }
-    if !matches!(row.state, DomainState::Running | DomainState::ShutOff) {
-        let (is, hint) = stop_first(row);
-        return refused(is.to_owned(), hint);
-    }
-    match starts_saved(hypervisor, &row.name).into_iter().next() {
-        None => match runs_otherwise(hypervisor, row)? {
-            None => Ok(()),
-            Some(what) => {
-                let name = word(&row.name);
-                let hint = format!(
-                    "`gpuvm restart {name}` starts it as it is defined; `virsh dumpxml {name}` and \
-                     `virsh dumpxml --inactive {name}` show both"
-                );
-                refused(format!("runs with other {what} than it is defined with"), hint)
-            }
-        },
-        Some(saved) => {
-            let hint = format!("`gpuvm start {}`, then again", word(&row.name));
-            refused(format!("has {saved}"), hint)
-        }
-    }
-}
-
 /// A search for moves.
 struct Search<'a> {
     /// The world.
@@ -449,134 +410,9 @@ impl Search<'_> {
     }
 }
 
-/// Refuses a place at which others reach the NVLinks of the new guest, as `create` would.
-pub(super) fn refuse_shared(
-    (topology, wanted): (&Topology, &RoomRequest),
-    placement: &Placement,
-) -> Result<()> {
-    let Some(why) = placement.shared_fabric() else { return Ok(()) };
-    let said = topology.machine().trust;
-    if Trust::refuses(said, wanted.accept_shared_fabric) {
-        let why = why.to_string();
-        return Err(RoomError::SharedFabric { why }.hint(Trust::advice(said)));
-    }
-    Ok(())
-}
-
-/// Refuses a place from which its NICs and drives are farther than was asked for when it was made.
-fn refuse_far(subject: &Subject, tuned: &Tuned) -> Result<()> {
-    let Some(record) = subject.xml.record().ok().flatten() else { return Ok(()) };
-    let extras = record.request.extras;
-    let reasons = tuned.placement.iter().flat_map(|placement| &placement.reasons);
-    for Reason { choice, because, .. } in reasons {
-        let (option, near) = match choice {
-            Topic::Nics | Topic::Vfs => ("--nic-near", extras.nic_near),
-            Topic::Nvmes => ("--nvme-near", extras.nvme_near),
-            _ => continue,
-        };
-        let is_far = match because {
-            Because::Beside(BesideReason::OffSwitch { .. }) => near == Near::Switch,
-            Because::Beside(BesideReason::OffNode { .. }) => near != Near::Any,
-            _ => false,
-        };
-        if is_far {
-            let name = subject.name.clone();
-            let hint = format!("`gpuvm set {} {option} any` lets it", word(&name));
-            let near = if near == Near::Switch { "switch" } else { "node" };
-            let why = format!("was made with {option} {near}, and then {because}");
-            return Err(RoomError::Fixed { name, why }.hint(hint));
-        }
-    }
-    Ok(())
-}
-
-/// What a guest runs with otherwise than it is defined: it would be lost by a stop, and the plan is
-/// made for what is defined; none: it is off, or nothing.
-fn runs_otherwise(
-    hypervisor: &dyn Hypervisor,
-    row: &DomainSummary,
-) -> Result<Option<&'static str>> {
-    if !row.state.is_active() {
-        return Ok(None);
-    }
-    let read = |of| -> Result<DomainXml> { Ok(DomainXml::parse(&hypervisor.xml(&row.name, of)?)?) };
-    let (runs, defined) = (read(XmlOf::Live)?, read(XmlOf::Inactive)?);
-    let (held, wanted) = (runs.held(false)?, defined.held(false)?);
-    let disks = |xml: &DomainXml| -> Vec<String> { xml.disks().filter_map(target_of).collect() };
-    let nics = |xml: &DomainXml| {
-        xml.root().find("devices").map_or(0, |devices| {
-            devices.elements().filter(|device| device.name() == "interface").count()
-        })
-    };
-    let sorted = |devices: &[Bdf]| devices.iter().copied().collect::<BTreeSet<Bdf>>();
-    let differs = [
-        ("devices", sorted(&held.devices) != sorted(&wanted.devices)),
-        ("pins", held.vcpu_pins != wanted.vcpu_pins),
-        ("memory", held.memory != wanted.memory),
-        ("disks", disks(&runs) != disks(&defined)),
-        ("NICs", nics(&runs) != nics(&defined)),
-    ];
-    Ok(differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what))
-}
-
 /// The error of a guest that would share NVLinks at its new place.
 fn not_there(subject: &Subject, error: &Error) -> Error {
     let hint = error.refusal().map(|refusal| refusal.hint.clone()).unwrap_or_default();
     let why = format!("at its new place domain `{}` would share NVLinks: {error}", subject.name);
     RoomError::SharedFabric { why }.hint(hint)
-}
-
-/// What is accepted of a guest's place.
-pub(super) fn accepted(wanted: &RoomRequest) -> SetRequest {
-    let accept_shared_fabric = wanted.accept_shared_fabric;
-    SetRequest { accept_shared_fabric, ..SetRequest::default() }
-}
-
-/// The GPUs among functions.
-fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
-    let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
-    devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()
-}
-
-/// The GPUs that a definition passes through.
-pub(super) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
-    of_kind(&xml.held(false).map(|held| held.devices).unwrap_or_default(), topology)
-}
-
-/// The settings of a move to these GPUs; none: the guest has none, and what it has of pins and of
-/// bound memory is planned anew.
-fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
-    match gpus {
-        Some(gpus) => Items { anew: true, gpus: Item::To(gpus), ..Items::default() },
-        None => Items {
-            pins: anew(xml, "cputune/vcpupin"),
-            topology: anew(xml, "cputune/vcpupin"),
-            emulator: anew(xml, "cputune/emulatorpin"),
-            iothread_pins: anew(xml, "cputune/iothreadpin"),
-            cells: anew(xml, "cpu/numa"),
-            memory_nodes: anew(xml, "numatune"),
-            unnamed: Items::all().unnamed,
-            ..Items::default()
-        },
-    }
-}
-
-/// What is made of a setting: planned anew if the definition has it.
-pub(super) fn anew<T>(xml: &DomainXml, path: &str) -> Item<T> {
-    if xml.root().find(path).is_some() { Item::On } else { Item::Keep }
-}
-
-/// A guest at its new place, beside what others hold at that time and what the new guest gets.
-pub(super) fn moved(
-    subject: &Subject,
-    subjects: &Subjects,
-    (now, new): (&Occupancy, &Held),
-    (gpus, topology): (&[Bdf], &Topology),
-) -> Result<Tuned, TuneError> {
-    let gpus = (!gpus.is_empty()).then(|| GpuWish::Exact(gpus.to_vec()));
-    let items = items(gpus, &subject.xml);
-    let mut others = together::without_member(now, &subject.xml, true);
-    others.domains.push(new.clone());
-    let given = subjects.beside(&others, &items, topology);
-    tune(&subject.xml, &given)
 }
