@@ -12,7 +12,7 @@ TARGET   = $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 GPUVM    = $(TARGET)/$(patsubst dev,debug,$(PROFILE))/gpuvm
 
-.PHONY: build demo test test-nightly test-view test-export mutants test-vdgx lint bench install install-link uninstall packed deb rpm source clean
+.PHONY: build demo test test-nightly test-view test-export mutants test-vdgx lint lint-short lint-more bench install install-link uninstall packed deb rpm source clean
 
 build:
 	tests/setup build
@@ -39,6 +39,7 @@ test-nightly:
 	tests/setup test
 	tests/setup package
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	$(MAKE) lint-more
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all GPUVM_ANSIBLE=all \
 	GPUVM_SLURM=all \
 	GPUVM_TEST_LIMIT_S=3600 \
@@ -80,10 +81,15 @@ test-vdgx:
 	tests/vdgx/all $(TARGET)/$(if $(filter short,$(VDGX_SET)),debug,release)/gpuvm $(TARGET)/vdgx-out $(VDGX_SET)
 
 # What .ci/run checks besides the tests.
-lint:
+lint: lint-short lint-more
+
+# What each change passes (.ci/run); the rest is nightly there.
+lint-short:
 	tests/setup build
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+lint-more:
 	# Without hwloc, libvirt and schemas; no C library is linked then.
 	$(CARGO) clippy --locked --workspace --no-default-features -- -D warnings
 	! $(CARGO) tree --locked --workspace --no-default-features --edges normal,build --prefix none | grep -E '^(hwlocality|virt)'
