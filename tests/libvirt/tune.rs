@@ -41,7 +41,7 @@ fn virt_install(daemon: &Daemon, dir: &Path, tiny: &Tiny) {
     let mut make = Command::new("qemu-img");
     assert_eq!(run(make.args(["create", "-q", "-f", "qcow2"]).arg(&disk).arg("64M")).0, 0);
     let boot = format!(
-        "kernel={0}/vmlinuz,initrd={0}/initramfs,kernel_args=console=ttyS0 quiet",
+        "kernel={0}/vmlinuz,initrd={0}/initramfs,kernel_args=console=ttyS0 quiet no_timer_check",
         dir.display()
     );
     let serial = format!("file,path={}", tiny.console.display());
