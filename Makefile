@@ -80,7 +80,7 @@ test-vdgx:
 	$(CARGO) $(if $(filter short,$(VDGX_SET)),test --locked --workspace --no-run,build --locked --release)
 	tests/vdgx/all $(TARGET)/$(if $(filter short,$(VDGX_SET)),debug,release)/gpuvm $(TARGET)/vdgx-out $(VDGX_SET)
 
-# What .ci/run checks besides the tests.
+# All lints.
 lint: lint-short lint-more
 
 # What each change passes (.ci/run); the rest is nightly there.

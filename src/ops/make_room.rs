@@ -15,7 +15,7 @@ pub use look::{look, offer};
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::domain::view::gpu_indexes;
-use crate::error::{Class, Coded, Error, Refusal, Result, classed};
+use crate::error::{Class, Coded, Error, Refusal, Result};
 use crate::guest::{GuestRequest, find};
 use crate::hypervisor::DomainState;
 use crate::placement::{Held, Placement};
@@ -28,6 +28,7 @@ use crate::words::count;
 use crate::world::World;
 use change::{move_guests, refuse_taken, repin};
 use gpuvm_core::placement::room::{MoveCost, reserved};
+use look::Ground;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -196,9 +197,13 @@ impl RoomPlan {
         self.moves.is_empty()
     }
 
-    /// The moves in words, a line each.
+    /// The moves in words, a line each, and what is to be known of each.
     pub fn lines(&self) -> Vec<String> {
-        self.moves.iter().map(PlannedMove::line).collect()
+        let noted = |one: &PlannedMove| {
+            let notes = one.notes.iter().map(|note| format!("  {note}"));
+            std::iter::once(one.line()).chain(notes).collect::<Vec<_>>()
+        };
+        self.moves.iter().flat_map(noted).collect()
     }
 }
 
@@ -276,13 +281,14 @@ fn moves(
             ended(world, target, &room)?;
         }
     }
-    let now = look(world, wanted)?;
-    if !now.is_done() {
-        let message = "the guests are moved, and the new one has no place: others came meanwhile";
-        let hint = "run it again: it shows what would have to move now";
-        return Err(classed(Class::Changed, message, hint));
+    match Ground::without_guests(world, wanted)?.place(wanted)? {
+        Ok(now) => Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room }),
+        Err(error) => {
+            let message = "the guests are moved, and the new one has no place nevertheless";
+            let hint = "run it again: it shows what would have to move now";
+            Err(Error::from(error).around(Refusal::new(Class::Changed, message, hint)))
+        }
     }
-    Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room })
 }
 
 /// Says that a guest is moved, and what of it is not as it should be.

@@ -290,9 +290,9 @@ pub enum Verb {
     /// name, UUID, disks and MAC addresses. If it cannot start there it starts where it was. A stop
     /// costs 1000, a GiB of memory to fill and a vCPU to pin 1 each. Only guests created with
     /// --movable are moved, and those that --allow-stop names; none that runs with other devices,
-    /// pins, disks or NICs than it is defined with. Each move is a separate change: `gpuvm recover`
-    /// undoes or finishes an interrupted one, and the same command does the rest. It reserves
-    /// nothing: the printed `create` takes the place.
+    /// pins, memory, disks or NICs than it is defined with. Each move is a separate change: `gpuvm
+    /// recover` undoes or finishes an interrupted one, and the same command does the rest. It
+    /// reserves nothing: the printed `create` takes the place.
     #[command(after_long_help = room::EXAMPLES)]
     MakeRoom(Late<RoomArgs>),
     /// Print guests as a file that `apply` accepts

@@ -99,6 +99,10 @@ pub(crate) fn copies(
     let compares =
         |step: &Step| matches!(step, Step::CompareDisk { .. } | Step::CheckSource { .. });
     copies.steps.sort_by_key(compares);
+    // The copy of one alone has looked at it.
+    if copies.disks.len() == 1 {
+        copies.steps.retain(|step| !matches!(step, Step::CheckSource { .. }));
+    }
     Ok(copies)
 }
 

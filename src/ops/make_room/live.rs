@@ -109,7 +109,7 @@ impl Live<'_> {
         let held = self.held.domains.iter().find(|held| held.domain == subject.name);
         let memory: MemSize =
             held.iter().flat_map(|held| &held.memory).map(|(_, size)| *size).sum();
-        let note = format!("{memory} of memory stay where they are, on the node of its old cores");
+        let note = format!("its {memory} of memory stay where they are, near its old cores");
         let is_elsewhere = nodes(&pcpus) != nodes(&all(self.pins(&subject.name)));
         PlannedMove {
             domain: subject.name.clone(),

@@ -13,7 +13,7 @@ use crate::domain::view::gpu_indexes;
 use crate::error::{Class, Coded as _, Error, NoPlace, Result, classed};
 use crate::guest::with_template;
 use crate::hypervisor::{DomainSummary, XmlOf};
-use crate::placement::{Held, Occupancy, nearest, plan};
+use crate::placement::{Held, Occupancy, PlanError, nearest, plan};
 use crate::request::{GpuWish, Request};
 use crate::set::allowed;
 use crate::shell::word;
@@ -58,6 +58,17 @@ impl Ground {
         let has_gpus = request.gpus.number() > 0;
         let held = taken_for_new(world, &guest.taken, (&topology, has_gpus))?;
         Ok(Ground { topology, held, request, all: Vec::new() })
+    }
+
+    /// The place of the new guest without moves, as far as `create` takes it; else why there is none.
+    pub fn place(&self, wanted: &RoomRequest) -> Result<Result<RoomPlan, PlanError>> {
+        match plan(&self.topology, &self.held, &self.request) {
+            Ok(placement) => {
+                refuse_shared((&self.topology, wanted), &placement)?;
+                Ok(Ok(RoomPlan::of_new(&self.topology, &placement)))
+            }
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     /// The moves of some of the guests.
@@ -119,11 +130,8 @@ const NO_MOVES: &str = "`gpuvm capacity` shows what fits, and what would have to
 /// Plans the moves after which the guest has a place.
 pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     let ground = Ground::read(world, wanted)?;
-    let refused = match plan(&ground.topology, &ground.held, &ground.request) {
-        Ok(placement) => {
-            refuse_shared((&ground.topology, wanted), &placement)?;
-            return Ok(RoomPlan::of_new(&ground.topology, &placement));
-        }
+    let refused = match ground.place(wanted)? {
+        Ok(place) => return Ok(place),
         Err(error) => error,
     };
     refuse_too_large(&ground.topology, &ground.held, &ground.request)?;
@@ -274,9 +282,9 @@ impl Search<'_> {
             let found = match room(self.topology, self.held, self.request, &movers, limits) {
                 Ok(found) => found,
                 // A guest without which there is none cannot be moved.
-                Err(_) if why.is_some() => return Err(why.expect("there is one")),
                 Err(no) => {
-                    return Ok(Err(NoRoom { is_certain: is_whole && no.is_certain, ..no }));
+                    let is_certain = is_whole && no.is_certain;
+                    return why.map_or(Ok(Err(NoRoom { is_certain, ..no })), Err);
                 }
             };
             match self.verified(&subjects, (&numbers, &found), guests)? {

@@ -9,7 +9,7 @@ use crate::guest::{Extra, NameRequest, render, resolve};
 use crate::hypervisor::Hypervisor as _;
 use crate::memsize::MemSize;
 use crate::reporter::Answer;
-use crate::request::{DomainName, GpuWish, Request};
+use crate::request::{DeviceWish, DomainName, GpuWish, Near, Request};
 use crate::session::Confirm;
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::taken::Taken;
@@ -321,10 +321,7 @@ fn a_guest_without_gpus_gets_other_cores_while_it_runs() {
     assert!(planned.live && !planned.stops, "{planned:?}");
     assert_eq!((shown.cost.stops, shown.cost.memory_gib), (0, 0));
     assert!(planned.line().starts_with("pin `cpus`, which runs on, to pcpus "));
-    assert_eq!(
-        planned.notes,
-        ["16 GiB of memory stay where they are, on the node of its old cores"]
-    );
+    assert_eq!(planned.notes, ["its 16 GiB of memory stay where they are, near its old cores"]);
     run(&stage, &wanted, true).unwrap();
     assert!(on_node("1"), "{}", pins());
     assert_eq!(stage.fake.runs("cpus"), Some(true));
@@ -421,6 +418,33 @@ fn a_guest_stays_on_its_model_of_gpu() {
     assert!(shown.moves[0].to[0] > 12, "{:?}", shown.moves);
     run(&stage, &eight(), true).unwrap();
     assert_eq!(gpus(&stage, "a"), shown.moves[0].to);
+}
+
+#[test]
+fn a_guest_stays_as_near_to_its_nic_as_it_was_made() {
+    for near in [Near::Switch, Near::Node, Near::Any] {
+        let stage = dgx2(Answer::Yes);
+        let mut request = asked("a", GpuWish::Indexes(vec![2]), true);
+        request.request.extras.nics = DeviceWish::Count(1);
+        request.request.extras.nic_near = near;
+        let mut given = resolve(&stage.world, &request, None).unwrap();
+        given.request.gpus = GpuWish::Count(1);
+        let mut xml = render(&request, &given, &Extra::default()).unwrap();
+        xml.apply(&DomainEdit::SetUuid { uuid: uuid(1) }).unwrap();
+        stage.fake.put_xml(xml.text(), false);
+        put(&stage, ("b", 2), &[8], (true, false));
+        put(&stage, ("c", 3), &[12], (true, false));
+        let found = look(&stage.world, &eight());
+        if near == Near::Any {
+            assert_eq!(found.unwrap().moves[0].domain, "a");
+            continue;
+        }
+        // The other half of the GPUs is on the other node.
+        let error = found.unwrap_err();
+        let says = error.to_string();
+        assert!(says.contains("domain `a` cannot be moved: it was made with --nic-near"), "{says}");
+        assert!(!error.refusal().unwrap().hint.is_empty());
+    }
 }
 
 #[test]

@@ -165,6 +165,23 @@ fn reconcile_deletes_guests_of_jobs_that_are_gone() {
 }
 
 #[test]
+fn a_node_that_slurm_does_not_answer_for_keeps_no_other_guest() {
+    let stage = dgx2();
+    for (name, uuid, number, node) in [("slurm-7", UUID, 7, "n"), ("slurm-8", OTHER, 8, "m")] {
+        stage.fake.put_xml(&made(name, uuid), true);
+        record(&stage, (name, uuid), SlurmJob { node: node.into(), ..job(number) });
+    }
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    let ask = |node: &str| match node {
+        "n" => Err(classed(Class::System, "Slurm does not answer", "")),
+        _ => Ok(Vec::new()),
+    };
+    let error = reconcile(&mut session, &stage.world, "c", ask).unwrap_err();
+    assert!(error.to_string().contains("Slurm does not answer"), "{error}");
+    assert_eq!((stage.fake.runs("slurm-7"), stage.fake.runs("slurm-8")), (Some(true), None));
+}
+
+#[test]
 fn every_refusal_says_what_helps() {
     let text = String::new;
     let all = [
