@@ -595,6 +595,7 @@ fn words_of_other_tools_are_told_ours() {
     // What other tools take.
     for (line, tip) in [
         (&["apply", "g 1.yaml"][..], "`-f 'g 1.yaml'` names the file"),
+        (&["make-room", "8"], "`--gpus 8`"),
         (&["create", "-f", "g.yaml"], "`gpuvm apply -f FILE`"),
         (&["create", "--name", "a", "--ram", "4096"], "`--memory SIZE`"),
         (&["create", "--name", "a", "--os-variant", "x"], "no option depends on it"),

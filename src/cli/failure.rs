@@ -174,6 +174,9 @@ fn instead(verb: &clap::Command, unknown: &str) -> Option<String> {
     match (elsewhere, verb.get_name()) {
         (Some((.., tip)), _) => Some((*tip).to_owned()),
         (None, "apply") if !is_option => Some(format!("`-f {}` names the file", word(unknown))),
+        (None, "make-room") if unknown.parse::<u32>().is_ok() => {
+            Some(format!("`--gpus {unknown}`"))
+        }
         (None, "ssh") if !is_option => Some(format!("`-- {}` runs it in the guest", word(unknown))),
         (None, _) if unknown == "--name" && takes_guest => {
             Some("leave `--name` out: the name follows the verb".to_owned())

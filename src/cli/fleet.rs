@@ -11,6 +11,7 @@ use super::table::Table;
 use crate::words::count;
 use gpuvm_core::fleet::HostCapacity;
 use gpuvm_core::memsize::MemSize;
+use gpuvm_host::program::end_children;
 use gpuvm_ops::error::NoPlace;
 use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capacities, capture, places};
 use serde::Serialize;
@@ -28,15 +29,20 @@ pub(in crate::cli) struct HostAnswer<T> {
     connect: Option<String>,
     /// The record of its layout.
     record: Option<PathBuf>,
-    /// Its answer; none: it has no place for the guest, or was not reached.
+    /// Its answer; none: it has no place for the guest, or could not answer.
     #[serde(flatten)]
     answer: Option<T>,
     /// Why there is none.
     error: Option<Failure>,
-    /// Whether it was reached.
+    /// Whether it could be reached: libvirt connected, and it answered in time.
     reached: bool,
+    /// An earlier host of the file that is the same machine; the sums count it once.
+    same_as: Option<String>,
     /// Warnings.
     warnings: Vec<String>,
+    /// Whether its answer is that it has no place.
+    #[serde(skip)]
+    no_place: bool,
 }
 
 /// What all hosts answered.
@@ -101,20 +107,21 @@ fn asked(args: &HostsArgs) -> anyhow::Result<(Vec<FleetHost>, Duration)> {
 fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
     let heard = told(capacities(hosts, limit, Vec::new()), cx);
-    let code = reached(&heard);
+    let code = answered(&heard);
     if cx.output.json {
         cx.output.json("gpuvm-fleet-list", &Hosts { hosts: heard })?;
         return Ok(code);
     }
     let head = ["host", "state", "free GPUs", "largest guest", "free partitions", "guests"];
     let mut table = Table::new(head);
-    for HostAnswer { name, answer, .. } in &heard {
+    for one in &heard {
+        let HostAnswer { name, answer, .. } = one;
         let dash = || "-".to_owned();
         let of = |part: u32, whole: u32| format!("{part} of {whole}");
         let cells = match answer {
-            None => ["unreachable".to_owned(), dash(), dash(), dash(), dash()],
+            None => [one.state().to_owned(), dash(), dash(), dash(), dash()],
             Some(host) => [
-                "ok".to_owned(),
+                one.state().to_owned(),
                 of(host.free_gpus, host.gpus),
                 host.largest.map_or_else(dash, |gpus| count(gpus, "GPU")),
                 Some(of(host.free_partitions, host.partitions))
@@ -133,9 +140,10 @@ fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
     let heard = told(capacities(hosts, limit, gpus.into_iter().collect()), cx);
-    let code = reached(&heard);
+    let code = answered(&heard);
     let mut fits: BTreeMap<u32, u64> = BTreeMap::new();
-    for size in heard.iter().filter_map(|one| one.answer.as_ref()).flat_map(|host| &host.sizes) {
+    let once = heard.iter().filter(|one| one.same_as.is_none());
+    for size in once.filter_map(|one| one.answer.as_ref()).flat_map(|host| &host.sizes) {
         *fits.entry(size.gpus).or_default() += u64::from(size.now);
     }
     if cx.output.json {
@@ -170,7 +178,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(&args.hosts)?;
     let mut heard = told(places(hosts, limit, &wanted), cx);
     // A refusal says more than silence. The sort is stable: equals keep the order of the file.
-    heard.sort_by_key(|one| match (&one.answer, one.reached) {
+    heard.sort_by_key(|one| match (&one.answer, one.no_place) {
         (Some(place), _) => (0, place.lost),
         (None, true) => (1, 0),
         (None, false) => (2, 0),
@@ -212,7 +220,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             }
             None => {
                 cells.extend(["-"; 4].map(str::to_owned));
-                cells.push(if one.reached { "none".to_owned() } else { "unreachable".to_owned() });
+                cells.push(one.state().to_owned());
             }
         }
         table.push(cells);
@@ -231,9 +239,10 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `fleet capture`.
 fn record(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
-    let heard = capture(hosts, limit).into_iter().map(|Heard { host, answer, warnings }| {
+    let heard = capture(hosts, limit).into_iter().map(|heard| {
+        let Heard { host, answer, is_reached, same_as, warnings } = heard;
         let answer = answer.map(|written| RecordedHost { written });
-        Heard { host, answer, warnings }
+        Heard { host, answer, is_reached, same_as, warnings }
     });
     let heard = told(heard.collect(), cx);
     let all = heard.iter().all(|one| one.answer.is_some());
@@ -250,20 +259,36 @@ fn record(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(code)
 }
 
+impl<T> HostAnswer<T> {
+    /// Its state, in a table.
+    fn state(&self) -> &'static str {
+        match (&self.answer, self.connect.is_some()) {
+            (Some(_), true) => "ok",
+            (Some(_), false) => "recorded",
+            (None, _) if self.no_place => "none",
+            (None, _) if self.reached => "failed",
+            (None, _) => "unreachable",
+        }
+    }
+}
+
 /// Converts answers for printing; says on standard error what is missing and why.
 fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
-    let each = heard.into_iter().map(|Heard { host, answer, warnings }| {
+    let each = heard.into_iter().map(|Heard { host, answer, is_reached, same_as, warnings }| {
         let (answer, error) = match answer {
             Ok(answer) => (Some(answer), None),
             Err(error) => (None, Some(anyhow::Error::from(error))),
         };
-        let has_no_place =
+        let no_place =
             error.as_ref().is_some_and(|error| error.chain().any(|cause| cause.is::<NoPlace>()));
-        let reached = error.is_none() || has_no_place;
         let error = error.as_ref().map(Failure::of);
         if !cx.output.json {
             for warning in &warnings {
                 cx.output.warning(&format!("{}: {warning}", host.name));
+            }
+            if let Some(other) = &same_as {
+                let name = &host.name;
+                cx.output.warning(&format!("{name}: the same machine as `{other}`, counted once"));
             }
             if let Some(Failure { code, message, causes, hint, .. }) = &error {
                 let causes: String = causes.iter().map(|cause| format!("\n  {cause}")).collect();
@@ -274,9 +299,13 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
             }
         }
         let FleetHost { name, connect, record, .. } = host;
-        HostAnswer { name, connect, record, answer, error, reached, warnings }
+        let reached = is_reached;
+        HostAnswer { name, connect, record, answer, error, reached, same_as, warnings, no_place }
     });
-    each.collect()
+    let each = each.collect();
+    // An ssh to a host that did not answer would go on for a minute.
+    end_children();
+    each
 }
 
 /// Indexes as ranges: `0-3,8`.
@@ -294,7 +323,11 @@ fn ranges(indexes: &[usize]) -> String {
     parts.into_iter().map(part).collect::<Vec<_>>().join(",")
 }
 
-/// The exit code of a list: 1 if a host was not reached.
-fn reached<T>(heard: &[HostAnswer<T>]) -> u8 {
-    if heard.iter().all(|one| one.reached) { EXIT_DONE } else { EXIT_FAILED }
+/// The exit code of a list: 1 if a host has not answered.
+fn answered<T>(heard: &[HostAnswer<T>]) -> u8 {
+    if heard.iter().all(|one| one.answer.is_some() || one.no_place) {
+        EXIT_DONE
+    } else {
+        EXIT_FAILED
+    }
 }

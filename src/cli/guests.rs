@@ -407,6 +407,11 @@ fn unknown(guest: &Described) -> String {
             Some(why) => writeln!(text, "# {}: not known are {what}: {why}", guest.name),
         };
     }
+    for disk in &guest.other_disks {
+        let what =
+            format!("no field describes its disk {disk:?}, so `apply` calls it a difference");
+        let _ = writeln!(text, "# {}: {what}", guest.name);
+    }
     if !guest.has_disk {
         let what = "it has no disk; one made from this description would boot from a new one";
         let _ = writeln!(text, "# {}: {what}", guest.name);

@@ -2,6 +2,8 @@
 //! decides which file is run and with which environment: `sudo -E`, `su`, and a shell's PATH may
 //! lead elsewhere.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::process::Command;
 
@@ -50,6 +52,19 @@ pub fn of_caller(program: impl AsRef<OsStr>) -> Command {
     let mut command = for_caller(program);
     command.env_remove("LC_ALL").envs(std::env::var_os("LANG").map(|lang| ("LANG", lang)));
     command
+}
+
+/// Ends the programs that this process started and that still run, such as an ssh to a host that
+/// does not answer; for a program that ends next.
+pub fn end_children() {
+    let own = i32::try_from(std::process::id()).ok();
+    let Ok(all) = procfs::process::all_processes() else { return };
+    for child in all.flatten() {
+        if child.stat().is_ok_and(|stat| Some(stat.ppid) == own) {
+            // One that ended meanwhile needs nothing more.
+            let _ = kill(Pid::from_raw(child.pid), Signal::SIGTERM);
+        }
+    }
 }
 
 #[cfg(test)]

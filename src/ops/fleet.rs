@@ -3,11 +3,11 @@
 //! is found by `create` on the host itself.
 
 use crate::discover::source::Records;
-use crate::error::{Coded, Result};
+use crate::error::{Coded, Error, Result};
 use crate::files::{refuse_link, write};
 use crate::guest::{GuestRequest, resolve};
-use crate::hypervisor::machine::{self, Machine, Uri};
-use crate::hypervisor::none;
+use crate::hypervisor::machine::{self, Identity, Machine, Uri};
+use crate::hypervisor::{HypervisorError, none};
 use crate::input;
 use crate::remote;
 use crate::reporter::{Answer, Asked, Reporter};
@@ -113,6 +113,10 @@ pub struct Heard<T> {
     pub host: FleetHost,
     /// Its answer.
     pub answer: Result<T>,
+    /// Whether it could be reached: libvirt connected, and it answered in time.
+    pub is_reached: bool,
+    /// An earlier host of the file that is the same machine, and answered.
+    pub same_as: Option<String>,
     /// Warnings on the way.
     pub warnings: Vec<String>,
 }
@@ -132,6 +136,16 @@ pub struct HostPlace {
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
+}
+
+/// What one host answered, and which machine it is.
+struct Told<T> {
+    /// Its answer.
+    answer: Result<T>,
+    /// Whether it could be reached.
+    is_reached: bool,
+    /// The machine of its connection.
+    machine: Option<Identity>,
 }
 
 /// Which layout of a host with a connection is used.
@@ -297,9 +311,10 @@ fn ask<T: Send + 'static>(
     how: (Duration, Layout),
     question: impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static,
 ) -> Vec<Heard<T>> {
+    type Place<T> = Mutex<Option<(Heard<T>, Option<Identity>)>>;
     let question = Arc::new((question, Records::default()));
     let next = AtomicUsize::new(0);
-    let answers: Vec<Mutex<Option<Heard<T>>>> = hosts.iter().map(|_| Mutex::new(None)).collect();
+    let answers: Vec<Place<T>> = hosts.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(hosts.len()) {
             scope.spawn(|| {
@@ -312,9 +327,19 @@ fn ask<T: Send + 'static>(
             });
         }
     });
-    let taken =
-        |one: Mutex<Option<Heard<T>>>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
-    answers.into_iter().filter_map(taken).collect()
+    let taken = |one: Place<T>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut known: Vec<(Identity, String)> = Vec::new();
+    let each = answers.into_iter().filter_map(taken).map(|(mut heard, machine)| {
+        let Some(machine) = machine.filter(|one| one.uuid.is_some() && heard.answer.is_ok()) else {
+            return heard;
+        };
+        match known.iter().find(|(other, _)| *other == machine) {
+            Some((_, name)) => heard.same_as = Some(name.clone()),
+            None => known.push((machine, heard.host.name.clone())),
+        }
+        heard
+    });
+    each.collect()
 }
 
 /// Asks one host. Only a file is read of one without a connection, which needs no limit.
@@ -322,35 +347,61 @@ fn one<T: Send + 'static>(
     host: &FleetHost,
     (limit, layout): (Duration, Layout),
     question: &Arc<(impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static, Records)>,
-) -> Heard<T> {
+) -> (Heard<T>, Option<Identity>) {
     let quiet = Arc::new(Quiet::default());
-    let answer = if host.connect.is_none() {
-        answer(host, (&quiet, layout), question)
+    let told = if host.connect.is_none() {
+        told(host, (&quiet, layout), question)
     } else {
-        let (tell, told) = mpsc::channel();
+        let (tell, heard) = mpsc::channel();
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
             // After a timeout nobody receives this.
-            let _ = tell.send(answer(&own, (&reporter, layout), &asked));
+            let _ = tell.send(told(&own, (&reporter, layout), &asked));
         });
-        told.recv_timeout(limit).unwrap_or_else(|_| {
+        heard.recv_timeout(limit).unwrap_or_else(|_| {
             let seconds = limit.as_secs();
-            Err(FleetError::Silent { seconds }.hint("--limit SECONDS waits longer"))
+            let silent = FleetError::Silent { seconds }.hint("--limit SECONDS waits longer");
+            Told { answer: Err(silent), is_reached: false, machine: None }
         })
     };
     let warnings = std::mem::take(&mut *quiet.0.lock().unwrap_or_else(PoisonError::into_inner));
-    Heard { host: host.clone(), answer, warnings }
+    let Told { answer, is_reached, machine } = told;
+    (Heard { host: host.clone(), answer, is_reached, same_as: None, warnings }, machine)
 }
 
 /// The answer of a host.
-fn answer<T>(
+fn told<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
     (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),
-) -> Result<T> {
+) -> Told<T> {
     let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
-    question(&host.world(reporter, (layout, records))?, host)
+    let world = match host.world(reporter, (layout, records)) {
+        Ok(world) => world,
+        Err(error) => {
+            let is_reached = !is_of_libvirt(&error);
+            return Told { answer: Err(error), is_reached, machine: None };
+        }
+    };
+    let answer = question(&world, host);
+    let connected = world.connected().filter(|_| host.connect.is_some());
+    let is_reached = connected.is_some() || !answer.as_ref().is_err_and(is_of_libvirt);
+    // Each connection of the test driver has guests of its own.
+    let machine = connected.filter(|_| !world.is_test()).map(|hypervisor| hypervisor.identity());
+    Told { answer, is_reached, machine }
+}
+
+/// Whether an error is libvirt's.
+fn is_of_libvirt(error: &Error) -> bool {
+    let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = at {
+        if error.is::<HypervisorError>() {
+            return true;
+        }
+        at = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

@@ -244,6 +244,11 @@ impl World {
         self.opened(false)
     }
 
+    /// The hypervisor, if it was needed so far and has answered.
+    pub fn connected(&self) -> Option<Rc<dyn Hypervisor>> {
+        self.hypervisor.get()?.as_ref().ok().map(Rc::clone)
+    }
+
     /// The hypervisor of `--connect`, or none if none can be asked: for changes of the host, which
     /// ask it for the holder of a function. One that exists but does not answer is an error, since
     /// it may just be giving the function to a guest.

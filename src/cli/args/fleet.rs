@@ -34,13 +34,13 @@ pub enum FleetVerb {
     ///
     /// Asks all hosts of the file in parallel: libvirt for what guests hold, and gpuvm over ssh for
     /// the layout unless the file names a record of it. A host that cannot be reached is reported
-    /// and delays no other. Exits with 1 if one was not reached.
+    /// and delays no other. Exits with 1 if one has not answered.
     #[command(after_long_help = LIST)]
     List(Late<FleetListArgs>),
     /// Print how many guests of each size still fit, by host
     ///
-    /// As `gpuvm capacity` counts them on each host, and the sum. Exits with 1 if a host was not
-    /// reached.
+    /// As `gpuvm capacity` counts them on each host, and the sum, in which a machine that the file
+    /// names twice counts once. Exits with 1 if a host has not answered.
     #[command(after_long_help = CAPACITY)]
     Capacity(Late<FleetCapacityArgs>),
     /// Choose the host for a guest and print its create command
@@ -48,7 +48,7 @@ pub enum FleetVerb {
     /// Plans the guest on each host. Of those with a place, the host where later guests lose least
     /// comes first: for each size, the guests that no longer fit times their GPUs are added up.
     /// Prints the command for the first one and books nothing: if somebody else is faster, `create`
-    /// refuses on the host. Exits with 1 if no host has a place; hosts that were not reached are
+    /// refuses on the host. Exits with 1 if no host has a place; hosts that have not answered are
     /// reported.
     #[command(after_long_help = PLAN)]
     Plan(Box<Late<FleetPlanArgs>>),

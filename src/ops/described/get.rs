@@ -46,6 +46,8 @@ pub struct Described {
     pub unread: Option<String>,
     /// Whether its definition has a disk.
     pub has_disk: bool,
+    /// Its disks that no option of `create` makes: volumes named by their pool, disks on a network.
+    pub other_disks: Vec<String>,
     /// What it runs with otherwise than its next start, which the fields are of.
     pub runs: Vec<GuestDifference>,
     /// Whether `apply` gives it that at once, without a restart.
@@ -102,7 +104,7 @@ fn of(
         fields.push(("virt-type", VirtType::Qemu.as_str().into()));
     }
     networks(&xml, view.vcpus, &mut fields);
-    disks(&xml, &mut fields);
+    let other_disks = disks(&xml, &mut fields);
     let told = told(world.state(), &summary.uuid);
     let told = told.map(|told| told_now(told, &xml, hypervisor)).transpose()?;
     if let Some(told) = &told {
@@ -129,7 +131,7 @@ fn of(
     let (name, is_told) = (summary.name.clone(), told.is_some());
     let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
     let unread = if is_told { None } else { world.unread_records() };
-    Ok(Some(Described { name, fields, is_told, unread, has_disk, runs, at_once }))
+    Ok(Some(Described { name, fields, is_told, unread, has_disk, other_disks, runs, at_once }))
 }
 
 /// Adds what it was told while it was made.
@@ -272,15 +274,15 @@ fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
 }
 
 /// Adds its disks, but for those that `create` makes by itself: those that it boots from, or that it
-/// has besides, whoever made them.
-fn disks(xml: &DomainXml, fields: &mut Vec<Field>) {
+/// has besides, whoever made them. Returns those that no option makes.
+fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
     let made = xml.made();
     let is_named = |disk: &Element<'_>| {
         let own = made.iter().find(|made| is_on(*disk, made));
         own.is_none_or(|made| made.role == Role::Data && !is_own_data(*disk))
     };
     let disks = xml.disks().filter(is_named).filter_map(path_of);
-    let given: Vec<String> = disks.filter(|path| path.starts_with('/')).collect();
+    let (given, other): (Vec<String>, Vec<String>) = disks.partition(|path| path.starts_with('/'));
     let below = |dir: &str| {
         let of = |path: &String| path.strip_prefix(dir).map(str::to_owned);
         given.iter().filter_map(of).collect::<Vec<_>>()
@@ -291,4 +293,22 @@ fn disks(xml: &DomainXml, fields: &mut Vec<Field>) {
     list(fields, if boots_from_made { "add-disk" } else { "disk" }, plain);
     list(fields, "drive", drives);
     list(fields, "partition", partitions);
+    other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_without_a_path_are_told_apart() {
+        let xml = "<domain type='kvm'><name>a</name><devices><disk type='file'><source \
+                   file='/d/a.raw'/></disk><disk type='volume'><source pool='p' \
+                   volume='v'/></disk><disk type='network'><source protocol='rbd' \
+                   name='r/i'/></disk></devices></domain>";
+        let mut fields = Vec::new();
+        let other = disks(&DomainXml::parse(xml).unwrap(), &mut fields);
+        assert_eq!(other, ["p/v", "r/i"]);
+        assert_eq!(fields, [("disk", vec!["/d/a.raw"].into())]);
+    }
 }
