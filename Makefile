@@ -26,14 +26,15 @@ demo:
 	$(CARGO) build --profile $(PROFILE) --locked
 	tests/demo $(GPUVM)
 
-# The tests. Those that need root run the whole test binary with sudo where the caller is not root.
+# The tests. Those that need root run the whole test binary with sudo where the caller is not root. TESTS is more for cargo:
+# TESTS="--test main fleet::" runs those of a module.
 test:
 	tests/setup test
-	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
+	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast $(TESTS)
 
 # What `make test` samples, whole: every host and size (tests/law), the arrays of every level, the trees that kernels
 # see, kills that differ little from others, the modes of bonds, the packages in a new Debian and their two builds, Slurm with
-# kills, outages and random jobs. And the
+# kills, outages and random jobs, the restarts of a whole Linux. And the
 # documentation without private items, which `make lint` leaves out.
 test-nightly:
 	tests/setup test
@@ -41,7 +42,7 @@ test-nightly:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(MAKE) lint-more
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all GPUVM_ANSIBLE=all \
-	GPUVM_SLURM=all \
+	GPUVM_SLURM=all GPUVM_BOOTS=all \
 	GPUVM_TEST_LIMIT_S=3600 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
@@ -83,7 +84,7 @@ test-vdgx:
 # All lints.
 lint: lint-short lint-more
 
-# What each change passes (.ci/run); the rest is nightly there.
+# What each change passes; .ci/run has it of the build of the tests, and the rest in the nightly set.
 lint-short:
 	tests/setup build
 	$(CARGO) fmt --check

@@ -337,8 +337,6 @@ fn hung_agent(guest: &Guest) {
     let (show, _) = guest.gpuvm(&["show", NAME]);
     assert!(show.contains(&guest.ip), "{show}");
     assert!(guest.gpuvm(&["list"]).0.contains("boot-a"));
-    let (_, err) = guest.gpuvm(&["restart", NAME, "--wait", "900"]);
-    assert!(err.contains("power button"), "{err}");
 }
 
 /// The test of `a_long`.
@@ -352,9 +350,16 @@ pub fn from_image_to_deletion() {
     first_start(&guest);
     told("the first start is done");
     hung_agent(&guest);
-    told("restarted past a hung agent");
-    second_start(&guest);
-    told("the second start is done");
+    // Each start of a whole Linux takes a minute and a half of a processor.
+    if std::env::var("GPUVM_BOOTS").is_ok_and(|value| value == "all") {
+        let (_, err) = guest.gpuvm(&["restart", NAME, "--wait", "900"]);
+        assert!(err.contains("power button"), "{err}");
+        told("restarted past a hung agent");
+        second_start(&guest);
+        told("the second start is done");
+    } else {
+        guest.says("sudo systemctl kill --signal=CONT qemu-guest-agent");
+    }
     let (_, err) = guest.gpuvm(&["stop", NAME, "--wait", "900"]);
     assert!(!err.contains("power button"), "the agent was not asked, or did not help: {err}");
     told("stopped by its agent");
