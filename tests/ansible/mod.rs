@@ -2,7 +2,7 @@
 //! changes, refuses and deletes, the second time nothing; check mode changes nothing. The Ansible
 //! is that of the distribution; `GPUVM_ANSIBLE=all`, as in `make test-nightly`, adds the newest one
 //! and ansible-lint from the package index, changes of a running guest, and twenty hosts in place of
-//! three.
+//! two.
 
 mod documented;
 mod refused;
@@ -503,7 +503,7 @@ fn script(command: &Command, path: &Path) {
 #[test]
 fn hosts_of_one_inventory_each_get_their_guest() {
     let Some(controller) = Controller::of_distribution() else { return };
-    rack(&controller, if is_nightly() { 20 } else { 3 });
+    rack(&controller, if is_nightly() { 20 } else { 2 });
 }
 
 /// So many hosts, each with a libvirtd of its own, managed by one playbook.

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// `make test` judges one in this many pairs.
-const STRIDE: usize = 17;
+const STRIDE: usize = 29;
 /// One in this many judged pairs is also checked with the program.
 const OUTSIDE: usize = 150;
 

@@ -11,7 +11,7 @@ use gpuvm::request::{PageSize, Request};
 use gpuvm::topology::{HugePagePool, HugetlbMount, NumaNode, Topology};
 
 /// Of so many pairs of pools and a size one is judged, unless all are asked for.
-const STRIDE: usize = 7;
+const STRIDE: usize = 13;
 
 /// How many hundredths of a node's memory lie in pages of 1 GiB and of 2 MiB.
 type Pools = (u64, u64);

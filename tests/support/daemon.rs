@@ -3,6 +3,7 @@
 //! console what it sees.
 
 use super::{gpuvm, known, machine, project, run, skip};
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -52,16 +53,44 @@ rm -rf "$dir"
 "#;
 
 /// Sets up a machine for one test: its directories are mounted over the machine's, and if `$host`
-/// is a recorded host's directory, its `/sys` and `/proc` are shown.
+/// is a recorded host's directory, its `/sys` and `/proc` are shown. It runs before each program of
+/// the test, so it takes as few processes as it can.
 const OWN: &str = r#"
-for place in run/gpuvm var/lib/gpuvm var/lib/libvirt etc/gpuvm etc/systemd/system etc/tmpfiles.d etc/modprobe.d etc/modules-load.d; do
-  mkdir -p "$dir/own/$place" /$place && mount --bind "$dir/own/$place" /$place || exit 1
-done
-if [ -d "$host" ]; then
-  mount --bind "$host/sys" /sys
-  for file in cpuinfo meminfo; do mount --bind "$host/proc/$file" /proc/$file; done
-fi
+mount --fstab "$dir/own.fstab" --all || exit 1
 "#;
+
+/// The directories that a machine for one test has for itself.
+const PLACES: [&str; 8] = [
+    "run/gpuvm",
+    "var/lib/gpuvm",
+    "var/lib/libvirt",
+    "etc/gpuvm",
+    "etc/systemd/system",
+    "etc/tmpfiles.d",
+    "etc/modprobe.d",
+    "etc/modules-load.d",
+];
+
+/// What is mounted on a machine for one test, as fstab(5): the directories of [`PLACES`], which are
+/// made, and what is shown of the recorded host in this directory.
+fn mounts(dir: &Path, host: &Path) -> String {
+    let mut lines = String::new();
+    let mut bind = |from: &Path, to: &Path| {
+        writeln!(lines, "{} {} none bind 0 0", from.display(), to.display()).unwrap();
+    };
+    for place in PLACES {
+        let (own, shown) = (dir.join("own").join(place), Path::new("/").join(place));
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::create_dir_all(&shown).unwrap();
+        bind(&own, &shown);
+    }
+    if host.is_dir() {
+        for shown in ["sys", "proc/cpuinfo", "proc/meminfo"] {
+            bind(&host.join(shown), &Path::new("/").join(shown));
+        }
+    }
+    lines
+}
 
 /// Lays what the kernel shows of the networks of a libvirtd over the recorded host that it imitates.
 /// The value of a sysctl that findings depend on is that of a usual host.
@@ -177,6 +206,7 @@ impl Daemon {
         command.args(own).args(name);
         let more = if networked { NETWORKED } else { "" };
         std::fs::write(dir.join("own.sh"), format!("{OWN}{more}")).unwrap();
+        std::fs::write(dir.join("own.fstab"), mounts(&dir, own.unwrap_or(Path::new("")))).unwrap();
         known::give(
             &dir.join("capabilities"),
             own.filter(|own| own.is_dir()).unwrap_or(Path::new("/")),
