@@ -78,7 +78,7 @@ mutants:
 # the middle of a change, which the others leave out.
 test-vdgx:
 	tests/setup test
-	$(CARGO) $(if $(filter short,$(VDGX_SET)),test --locked --workspace --no-run,build --locked --release)
+	$(CARGO) $(if $(filter short,$(VDGX_SET)),test --locked --workspace --all-targets --no-run,build --locked --release)
 	tests/vdgx/all $(TARGET)/$(if $(filter short,$(VDGX_SET)),debug,release)/gpuvm $(TARGET)/vdgx-out $(VDGX_SET)
 
 # All lints.

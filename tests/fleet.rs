@@ -311,3 +311,22 @@ fn what_connects_to_a_silent_host_ends_with_the_program() {
     }
     assert!(!is_ours(), "it goes on");
 }
+
+#[test]
+fn children_of_the_shell_that_became_the_program_live_on() {
+    let dir = scratch();
+    let log = dir.path();
+    hosts(log, &[("a", &[("record", &record("dgx-2"))])]);
+    let script = "sleep 300 & echo $! >pid; exec \"$0\" fleet list --hosts - <hosts.toml";
+    let mut shell = Command::new("sh");
+    shell.current_dir(log).args(["-c", script, env!("CARGO_BIN_EXE_gpuvm")]);
+    shell.stdout(fs::File::create(log.join("out")).unwrap());
+    assert!(shell.status().unwrap().success(), "a table of TOML from standard input");
+    let pid = fs::read_to_string(log.join("pid")).unwrap();
+    let pid = nix::unistd::Pid::from_raw(pid.trim().parse().unwrap());
+    let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    assert!(command.starts_with("sleep"), "it was ended");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let table = fs::read_to_string(log.join("out")).unwrap();
+    assert!(table.contains("recorded"), "{table}");
+}

@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::words::count;
 use gpuvm_core::fleet::HostCapacity;
 use gpuvm_core::memsize::MemSize;
-use gpuvm_host::program::end_children;
+use gpuvm_host::program::{children, end_children_but};
 use gpuvm_ops::error::NoPlace;
 use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capacities, capture, places};
 use serde::Serialize;
@@ -34,9 +34,9 @@ pub(in crate::cli) struct HostAnswer<T> {
     answer: Option<T>,
     /// Why there is none.
     error: Option<Failure>,
-    /// Whether it could be reached: libvirt connected, and it answered in time.
+    /// Whether it could be reached; false: its libvirt did not connect, or it was silent.
     reached: bool,
-    /// An earlier host of the file that is the same machine; the sums count it once.
+    /// An earlier host of the file whose connection leads to the same machine; sums count it once.
     same_as: Option<String>,
     /// Warnings.
     warnings: Vec<String>,
@@ -90,12 +90,16 @@ pub fn run(verb: &FleetVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
             "--hosts FILE names the file, --only NAME one host of it",
         ));
     }
-    match verb {
+    let before = children();
+    let code = match verb {
         FleetVerb::List(args) => list(&args.hosts, cx),
         FleetVerb::Capacity(args) => sizes(&args.hosts, args.gpus, cx),
         FleetVerb::Plan(args) => plan(args, cx),
         FleetVerb::Capture(args) => record(&args.hosts, cx),
-    }
+    };
+    // An ssh to a host that did not answer would go on for a minute.
+    end_children_but(&before);
+    code
 }
 
 /// The hosts and the limit for each.
@@ -186,7 +190,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(best) = args.best {
         let kept: BTreeSet<String> = heard
             .iter()
-            .filter(|one| one.answer.is_some())
+            .filter(|one| one.answer.is_some() && one.same_as.is_none())
             .take(best.get())
             .map(|one| one.name.clone())
             .collect();
@@ -302,10 +306,7 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
         let reached = is_reached;
         HostAnswer { name, connect, record, answer, error, reached, same_as, warnings, no_place }
     });
-    let each = each.collect();
-    // An ssh to a host that did not answer would go on for a minute.
-    end_children();
-    each
+    each.collect()
 }
 
 /// Indexes as ranges: `0-3,8`.

@@ -35,6 +35,13 @@ pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(why) = guests.iter().find_map(|guest| guest.unread.as_ref()) {
         cx.output.warning(&format!("how guests were made is not known: {why}"));
     }
+    if cx.output.json || matches!(args.output, GuestsFormat::Json) {
+        for guest in guests.iter().filter(|guest| !guest.other_disks.is_empty()) {
+            let disks = guest.other_disks.join(", ");
+            let name = &guest.name;
+            cx.output.warning(&format!("no field describes these disks of `{name}`: {disks}"));
+        }
+    }
     match args.output {
         _ if cx.output.json => cx.output.json("gpuvm-guests", &document(&guests))?,
         GuestsFormat::Json => cx.output.json("gpuvm-guests", &document(&guests))?,

@@ -111,7 +111,8 @@ pub fn begins_as_toml(text: &str) -> bool {
         let key = line.split_once('=').map(|(key, _)| key.trim());
         let is_key =
             |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_\"'.".contains(c));
-        line.starts_with("[[") || key.is_some_and(is_key)
+        let table = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        line.starts_with("[[") || table.is_some_and(is_key) || key.is_some_and(is_key)
     })
 }
 
@@ -408,8 +409,10 @@ fn unknown(guest: &Described) -> String {
         };
     }
     for disk in &guest.other_disks {
-        let what =
-            format!("no field describes its disk {disk:?}, so `apply` calls it a difference");
+        let what = format!(
+            "no field describes its disk {disk:?}; unless its template has it, `apply` calls it a \
+             difference"
+        );
         let _ = writeln!(text, "# {}: {what}", guest.name);
     }
     if !guest.has_disk {

@@ -4,6 +4,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::process::Command;
 
@@ -54,16 +55,21 @@ pub fn of_caller(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Ends the programs that this process started and that still run, such as an ssh to a host that
-/// does not answer; for a program that ends next.
-pub fn end_children() {
+/// The children of this process. A shell that became this program has left it its own ones.
+pub fn children() -> BTreeSet<i32> {
     let own = i32::try_from(std::process::id()).ok();
-    let Ok(all) = procfs::process::all_processes() else { return };
-    for child in all.flatten() {
-        if child.stat().is_ok_and(|stat| Some(stat.ppid) == own) {
-            // One that ended meanwhile needs nothing more.
-            let _ = kill(Pid::from_raw(child.pid), Signal::SIGTERM);
-        }
+    let Ok(all) = procfs::process::all_processes() else { return BTreeSet::new() };
+    let is_own =
+        |child: &procfs::process::Process| child.stat().is_ok_and(|stat| Some(stat.ppid) == own);
+    all.flatten().filter(is_own).map(|child| child.pid).collect()
+}
+
+/// Ends the children that this process has besides these, such as an ssh to a host that does not
+/// answer, but not what those started; for a program that ends next.
+pub fn end_children_but(kept: &BTreeSet<i32>) {
+    for child in children().difference(kept) {
+        // One that ended meanwhile needs nothing more.
+        let _ = kill(Pid::from_raw(*child), Signal::SIGTERM);
     }
 }
 

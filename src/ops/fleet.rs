@@ -113,7 +113,7 @@ pub struct Heard<T> {
     pub host: FleetHost,
     /// Its answer.
     pub answer: Result<T>,
-    /// Whether it could be reached: libvirt connected, and it answered in time.
+    /// Whether it could be reached; false: its libvirt did not connect, or it was silent.
     pub is_reached: bool,
     /// An earlier host of the file that is the same machine, and answered.
     pub same_as: Option<String>,
@@ -330,7 +330,8 @@ fn ask<T: Send + 'static>(
     let taken = |one: Place<T>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut known: Vec<(Identity, String)> = Vec::new();
     let each = answers.into_iter().filter_map(taken).map(|(mut heard, machine)| {
-        let Some(machine) = machine.filter(|one| one.uuid.is_some() && heard.answer.is_ok()) else {
+        let is_told = |one: &Identity| one.uuid.as_deref().is_some_and(machine::is_one);
+        let Some(machine) = machine.filter(|one| is_told(one) && heard.answer.is_ok()) else {
             return heard;
         };
         match known.iter().find(|(other, _)| *other == machine) {

@@ -125,10 +125,8 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     define(daemon, &tiny, name);
     virsh(daemon, &["start", name]);
     let (before, ran) = (definition(daemon, name), pins(daemon, name));
-    assert!(
-        gpuvm(daemon, 1, &["undo", name, "--yes"]).1.contains("has no change to undo"),
-        "nothing is there"
-    );
+    let (_, none) = gpuvm(daemon, 1, &["undo", name, "--yes"]);
+    assert!(none.contains("has no change to undo"), "{none}");
 
     let tune =
         ["tune", name, "--pins", "on", "--emulator", "1", "--huge-pages", "off", "--live", "--yes"];

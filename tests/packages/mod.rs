@@ -43,6 +43,7 @@ fn script(path: &str, args: &[&Path]) -> Command {
     command.env("PATH", format!("{path_of_cargo}:{}", std::env::var("PATH").unwrap()));
     command.env("SOURCE_DATE_EPOCH", "1795000000").env("GPUVM_PACK_LEVEL", "none");
     command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
     command
 }
 

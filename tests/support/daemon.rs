@@ -75,8 +75,11 @@ const PLACES: [&str; 8] = [
 /// made, and what is shown of the recorded host in this directory.
 fn mounts(dir: &Path, host: &Path) -> String {
     let mut lines = String::new();
+    // fstab(5) ends a path at a blank.
+    let word =
+        |path: &Path| path.display().to_string().replace('\\', "\\134").replace(' ', "\\040");
     let mut bind = |from: &Path, to: &Path| {
-        writeln!(lines, "{} {} none bind 0 0", from.display(), to.display()).unwrap();
+        writeln!(lines, "{} {} none bind 0 0", word(from), word(to)).unwrap();
     };
     for place in PLACES {
         let (own, shown) = (dir.join("own").join(place), Path::new("/").join(place));
@@ -206,6 +209,7 @@ impl Daemon {
         command.args(own).args(name);
         let more = if networked { NETWORKED } else { "" };
         std::fs::write(dir.join("own.sh"), format!("{OWN}{more}")).unwrap();
+        // The shared one has them for `within`, too.
         std::fs::write(dir.join("own.fstab"), mounts(&dir, own.unwrap_or(Path::new("")))).unwrap();
         known::give(
             &dir.join("capabilities"),

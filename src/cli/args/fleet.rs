@@ -39,8 +39,8 @@ pub enum FleetVerb {
     List(Late<FleetListArgs>),
     /// Print how many guests of each size still fit, by host
     ///
-    /// As `gpuvm capacity` counts them on each host, and the sum, in which a machine that the file
-    /// names twice counts once. Exits with 1 if a host has not answered.
+    /// As `gpuvm capacity` counts them on each host, and the sum, in which a machine to which two
+    /// connections of the file lead counts once. Exits with 1 if a host has not answered.
     #[command(after_long_help = CAPACITY)]
     Capacity(Late<FleetCapacityArgs>),
     /// Choose the host for a guest and print its create command

@@ -95,7 +95,7 @@ impl Reader<'_> {
     /// A host.
     fn host(&self, name: String, at: Spot, node: Node) -> anyhow::Result<FleetHost> {
         let is_fit = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_fit) {
+        if !name.starts_with(char::is_alphanumeric) || !name.chars().all(is_fit) {
             let why = format!(
                 "a host's name has letters, digits, `-`, `_`, `.`, and begins with none of them but \
                  a letter or digit: {name:?}"

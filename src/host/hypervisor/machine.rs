@@ -307,12 +307,15 @@ fn own_uuids() -> Vec<String> {
             }
         }
     }
-    // UUIDs of a single repeated digit are placeholders.
-    let is_one = |uuid: &String| {
-        let differ = uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
-        uuid.len() == 32 && differ && !NONE.contains(&&**uuid)
-    };
-    found.iter().map(|uuid| plain(uuid)).filter(is_one).collect()
+    found.iter().map(|uuid| plain(uuid)).filter(|uuid| is_one(uuid)).collect()
+}
+
+/// Whether a UUID is of one machine, and no placeholder.
+pub fn is_one(uuid: &str) -> bool {
+    let uuid = plain(uuid);
+    // Those of a single repeated digit are placeholders.
+    let differ = uuid.bytes().any(|b| b != uuid.as_bytes()[0]);
+    uuid.len() == 32 && differ && !NONE.contains(&&*uuid)
 }
 
 /// Whether a libvirt daemon of this machine listens on a socket at a custom path, according to the

@@ -281,8 +281,14 @@ fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
         let own = made.iter().find(|made| is_on(*disk, made));
         own.is_none_or(|made| made.role == Role::Data && !is_own_data(*disk))
     };
-    let disks = xml.disks().filter(is_named).filter_map(path_of);
-    let (given, other): (Vec<String>, Vec<String>) = disks.partition(|path| path.starts_with('/'));
+    let is_local = |disk: &Element<'_>| {
+        let source = disk.child("source");
+        source
+            .is_some_and(|source| ["file", "dev", "dir"].iter().any(|of| source.attr(of).is_some()))
+    };
+    let (given, other): (Vec<_>, Vec<_>) = xml.disks().filter(is_named).partition(is_local);
+    let given: Vec<String> = given.into_iter().filter_map(path_of).collect();
+    let other = other.into_iter().filter_map(path_of).collect();
     let below = |dir: &str| {
         let of = |path: &String| path.strip_prefix(dir).map(str::to_owned);
         given.iter().filter_map(of).collect::<Vec<_>>()
@@ -305,10 +311,11 @@ mod tests {
         let xml = "<domain type='kvm'><name>a</name><devices><disk type='file'><source \
                    file='/d/a.raw'/></disk><disk type='volume'><source pool='p' \
                    volume='v'/></disk><disk type='network'><source protocol='rbd' \
-                   name='r/i'/></disk></devices></domain>";
+                   name='r/i'/></disk><disk type='network'><source protocol='http' \
+                   name='/x.img'/></disk></devices></domain>";
         let mut fields = Vec::new();
         let other = disks(&DomainXml::parse(xml).unwrap(), &mut fields);
-        assert_eq!(other, ["p/v", "r/i"]);
+        assert_eq!(other, ["p/v", "r/i", "/x.img"]);
         assert_eq!(fields, [("disk", vec!["/d/a.raw"].into())]);
     }
 }
