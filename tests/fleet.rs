@@ -288,7 +288,7 @@ fn one_machine_under_two_names_counts_once() {
     let size = counted["hosts"][0]["sizes"][0]["gpus"].to_string();
     assert_eq!(counted["fits"][size].as_u64(), Some(of(0) + of(2) + of(3)), "{counted}");
     let (_, _, err) = fleet(&file, &["list", "--limit", "200"]);
-    assert!(err.contains("b: the same machine as `a`, counted once"), "{err}");
+    assert!(err.contains("b: the same machine as `a`"), "{err}");
 }
 
 #[test]

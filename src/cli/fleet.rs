@@ -278,7 +278,8 @@ impl<T> HostAnswer<T> {
 
 /// Converts answers for printing; says on standard error what is missing and why.
 fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
-    let each = heard.into_iter().map(|Heard { host, answer, is_reached, same_as, warnings }| {
+    let each = heard.into_iter().map(|heard| {
+        let Heard { host, answer, is_reached: reached, same_as, warnings } = heard;
         let (answer, error) = match answer {
             Ok(answer) => (Some(answer), None),
             Err(error) => (None, Some(anyhow::Error::from(error))),
@@ -292,7 +293,7 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
             }
             if let Some(other) = &same_as {
                 let name = &host.name;
-                cx.output.warning(&format!("{name}: the same machine as `{other}`, counted once"));
+                cx.output.warning(&format!("{name}: the same machine as `{other}`"));
             }
             if let Some(Failure { code, message, causes, hint, .. }) = &error {
                 let causes: String = causes.iter().map(|cause| format!("\n  {cause}")).collect();
@@ -303,7 +304,6 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
             }
         }
         let FleetHost { name, connect, record, .. } = host;
-        let reached = is_reached;
         HostAnswer { name, connect, record, answer, error, reached, same_as, warnings, no_place }
     });
     each.collect()

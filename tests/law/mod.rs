@@ -183,5 +183,6 @@ fn no_verb_contradicts_the_plan() {
     assert!(lines.is_empty(), "{} broken:\n{}", lines.len(), lines.join("\n"));
     if matches!(which, Which::Part) {
         assert!(judged.yes >= 50 && judged.no >= 10, "{}", judged.table());
+        assert!(judged.asked.get(&Clause::Program) >= Some(&2), "{}", judged.table());
     }
 }

@@ -7,6 +7,7 @@ use crate::compare::{
     request_now, runs_otherwise, size_now, told_now,
 };
 use crate::create::{ACCEPTED, Told};
+use crate::domain::disk_change::path_of as local_path_of;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
@@ -281,13 +282,9 @@ fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
         let own = made.iter().find(|made| is_on(*disk, made));
         own.is_none_or(|made| made.role == Role::Data && !is_own_data(*disk))
     };
-    let is_local = |disk: &Element<'_>| {
-        let source = disk.child("source");
-        source
-            .is_some_and(|source| ["file", "dev", "dir"].iter().any(|of| source.attr(of).is_some()))
-    };
-    let (given, other): (Vec<_>, Vec<_>) = xml.disks().filter(is_named).partition(is_local);
-    let given: Vec<String> = given.into_iter().filter_map(path_of).collect();
+    let named = xml.disks().filter(is_named).filter(|disk| path_of(*disk).is_some());
+    let (given, other): (Vec<_>, Vec<_>) = named.partition(|disk| local_path_of(*disk).is_some());
+    let given: Vec<String> = given.into_iter().filter_map(local_path_of).collect();
     let other = other.into_iter().filter_map(path_of).collect();
     let below = |dir: &str| {
         let of = |path: &String| path.strip_prefix(dir).map(str::to_owned);
