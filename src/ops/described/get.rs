@@ -309,10 +309,13 @@ mod tests {
                    file='/d/a.raw'/></disk><disk type='volume'><source pool='p' \
                    volume='v'/></disk><disk type='network'><source protocol='rbd' \
                    name='r/i'/></disk><disk type='network'><source protocol='http' \
-                   name='/x.img'/></disk></devices></domain>";
+                   name='/x.img'/></disk><disk type='network'><source protocol='nbd'><host \
+                   name='h'/></source></disk><disk type='nvme'><source type='pci' \
+                   namespace='1'/></disk><disk type='file' \
+                   device='disk'/></devices></domain>";
         let mut fields = Vec::new();
         let other = disks(&DomainXml::parse(xml).unwrap(), &mut fields);
-        assert_eq!(other, ["p/v", "r/i", "/x.img"]);
+        assert_eq!(other, ["p/v", "r/i", "/x.img", "nbd", "nvme"]);
         assert_eq!(fields, [("disk", vec!["/d/a.raw"].into())]);
     }
 }
