@@ -15,10 +15,11 @@ mod storage;
 
 use super::machine::{Machine, Uri, decide};
 use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
-use std::cell::{OnceCell, RefCell};
+use gpuvm_core::domain::guest::Abilities;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
-use std::thread::Thread;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use virt::connect::Connect;
 use virt::domain::Domain;
@@ -51,6 +52,8 @@ pub struct Libvirt {
     agents: address::Agents,
     /// The machine, once read.
     machine: OnceCell<Machine>,
+    /// A probe of its disk features that has begun.
+    asked: Cell<Option<JoinHandle<Abilities>>>,
 }
 
 impl Libvirt {
@@ -91,6 +94,7 @@ impl Libvirt {
             seen: RefCell::default(),
             agents: address::Agents::default(),
             machine: OnceCell::new(),
+            asked: Cell::default(),
         };
         let denied = match in_time(uri, &doing, Connect::open) {
             Ok(connection) => return Ok(opened(connection, None)),

@@ -93,6 +93,8 @@ pub trait Storage {
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
+    /// Probes them from now on, while the caller does something else.
+    fn ask_ahead(&self) {}
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;
     /// Whether it can make pools: some drivers have no storage.

@@ -261,6 +261,9 @@ impl Storage for Traced {
     fn abilities(&self) -> Abilities {
         asked("what it can do with disks", || self.inner.storage().abilities())
     }
+    fn ask_ahead(&self) {
+        self.inner.storage().ask_ahead();
+    }
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
         told(Reads, format_args!("list pools"), || self.inner.storage().pools())
     }

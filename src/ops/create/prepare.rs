@@ -61,6 +61,10 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     }
     let hypervisor = if world.is_recorded() { None } else { Some(world.hypervisor()?) };
     let hypervisor = hypervisor.as_deref();
+    // The host is read, and a place looked for, until the answer is needed.
+    if let Some(hypervisor) = hypervisor {
+        hypervisor.storage().ask_ahead();
+    }
     let planned = placed(world, wanted, hypervisor)?;
     let name = planned.name.to_string();
     let Disks { mut steps, disks, made, abilities, seed, notices, mut losses, image } =

@@ -58,7 +58,13 @@ impl Libvirt {
 
 impl Storage for Libvirt {
     fn abilities(&self) -> Abilities {
-        abilities::ask(&self.connection())
+        let asked = self.asked.take().and_then(|asked| asked.join().ok());
+        asked.unwrap_or_else(|| abilities::ask(&self.connection()))
+    }
+
+    fn ask_ahead(&self) {
+        let connection = self.connection();
+        self.asked.replace(Some(std::thread::spawn(move || abilities::ask(&connection))));
     }
 
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
