@@ -5,6 +5,7 @@ use super::change::manner;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::EXIT_DONE;
+use crate::hypervisor::machine::{host_name, is_same_name};
 use crate::identity::random_uuid;
 use crate::shell::word;
 use anyhow::Context as _;
@@ -44,7 +45,14 @@ pub fn run(args: &ImportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Says what was made, and what must not run beside it.
 fn tell(made: &ImportedGuest, cx: &Context<'_>) {
     let of = word(&made.of);
-    if !made.is_copy {
+    let is_of_here = made.host.as_deref().is_some_and(|host| is_same_name(host, &host_name()));
+    if !made.is_copy && is_of_here {
+        // It is not defined here, or it could not have been made.
+        cx.output.warning(&format!(
+            "it has the UUID and the MAC addresses of `{of}`: if that is defined on another machine \
+             now, both must not run"
+        ));
+    } else if !made.is_copy {
         let there = made.host.as_ref().map_or("the host that it comes from", |host| host);
         cx.output.warning(&format!(
             "it has the UUID and the MAC addresses of `{of}` on {there}, and both must not run: \

@@ -12,6 +12,7 @@ pub(crate) use now::{request_now, size_now, told_now};
 
 use crate::bdf::Bdf;
 use crate::create::{CreateError, CreateRequest, Told, told};
+use crate::domain::disk_change::source_of;
 use crate::domain::guest::{Made, Role, SPARE_PORTS, VolumeRef};
 use crate::domain::view::View;
 use crate::domain::{DomainXml, Element};
@@ -435,17 +436,10 @@ fn disk_paths(xml: &DomainXml) -> Vec<String> {
     devices.flat_map(|devices| devices.children("disk")).filter_map(path_of).collect()
 }
 
-/// The file, device or volume of a disk, or what else it has of a name, at last its protocol or type;
-/// none: it has none, or is a medium that can be changed.
+/// What a disk is on; none: no medium, or one that can be changed.
 pub(crate) fn path_of(disk: Element<'_>) -> Option<String> {
     let is_fixed = disk.attr("device").is_none_or(|device| device == "disk" || device == "lun");
-    let source = disk.child("source").filter(|_| is_fixed)?;
-    let named = |names: &[&str]| names.iter().find_map(|name| source.attr(name)).map(String::from);
-    let elsewhere = || disk.attr("type").filter(|kind| kind != "file" && kind != "block");
-    named(&["file", "dev", "dir", "name", "path"])
-        .or_else(|| Some(format!("{}/{}", source.attr("pool")?, source.attr("volume")?)))
-        .or_else(|| named(&["protocol"]))
-        .or_else(|| elsewhere().map(String::from))
+    source_of(disk).filter(|_| is_fixed)
 }
 
 /// Looks whether the disks that were made for it are still its own; its seed may be gone.

@@ -12,7 +12,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{Absent, User, Uses, files_of};
+use crate::hypervisor::uses::{Absent, Twice, User, Uses, files_of};
 use crate::images;
 use crate::topology::DriveUse;
 use gpuvm_core::check::{DiskFact, DiskFault};
@@ -49,6 +49,12 @@ pub fn facts(
         let fault = if of_host { DiskFault::OfHost } else { DiskFault::Held };
         let why = format!("{}: {}", conflict.path.display(), conflict.used);
         facts.push(DiskFact { nth: conflict.nth, fault, why });
+    }
+    for Twice { nth, first, path, is_over } in uses.twice(xml) {
+        let target = disks.get(first).and_then(|disk| target_of(*disk)).unwrap_or_default();
+        let has = if is_over { "and this one lie one over the other" } else { "is it, too" };
+        let why = format!("{}: disk `{target}` of the same domain {has}", path.display());
+        facts.push(DiskFact { nth, fault: DiskFault::Held, why });
     }
     if !hypervisor.machine().is_here() {
         return Ok(facts);

@@ -27,6 +27,12 @@ pub enum LogsError {
         /// Its name.
         name: String,
     },
+    /// The domain has no serial console.
+    #[error("domain `{name}` has no serial console")]
+    NoConsole {
+        /// Its name.
+        name: String,
+    },
     /// The file does not exist.
     #[error("domain `{name}` has no log {path} yet")]
     Missing {
@@ -123,6 +129,13 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             let which = if summary.state.is_active() { XmlOf::Live } else { XmlOf::Inactive };
             let xml = DomainXml::parse(&hypervisor.xml(name, which)?)?;
             serial_log(&xml).ok_or_else(|| {
+                let mut devices =
+                    xml.root().child("devices").into_iter().flat_map(Element::elements);
+                if !devices.any(|device| matches!(device.name(), "serial" | "console")) {
+                    let bare = LogsError::NoConsole { name: name.to_owned() };
+                    return bare
+                        .hint(format!("`gpuvm logs {} --qemu` prints QEMU's own", word(name)));
+                }
                 LogsError::NotLogged { name: name.to_owned() }.hint(format!(
                     "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm \
                      console {name}` shows what it writes now",

@@ -16,7 +16,7 @@ use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
-use crate::history::{Beyond, DiskCopy, Entry};
+use crate::history::{Beyond, DiskCopy, Entry, NewImage};
 use crate::hypervisor::uses::{Conflict, How, User, Uses, files_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::{FileId, Identity};
@@ -269,15 +269,29 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         stays.extend(left_over(hypervisor, entry)?);
     }
     stays.extend(lost_edits(entry, &now, name));
-    stays.extend(entry.images().map(|(disk, removal)| {
-        format!("{disk} stays with what the guest wrote on it; {removal} deletes it")
-    }));
+    let images: Vec<NewImage> = entry.images().collect();
+    if !images.is_empty() {
+        let uses = Uses::read(hypervisor)?;
+        stays.extend(images.iter().map(|image| left(image, &uses, &summary.uuid)));
+    }
     let what = format!("undoing {} of domain `{name}`", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));
     let about = Undoing { entry: entry.clone(), now, runs };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// What is said of an image that stays; where somebody else has it, no command that deletes it.
+fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
+    let NewImage { said, removal, path, volume } = image;
+    let path = volume.as_ref().and_then(|volume| uses.volume(volume)).map_or(path, |v| &v.path);
+    let others = uses.others_of_disk(path, volume.as_ref(), own_uuid);
+    let next = match others.first() {
+        Some(used) => used.to_string(),
+        None => format!("{removal} deletes it"),
+    };
+    format!("{said} stays with what the guest wrote on it; {next}")
 }
 
 /// Refuses a domain that had another name when it was changed.
@@ -495,7 +509,15 @@ fn refuse_taken(
     if let Some(Conflict { path, used, .. }) = taken.iter().find(is_below) {
         let (path, said) = (path.display().to_string(), used.to_string());
         let hint = match &used.by {
-            User::Domain { name, .. } => format!("`gpuvm delete {}` first", word(name)),
+            User::Domain { name, .. } => {
+                let other = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+                let of = word(name);
+                if other.made().is_empty() {
+                    format!("`gpuvm disk list {of}` shows which disk that is; it has to go first")
+                } else {
+                    format!("`gpuvm delete {of}` first")
+                }
+            }
             User::Volume(volume) => {
                 let (pool, name) = volume.split_once('/').unwrap_or(("default", volume));
                 format!("{} deletes that, if nobody needs it", removal_of_volume(pool, name))

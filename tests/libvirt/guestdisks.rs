@@ -366,3 +366,61 @@ fn a_file_that_is_gone_is_said_by_all_verbs_alike() {
     place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
     place.done(&["delete", NAME, "--yes"]);
 }
+
+/// One file that a guest would write twice, by a link or below an image over it, is refused by all
+/// verbs; a disk that another guest has is kept without a command that deletes it.
+#[test]
+fn what_two_disks_would_write_is_refused_and_what_another_has_is_not_offered_to_rm() {
+    let Some(place) = guest() else { return };
+    let own = |name: &str| place.disks.join(name).to_str().unwrap().to_owned();
+    let (base, above, link) = (own("base.qcow2"), own("over.qcow2"), own("link.qcow2"));
+    let image = |args: &[&str]| {
+        let mut command = place.within("qemu-img");
+        let made = command.args(["create", "-q", "-f", "qcow2"]).args(args).status();
+        assert!(made.unwrap().success(), "{args:?}");
+    };
+    image(&[&base, "1M"]);
+    image(&["-b", &base, "-F", "qcow2", &above]);
+    std::os::unix::fs::symlink(&base, &link).unwrap();
+    let before = place.state();
+    for (first, second) in [(&base, &link), (&base, &above), (&above, &base)] {
+        let args = place.create("twice", &["--no-start", "--disk", first, "--disk", second]);
+        let (code, out, err) = place.gpuvm(&args);
+        assert!(code != 0 && err.contains("of the same domain"), "{first} {second}: {out}{err}");
+    }
+    same(&before, &place.state(), "a refused guest left something");
+    place.done(&["disk", "add", NAME, &base]);
+    let (code, out, err) = place.gpuvm(&["disk", "add", NAME, &above]);
+    assert!(code != 0 && err.contains("lie one over the other"), "{out}{err}");
+    // By hand it is defined, and found.
+    let target = "--targetbus virtio --config";
+    place.virsh(
+        &[&["attach-disk", NAME, &link, "vdx"][..], &target.split(' ').collect::<Vec<_>>()]
+            .concat(),
+    );
+    let (code, out, err) = place.gpuvm(&["check", NAME]);
+    assert!(code == 3 && out.contains("disk-held"), "{code}: {out}{err}");
+    place.done(&["disk", "remove", NAME, "vdx", "--yes"]);
+    place.done(&["disk", "remove", NAME, "vdb", "--yes"]);
+    // Made for this guest, and had by another, too.
+    place.done(&["disk", "add", NAME, &format!("size=1M,dir={}", place.disks.display())]);
+    let made = place.virsh(&["domblklist", NAME]);
+    let made = made.lines().find(|line| line.trim().starts_with("vdb")).unwrap();
+    let made = made.split_whitespace().last().unwrap().to_owned();
+    image(&[&own("other.qcow2"), "1M"]);
+    place.done(&place.create("other", &["--no-start", "--disk", &own("other.qcow2")]));
+    place.virsh(
+        &[&["attach-disk", "other", &made, "vdx"][..], &target.split(' ').collect::<Vec<_>>()]
+            .concat(),
+    );
+    for args in
+        [&["undo", NAME, "--yes", "--dry-run"][..], &["disk", "remove", NAME, "vdb", "--yes"]]
+    {
+        let (code, out, err) = place.gpuvm(args);
+        let said = format!("{out}{err}");
+        assert!(code == 0 && said.contains("domain `other` has it as a disk"), "{args:?}: {said}");
+        assert!(!said.contains("`rm "), "{args:?}: {said}");
+    }
+    place.done(&["delete", "other", "--yes"]);
+    place.done(&["delete", NAME, "--yes"]);
+}

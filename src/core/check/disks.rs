@@ -11,7 +11,8 @@ use crate::shell::word;
 /// Two guests that write to one disk destroy its contents; libvirt defines both.
 const HELD: Rule = Rule::error(
     "disk-held",
-    "a disk that another domain has, unless both share it (`<shareable/>`) or both only read it",
+    "a disk that another domain has, or the domain itself a second time, unless both share it \
+     (`<shareable/>`) or both only read it",
 );
 /// libvirt passes any path to a guest.
 const OF_HOST: Rule = Rule::error(

@@ -73,12 +73,19 @@ fn compare(planned: Element<'_>, defined: Element<'_>, found: &mut Vec<Differenc
     }
     let mut names: Vec<&str> = Vec::new();
     let extra = defined.elements().filter(|e| NEVER_ADDED.contains(&e.name()));
-    for name in planned.elements().chain(extra).map(Element::name) {
+    for name in planned.elements().filter(|e| !is_nothing(*e)).chain(extra).map(Element::name) {
         if !names.contains(&name) {
             names.push(name);
             compare_siblings(planned, defined, name, found);
         }
     }
+}
+
+/// Whether an element says nothing: libvirt drops a `<driver/>` that has lost its last attribute.
+fn is_nothing(element: Element<'_>) -> bool {
+    element.name() == "driver"
+        && element.attrs().next().is_none()
+        && element.elements().next().is_none()
 }
 
 /// Compares the elements of a name in two elements: equal ones are paired first, the rest in order.
@@ -147,6 +154,15 @@ mod tests {
             <disk type='file'><address bus='0x04'/><target bus='virtio' dev='vda'/><alias name='x'/></disk>
             <controller/></devices><uuid>1</uuid><os><type machine='pc-q35-10.0'>hvm</type></os><name> a </name></domain>";
         assert_eq!(between(planned, defined), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_element_that_has_lost_its_last_attribute_is_none() {
+        let of =
+            |inside: &str| format!("<domain><devices><disk>{inside}</disk></devices></domain>");
+        assert_eq!(between(&of("<driver/>"), &of("")), [""; 0]);
+        assert_eq!(between(&of("<driver name='qemu'/>"), &of("")).len(), 1);
+        assert_eq!(between(&of("<shareable/>"), &of("")).len(), 1);
     }
 
     #[test]

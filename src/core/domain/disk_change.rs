@@ -167,6 +167,22 @@ pub fn path_of(disk: Element<'_>) -> Option<String> {
     disk_path(disk)
 }
 
+/// Returns what a disk is on: its file, device, directory, name on the network or volume; at last
+/// its protocol or type; none: no medium.
+pub fn source_of(disk: Element<'_>) -> Option<String> {
+    let source = disk.child("source")?;
+    let of_source =
+        |name: &str| Some(source.attr(name)?.into_owned()).filter(|text| !text.is_empty());
+    let volume = || Some(format!("{}/{}", of_source("pool")?, of_source("volume")?));
+    let elsewhere = || disk.attr("type").filter(|kind| kind != "file" && kind != "block");
+    ["file", "dev", "dir", "name", "path"]
+        .into_iter()
+        .find_map(of_source)
+        .or_else(volume)
+        .or_else(|| of_source("protocol"))
+        .or_else(|| elsewhere().map(Into::into))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

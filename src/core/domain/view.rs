@@ -4,6 +4,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Claims;
+use crate::domain::disk_change::source_of;
 use crate::domain::guest::{Made, NAMESPACE};
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, DomainXmlError, Element};
@@ -19,7 +20,8 @@ use serde::Serialize;
 pub struct DiskView {
     /// Its name in the guest, as libvirt calls it.
     pub target: String,
-    /// File, block device or volume on the host; empty for a drive without a medium.
+    /// File, block device or volume on the host, or what is known of another; empty for a drive
+    /// without a medium.
     pub source: String,
     /// Its format.
     pub format: String,
@@ -178,6 +180,7 @@ fn disk_view(disk: Element<'_>, made: &[Made]) -> DiskView {
         .into_iter()
         .map(|name| attr(source, name))
         .find(|value| !value.is_empty())
+        .or_else(|| source_of(disk))
         .unwrap_or_default();
     DiskView {
         target: attr(disk.child("target"), "dev"),
@@ -239,7 +242,7 @@ pub fn remembered(xml: &DomainXml) -> Option<Remembered> {
 mod tests {
     use super::*;
 
-    /// A domain of ours with a made disk, a drive without a medium and two NICs.
+    /// A domain of ours with a made disk, a drive without a medium, one on the network and two NICs.
     const OURS: &str = "<domain type='kvm'><name>a</name><metadata><x:y xmlns:x='urn:other'/>
         <g:guest xmlns:g='urn:gpuvm:domain:1'><g:request>{}</g:request><g:made><g:disk path='/d/a.raw'/>
         </g:made></g:guest></metadata><memory>4096</memory><vcpu>2</vcpu>
@@ -248,6 +251,7 @@ mod tests {
         <disk type='file'><driver type='raw'/><source file='/d/a.raw'/><target dev='vda'/></disk>
         <disk type='block'><driver type='raw'/><source dev='/dev/sdb'/><target dev='vdb'/></disk>
         <disk type='file' device='cdrom'><target dev='sda'/></disk>
+        <disk type='network'><source protocol='nbd'/><target dev='vdc'/></disk>
         <interface type='network'><mac address='52:54:00:AB:00:01'/><source network='default'/></interface>
         <interface type='direct'><mac address='52:54:00:ab:00:02'/><source dev='eth0' mode='bridge'/>
         </interface><interface type='user'/></devices></domain>";
@@ -259,8 +263,9 @@ mod tests {
         assert_eq!(view.pcpus.to_string(), "1,5,7");
         let disks: Vec<_> =
             view.disks.iter().map(|d| (&d.target[..], &d.source[..], d.made)).collect();
-        let expected = [("vda", "/d/a.raw", true), ("vdb", "/dev/sdb", false), ("sda", "", false)];
-        assert_eq!(disks, expected);
+        let others = [("vdb", "/dev/sdb", false), ("sda", "", false), ("vdc", "nbd", false)];
+        assert_eq!(disks[0], ("vda", "/d/a.raw", true));
+        assert_eq!(disks[1..], others);
         let nics: Vec<_> = view.nics.iter().map(|n| (&n.mac[..], &n.source[..])).collect();
         let first = ("52:54:00:ab:00:01", "default");
         assert_eq!(nics, [first, ("52:54:00:ab:00:02", "eth0"), ("", "")]);

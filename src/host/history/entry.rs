@@ -1,9 +1,11 @@
 //! One change of a domain or of the host, with what undoes it.
 
 use crate::apply::Step;
+use gpuvm_core::domain::guest::VolumeRef;
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::shell::word;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// A change of a domain, or of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,19 @@ pub struct Entry {
     pub after: Option<String>,
     /// What was changed besides the definition, in order.
     pub steps: Vec<Step>,
+}
+
+/// A new image that a change made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewImage {
+    /// It, in words.
+    pub said: String,
+    /// What deletes it, a command in backticks.
+    pub removal: String,
+    /// Its path; of a volume its name.
+    pub path: PathBuf,
+    /// Its volume; none: a file.
+    pub volume: Option<VolumeRef>,
 }
 
 /// A copy of a disk that a change made, kept since then.
@@ -125,20 +140,23 @@ impl Entry {
         })
     }
 
-    /// The new images that it made, which undoing leaves: each in words, and what deletes it.
-    pub fn images(&self) -> impl Iterator<Item = (String, String)> {
+    /// The new images that it made, which undoing leaves.
+    pub fn images(&self) -> impl Iterator<Item = NewImage> {
         let copies: Vec<DiskCopy> = self.copies().collect();
         self.steps.iter().filter_map(move |step| match step {
             Step::CreateDisk { path, .. } => {
                 let removal = format!("`rm {}`", word(&path.to_string_lossy()));
-                Some((format!("disk {}", path.display()), removal))
+                let said = format!("disk {}", path.display());
+                Some(NewImage { said, removal, path: path.clone(), volume: None })
             }
             Step::MakeVolume { pool, volume, .. } => {
                 let name = &volume.name;
                 let is_copy = copies.iter().any(|copy| copy.pool == *pool && copy.name == *name);
                 let line = format!("virsh vol-delete --pool {} {}", word(pool), word(name));
                 let said = format!("volume `{name}` of pool `{pool}`");
-                (!is_copy).then(|| (said, format!("`{line}`")))
+                let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
+                let (removal, path) = (format!("`{line}`"), name.into());
+                (!is_copy).then_some(NewImage { said, removal, path, volume: Some(volume) })
             }
             _ => None,
         })

@@ -24,7 +24,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Beyond, DiskCopy, Entry};
+pub use entry::{Beyond, DiskCopy, Entry, NewImage};
 pub use owner::Owner;
 
 use crate::apply::{Step, kept_in};

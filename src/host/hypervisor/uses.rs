@@ -118,6 +118,33 @@ pub struct Conflict {
     pub used: Use,
 }
 
+/// A file that two disks of one domain have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Twice {
+    /// Number of the later disk in the definition, from 0.
+    pub nth: usize,
+    /// Number of the other.
+    pub first: usize,
+    /// The file or device, as the later disk names it.
+    pub path: PathBuf,
+    /// Whether one lies over it; else both are it.
+    pub is_over: bool,
+}
+
+/// A file of a disk, or below it.
+struct Part {
+    /// Number of the disk in the definition, from 0.
+    nth: usize,
+    /// The file or device.
+    path: PathBuf,
+    /// Whether the disk lies over it.
+    is_below: bool,
+    /// Whether the guest writes it.
+    writes: bool,
+    /// Whether the disk allows others.
+    shares: bool,
+}
+
 /// A file of a domain's disk that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
@@ -371,11 +398,43 @@ impl Uses {
     /// domain's own UUID, if it is defined.
     pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
         let mut all = Vec::new();
+        for Part { nth, path, writes, shares, .. } in self.parts(xml) {
+            let others = self.others_of_disk(&path, None, own_uuid.unwrap_or_default());
+            let against =
+                |one: &Use| !one.is_untold() && (writes || one.writes) && !(shares && one.shares);
+            let used = others.into_iter().filter(against);
+            all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
+        }
+        all
+    }
+
+    /// Returns what two disks of one domain have both, and one of them writes, unless both allow
+    /// sharing.
+    pub fn twice(&self, xml: &DomainXml) -> Vec<Twice> {
+        let parts = self.parts(xml);
+        let all: Vec<Identity> = parts.iter().map(|part| self.identity(&part.path)).collect();
+        let mut found = Vec::new();
+        for (at, (one, file)) in parts.iter().zip(&all).enumerate() {
+            for (other, before) in parts.iter().zip(&all).take(at) {
+                let against = (one.writes || other.writes)
+                    && !(one.shares && other.shares)
+                    && one.nth != other.nth;
+                if against && file.is(before) {
+                    let is_over = one.is_below != other.is_below;
+                    let (nth, first, path) = (one.nth, other.nth, one.path.clone());
+                    found.push(Twice { nth, first, path, is_over });
+                }
+            }
+        }
+        found
+    }
+
+    /// The files of a domain's disks, and those below them.
+    fn parts(&self, xml: &DomainXml) -> Vec<Part> {
+        let mut all = Vec::new();
         for (nth, named) in document::disks(xml) {
-            let (writes, shares) = (named.writes, named.shares);
-            let volume = named.volume.as_ref();
-            let volume =
-                volume.map(|(pool, name)| VolumeRef { pool: pool.clone(), name: name.clone() });
+            let shares = named.shares;
+            let volume = named.volume.map(|(pool, name)| VolumeRef { pool, name });
             let known = volume.as_ref().and_then(|volume| self.volume(volume));
             let Some(top) = named.file.or_else(|| known.map(|known| known.path.clone())) else {
                 continue;
@@ -385,15 +444,9 @@ impl Uses {
             } else {
                 Walk::from(&top, &self.volumes, self.seen()).files
             };
-            let parts = std::iter::once((top, writes)).chain(below.into_iter().map(|f| (f, false)));
-            for (path, writes) in parts {
-                let others = self.others_of_disk(&path, None, own_uuid.unwrap_or_default());
-                let against = |one: &Use| {
-                    !one.is_untold() && (writes || one.writes) && !(shares && one.shares)
-                };
-                let used = others.into_iter().filter(against);
-                all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
-            }
+            let part = |path, is_below, writes| Part { nth, path, is_below, writes, shares };
+            all.push(part(top, false, named.writes));
+            all.extend(below.into_iter().map(|path| part(path, true, false)));
         }
         all
     }

@@ -3,7 +3,7 @@
 use super::subject::can_be_opened;
 use crate::domain::DomainXml;
 use crate::domain::Element;
-use crate::domain::disk_change::{path_of, target_of};
+use crate::domain::disk_change::{path_of, source_of, target_of};
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Doing as _, Result};
 use crate::guest::find;
@@ -72,7 +72,7 @@ pub struct ListedDisk {
     pub target: String,
     /// What it is.
     pub kind: DiskSort,
-    /// File, block device, volume or name on the network; none: no medium.
+    /// File, block device, volume or name on the network, at last its protocol; none: no medium.
     pub source: Option<String>,
     /// Its volume; none: not in an active pool.
     pub volume: Option<VolumeRef>,
@@ -178,7 +178,7 @@ impl Ground<'_> {
         ListedDisk {
             kind: self.sort(disk, path.as_deref(), volume.is_some()),
             made: path.as_ref().is_some_and(|path| made.contains(path)),
-            source: path.or_else(|| text(source, "name")).or_else(|| text(source, "dir")),
+            source: path.or_else(|| source_of(disk)),
             volume,
             format: text(disk.child("driver"), "type"),
             bytes: size.map(|size| size.capacity_bytes),

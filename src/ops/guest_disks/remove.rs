@@ -14,7 +14,7 @@ use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::guest::still;
 use crate::history::guest::drop_made;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::uses::{Use, Uses};
 use crate::made::{Fate, Proof, keep_data, other_names, removal};
 use crate::reporter::Question;
 use crate::shell::word;
@@ -60,7 +60,10 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
         let made = made.as_ref().filter(|_| defined.is_some());
         last.extend(delete(&subject, target, made, hypervisor, world)?);
     } else if let Some(made) = &made {
-        warnings.push(stays(made, running.is_some() && !live));
+        let path = Path::new(&made.path);
+        let uses = Uses::read(hypervisor)?;
+        let others = uses.others_of_disk(path, made.volume.as_ref(), &subject.uuid);
+        warnings.push(stays(made, running.is_some() && !live, others.first()));
     }
     if defined.is_some() && subject.xml.disks().next().and_then(target_of).as_ref() == Some(target)
     {
@@ -106,14 +109,15 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
 }
 
-/// What is said of a disk that stays; `runs_with`: the running guest has it still, so no command is
-/// named that would be pasted while it writes it.
-fn stays(made: &Made, runs_with: bool) -> String {
+/// What is said of a disk that stays. Where the running guest has it still (`runs_with`), or somebody
+/// else (`other`) has it, no command is named that would be pasted while it is written.
+fn stays(made: &Made, runs_with: bool, other: Option<&Use>) -> String {
     let path = &made.path;
-    if runs_with {
-        return format!("disk {path} stays; the running guest has it until it is off");
+    match other {
+        Some(used) => format!("disk {path} stays; {used}"),
+        None if runs_with => format!("disk {path} stays; the running guest has it until it is off"),
+        None => format!("disk {path} stays; {} removes it", removal(made)),
     }
-    format!("disk {path} stays; {} removes it", removal(made))
 }
 
 /// Refuses incomplete removals: of data that a guest still writes, and of a disk that only the
