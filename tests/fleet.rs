@@ -3,7 +3,7 @@
 use crate::support::daemon::daemon;
 use crate::support::tree::scratch;
 use crate::support::{project, run};
-use serde_json::Value;
+use serde_json::{Value, json as json_of};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
@@ -109,6 +109,26 @@ fn a_refusing_and_a_silent_host_are_findings_and_delay_no_other() {
     assert_eq!(lost.len(), 3);
     assert!(lost.is_sorted(), "{lost:?}");
     assert_eq!(planned["hosts"][0]["name"], "half", "that one is broken into already");
+}
+
+#[test]
+fn a_machine_without_an_answer_of_its_libvirt_has_no_free_gpus() {
+    let dir = scratch();
+    // This machine, whose libvirt has no such driver.
+    let file = hosts(dir.path(), &[("here", &[("connect", "lxc:///")])]);
+    for words in [&["list"][..], &["capacity"], &["plan", "--gpus", "0", "--pins", "none"]] {
+        let all = fleet(&file, &[words, &["--json"]].concat());
+        let answer = json(&all);
+        assert_eq!(
+            (all.0, each(&answer, "reached")),
+            (1, vec![json_of!(false)]),
+            "{words:?}: {all:?}"
+        );
+        let hint = &answer["hosts"][0]["error"]["hint"];
+        assert!(hint.is_null(), "a hint of one connection: {hint}");
+    }
+    let twice = fleet(Path::new("-"), &["plan", "--plan", "-"]);
+    assert!(twice.0 == 2 && twice.2.contains("both read standard input"), "{twice:?}");
 }
 
 #[test]

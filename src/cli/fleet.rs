@@ -16,7 +16,7 @@ use gpuvm_ops::error::NoPlace;
 use gpuvm_ops::fleet::{FleetHost, Heard, HostPlace, capacities, capture, places};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a host answered, as JSON.
@@ -178,6 +178,10 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             "`domain_xml` of a host in the file names its domains; without it and `connect` it is empty",
         ));
     }
+    let input = Path::new("-");
+    if args.hosts.hosts == input && args.guest.plan.as_deref() == Some(input) {
+        return Err(usage("--hosts and --plan both read standard input", "name a file for one"));
+    }
     let wanted = args.request()?;
     let (hosts, limit) = asked(&args.hosts)?;
     let mut heard = told(places(hosts, limit, &wanted), cx);
@@ -286,7 +290,13 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
         };
         let no_place =
             error.as_ref().is_some_and(|error| error.chain().any(|cause| cause.is::<NoPlace>()));
-        let error = error.as_ref().map(Failure::of);
+        let mut error = error.as_ref().map(Failure::of);
+        let is_ours = |failure: &Failure| failure.code.starts_with("fleet-");
+        // Hints on a connection that was not made are of the one connection of other verbs.
+        if let Some(failure) = error.as_mut().filter(|failure| !reached && !is_ours(failure)) {
+            failure.hint = None;
+            failure.commands.clear();
+        }
         if !cx.output.json {
             for warning in &warnings {
                 cx.output.warning(&format!("{}: {warning}", host.name));
@@ -295,11 +305,12 @@ fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
                 let name = &host.name;
                 cx.output.warning(&format!("{name}: the same machine as `{other}`"));
             }
-            if let Some(Failure { code, message, causes, hint, .. }) = &error {
+            if let Some(failure) = &error {
+                let Failure { message, causes, hint, .. } = failure;
                 let causes: String = causes.iter().map(|cause| format!("\n  {cause}")).collect();
                 let hint = hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-                // A host without a place is an answer, and other hints are of one connection.
-                let hint = if code.starts_with("fleet-") { hint } else { String::new() };
+                // A host without a place is an answer.
+                let hint = if is_ours(failure) { hint } else { String::new() };
                 cx.output.warning(&format!("{}: {message}{causes}{hint}", host.name));
             }
         }

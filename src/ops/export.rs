@@ -129,7 +129,8 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
     if let ImageRequest::Named(image) = &disks.image {
         add(LostKind::Disks, format!("image `{image}` is one of this host"));
     }
-    for what in of_this_host(disks) {
+    let has_gpus = wanted.request.gpus.number() > 0;
+    for what in of_this_host(disks, has_gpus) {
         add(LostKind::Disks, what);
     }
     for nic in &wanted.networks {
@@ -147,13 +148,13 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
 }
 
 /// How disks would be made on this host, as far as it was asked for.
-fn of_this_host(disks: &StorageRequest) -> Vec<String> {
+fn of_this_host(disks: &StorageRequest, has_gpus: bool) -> Vec<String> {
     let usual = StorageRequest::default();
     let dir = |dir: &Option<PathBuf>, of: &str| {
         dir.as_ref().map(|dir| format!("directory {} of {of}", dir.display()))
     };
     let pool = |name: &String, of: &str| format!("pool `{name}` of {of}");
-    let overlay = || "an overlay over the image: the claim is a disk of its own".to_owned();
+    let overlay = || "an overlay over the image: the platform makes a disk of its own".to_owned();
     let all = [
         (disks.os_disk != usual.os_disk).then(overlay),
         (disks.image_pool != usual.image_pool).then(|| pool(&disks.image_pool, "images")),
@@ -161,7 +162,7 @@ fn of_this_host(disks: &StorageRequest) -> Vec<String> {
         dir(&disks.disk_dir, "the boot disk"),
         dir(&disks.data_dir, "the data disk"),
         (disks.preallocate != usual.preallocate).then(|| "preallocation of the data disk".into()),
-        (disks.data == DataRequest::Share)
+        (disks.data == DataRequest::Share && has_gpus)
             .then(|| "a data disk as the GPUs' share of this host's data file system".into()),
     ];
     all.into_iter().flatten().collect()

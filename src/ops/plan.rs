@@ -4,7 +4,9 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::{most_named_iothread, used_iothreads};
 use crate::error::Result;
-use crate::guest::{GuestRequest, Planned, refuse_name_of_virsh, resolve, template_file};
+use crate::guest::{
+    GuestRequest, NameRequest, Planned, refuse_name_of_virsh, resolve, template_file,
+};
 use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::reason::{CoreReason, TreeReason};
 use crate::placement::{Placement, Reason, Topic, window_reason};
@@ -20,6 +22,10 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     // Not made by `create` either.
     let name = planned.name.as_str();
     refuse_name_of_virsh(name, (&format!("plan domain `{name}`"), "name"))?;
+    let is_there = planned.occupancy.domains.iter().any(|held| held.domain == name);
+    if is_there && matches!(wanted.name, NameRequest::Exact(_)) {
+        world.warning(&format!("domain `{name}` exists; `gpuvm create` needs another name"));
+    }
     let several = planned.placement.iothread_pins.len() > 1;
     let mapping = several
         && !world.is_recorded()

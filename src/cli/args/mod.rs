@@ -160,8 +160,8 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 /// Plan, create, tune, verify and undo GPU virtual machines on libvirt
 ///
 /// Reads the host's NUMA, SMT, PCIe and NVLink layout, plans where a GPU guest goes, writes the
-/// libvirt domain, and creates and deletes it. Commands that read only the host, and previews
-/// (--dry-run, --diff), also run on a recorded host (--host FILE).
+/// libvirt domain, and creates and deletes it. Commands that read only the host, and `create
+/// --dry-run`, also run on a recorded host (--host FILE).
 #[derive(Debug, Parser)]
 #[command(name = "gpuvm", version, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]

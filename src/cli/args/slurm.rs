@@ -91,7 +91,8 @@ pub struct SlurmConfArgs {
     pub files: bool,
     /// Reserve N cores of each node for the host
     ///
-    /// The first cores of every NUMA node become Slurm's CpuSpecList. Default: 0.
+    /// The first cores of every NUMA node become Slurm's CpuSpecList. The prolog takes it, too:
+    /// `gpuvm slurm prolog -- --reserve-cores N`. Default: 0.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(help_heading = PLACEMENT)]
     pub reserve_cores: u32,
@@ -102,13 +103,22 @@ pub struct SlurmConfArgs {
     pub reserve_memory: Option<MemSize>,
 }
 
+/// Reads the name of a GRES, without a type or a number.
+fn gres(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if text.is_empty() || !text.chars().all(is_name) {
+        return Err("the name alone is needed, such as gpu or gpuvm".into());
+    }
+    Ok(text.into())
+}
+
 /// Arguments of `slurm prolog`.
 #[derive(Debug, Args)]
 pub struct SlurmPrologArgs {
     /// GRES of the GPUs of guests
     ///
     /// gpu for a node with the lines of `slurm conf --files`.
-    #[arg(long, value_name = "NAME", default_value = gpuvm_core::slurm::GRES)]
+    #[arg(long, value_name = "NAME", default_value = gpuvm_core::slurm::GRES, value_parser = gres)]
     pub gres: String,
     /// Slurm.
     #[command(flatten)]

@@ -414,7 +414,8 @@ fn lost(shape: &Shape<'_>) -> Vec<Lost> {
     if let Some(pins) = shape.pins() {
         add(LostKind::Pins, format!("{pins}: Nova chooses the node and its pcpus"));
     }
-    if isolates(shape) {
+    // Nova's is one, too.
+    if isolates(shape) && shape.own_pcpus.len() > 1 {
         let (own, cells) = (shape.own_pcpus.len(), shape.cells());
         let at = if cells > 1 { " on the node of cell 0" } else { "" };
         add(

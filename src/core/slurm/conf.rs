@@ -158,10 +158,35 @@ fn cores(topology: &Topology) -> Vec<&Core> {
     cores
 }
 
+/// Cores that are the same in all packages.
+struct Even {
+    /// Number of packages.
+    packages: usize,
+    /// Cores of each.
+    each: usize,
+    /// Threads of each core.
+    threads: usize,
+}
+
+/// How the packages are made; none: they differ.
+fn even(cores: &[&Core]) -> Option<Even> {
+    let mut packages: BTreeMap<u32, usize> = BTreeMap::new();
+    for core in cores {
+        *packages.entry(core.package).or_default() += 1;
+    }
+    let threads = cores.first().map_or(1, |core| core.pcpus.iter().count());
+    let each = packages.values().next().copied().unwrap_or_default();
+    let is_even = packages.values().all(|count| *count == each)
+        && cores.iter().all(|core| core.pcpus.iter().count() == threads);
+    is_even.then_some(Even { packages: packages.len(), each, threads })
+}
+
 /// A line for each GPU, with its device file, the cores of its node, and its links to the others.
 fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfError> {
     let gpus: Vec<_> = topology.gpus().collect();
     let cores = cores(topology);
+    // Slurm counts cores only where it is told of them.
+    let is_even = even(&cores).is_some();
     let mut groups = BTreeMap::new();
     let mut lines = Vec::new();
     for gpu in &gpus {
@@ -183,7 +208,8 @@ fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfErro
                 Proximity::Sys => "1".into(),
             })
             .collect();
-        let own = cores.iter().enumerate().filter(|(_, core)| Some(core.node) == gpu.node);
+        let is_own = |core: &Core| is_even && Some(core.node) == gpu.node;
+        let own = cores.iter().enumerate().filter(|(_, core)| is_own(core));
         let own = ranges(own.map(|(number, _)| number));
         let mut line = format!(
             "NodeName={node} Name={GPU} Type={} File=/dev/vfio/{group} Links={}",
@@ -245,19 +271,11 @@ fn node_line(
     let cores = cores(topology);
     let pcpus: usize = cores.iter().map(|core| core.pcpus.iter().count()).sum();
     let mut line = format!("NodeName={} CPUs={pcpus}", wanted.node);
-    let mut packages: BTreeMap<u32, usize> = BTreeMap::new();
-    for core in &cores {
-        *packages.entry(core.package).or_default() += 1;
-    }
-    let threads = cores.first().map_or(1, |core| core.pcpus.iter().count());
-    let each = packages.values().next().copied().unwrap_or_default();
-    let is_even = packages.values().all(|count| *count == each)
-        && cores.iter().all(|core| core.pcpus.iter().count() == threads);
-    if is_even {
+    let even = even(&cores);
+    if let Some(Even { packages, each, threads }) = even {
         write!(
             line,
-            " Boards=1 SocketsPerBoard={} CoresPerSocket={each} ThreadsPerCore={threads}",
-            packages.len()
+            " Boards=1 SocketsPerBoard={packages} CoresPerSocket={each} ThreadsPerCore={threads}"
         )
         .expect("text");
     }
@@ -268,9 +286,7 @@ fn node_line(
         write!(line, " MemSpecLimit={kept}").expect("text");
     }
     if wanted.reserve_cores > 0 {
-        if !is_even {
-            return Err(SlurmConfError::UnevenCores);
-        }
+        let Some(Even { threads, .. }) = even else { return Err(SlurmConfError::UnevenCores) };
         let mut left: BTreeMap<_, u32> = BTreeMap::new();
         let mut ids = Vec::new();
         for (number, core) in cores.iter().enumerate() {

@@ -164,3 +164,17 @@ fn types_are_words_of_slurm() {
         assert_eq!(gpu_type(model), wanted);
     }
 }
+
+#[test]
+fn cores_are_named_only_where_slurm_is_told_of_cores() {
+    let (mut even, mut uneven) = (0, 0);
+    for host in HOSTS {
+        let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };
+        let Ok(lines) = conf(&from_json(host).unwrap(), &wanted) else { continue };
+        let is_told = lines.node_line.contains("CoresPerSocket=");
+        *(if is_told { &mut even } else { &mut uneven }) += 1;
+        let names = |line: &String| line.contains("Cores=");
+        assert!(lines.gres_conf.iter().all(|line| names(line) == is_told), "{lines:?}");
+    }
+    assert!(even > 0 && uneven > 0, "{even}, {uneven}");
+}

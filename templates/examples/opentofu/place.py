@@ -21,7 +21,10 @@ def place(query):
     command = [os.environ.get("GPUVM", "gpuvm"), "plan", "--json"]
     for option, value in sorted(query.items()):
         command += [f"--{option}={value}"] if value else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        sys.exit(f"place.py: cannot run `{command[0]}`: {error.strerror}; GPUVM names another program")
     answer = json.loads(done.stdout or "{}")
     if done.returncode != 0:
         sys.exit("\n".join(filter(None, [answer.get("message", done.stderr), *answer.get("causes", []), answer.get("hint")])))

@@ -23,6 +23,7 @@ options:
     description:
       - Absolute path of a recorded host on the managed host, as C(gpuvm --host) takes it.
       - With C(connect) to another machine, the record of that machine.
+      - Without, nothing can be changed, and only C(gpuvm_host_info) takes it, for what needs no guests.
     type: path
 notes:
   - Changes need root, as the commands of C(gpuvm) do, so playbooks use C(become).
