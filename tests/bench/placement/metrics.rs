@@ -122,11 +122,10 @@ impl<'a> Judge<'a> {
         vcpus
     }
 
-    /// A part of the guest, rounded up to whole cores.
-    fn rounded_up(&self, part: f64, place: &Place) -> f64 {
+    /// The share of one core's threads in the guest's vCPUs: what proportions are rounded to.
+    fn grain(&self, place: &Place) -> f64 {
         let threads = self.topology.cores().iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
-        let core = float(threads) / float(place.pins.len().max(1));
-        (part / core - EPSILON).ceil() * core
+        float(threads) / float(place.pins.len().max(1))
     }
 
     /// The share of the vCPUs on the nodes of the GPUs, in proportion to these up to whole cores.
@@ -135,7 +134,7 @@ impl<'a> Judge<'a> {
         let vcpus = self.vcpus(place);
         let all: f64 = vcpus.values().sum();
         let share = |(node, there): (&NodeId, &f64)| {
-            let part = parts.get(node).map_or(0.0, |part| self.rounded_up(*part, place));
+            let part = parts.get(node).map_or(0.0, |part| part + self.grain(place));
             (there / all).min(part)
         };
         (all > 0.0).then(|| vcpus.iter().map(share).sum::<f64>().min(1.0))
@@ -168,7 +167,7 @@ impl<'a> Judge<'a> {
         let all: f64 = there.values().sum();
         let page = size(1 << 20) / size(ask.memory.kib().max(1));
         let share = |(node, amount): (&NodeId, &f64)| {
-            let part = parts.get(node).map_or(0.0, |part| self.rounded_up(*part, place) + page);
+            let part = parts.get(node).map_or(0.0, |part| part + self.grain(place) + page);
             (amount / all).min(part)
         };
         (all > 0.0).then(|| there.iter().map(share).sum::<f64>().min(1.0))
