@@ -172,3 +172,17 @@ fn the_form_of_libvirt_stays_the_default() {
         "{out}"
     );
 }
+
+#[test]
+fn what_is_not_lost_is_not_said_to_be() {
+    for (line, not) in [
+        ("--host topologies/dgx-2.json --gpus 0 --format kubevirt", "data disk"),
+        ("--host topologies/dgx-2.json --gpus 2 --os-disk overlay --format nova", "claim"),
+        ("--host topologies/h100-guest.json --gpus 1 --format nova", "have one pcpu"),
+    ] {
+        let (code, out, err) = export(line);
+        assert!(code == 0 && !format!("{out}{err}").contains(not), "{line}: {code}: {out}{err}");
+    }
+    let (_, out, err) = export("--host topologies/dgx-2.json --gpus 1 --format nova");
+    assert!(format!("{out}{err}").contains("have one pcpu"), "{out}{err}");
+}

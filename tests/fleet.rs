@@ -126,6 +126,7 @@ fn a_machine_without_an_answer_of_its_libvirt_has_no_free_gpus() {
         );
         let hint = &answer["hosts"][0]["error"]["hint"];
         assert!(hint.is_null(), "a hint of one connection: {hint}");
+        assert!(!all.1.contains("counts as free"), "{words:?}: {all:?}");
     }
     let twice = fleet(Path::new("-"), &["plan", "--plan", "-"]);
     assert!(twice.0 == 2 && twice.2.contains("both read standard input"), "{twice:?}");

@@ -665,3 +665,19 @@ fn a_name_that_create_refuses_is_refused_by_the_plan() {
         assert!(err.contains(&format!("such as `vm-{name}`")), "{err}");
     }
 }
+
+#[test]
+fn a_name_that_is_taken_is_told_by_the_plan() {
+    let host = project().join("topologies/dgx-2.json");
+    let host = host.to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (code, xml, err) = run(&mut gpuvm(&["export", "old", "--gpus", "1", "--host", host]));
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(dir.path().join("old.xml"), xml).unwrap();
+    for (name, is_told) in [("old", true), ("new", false)] {
+        let mut command = gpuvm(&["plan", name, "--gpus", "1", "--host", host, "--domain-xml"]);
+        let (code, _, err) = run(command.arg(dir.path()));
+        assert_eq!(code, 0, "{err}");
+        assert_eq!(err.contains("`gpuvm create` needs another name"), is_told, "{name}: {err}");
+    }
+}

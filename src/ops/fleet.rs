@@ -387,7 +387,11 @@ fn told<T>(
     };
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
         // What its guests hold would count as free.
-        Some(_) if host.connect.is_some() => world.hypervisor().map(|_| answer),
+        Some(_) if host.connect.is_some() => {
+            // Nor is it said that it does.
+            quiet.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            world.hypervisor().map(|_| answer)
+        }
         _ => Ok(answer),
     });
     let connected = world.connected().filter(|_| host.connect.is_some());

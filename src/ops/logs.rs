@@ -129,12 +129,10 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
             let which = if summary.state.is_active() { XmlOf::Live } else { XmlOf::Inactive };
             let xml = DomainXml::parse(&hypervisor.xml(name, which)?)?;
             serial_log(&xml).ok_or_else(|| {
-                let mut devices =
-                    xml.root().child("devices").into_iter().flat_map(Element::elements);
-                if !devices.any(|device| matches!(device.name(), "serial" | "console")) {
+                if ports(&xml).next().is_none() {
                     let bare = LogsError::NoConsole { name: name.to_owned() };
-                    return bare
-                        .hint(format!("`gpuvm logs {} --qemu` prints QEMU's own", word(name)));
+                    let qemu = format!("`gpuvm logs {} --qemu` prints QEMU's log", word(name));
+                    return bare.hint(qemu);
                 }
                 LogsError::NotLogged { name: name.to_owned() }.hint(format!(
                     "`gpuvm tune {name} --serial-log on` logs it from its next start on; `gpuvm \
@@ -164,9 +162,13 @@ fn path(world: &World, name: &str, of: LogOf) -> Result<PathBuf> {
 
 /// Returns the log file of the first serial port or console that has one.
 fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
-    let devices = || xml.root().child("devices").into_iter().flat_map(Element::elements);
-    let mut ports = devices().filter(|device| matches!(device.name(), "serial" | "console"));
-    ports.find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
+    ports(xml).find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
+}
+
+/// Its serial ports and consoles.
+fn ports(xml: &DomainXml) -> impl Iterator<Item = Element<'_>> {
+    let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
+    devices.filter(|device| matches!(device.name(), "serial" | "console"))
 }
 
 /// Opens a log. It may be a named pipe, on which a plain call would block forever.
@@ -238,6 +240,11 @@ mod tests {
         let bare = stage("");
         assert_eq!(code(&bare, "a", LogOf::Serial), "logs-not-logged");
         assert_eq!(code(&bare, "b", LogOf::Serial), "of another");
+        let (xml, active) = bare.fake.domains.borrow()["a"].clone();
+        let none = xml.replace("serial", "parallel");
+        bare.fake.domains.borrow_mut().insert("a".into(), (none, active));
+        assert_eq!(code(&bare, "a", LogOf::Serial), "logs-no-console");
+        bare.fake.domains.borrow_mut().insert("a".into(), (xml, active));
         let error = read(&bare.world, "a", LogOf::Serial, None).unwrap_err();
         let hint = &error.refusal().unwrap().hint;
         assert!(hint.contains("`gpuvm tune a --serial-log on`"), "{hint}");

@@ -419,8 +419,13 @@ pub fn keep_data(path: &str, names: u64) -> Option<String> {
 pub fn removal(made: &Made) -> String {
     match &made.volume {
         Some(VolumeRef { pool, name }) => removal_of_volume(pool, name),
-        None => format!("`rm {}`", word(&made.path)),
+        None => removal_of_file(&made.path),
     }
+}
+
+/// The command that removes a file.
+pub fn removal_of_file(path: &str) -> String {
+    format!("`rm {}`", word(path))
 }
 
 /// The command that removes a volume.

@@ -17,10 +17,10 @@ use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::guest::find;
 use crate::history::{Beyond, DiskCopy, Entry, NewImage};
-use crate::hypervisor::uses::{Conflict, How, User, Uses, files_of};
+use crate::hypervisor::uses::{Conflict, How, Use, User, Uses, files_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::{FileId, Identity};
-use crate::made::{removal_of_volume, said};
+use crate::made::{removal_of_file, removal_of_volume, said};
 use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
@@ -180,11 +180,14 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
         return Ok(None);
     }
     read_back(world, &done.change.about)?;
-    for DiskCopy { pool, name, .. } in done.change.about.entry.copies().filter(|_| wanted.force) {
-        world.warning(&format!(
-            "volume `{name}` of pool `{pool}` stays with what the guest wrote on it; {} destroys that",
-            removal_of_volume(&pool, &name)
-        ));
+    let copies: Vec<DiskCopy> = done.change.about.entry.copies().filter(|_| wanted.force).collect();
+    if !copies.is_empty() {
+        let uses = Uses::read(&*world.hypervisor()?)?;
+        for DiskCopy { pool, name, .. } in copies {
+            let path = name.clone().into();
+            let image = NewImage { path, volume: Some(VolumeRef { pool, name }) };
+            world.warning(&left(&image, &uses, ""));
+        }
     }
     let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
     let plugs = |step: &Step| step.is_plugging();
@@ -284,13 +287,16 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
 
 /// What is said of an image that stays; where somebody else has it, no command that deletes it.
 fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
-    let NewImage { said, removal, path, volume } = image;
-    let path = volume.as_ref().and_then(|volume| uses.volume(volume)).map_or(path, |v| &v.path);
-    let others = uses.others_of_disk(path, volume.as_ref(), own_uuid);
-    let next = match others.first() {
-        Some(used) => used.to_string(),
-        None => format!("{removal} deletes it"),
+    let NewImage { path, volume } = image;
+    let known = volume.as_ref().and_then(|volume| uses.volume(volume)).map(|known| &known.path);
+    let others = uses.others_of_disk(known.unwrap_or(path), volume.as_ref(), own_uuid);
+    let (said, removal) = match volume {
+        Some(VolumeRef { pool, name }) => {
+            (format!("volume `{name}` of pool `{pool}`"), removal_of_volume(pool, name))
+        }
+        None => (format!("disk {}", path.display()), removal_of_file(&path.to_string_lossy())),
     };
+    let next = others.first().map_or_else(|| format!("{removal} deletes it"), Use::to_string);
     format!("{said} stays with what the guest wrote on it; {next}")
 }
 

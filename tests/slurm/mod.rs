@@ -319,3 +319,12 @@ fn of_twenty_random_jobs_no_two_hold_a_gpu_and_nothing_stays() {
         eprintln!("{name}: {} runs, median {middle:.2} s, at most {most:.2} s", taken.len());
     }
 }
+
+#[test]
+fn a_gres_is_named_alone() {
+    for name in ["", "gpu:2", "gres/gpu"] {
+        let mut command = crate::support::gpuvm(&["slurm", "prolog", "--gres", name]);
+        let (code, out, err) = crate::support::run(command.env("SLURM_JOB_ID", "7"));
+        assert!(code == 2 && err.contains("the name alone is needed"), "{name:?}: {out}{err}");
+    }
+}

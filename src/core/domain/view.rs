@@ -175,13 +175,8 @@ fn disk_view(disk: Element<'_>, made: &[Made]) -> DiskView {
     let attr = |element: Option<Element<'_>>, name: &str| {
         element.and_then(|e| e.attr(name)).map(|value| value.into_owned()).unwrap_or_default()
     };
-    let source = disk.child("source");
-    let source = ["file", "dev", "dir", "volume", "name"]
-        .into_iter()
-        .map(|name| attr(source, name))
-        .find(|value| !value.is_empty())
-        .or_else(|| source_of(disk))
-        .unwrap_or_default();
+    let volume = attr(disk.child("source"), "volume");
+    let source = if volume.is_empty() { source_of(disk).unwrap_or_default() } else { volume };
     DiskView {
         target: attr(disk.child("target"), "dev"),
         format: attr(disk.child("driver"), "type"),

@@ -3,7 +3,6 @@
 use crate::apply::Step;
 use gpuvm_core::domain::guest::VolumeRef;
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::shell::word;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -39,10 +38,6 @@ pub struct Entry {
 /// A new image that a change made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewImage {
-    /// It, in words.
-    pub said: String,
-    /// What deletes it, a command in backticks.
-    pub removal: String,
     /// Its path; of a volume its name.
     pub path: PathBuf,
     /// Its volume; none: a file.
@@ -144,19 +139,12 @@ impl Entry {
     pub fn images(&self) -> impl Iterator<Item = NewImage> {
         let copies: Vec<DiskCopy> = self.copies().collect();
         self.steps.iter().filter_map(move |step| match step {
-            Step::CreateDisk { path, .. } => {
-                let removal = format!("`rm {}`", word(&path.to_string_lossy()));
-                let said = format!("disk {}", path.display());
-                Some(NewImage { said, removal, path: path.clone(), volume: None })
-            }
+            Step::CreateDisk { path, .. } => Some(NewImage { path: path.clone(), volume: None }),
             Step::MakeVolume { pool, volume, .. } => {
                 let name = &volume.name;
                 let is_copy = copies.iter().any(|copy| copy.pool == *pool && copy.name == *name);
-                let line = format!("virsh vol-delete --pool {} {}", word(pool), word(name));
-                let said = format!("volume `{name}` of pool `{pool}`");
                 let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
-                let (removal, path) = (format!("`{line}`"), name.into());
-                (!is_copy).then_some(NewImage { said, removal, path, volume: Some(volume) })
+                (!is_copy).then(|| NewImage { path: name.into(), volume: Some(volume) })
             }
             _ => None,
         })
