@@ -671,7 +671,8 @@ fn a_name_that_is_taken_is_told_by_the_plan() {
     let host = project().join("topologies/dgx-2.json");
     let host = host.to_str().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (code, xml, err) = run(&mut gpuvm(&["export", "old", "--gpus", "1", "--host", host]));
+    let (code, xml, err) =
+        run(&mut gpuvm(&["export", "--name", "old", "--gpus", "1", "--host", host]));
     assert_eq!(code, 0, "{err}");
     std::fs::write(dir.path().join("old.xml"), xml).unwrap();
     for (name, is_told) in [("old", true), ("new", false)] {
