@@ -679,6 +679,6 @@ fn a_name_that_is_taken_is_told_by_the_plan() {
         let mut command = gpuvm(&["plan", name, "--gpus", "1", "--host", host, "--domain-xml"]);
         let (code, _, err) = run(command.arg(dir.path()));
         assert_eq!(code, 0, "{err}");
-        assert_eq!(err.contains("`gpuvm create` needs another name"), is_told, "{name}: {err}");
+        assert_eq!(err.contains("a new guest needs another name"), is_told, "{name}: {err}");
     }
 }

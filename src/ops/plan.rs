@@ -24,7 +24,7 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     refuse_name_of_virsh(name, (&format!("plan domain `{name}`"), "name"))?;
     let is_there = planned.occupancy.domains.iter().any(|held| held.domain == name);
     if is_there && matches!(wanted.name, NameRequest::Exact(_)) {
-        world.warning(&format!("domain `{name}` exists; `gpuvm create` needs another name"));
+        world.warning(&format!("domain `{name}` exists, so a new guest needs another name"));
     }
     let several = planned.placement.iothread_pins.len() > 1;
     let mapping = several

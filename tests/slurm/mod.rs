@@ -324,7 +324,7 @@ fn of_twenty_random_jobs_no_two_hold_a_gpu_and_nothing_stays() {
 fn a_gres_is_named_alone() {
     for name in ["", "gpu:2", "gres/gpu"] {
         let mut command = crate::support::gpuvm(&["slurm", "prolog", "--gres", name]);
-        let (code, out, err) = crate::support::run(command.env("SLURM_JOB_ID", "7"));
+        let (code, out, err) = run(command.env("SLURM_JOB_ID", "7"));
         assert!(code == 2 && err.contains("the name alone is needed"), "{name:?}: {out}{err}");
     }
 }
