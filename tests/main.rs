@@ -19,6 +19,7 @@ mod check;
 mod cli;
 mod damage;
 mod day;
+mod demo;
 mod drives;
 mod errors;
 mod examples;
