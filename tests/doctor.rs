@@ -720,7 +720,8 @@ fn a_journal_that_is_no_file_or_too_long_is_an_error_and_bytes_are_none() {
     ] {
         fs::write(at(name), bytes).unwrap();
         let (code, answer) = doctor(&at(name));
-        assert_eq!(code, 0, "{name}");
+        // An Xid of hardware is a finding.
+        assert_eq!(code, if entries == 0 { 0 } else { 3 }, "{name}");
         let journal = answer["journal"].as_array().unwrap();
         assert_eq!(journal.len(), entries, "{name}: {journal:?}");
         assert_eq!(faults("gpuvm-host-doctor", &answer), "", "{name}");
@@ -777,6 +778,11 @@ fn what_is_found_is_told_without_counts_of_nothing() {
     fs::write(dir.path().join("log"), "\n").unwrap();
     let (_, out, _) = doctor(&["--journal", "log"]);
     assert!(out.contains("the kernel's log (what was given is empty"), "{out}");
+    fs::write(dir.path().join("log"), "NVRM: GPU 0000:34:00.0: GPU has fallen off the bus.\n")
+        .unwrap();
+    let (code, out, _) = doctor(&["--journal", "log"]);
+    assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
+    assert!(out.contains("\n1 error found by "), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();

@@ -31,9 +31,15 @@ pub struct Diagnosed {
 }
 
 impl Diagnosed {
+    /// The severity of each finding and of each entry of the log.
+    pub fn severities(&self) -> impl Iterator<Item = Severity> {
+        let found = self.findings.iter().map(|finding| finding.severity);
+        found.chain(self.journal.iter().map(|entry| entry.severity))
+    }
+
     /// Whether there is an error.
     pub fn has_errors(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+        self.severities().any(|severity| severity == Severity::Error)
     }
 }
 
@@ -99,7 +105,7 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
         findings: diagnosis.findings,
         known_defects: diagnosis.known_defects,
         journal,
-        rules: doctor::rules().count(),
+        rules: doctor::count_of_rules(log.is_some()),
         not_checked,
     })
 }

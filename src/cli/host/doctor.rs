@@ -68,9 +68,10 @@ fn text(answer: &Diagnosed) -> String {
         writeln!(text, "  hint: {hint}").expect("text");
     }
     for entry in &answer.journal {
-        let Entry { rule, lines, first_line, example, hint, .. } = entry;
+        let Entry { rule, severity, lines, first_line, example, hint, .. } = entry;
         let lines = words::count(*lines, "line");
-        writeln!(text, "log: {lines} as line {first_line}: {example}").expect("text");
+        writeln!(text, "{severity}: in the log, {lines} like line {first_line}: {example}")
+            .expect("text");
         writeln!(text, "  ({rule})\n  hint: {hint}").expect("text");
     }
     for defect in &answer.known_defects {
@@ -79,7 +80,7 @@ fn text(answer: &Diagnosed) -> String {
         writeln!(text, "known defect of {} {version}: {what} ({by}{source})", of.name())
             .expect("text");
     }
-    let count = |severity| answer.findings.iter().filter(|f| f.severity == severity).count();
+    let count = |severity| answer.severities().filter(|found| *found == severity).count();
     let found =
         [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
     let found = found.map(|(severity, name)| (count(severity), name));

@@ -1,6 +1,7 @@
 //! Searches the kernel's log for what no file tells: texts, each with the rule that it belongs to.
 
 use crate::bdf::Bdf;
+use crate::finding::{Rule, Severity};
 use crate::verify::UNHEALTHY;
 use crate::xid::{KINDS, Xid, XidAction, XidKind};
 use serde::Serialize;
@@ -12,64 +13,155 @@ pub struct Pattern {
     pub text: &'static str,
     /// The rule that it belongs to.
     pub rule: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
     /// What it means, and what to do.
     pub means: &'static str,
 }
 
-/// Makes a pattern.
-const fn pattern(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
-    Pattern { text, rule, means }
+/// Makes a pattern of what stops a guest or its device.
+const fn fatal(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
+    Pattern { text, rule, severity: Severity::Error, means }
 }
 
+/// Makes a pattern of what may do so.
+const fn doubt(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
+    Pattern { text, rule, severity: Severity::Warning, means }
+}
+
+/// Rules that only the kernel's log can break.
+pub(super) const RULES: &[&Rule] = &[
+    &Rule::error("iommu-fault", "a device that used memory outside of its guest"),
+    &Rule::error("iommu-width", "an IOMMU with fewer address bits than a guest has"),
+    &Rule::warning("gpu-rom", "a GPU whose ROM cannot be read"),
+    &Rule::warning("pcie-atomics", "a GPU without PCIe atomics"),
+];
+
 /// The texts, in the order in which a line is compared with them; then comes [`Xid`].
-pub const PATTERNS: [Pattern; 11] = [
-    pattern(
+pub const PATTERNS: [Pattern; 27] = [
+    fatal(
         "VFIO is not viable",
         "group-shared",
         "a device of the same IOMMU group has a driver of the host: `gpuvm device list` shows it",
     ),
-    pattern(
+    fatal(
         "due to platform RMRR requirement",
         "group-legacy-rmrr",
         "the firmware keeps memory for the device: change its setting, or use another slot",
     ),
-    pattern(
+    fatal(
         "no interrupt remapping support",
         "irq-remap",
         "turn interrupt remapping on in the firmware",
     ),
-    pattern(
-        "DMAR: DRHD: handling fault",
-        "iommu-mode",
-        "a device used memory that was not its own",
+    doubt("DMAR: DRHD: handling fault", "iommu-fault", "a device used memory that was not its own"),
+    fatal(
+        "IO_PAGE_FAULT",
+        "iommu-fault",
+        "a device used an address that its guest does not have: a driver of the guest, or a device that was not reset",
     ),
-    pattern("can't reserve [mem", "console-holds-gpu", "a console has the GPU's memory"),
-    pattern(
+    fatal(
+        "DMA Write",
+        "iommu-fault",
+        "a device wrote to an address that its guest does not have: a driver of the guest, or a device that was not reset",
+    ),
+    fatal(
+        "DMA Read",
+        "iommu-fault",
+        "a device read from an address that its guest does not have: a driver of the guest, or a device that was not reset",
+    ),
+    fatal(
+        "is not sufficient for the mapped address",
+        "iommu-width",
+        "the IOMMU has fewer address bits than the CPU: limit the guest's with `<maxphysaddr mode='passthrough' limit='39'/>` (the width that the line names)",
+    ),
+    fatal("can't reserve [mem", "console-holds-gpu", "a console has the GPU's memory"),
+    fatal(
+        "can't assign; no space",
+        "bar-window",
+        "the firmware left too little address space for the GPU's BARs: turn on Above 4G Decoding, or boot with pci=realloc",
+    ),
+    fatal(
+        "This PCI I/O region assigned to your NVIDIA device is invalid",
+        "bar-window",
+        "the firmware gave the GPU no address space: turn on Above 4G Decoding, or boot with pci=realloc",
+    ),
+    fatal(
         "from D3cold to D0",
         "d3cold",
         "a device did not come back from power saving: `options vfio-pci disable_idle_d3=1`",
     ),
-    pattern(
+    fatal(
+        "after resume; giving up",
+        "d3cold",
+        "a device did not come back from power saving: `options vfio-pci disable_idle_d3=1`; power the host off and on",
+    ),
+    fatal(
+        "Refused to change power state",
+        "d3cold",
+        "a device did not change its power state: `options vfio-pci disable_idle_d3=1`; power the host off and on",
+    ),
+    fatal(
+        "Unable to power on device, stuck in D3",
+        "d3cold",
+        "a device did not come back from power saving: `options vfio-pci disable_idle_d3=1`; power the host off and on",
+    ),
+    fatal(
         "fallen off the bus",
         "d3cold",
         "a GPU no longer answers: power the host off and on, and look at its slot and power",
     ),
-    pattern(
+    fatal(
+        "after FLR; giving up",
+        "reset-missing",
+        "the device did not come back from its reset: power the host off and on; another guest cannot have it before",
+    ),
+    fatal(
+        "after bus reset; giving up",
+        "reset-missing",
+        "the device did not come back from its reset: power the host off and on; another guest cannot have it before",
+    ),
+    fatal(
+        "reset recovery - restoring BARs",
+        "reset-missing",
+        "the device was reset behind the guest's back and may be unusable until the host is powered off and on",
+    ),
+    fatal(
         "unexpected WPR2 already up",
         "reset-missing",
         "the GPU was not reset between guests: it needs a reset of function or bus",
     ),
-    pattern(
+    fatal(
         "RmInitAdapter failed",
         "reset-missing",
         "the driver cannot start the GPU: 0x22:0x56 is a dead bus, 0x62 a GSP that did not boot",
     ),
-    pattern(
+    fatal(
+        "with non-zero usage count",
+        "holders",
+        "a program has the GPU open and its driver waits: `gpuvm gpu list` names it; end it before the GPU is bound to vfio-pci",
+    ),
+    fatal(
         "RLIMIT_MEMLOCK",
         "memlock",
         "the guest's memory could not be locked: look at the units of libvirt's daemons",
     ),
-    pattern("AER:", "aspm", "errors on a PCIe link: look at slot, riser and power saving of links"),
+    doubt(
+        "Unable to locate a BIOS ROM",
+        "gpu-rom",
+        "the driver found no ROM, as of a GPU that the firmware started: give the guest a ROM file with `<rom file='..'/>`",
+    ),
+    doubt(
+        "Invalid PCI ROM header signature",
+        "gpu-rom",
+        "the GPU's ROM cannot be read, as of a GPU that the firmware started: give the guest a ROM file with `<rom file='..'/>`",
+    ),
+    doubt(
+        "PCI rejects atomics",
+        "pcie-atomics",
+        "ROCm needs PCIe atomics: give the GPU a root port of its own in the guest, and a slot of the host whose ports route them",
+    ),
+    doubt("AER:", "aspm", "errors on a PCIe link: look at slot, riser and power saving of links"),
 ];
 
 /// Lines of a log with the same text.
@@ -78,6 +170,8 @@ pub const PATTERNS: [Pattern; 11] = [
 pub struct Entry {
     /// The rule that they belong to.
     pub rule: &'static str,
+    /// How bad they are.
+    pub severity: Severity,
     /// The text that was found, or what the Xid means.
     pub text: &'static str,
     /// How many lines have it.
@@ -129,23 +223,29 @@ impl Sign {
 
     /// Makes the entry of its first line.
     fn entry(self, first_line: usize, line: &str) -> Entry {
-        let (rule, text, xid, hint) = match self {
+        let (rule, severity, text, xid, hint) = match self {
             Sign::Text(at) => {
-                let Pattern { rule, text, means } = PATTERNS[at];
-                (rule, text, None, means.to_owned())
+                let Pattern { rule, severity, text, means } = PATTERNS[at];
+                (rule, severity, text, None, means.to_owned())
             }
             Sign::Hardware(at) => {
                 let kind = &KINDS[at];
-                (UNHEALTHY.id, kind.name, Some(kind.number), remedy(kind))
+                let severity = match kind.action {
+                    XidAction::Ignore => Severity::Note,
+                    XidAction::RestartProgram => Severity::Warning,
+                    XidAction::ResetGpu | XidAction::RestartHost => Severity::Error,
+                };
+                (UNHEALTHY.id, severity, kind.name, Some(kind.number), remedy(kind))
             }
             Sign::Program => {
                 let hint = "not an Xid of hardware: what used the GPU has caused it; NVIDIA's Xid \
                             catalog says more";
-                (UNHEALTHY.id, "Xid", None, hint.to_owned())
+                (UNHEALTHY.id, Severity::Warning, "Xid", None, hint.to_owned())
             }
         };
         let shown = line.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-        Entry { rule, text, lines: 0, first_line, example: shown, devices: Vec::new(), xid, hint }
+        let devices = Vec::new();
+        Entry { rule, severity, text, lines: 0, first_line, example: shown, devices, xid, hint }
     }
 }
 
@@ -231,10 +331,14 @@ fn addresses(line: &str) -> impl Iterator<Item = Bdf> {
         let word = word.trim_matches(|c| c == ':' || c == '.');
         // A time of day has two digits where an address has its segment, of four and more.
         let mut fields = word.split(':');
-        let is_whole =
-            fields.next().is_some_and(|segment| segment.len() > 3) && fields.count() == 2;
+        let first = fields.next().unwrap_or_default();
+        let rest = fields.count();
+        // The IOMMU's faults leave the segment out: `01:00.0`, which no time of day is.
+        if (first.len(), rest) == (2, 1) && word.len() == 7 && word.as_bytes()[5] == b'.' {
+            return format!("0000:{word}").parse().ok();
+        }
         let with_function = if word.contains('.') { word.to_owned() } else { format!("{word}.0") };
-        is_whole.then(|| with_function.parse().ok()).flatten()
+        (first.len() > 3 && rest == 2).then(|| with_function.parse().ok()).flatten()
     })
 }
 
@@ -251,6 +355,75 @@ mod tests {
             assert_eq!((found.len(), found[0].text), (1, PATTERNS[at].text));
             assert_eq!(found[0].devices, ["0000:86:00.0".parse().unwrap()]);
         }
+    }
+
+    /// Lines that users posted, one of each kind, in our order.
+    const POSTED: [(&str, &str); 16] = [
+        ("NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!", "holders"),
+        ("vfio-pci 0000:01:00.0: not ready 65535ms after FLR; giving up", "reset-missing"),
+        ("vfio-pci 0000:01:00.0: not ready 65535ms after bus reset; giving up", "reset-missing"),
+        ("nvidia 0000:01:00.0: not ready 65535ms after resume; giving up", "d3cold"),
+        (
+            "nvidia 0000:01:00.0: Unable to change power state from D3cold to D0, device \
+             inaccessible",
+            "d3cold",
+        ),
+        ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:667)", "reset-missing"),
+        (
+            "DMAR: intel_iommu_map: iommu width (39) is not sufficient for the mapped address \
+             (8800001000)",
+            "iommu-width",
+        ),
+        ("vfio_pin_pages_remote: RLIMIT_MEMLOCK (65536) exceeded", "memlock"),
+        ("amdgpu 0000:01:00.0: amdgpu: Unable to locate a BIOS ROM", "gpu-rom"),
+        (
+            "vfio-pci 0000:01:00.0: Invalid PCI ROM header signature: expecting 0xaa55, got \
+             0xffff",
+            "gpu-rom",
+        ),
+        ("kfd kfd: skipped device 1002:67df, PCI rejects atomics", "pcie-atomics"),
+        (
+            "AMD-Vi: Event logged [IO_PAGE_FAULT device=01:00.0 domain=0x000e address=0xfff \
+             flags=0x0008]",
+            "iommu-fault",
+        ),
+        (
+            "DMAR: [DMA Write NO_PASID] Request device [01:00.0] fault addr 0x8f000000 [fault \
+             reason 0x05] PTE Write access is not set",
+            "iommu-fault",
+        ),
+        (
+            "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR0 is 0M @ \
+             0x0 (PCI:0000:01:00.0)",
+            "bar-window",
+        ),
+        (
+            "vfio-pci 0000:01:00.0: Device is ineligible for IOMMU domain attach due to \
+             platform RMRR requirement.  Contact your platform vendor.",
+            "group-legacy-rmrr",
+        ),
+        (
+            "pci 0000:01:00.0: BAR 1 [mem size 0x800000000 64bit pref]: can't assign; no space",
+            "bar-window",
+        ),
+    ];
+
+    #[test]
+    fn posted_lines_are_findings_and_name_their_device() {
+        for (line, rule) in POSTED {
+            let found = search([line].into_iter());
+            assert_eq!(found.iter().map(|entry| entry.rule).collect::<Vec<_>>(), [rule], "{line}");
+            let named: Vec<_> = found[0].devices.iter().map(Bdf::to_string).collect();
+            let names = line.contains("01:00.0").then(|| "0000:01:00.0".to_owned());
+            assert_eq!(named, Vec::from_iter(names), "{line}");
+            let level =
+                if ["gpu-rom", "pcie-atomics"].contains(&rule) { "warning" } else { "error" };
+            assert_eq!(found[0].severity.to_string(), level, "{line}");
+        }
+        // Times of day and numbers are no addresses.
+        let none =
+            search(["Nov 24 01:00:07 AMD-Vi: IO_PAGE_FAULT at 01:00:07 of 12.5"].into_iter());
+        assert!(none[0].devices.is_empty(), "{:?}", none[0].devices);
     }
 
     #[test]

@@ -75,9 +75,14 @@ const BY_ARGUMENTS: &[&Rule] = &[
 /// Where the command line is.
 const ARGUMENTS: &str = "proc/cmdline";
 
-/// Every rule, one by one.
+/// Every rule, one by one: those on files and guests first, then those on the kernel's log alone.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().copied()
+    RULES.iter().chain(journal::RULES).copied()
+}
+
+/// How many rules there are without a log, and with one.
+pub fn count_of_rules(has_log: bool) -> usize {
+    RULES.len() + if has_log { journal::RULES.len() } else { 0 }
 }
 
 /// A host and what is known of it.
