@@ -119,13 +119,14 @@ uninstall:
 	if [ "$$(readlink "$(LINK)")" = gpuvm ]; then rm -f "$(LINK)"; fi
 
 # Packages for Debian and Fedora, and a source archive with all crates, below target/packages. Their program is built in a
-# folder of its own, without the paths of this machine, so that two builds of a commit are equal.
+# folder of its own, without the paths of this machine, so that two builds of a commit are equal. PROFILE=dist, for packages that
+# are published, takes half as long again and makes a smaller, faster program.
 PACKAGES = $(TARGET)/packages
-PACKED   = $(TARGET)/package/dist/gpuvm
+PACKED   = $(TARGET)/package/$(patsubst dev,debug,$(PROFILE))/gpuvm
 
 packed:
 	tests/setup pack
-	src/packaging/build $(TARGET)/package
+	src/packaging/build $(TARGET)/package $(PROFILE)
 
 deb: packed
 	src/packaging/deb $(PACKED) $(PACKAGES)
