@@ -381,7 +381,7 @@ fn gpuvm_codes_lists_every_exit_status() {
 /// somewhere.
 #[test]
 fn the_readme_is_short_and_leads_to_every_page() {
-    for (name, most) in [("README.md", 200), ("CHANGELOG.md", 120), ("CONTRIBUTING.md", 80)] {
+    for (name, most) in [("README.md", 200), ("CHANGELOG.md", 160), ("CONTRIBUTING.md", 80)] {
         let text = fs::read_to_string(project().join(name)).unwrap();
         assert!(text.lines().count() <= most, "{name} has more than {most} lines");
         let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
