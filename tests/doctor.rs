@@ -114,6 +114,10 @@ const WITHOUT_CASE: &[(&str, &str)] = &[
     ("hostdev-unhealthy", "NVML and the kernel's log tell it"),
     ("slow-large-bars", "the plain host's kernel has it"),
     ("acs-redirect", "the registers of ports tell it, which are no text"),
+    ("iommu-fault", "the kernel's log reports it"),
+    ("iommu-width", "the kernel's log reports it"),
+    ("gpu-rom", "the kernel's log reports it"),
+    ("pcie-atomics", "the kernel's log reports it"),
 ];
 
 /// Lays files over a host.
