@@ -118,6 +118,8 @@ const WITHOUT_CASE: &[(&str, &str)] = &[
     ("iommu-width", "the kernel's log reports it"),
     ("gpu-rom", "the kernel's log reports it"),
     ("pcie-atomics", "the kernel's log reports it"),
+    ("acs-off", "as above; tests/abuse/acs.rs has them"),
+    ("libvirt-cves", "libvirt tells its version"),
 ];
 
 /// Lays files over a host.

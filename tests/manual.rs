@@ -423,7 +423,7 @@ fn modules_on_the_page(room: &str) -> BTreeSet<String> {
     let head = format!("\n.TP 4\n\\fBsrc/{room}\\fR\n");
     let entry = rooms.split(&head).nth(1).unwrap().split("\n.TP 4\n").next().unwrap();
     let bold = entry.split("\\fB").skip(1).map(|rest| rest.split("\\fR").next().unwrap());
-    let is_module = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let is_module = |name: &&str| name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'));
     bold.filter(is_module).map(str::to_owned).collect()
 }
 

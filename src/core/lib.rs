@@ -36,6 +36,7 @@ pub mod cpuset;
 pub mod ethernet;
 pub mod finding;
 pub mod memsize;
+pub mod p2p;
 pub mod shell;
 pub mod versions;
 pub mod words;

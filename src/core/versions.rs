@@ -48,6 +48,12 @@ pub struct Versions {
 const DMA_TRANSLATION: Version = Version(11, 3, 0);
 
 impl Versions {
+    /// Whether guest agents are not to be asked about their disks: this libvirt may take harm, or
+    /// its version is not known.
+    pub fn spares_agent_disks(&self) -> bool {
+        self.libvirt.is_none_or(|version| LIBVIRT_AGENT_DISKS.is_in(version, ""))
+    }
+
     /// Whether an IOMMU that only remaps interrupts translates DMA all the same: libvirt cannot
     /// tell it not to.
     pub fn translates_dma(&self) -> bool {
@@ -269,6 +275,29 @@ pub const KERNEL_VIRQFD: Defect = Defect {
     source: "https://github.com/pavolelsig/passthrough_helper_fedora/issues/2",
     evidence: Evidence::Reported,
 };
+
+/// A libvirt whose daemon an agent's answer about its disks can crash, or worse.
+pub const LIBVIRT_AGENT_DISKS: Defect = Defect {
+    of: Component::Libvirt,
+    bad: Bad::Before(Version(12, 7, 0)),
+    what: "a malicious guest agent makes the daemon free memory twice by its answer on disks",
+    source: "CVE-2026-77158",
+    evidence: Evidence::Documented,
+};
+/// Vulnerabilities of libvirt, which distributions fix in older versions, too.
+pub const LIBVIRT_CVES: [Defect; 3] = [
+    Defect {
+        what: "an integer overflow that a read-only connection reaches",
+        source: "CVE-2026-18917",
+        ..LIBVIRT_AGENT_DISKS
+    },
+    LIBVIRT_AGENT_DISKS,
+    Defect {
+        what: "the daemon changes the owner of a file through a link",
+        source: "CVE-2026-77159",
+        ..LIBVIRT_AGENT_DISKS
+    },
+];
 
 /// Defects that every GPU guest of such a version may meet, which `host doctor` lists. Those of the
 /// table that depend on devices or files of the host are judged by its rules.

@@ -26,7 +26,7 @@ use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
 use crate::placement::{Occupancy, shared_fabric};
 use crate::shell::word;
-use crate::topology::{Barred, Binding, Topology, Trust, is_vfio};
+use crate::topology::{Barred, Binding, Topology, Trust, Weakness, is_vfio};
 use crate::words::count;
 use crate::world::World;
 use gpuvm_host::fabric::program;
@@ -247,6 +247,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     refuse_barred(&xml.name(), &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);
+    warn_open(&devices, &topology, world);
     let ours = xml.unmanaged();
     let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
@@ -263,6 +264,16 @@ fn warn_unhealthy(devices: &[Bdf], topology: &Topology, world: &World) {
         if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
             world.warning(&format!("{} is unhealthy: {}", device.bdf, health.why()));
         }
+    }
+}
+
+/// Warns of ports that do not redirect: their ACS control may have been cleared since the guest was
+/// made.
+fn warn_open(devices: &[Bdf], topology: &Topology, world: &World) {
+    let open = topology.open_ports(devices);
+    if !open.is_empty() && topology.machine().trust != Some(Trust::OneTenant) {
+        let weakness = Weakness::OpenPorts(open);
+        world.warning(&format!("{}; {}", weakness.says(), weakness.hint()));
     }
 }
 
@@ -286,7 +297,8 @@ fn refuse_shared(name: &str, devices: &[Bdf], topology: &Topology, held: &Occupa
     let mut others = held.clone();
     others.domains.retain(|domain| domain.domain != name);
     let Some(why) = shared_fabric(topology, &others, devices) else { return Ok(()) };
-    Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(topology.trust_advice()))
+    let advice = why.advice(topology);
+    Err(ClaimError::SharedFabric { domain: name.to_owned(), why }.hint(advice))
 }
 
 /// Refuses to start a guest with missing functions, before anything is done for the others; the

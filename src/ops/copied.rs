@@ -321,7 +321,8 @@ fn refuse_shared(subjects: &Subjects, tuned: &Tuned, wanted: &CloneRequest) -> R
     match shared.filter(|_| Trust::refuses(said, wanted.accept_shared_fabric)) {
         None => Ok(()),
         Some(why) => {
-            Err(CloneError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)))
+            Err(CloneError::SharedFabric { why: why.to_string() }
+                .hint(why.advice(subjects.topology())))
         }
     }
 }

@@ -5,18 +5,17 @@ pub mod inside;
 pub mod install;
 pub mod uninstall;
 
-use crate::discover::acs;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
-use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::hypervisor::XmlOf;
 use crate::shell::word;
 use crate::source::{Source, definition};
 use crate::world::World;
-use gpuvm_core::bdf::Bdf;
 use gpuvm_core::check::place_hint;
-use gpuvm_core::nccl::{NcclError, Note, System, Told, note_redirects, shared_ports, topology};
+use gpuvm_core::nccl::{
+    NcclError, Note, System, Told, note_redirects, redirecting_ports, topology,
+};
 use serde::Serialize;
 
 /// A guest's topology for NCCL.
@@ -54,9 +53,7 @@ fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
     let host = world.topology()?;
     let Told { system, mut notes, is_needed } =
         topology(domain, &host).map_err(|error| helped(error, source))?;
-    if let Some(root) = world.root()? {
-        notes.extend(note_redirects(&redirecting(&root, &shared_ports(&system, &host))));
-    }
+    notes.extend(note_redirects(&redirecting_ports(&system, &host)));
     let name = Some(domain.name()).filter(|name| !name.is_empty());
     Ok(Nccl {
         domain: name.unwrap_or_else(|| source.named().to_owned()),
@@ -65,12 +62,6 @@ fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
         system,
         notes,
     })
-}
-
-/// Those of the ports that send requests to the root complex. Who may not see it is not told.
-fn redirecting(root: &FsRoot, ports: &[Bdf]) -> Vec<Bdf> {
-    let redirects = |port: &&Bdf| matches!(acs::redirects(root, **port), Ok(Some(true)));
-    ports.iter().filter(redirects).copied().collect()
 }
 
 /// Reads the domain: the live XML of a running one, in which functions have their current
@@ -125,6 +116,7 @@ fn helped(error: NcclError, source: &Source) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuvm_core::bdf::Bdf;
 
     /// A NIC with a root port of its own already is not moved by `tune --pcie on`.
     #[test]

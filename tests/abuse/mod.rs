@@ -2,6 +2,7 @@
 //! falsehoods. Each of these attacks once succeeded. `cargo test --test main abuse::` runs them
 //! alone; they need root for a libvirtd of their own.
 
+mod acs;
 mod attack;
 mod devices;
 mod drives;

@@ -157,8 +157,8 @@ pub struct CreateArgs {
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well; the plan names the guests
-    /// that are not isolated from each other.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
+    /// that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow `gpuvm make-room` to move the guest

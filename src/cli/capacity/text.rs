@@ -2,7 +2,7 @@
 
 use crate::cli::table::Table;
 use crate::placement::{Advice, Away, Blocked, Capacity, RoomOffer};
-use crate::words::{count, nouns};
+use crate::words::count;
 use std::fmt::Write as _;
 
 /// The most holders of a size printed; JSON has all.
@@ -33,12 +33,8 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
         writeln!(text, "{} ({}): {gpus}; guests that fit: {}", of.model, of.ids, sizes.join(", "))
             .expect("text");
     }
-    if let Some(advice) = &capacity.advice {
-        let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
-        let gpus = nouns(capacity.shared_fabric.last().copied().unwrap_or_default(), "GPU");
-        let sizes = sizes.join(", ");
-        writeln!(text, "not isolated on NVLink: guests with {sizes} {gpus}; {advice}")
-            .expect("text");
+    for line in capacity.not_isolated() {
+        writeln!(text, "{line}").expect("text");
     }
     for line in &capacity.never_placed {
         writeln!(text, "never placed: {line}").expect("text");

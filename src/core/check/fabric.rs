@@ -84,13 +84,14 @@ pub fn strangers<'t>(
 ) {
     let is_gpu = |bdf: Bdf| topology.device(bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu);
     let first = guest.passed.iter().find(|passed| is_gpu(passed.bdf.value));
+    let first = first.or(guest.passed.first());
     let Some(first) = first.filter(|_| Trust::refuses(topology.machine().trust, true)) else {
         return;
     };
     let functions: Vec<Bdf> = guest.passed.iter().map(|passed| passed.bdf.value).collect();
     if let Some(why) = shared_fabric(topology, others, &functions) {
         let message = format!("`start` refuses it: {why}");
-        report.add(&STRANGERS, first.device, message, topology.trust_advice());
+        report.add(&STRANGERS, first.device, message, why.advice(topology));
     }
 }
 

@@ -46,6 +46,9 @@ const BALLOON: Rule =
 /// Groups split by a kernel override say nothing about the hardware's isolation.
 const ACS: Rule =
     Rule::warning("acs-override", "passed devices in IOMMU groups split by pcie_acs_override=");
+/// Groups say nothing about ACS control that was cleared after they were formed.
+const OPEN_PORTS: Rule =
+    Rule::warning("acs-off", "passed devices below ports that do not keep IOMMU groups apart");
 /// Without interrupt remapping a device can raise any interrupt by message.
 const INTERRUPTS: Rule =
     Rule::warning("unsafe-interrupts", "passed devices while VFIO allows unsafe interrupts");
@@ -54,7 +57,9 @@ const NO_IOMMU: Rule =
     Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
 
 /// IDs of the rules that say what a plan says of the IOMMU.
-pub const ISOLATION_IDS: [&str; 3] = [ACS.id, INTERRUPTS.id, NO_IOMMU.id];
+pub const ISOLATION_IDS: [&str; 4] = [ACS.id, OPEN_PORTS.id, INTERRUPTS.id, NO_IOMMU.id];
+/// ID of the rule on ports that do not redirect.
+pub const OPEN_PORTS_ID: &str = OPEN_PORTS.id;
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
@@ -69,6 +74,7 @@ pub const RULES: &[Rule] = &[
     PHYSICAL,
     BALLOON,
     ACS,
+    OPEN_PORTS,
     INTERRUPTS,
     NO_IOMMU,
 ];
@@ -263,6 +269,7 @@ fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     for weakness in weak {
         let rule = match &weakness {
             Weakness::AcsOverride(_) => &ACS,
+            Weakness::OpenPorts(_) => &OPEN_PORTS,
             Weakness::UnsafeInterrupts => &INTERRUPTS,
             // Said of each function already.
             Weakness::NoIommu(all) if all.iter().any(is_barred) => continue,

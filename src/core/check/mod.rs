@@ -18,6 +18,7 @@ mod versions;
 
 pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, DiskFault, disks};
+pub use hostdev::OPEN_PORTS_ID as OPEN_PORTS;
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;

@@ -6,7 +6,9 @@ use super::{Case, fix, name};
 use crate::check::SLOW_BARS;
 use crate::finding::Rule;
 use crate::shell::word;
-use crate::versions::{Component, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, QEMU_SMALL_MAPS, Version};
+use crate::versions::{
+    Component, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, LIBVIRT_CVES, QEMU_SMALL_MAPS, Version,
+};
 use std::borrow::Cow;
 
 /// Kernels whose VFIO refuses QEMU.
@@ -18,6 +20,9 @@ pub const VHOST_NET: Rule =
 /// What confidential guests need of the IOMMU.
 pub const CONFIDENTIAL: Rule =
     Rule::note("snp-tdx", "settings of the host that confidential guests cannot use");
+/// The daemon runs as root, and guests reach it by their agents.
+pub const VULNERABLE: Rule =
+    Rule::warning("libvirt-cves", "a libvirt daemon of a version with known vulnerabilities");
 /// QEMU cannot open VFIO's nodes.
 pub const QEMU_USER: Rule =
     Rule::error("qemu-user", "a configuration of libvirt that keeps QEMU from VFIO");
@@ -39,6 +44,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     permission(case, report);
     slow(case, report);
     confidential(case, report);
+    vulnerable(case, report);
     configuration(case, report);
     vhost(case, report);
     shutdown(case, report);
@@ -88,6 +94,31 @@ fn permission(case: &Case<'_>, report: &mut Report<'_>) {
     };
     // Users have reported it of virtual functions; whether all devices are refused is not known.
     report.add(&PERMISSION, wrong);
+}
+
+/// Finds a libvirt with vulnerabilities.
+fn vulnerable(case: &Case<'_>, report: &mut Report<'_>) {
+    let Some(version) = case.versions.libvirt else {
+        report.skip(&VULNERABLE, "the version of libvirt is not known");
+        return;
+    };
+    let has: Vec<_> = LIBVIRT_CVES.iter().filter(|defect| case.defect(defect).is_some()).collect();
+    let Some(good) = has.iter().filter_map(|defect| defect.good_from()).max() else { return };
+    let said: Vec<String> =
+        has.iter().map(|defect| format!("{} ({})", defect.source, defect.what)).collect();
+    let wrong = Wrong {
+        message: format!("libvirt {version} has {}", said.join(", ")),
+        values: (format!("{good} or later"), version.to_string()),
+        at: "version of the running libvirt daemon".into(),
+        hint: format!(
+            "fixed upstream in {}.{}; your distribution may have backported it: check its changelog",
+            good.0, good.1
+        ),
+        fix: vec![format!(
+            "# upgrade libvirt to {good}, or to a fixed package of the distribution"
+        )],
+    };
+    report.add(&VULNERABLE, wrong);
 }
 
 /// Finds versions that map large BARs slowly.

@@ -3,8 +3,10 @@
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
+use crate::p2p;
 use crate::topology::isolation::{ACS_OVERRIDE as OVERRIDE, acs_override};
 use crate::topology::{Barred, DeviceKind, PciDevice, Weakness, is_vfio, leaves_group};
+use crate::words::count;
 
 /// libvirt then says only that the host does not support passthrough.
 pub const OFF: Rule = Rule::error("iommu-off", "a host whose IOMMU is off");
@@ -16,6 +18,9 @@ pub const GROUP_SHARED: Rule = Rule::error(
 /// Groups look fine and isolate nothing.
 pub const ACS_OVERRIDE: Rule =
     Rule::error("acs-override", "groups that are split against what the hardware isolates");
+/// Groups are formed once, and stay when somebody clears the bits that they were formed by.
+pub const ACS_OFF: Rule =
+    Rule::error("acs-off", "a port that does not keep functions of different IOMMU groups apart");
 /// The kernel refuses to attach such a group (field knowledge; HPE's RBSU has an option).
 pub const RMRR: Rule = Rule::error(
     "group-legacy-rmrr",
@@ -34,6 +39,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     off(case, report);
     shared(case, report);
     overridden(case, report);
+    open_ports(case, report);
     rmrr(case, report);
     interrupts(case, report);
     mode(case, report);
@@ -165,10 +171,43 @@ fn overridden(case: &Case<'_>, report: &mut Report<'_>) {
         message: weakness.says(),
         values: (format!("no {OVERRIDE}="), argument.clone()),
         at: "/proc/cmdline".into(),
-        hint: weakness.hint().into(),
+        hint: weakness.hint().into_owned(),
         fix: fix::kernel(case.facts, &[], &[&argument]),
     };
     report.add(&ACS_OVERRIDE, wrong);
+}
+
+/// Where a function's registers are.
+const CONFIG: &str = "sys/bus/pci/devices/N/config";
+
+/// Finds ports whose ACS control was cleared after the groups were formed.
+fn open_ports(case: &Case<'_>, report: &mut Report<'_>) {
+    let unread = case.topology.unread_ports();
+    if !unread.is_empty() {
+        report.skip(&ACS_OFF, format!("/{CONFIG} of {} is not known", count(unread.len(), "port")));
+    }
+    let files = case.facts.acs_files.as_deref().unwrap_or_default();
+    let named: Vec<String> = files.iter().map(|file| format!("/{file}")).collect();
+    let who = match named.len() {
+        0 => "a boot script may clear them: `grep -rn ECAP_ACS /etc /usr/local /opt`".to_owned(),
+        _ => format!("{} may clear them at boot: remove them from there", named.join(", ")),
+    };
+    for port in case.topology.open_ports(&[]) {
+        let command = port.command();
+        let mut fix = vec![command.clone()];
+        fix.extend(named.iter().map(|file| format!("# remove ECAP_ACS from {file}")));
+        let wrong = Wrong {
+            message: Weakness::OpenPorts(vec![port]).says(),
+            values: (
+                format!("{} on", p2p::names(port.wanted)),
+                format!("{} off", p2p::names(port.open)),
+            ),
+            at: format!("ACSCtl of `lspci -vvv -s {}`", port.at),
+            hint: format!("`{command}` turns them on until the next boot; {who}"),
+            fix,
+        };
+        report.of(&ACS_OFF, port.at, wrong);
+    }
 }
 
 /// Finds groups that the kernel does not attach.
@@ -244,7 +283,7 @@ fn interrupts(case: &Case<'_>, report: &mut Report<'_>) {
                 message: weakness.says(),
                 values: ("N".into(), "Y".into()),
                 at: "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts".into(),
-                hint: weakness.hint().into(),
+                hint: weakness.hint().into_owned(),
                 fix: vec![
                     r"grep -rl allow_unsafe_interrupts /etc/modprobe.d | xargs -r sed -i 's/allow_unsafe_interrupts=[^ ]*//'"
                         .to_owned(),

@@ -9,6 +9,7 @@ mod guests;
 mod iommu;
 mod journal;
 mod memory;
+mod peers;
 mod report;
 mod speed;
 
@@ -34,6 +35,7 @@ const RULES: &[&Rule] = &[
     &boot::DRIVER_FIRST,
     &iommu::GROUP_SHARED,
     &ACS_OVERRIDE,
+    &iommu::ACS_OFF,
     &device::CONSOLE,
     &boot::HOLDERS,
     &device::D3COLD,
@@ -52,10 +54,11 @@ const RULES: &[&Rule] = &[
     &BALANCING,
     &THP,
     &speed::ISOLATION,
-    &speed::ACS_REDIRECT,
+    &peers::ACS_REDIRECT,
     &speed::ASPM,
     &iommu::MODE,
     &guests::CONFIDENTIAL,
+    &guests::VULNERABLE,
     &guests::QEMU_USER,
     &guests::VHOST_NET,
     &guests::SHUTDOWN,
@@ -181,6 +184,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     device::judge(case, &mut report);
     memory::judge(case, &mut report);
     speed::judge(case, &mut report);
+    peers::judge(case, &mut report);
     guests::judge(case, &mut report);
     let (findings, not_checked) = report.finish();
     let known_defects = DEFECTS.iter().filter_map(|defect| {

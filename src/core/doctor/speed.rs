@@ -4,7 +4,6 @@ use super::report::{Report, Wrong};
 use super::{Case, fix};
 use crate::cpuset::CpuSet;
 use crate::finding::Rule;
-use crate::topology::DeviceKind;
 use crate::topology::facts::IRQBALANCE as IRQBALANCE_SERVICE;
 use crate::verify::{BALANCING, GOVERNOR, THP};
 
@@ -14,9 +13,6 @@ pub const IRQBALANCE: Rule =
 /// Isolated pcpus that nobody uses are lost.
 pub const ISOLATION: Rule =
     Rule::warning("isolation-mismatch", "isolated pcpus and pcpus of guests that differ");
-/// GPUDirect is then as slow as two ways through the root.
-pub const ACS_REDIRECT: Rule =
-    Rule::note("acs-redirect", "ports that send traffic between a GPU and its NIC over the root");
 /// Links that sleep can be lost (Xid 79).
 pub const ASPM: Rule = Rule::warning("aspm", "PCIe links whose power is saved");
 
@@ -25,7 +21,6 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     irqbalance(case, report);
     tuning(case, report);
     isolation(case, report);
-    acs(case, report);
     aspm(case, report);
 }
 
@@ -179,51 +174,6 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
             "`gpuvm tune NAME` pins it",
         );
     }
-}
-
-/// Finds ports above a GPU and a NIC that send what they exchange over the root.
-fn acs(case: &Case<'_>, report: &mut Report<'_>) {
-    let Some(ports) =
-        report.need(&ACS_REDIRECT, &case.facts.redirecting_ports, "sys/bus/pci/devices/N/config")
-    else {
-        return;
-    };
-    let nics: Vec<Vec<crate::bdf::Bdf>> = case
-        .topology
-        .of_kind(DeviceKind::Nic)
-        .map(|nic| case.topology.path_to_root(nic.bdf))
-        .collect();
-    let through = case.topology.gpus().filter(|gpu| {
-        let path = case.topology.path_to_root(gpu.bdf);
-        // Below a switch both have a port of their own, and a bridge in common.
-        let meets = |nic: &Vec<crate::bdf::Bdf>| {
-            path.len() > 2 && nic.len() > 2 && path[2..].iter().any(|port| nic.contains(port))
-        };
-        let redirects = path[1..].iter().any(|port| ports.contains(port));
-        redirects && nics.iter().any(meets)
-    });
-    let names: Vec<String> = through.map(|gpu| gpu.bdf.to_string()).collect();
-    if names.is_empty() {
-        return;
-    }
-    let wrong = Wrong {
-        message: format!(
-            "between GPUs {} and the NICs below the same switch each transfer goes over the root: \
-             GPUDirect reaches half its speed",
-            names.join(", ")
-        ),
-        values: ("direct, by ATS of the NIC".into(), "ReqRedir+".into()),
-        at: "ACSCtl of `lspci -vvv`".into(),
-        hint:
-            "turn on ATS of the NIC (`mlxconfig -d NIC set ATS_ENABLED=true`), which keeps guests \
-               isolated; `config_acs=` of kernel 6.11 and later allows it by port, for guests of \
-               one tenant only"
-                .into(),
-        fix: vec![
-            "# mlxconfig -d NIC set ATS_ENABLED=true, for each NIC of a guest with GPUs".into(),
-        ],
-    };
-    report.add(&ACS_REDIRECT, wrong);
 }
 
 /// Judges link power management.

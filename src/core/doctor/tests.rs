@@ -28,7 +28,7 @@ fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: std::collections::BTreeSet<_> = rules().map(|rule| rule.id).collect();
-    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (33, 33));
+    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (35, 35));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
         aspm: Some("powersave".into()),
@@ -51,6 +51,27 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let mut idle = all.clone();
     idle[0].severity = Severity::Warning;
     assert!(concerning(idle, &[gpu]).is_empty());
+}
+
+#[test]
+fn a_libvirt_before_12_7_is_named_with_its_vulnerabilities() {
+    let (host, facts) = (host(), Facts::default());
+    let found = |libvirt: Option<Version>| {
+        let versions = Versions { libvirt, ..Versions::default() };
+        let case = Case { topology: &host, facts: &facts, guests: None, versions: &versions };
+        let Diagnosis { findings, not_checked, .. } = diagnose(&case);
+        let one = findings.into_iter().find(|finding| finding.rule == "libvirt-cves");
+        (one, not_checked.iter().any(|rule| rule.starts_with("libvirt-cves (")))
+    };
+    let (one, unchecked) = found(Some(Version(12, 6, 0)));
+    let one = one.unwrap();
+    for cve in ["CVE-2026-18917", "CVE-2026-77158", "CVE-2026-77159"] {
+        assert!(one.says.message.contains(cve), "{}", one.says.message);
+    }
+    assert_eq!((one.severity, unchecked), (Severity::Warning, false));
+    assert!(one.hint.contains("fixed upstream in 12.7; your distribution may have backported it"));
+    assert_eq!(found(Some(Version(12, 7, 0))), (None, false));
+    assert_eq!(found(None), (None, true));
 }
 
 #[test]

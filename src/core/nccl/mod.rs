@@ -23,6 +23,7 @@ use crate::bdf::Bdf;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::domain::claims::Passed;
+use crate::p2p::{Op, Way};
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use bus::Buses;
 use serde::Serialize;
@@ -441,18 +442,16 @@ impl System {
     }
 }
 
-/// The host's switch ports that functions of a guest reach each other by: those above each that
-/// shares a switch.
-pub fn shared_ports(system: &System, host: &Topology) -> Vec<Bdf> {
+/// Returns the host's ports that send what functions of a guest below one switch write to each
+/// other over the root complex.
+pub fn redirecting_ports(system: &System, host: &Topology) -> Vec<Bdf> {
+    let functions: Vec<Bdf> = system.functions().into_iter().map(|(host, _)| host).collect();
     let mut ports = BTreeSet::new();
-    let mut left: Vec<&Pci> = system.cpus.iter().flat_map(|cpu| &cpu.below).collect();
-    while let Some(pci) = left.pop() {
-        left.extend(&pci.below);
-        // What is left of switches has two of the guest's functions or more below it; bridges
-        // between are ports of theirs.
-        for below in pci.below.iter().filter(|_| pci.ids.is_some()) {
-            let above = host.path_to_root(below.host).into_iter().skip(1);
-            ports.extend(above.take_while(|bdf| *bdf != pci.host));
+    for &from in &functions {
+        for &to in functions.iter().filter(|to| **to != from) {
+            let way = host.route(from, to, Op::Write).map(|route| route.way);
+            let port = host.divergence(from, to).filter(|_| way == Some(Way::Root));
+            ports.extend(port.map(|port| port.bdf));
         }
     }
     ports.into_iter().collect()

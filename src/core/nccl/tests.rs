@@ -1,6 +1,7 @@
 //! Topologies of recorded hosts, each read back as NCCL would.
 
 use super::*;
+use crate::p2p::{Acs, Ats};
 use crate::topology::file::from_json;
 use proptest::prelude::*;
 use reader::Placed;
@@ -142,12 +143,25 @@ fn functions_share_the_switches_of_the_host() {
         ["left out: 4 switches of the host with only one device of this guest below"]
     );
     assert!(told.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == told);
-    // The ports below each shared switch are told of where they redirect.
-    let ports = shared_ports(&told.system, &host("dgx-a100"));
-    let ports: Vec<String> = ports.iter().map(|port| port.to_string()[5..].to_owned()).collect();
-    let outer = ["02:00.0", "02:04.0", "02:08.0", "03:00.0", "04:00.0", "05:00.0", "06:00.0"];
-    let inner = ["0b:00.0", "0b:10.0", "0d:00.0", "0e:00.0", "10:00.0", "11:00.0"];
-    assert_eq!(ports, [&outer[..], &inner[..]].concat());
+    // The ports that decide are named where they redirect, unless both ATS and DT are on.
+    let redirecting = |ctl: u16, has_ats: bool| {
+        let mut parts = host("dgx-a100").parts().clone();
+        for device in &mut parts.devices {
+            device.acs = Some(Acs { cap: 0x5f, ctl });
+            device.ats = Some(Ats { present: has_ats, enabled: false });
+        }
+        redirecting_ports(&told.system, &Topology::new(parts).unwrap())
+    };
+    assert_eq!(redirecting_ports(&told.system, &host("dgx-a100")), []);
+    assert_eq!((redirecting(0x11, false), redirecting(0x5d, true)), (vec![], vec![]));
+    let ports = redirecting(0x1d, true);
+    assert_eq!(
+        (redirecting(0x1d, false), redirecting(0x5d, false)),
+        (ports.clone(), ports.clone())
+    );
+    let host = host("dgx-a100");
+    let below_shared = |port: &Bdf| host.device(*port).unwrap().parent.is_some();
+    assert!(ports.len() >= 4 && ports.iter().all(below_shared), "{ports:?}");
 }
 
 /// For every written switch, how many GPUs and NICs are directly below.

@@ -6,10 +6,11 @@ use super::freeing::{self, Advice};
 use super::groups::Block;
 use super::slots::{Slots, first};
 use super::taken::Taken;
-use super::{Occupancy, PlanError, Topic, plan};
+use super::{Occupancy, PlanError, Topic, plan, shared_nvlink};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, PinPolicy, Request};
 use crate::topology::{Topology, Trust};
+use crate::words::nouns;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -37,12 +38,37 @@ pub struct Capacity {
     /// Sizes whose guests are not isolated from others on NVLink.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared_fabric: Vec<u32>,
+    /// Sizes whose guests are not isolated from others on PCIe, since ports do not redirect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub open_ports: Vec<u32>,
     /// The admin's setting for such guests, or what helps; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Cow<'static, str>>,
     /// What the numbers do not include, and why Fabric Manager would refuse partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+impl Capacity {
+    /// Returns which sizes are not isolated from others, on NVLink and on PCIe, a line each.
+    pub fn not_isolated(&self) -> Vec<String> {
+        let Some(advice) = &self.advice else { return Vec::new() };
+        let guests = |sizes: &[u32]| {
+            let gpus = nouns(sizes.last().copied().unwrap_or_default(), "GPU");
+            let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+            format!("guests with {} {gpus}", sizes.join(", "))
+        };
+        let nvlink = (!self.shared_fabric.is_empty())
+            .then(|| format!("not isolated on NVLink: {}; {advice}", guests(&self.shared_fabric)));
+        let pcie = (!self.open_ports.is_empty()).then(|| {
+            format!(
+                "not isolated on PCIe: {}, since ports do not redirect (`gpuvm host doctor` names \
+                 them); {advice}",
+                guests(&self.open_ports)
+            )
+        });
+        nvlink.into_iter().chain(pcie).collect()
+    }
 }
 
 /// What fits of guests with GPUs of one model.
@@ -124,13 +150,16 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         } else {
             fit(held)
         };
-        let shares = now.shares || now.guests == 0 && on_empty.shares;
+        let is = |of: fn(&Fit) -> bool| of(&now) || now.guests == 0 && of(&on_empty);
+        let shares = (is(|fit| fit.shares), is(|fit| fit.open));
         (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
     };
     let counted = wanted.iter().map(|&gpus| size(with(gpus), gpus));
-    let (sizes, shares): (Vec<Size>, Vec<bool>) = counted.unzip();
-    let shared_fabric: Vec<u32> =
-        sizes.iter().zip(shares).filter(|(_, shares)| *shares).map(|(size, _)| size.gpus).collect();
+    let (sizes, shares): (Vec<Size>, Vec<(bool, bool)>) = counted.unzip();
+    let of = |is: fn(&(bool, bool)) -> bool| -> Vec<u32> {
+        sizes.iter().zip(&shares).filter(|(_, one)| is(one)).map(|(size, _)| size.gpus).collect()
+    };
+    let (shared_fabric, open_ports) = (of(|(shares, _)| *shares), of(|(_, open)| *open));
     let of_model = |(ids, model, number): (String, String, u32)| {
         let wanted = wanted.iter().copied().filter(|&gpus| gpus <= number);
         let request = |gpus| Request { gpu_model: Some(ids.clone()), ..with(gpus) };
@@ -148,14 +177,16 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     warnings.extend(topology.memory_warning());
     warnings.extend(topology.fabric().links_unread.clone());
     let machine = topology.machine();
-    let advice =
-        (!shared_fabric.is_empty()).then(|| match (machine.trust, &machine.trust_unread) {
+    let advice = (!shared_fabric.is_empty() || !open_ports.is_empty()).then(|| {
+        match (machine.trust, &machine.trust_unread) {
             // The common sentence leads here.
             (Some(Trust::Strangers), None) => OF_STRANGERS.into(),
             _ => topology.trust_advice(),
-        });
+        }
+    });
     Capacity {
         shared_fabric,
+        open_ports,
         advice,
         sizes,
         largest,
@@ -189,6 +220,8 @@ struct Fit {
     /// Whether the first of them is not isolated from others on NVLink, even if `create` refuses it
     /// for that.
     shares: bool,
+    /// Whether ports do not redirect what it sends or is sent, likewise.
+    open: bool,
 }
 
 /// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus for
@@ -201,7 +234,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     };
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let strangers = topology.machine().trust == Some(Trust::Strangers);
-    let mut fit = Fit { guests: 0, shares: false };
+    let mut fit = Fit { guests: 0, shares: false, open: false };
     while fit.guests < most {
         let Ok(placement) = plan(topology, &held, request) else { return fit };
         // Any number floats; one is said to fit where `create` makes one.
@@ -210,7 +243,9 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
             return fit;
         }
         if fit.guests == 0 {
-            fit.shares = placement.reasons.iter().any(|reason| reason.choice == Topic::Trust);
+            fit.open = placement.open_ports().is_some();
+            fit.shares = placement.reasons.iter().any(|reason| reason.choice == Topic::Trust)
+                && (!fit.open || shared_nvlink(topology, &held, &placement.devices).is_some());
         }
         // `create` refuses it.
         if strangers && placement.shared_fabric().is_some() || placement.has_no_partition() {

@@ -60,9 +60,7 @@ pub(super) fn choose(
     devices.companions = groups::companions(topology, taken, &chosen);
     explain(&slots, &devices, reasons);
     isolation::iommu(topology, &devices.all(), reasons);
-    if !devices.gpus.is_empty() {
-        isolation::explain(topology, taken, &devices, reasons);
-    }
+    isolation::explain(topology, taken, &devices, reasons);
     Ok(devices)
 }
 

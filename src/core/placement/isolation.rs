@@ -8,11 +8,28 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::fabric::{Obstacle, need};
 use crate::occupancy::Occupancy;
-use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust};
+use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
 
-/// Returns why a guest with these functions and other guests are not isolated from each other on
-/// NVLink; none: they are. `others`: what the other guests hold.
+/// Returns why a guest with these functions and other guests are not isolated from each other, on
+/// NVLink or by ports below which they are; none: they are. `others`: what the other guests hold.
+/// The common rule of `create`, `set` and `start`, which accept it where [`Trust`] does.
 pub fn shared_fabric(
+    topology: &Topology,
+    others: &Occupancy,
+    functions: &[Bdf],
+) -> Option<IsolationReason> {
+    shared_nvlink(topology, others, functions).or_else(|| open_ports(topology, functions))
+}
+
+/// Returns the ports that do not redirect what these functions send or are sent; none: all do, or
+/// they are not known.
+fn open_ports(topology: &Topology, functions: &[Bdf]) -> Option<IsolationReason> {
+    let open = if functions.is_empty() { Vec::new() } else { topology.open_ports(functions) };
+    (!open.is_empty()).then_some(IsolationReason::WeakIommu(Weakness::OpenPorts(open)))
+}
+
+/// The same on NVLink.
+pub fn shared_nvlink(
     topology: &Topology,
     others: &Occupancy,
     functions: &[Bdf],
@@ -60,8 +77,10 @@ pub(super) fn explain(
     reasons: &mut Reasons,
 ) {
     let mut own = Reasons(Vec::new());
-    reach(topology, taken, devices, &mut own);
-    let open = own.0.iter().any(is_open);
+    if !devices.gpus.is_empty() {
+        reach(topology, taken, devices, &mut own);
+    }
+    let open = own.0.iter().any(is_open) || open_ports(topology, &devices.all()).is_some();
     let said = topology.machine().trust;
     for reason in own.0 {
         // Guests that trust each other need not be isolated, but they need CUDA.

@@ -47,7 +47,7 @@ use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
-use crate::topology::{PartitionId, Topology, Trust};
+use crate::topology::{PartitionId, Topology, Trust, Weakness};
 use affinity::Homes;
 pub use again::model_of;
 pub use budget::memory_node;
@@ -59,7 +59,7 @@ pub use candidates::Kind as ExtraKind;
 pub use capacity::{Blocked, Capacity, OfModel, RoomOffer, Size, capacity};
 use explain::Reasons;
 pub use freeing::{Advice, Away, Place};
-pub use isolation::{not_ready, shared_fabric};
+pub use isolation::{not_ready, shared_fabric, shared_nvlink};
 pub use limits::MOST_VCPUS;
 use memory::Memory;
 pub use nearest::nearest;
@@ -319,11 +319,28 @@ impl Placement {
         open.or_else(|| self.reasons.iter().map(|reason| &reason.because).find(is_late))
     }
 
-    /// Returns why this guest and others are not isolated from each other on NVLink; none: they
-    /// are.
+    /// Returns why this guest and others are not isolated from each other, on NVLink or by ports
+    /// that do not redirect; none: they are.
     pub fn shared_fabric(&self) -> Option<&Because> {
+        self.shared_nvlink().or_else(|| self.open_ports())
+    }
+
+    /// The same on NVLink.
+    pub fn shared_nvlink(&self) -> Option<&Because> {
         let open = |reason: &&Reason| reason.choice == Topic::Isolation && reason.compromise;
         self.reasons.iter().find(open).map(|reason| &reason.because)
+    }
+
+    /// The same by ports.
+    pub fn open_ports(&self) -> Option<&Because> {
+        let open = |because: &&Because| {
+            let because = *because;
+            matches!(
+                because,
+                Because::Isolation(IsolationReason::WeakIommu(Weakness::OpenPorts(_)))
+            )
+        };
+        self.reasons.iter().map(|reason| &reason.because).find(open)
     }
 }
 

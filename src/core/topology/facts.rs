@@ -281,9 +281,14 @@ pub struct Facts {
     /// Whether irqbalance has a list of pcpus to leave alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irqbalance_banned: Option<bool>,
-    /// PCIe ports that send requests between devices to the root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// PCIe ports that send requests between devices to the root, in older records; the functions
+    /// have their registers now.
+    #[serde(default, skip_serializing)]
     pub redirecting_ports: Option<Vec<Bdf>>,
+    /// Files that name the register of ACS, such as boot scripts that clear it; none: not looked
+    /// for, since no port is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acs_files: Option<Vec<String>>,
     /// libvirt's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libvirt: Option<LibvirtConfig>,

@@ -1,9 +1,12 @@
 //! Whether the IOMMU isolates passed-through functions from memory outside their guest: its groups,
 //! and kernel settings that make groups claim more than the hardware isolates, or bypass them.
 
-use super::{PciDevice, Topology};
+use super::{OpenPort, PciDevice, Topology};
 use crate::bdf::Bdf;
+use crate::p2p;
+use crate::words::count;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 /// The kernel argument that splits groups; a kernel without the ACS override patch ignores it.
@@ -83,6 +86,8 @@ impl fmt::Display for Barred {
 pub enum Weakness {
     /// Groups are split by `pcie_acs_override=` with this value.
     AcsOverride(String),
+    /// Ports do not redirect peer-to-peer requests that the groups claim they redirect.
+    OpenPorts(Vec<OpenPort>),
     /// VFIO is allowed without interrupt remapping.
     UnsafeInterrupts,
     /// These functions have no IOMMU group.
@@ -98,6 +103,7 @@ impl Weakness {
                  not isolate, so devices of one guest may reach those of another guest or of the \
                  host past the IOMMU"
             ),
+            Weakness::OpenPorts(ports) => open_ports(ports),
             Weakness::UnsafeInterrupts => {
                 "not isolated: `allow_unsafe_interrupts` of vfio_iommu_type1 is on, so a guest may \
                  raise any interrupt of the host"
@@ -115,8 +121,9 @@ impl Weakness {
     }
 
     /// Returns what to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> Cow<'static, str> {
+        let words = match self {
+            Weakness::OpenPorts(ports) => return turn_on(ports).into(),
             Weakness::AcsOverride(_) => {
                 "remove pcie_acs_override= from the kernel's arguments, reboot, and look at the \
                  groups again: `gpuvm device list`"
@@ -129,8 +136,53 @@ impl Weakness {
                 "turn the IOMMU on in the firmware and by `intel_iommu=on` or `amd_iommu=on`, then \
                  reboot"
             }
-        }
+        };
+        words.into()
     }
+}
+
+/// The most ports that a sentence names.
+const MOST_PORTS: usize = 4;
+
+/// Says what open ports do not do.
+fn open_ports(ports: &[OpenPort]) -> String {
+    let open = ports.iter().fold(0, |all, port| all | port.open);
+    let named: Vec<String> =
+        ports.iter().take(MOST_PORTS).map(|port| port.at.to_string()).collect();
+    let more = match ports.len().saturating_sub(MOST_PORTS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let noun = if ports.iter().all(|port| port.is_port) { "port" } else { "function" };
+    let (noun, does) = match ports.len() {
+        1 => (noun.to_owned(), "does"),
+        _ => (format!("{noun}s"), "do"),
+    };
+    let what = match open & p2p::bits::REDIRECTING {
+        0 => "validate the source of requests",
+        _ => "redirect",
+    };
+    format!(
+        "not isolated: {noun} {}{more} {does} not {what} (ACS {} {}), so devices of one guest may \
+         reach those of another guest or of the host past the IOMMU",
+        named.join(", "),
+        p2p::names(open),
+        if open.count_ones() == 1 { "is off" } else { "are off" },
+    )
+}
+
+/// Says how the bits of open ports are turned on.
+fn turn_on(ports: &[OpenPort]) -> String {
+    let who = "`gpuvm host doctor` names files that clear them";
+    if ports.len() > MOST_PORTS {
+        let ports = count(ports.len(), "port");
+        return format!(
+            "`gpuvm host doctor --fix` prints the commands that turn the bits of these {ports} on; \
+             {who}"
+        );
+    }
+    let commands: Vec<String> = ports.iter().map(|port| format!("`{}`", port.command())).collect();
+    format!("{} until the next boot; {who}", commands.join(", "))
 }
 
 /// Whether the IOMMU isolates functions.
@@ -172,6 +224,11 @@ impl Topology {
         let machine = self.machine();
         let mut weak = Vec::new();
         weak.extend(self.acs_override().map(Weakness::AcsOverride));
+        weak.extend(
+            Some(self.open_ports(functions))
+                .filter(|open| !open.is_empty())
+                .map(Weakness::OpenPorts),
+        );
         let Some(settings) = &machine.isolation else {
             return if weak.is_empty() { Isolated::Unknown } else { Isolated::No(weak) };
         };

@@ -18,6 +18,7 @@ pub mod matrix;
 pub mod model;
 pub mod pages;
 pub mod pci;
+mod peers;
 pub mod proximity;
 mod set_aside;
 mod trust;
@@ -32,6 +33,7 @@ pub use isolation::{Barred, Iommu, Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
+pub use peers::{Meeting, OpenPort};
 pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
 pub use trust::Trust;
@@ -209,6 +211,8 @@ pub struct Topology {
     /// Indexes in `parts.devices` of the GPUs available by number: every plan needs them many
     /// times.
     counted: Vec<usize>,
+    /// Ports that do not keep IOMMU groups apart; none on a sound host.
+    openings: Vec<peers::Opening>,
 }
 
 impl Topology {
@@ -267,13 +271,15 @@ impl Topology {
         let groups = groups(&parts);
         let device_index = device_index.into_iter().map(|(bdf, at)| (bdf.key(), at)).collect();
         let l3_index = l3_index(&parts.l3);
-        let counted = Vec::new();
-        let mut host = Topology { parts, device_index, core_index, l3_index, groups, counted };
+        let (counted, openings) = (Vec::new(), Vec::new());
+        let mut host =
+            Topology { parts, device_index, core_index, l3_index, groups, counted, openings };
         let counts = |(_, gpu): &(usize, &PciDevice)| {
             gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
         };
         let places = host.parts.devices.iter().enumerate().filter(counts);
         host.counted = places.map(|(at, _)| at).collect();
+        host.openings = peers::openings(&host);
         Ok(host)
     }
 

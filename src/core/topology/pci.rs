@@ -5,6 +5,7 @@ use super::vendor::VENDOR_NVIDIA;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::health::Health;
+use crate::p2p::{Acs, Ats};
 use serde::{Deserialize, Serialize};
 
 /// A base address register that asks for memory or ports.
@@ -147,6 +148,16 @@ pub struct PciDevice {
     /// A GPU's health; none: not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// Access Control Services of a bridge, or of a function that has them; none: unknown, or a
+    /// function without. Only root can read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acs: Option<Acs>,
+    /// Address Translation Services of a GPU, NIC or NVMe drive; none: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ats: Option<Ats>,
+    /// Device control of its PCI Express capability; none: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devctl: Option<u16>,
 }
 
 /// The kind of a function, for the planner.

@@ -39,6 +39,9 @@ fn host() -> Parts {
         boot_vga: false,
         uuid: None,
         health: None,
+        acs: None,
+        ats: None,
+        devctl: None,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

@@ -1,71 +1,82 @@
-//! Access Control Services of a PCIe port, from its config space: whether peer-to-peer requests
-//! below a switch are redirected to the root complex (PCI Express Base Specification 7.7.11).
+//! ACS, ATS and device control of functions, from their config space. What each bit means is
+//! decided in [`gpuvm_core::p2p`].
 
-use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::bdf::Bdf;
+use crate::fsroot::Dir;
+use gpuvm_core::p2p::{Acs, Registers};
+use gpuvm_core::topology::{DeviceKind, PciDevice};
 
-/// Size of a function's config space in bytes.
-const CONFIG: usize = 4096;
-/// Offset of the extended capabilities; only root can read that far.
-const FIRST: usize = 0x100;
-/// The ID of the capability.
-const ACS: u16 = 0x000d;
-/// Offset of its control register.
-const CONTROL: usize = 6;
-/// P2P Request Redirect, in that register.
-const REDIRECT: u16 = 1 << 2;
-
-/// Whether a port redirects requests; none: unreadable, or it has no such control.
-pub fn redirects(root: &FsRoot, port: Bdf) -> Result<Option<bool>, FsError> {
-    let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{port}"))? else { return Ok(None) };
-    let config = dir.bytes("config", CONFIG).unwrap_or_default();
-    let word = |at: usize| Some(u16::from_le_bytes(config.get(at..at + 2)?.try_into().ok()?));
-    let mut at = FIRST;
-    // A cyclic list would be followed forever.
-    for _ in 0..(CONFIG - FIRST) / 8 {
-        let (Some(id), Some(next)) = (word(at), word(at + 2)) else { break };
-        if id == ACS {
-            return Ok(word(at + CONTROL).map(|control| control & REDIRECT != 0));
-        }
-        at = usize::from(next >> 4);
-        if at < FIRST {
-            break;
-        }
+/// Reads the registers of a function of a kind that peer-to-peer traffic passes. Unknown if its
+/// config space cannot be read: beyond the first 64 bytes only root can.
+pub fn read(dir: &Dir<'_>, device: &mut PciDevice) {
+    let is_port = device.kind() == DeviceKind::Bridge;
+    let kinds = [DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Nvme, DeviceKind::NvSwitch];
+    if !is_port && !kinds.contains(&device.kind()) || device.is_silent() {
+        return;
     }
-    Ok(None)
+    let Some(config) = dir.words("config") else { return };
+    // A read would wake it up.
+    let power = dir.read_if_any("power_state").ok().flatten();
+    if power.is_some_and(|state| state == "D3cold") {
+        return;
+    }
+    // Each double word is a config cycle on the hardware: no more than needed.
+    let found = Registers::read((device.vendor, device.device), |at| config.at(at));
+    let Registers { acs, ats, devctl } = found;
+    device.acs = acs.filter(|acs| is_port || *acs != Acs { cap: 0, ctl: 0 });
+    device.ats = ats.filter(|_| !is_port);
+    device.devctl = devctl;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fsroot::FsRoot;
+    use gpuvm_core::p2p::Ats;
+
+    /// A function of this class with this config space.
+    fn function(class: &str, config: Option<&[u8]>, power: Option<&str>) -> PciDevice {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sys/bus/pci/devices/0000:01:08.0");
+        std::fs::create_dir_all(&path).unwrap();
+        if let Some(config) = config {
+            std::fs::write(path.join("config"), config).unwrap();
+        }
+        if let Some(power) = power {
+            std::fs::write(path.join("power_state"), power).unwrap();
+        }
+        let root = FsRoot::at(dir.path()).unwrap();
+        let text = format!(
+            r#"{{"bdf":"0000:01:08.0","class":"{class}","vendor":"0x10b5","device":"0x9797"}}"#
+        );
+        let mut device: PciDevice = serde_json::from_str(&text).unwrap();
+        read(&root.dir("sys/bus/pci/devices/0000:01:08.0").unwrap().unwrap(), &mut device);
+        device
+    }
 
     #[test]
-    fn a_port_is_asked_for_what_its_control_register_says() {
-        let dir = tempfile::tempdir().unwrap();
-        let port: Bdf = "0000:01:08.0".parse().unwrap();
-        let of = dir.path().join(format!("sys/bus/pci/devices/{port}"));
-        let root = FsRoot::at(dir.path()).unwrap();
-        assert_eq!(redirects(&root, port).unwrap(), None);
-        std::fs::create_dir_all(&of).unwrap();
-        let says = |config: &[u8]| {
-            std::fs::write(of.join("config"), config).unwrap();
-            redirects(&root, port).unwrap()
-        };
-        let mut config = vec![0; CONFIG];
-        assert_eq!(says(&config), None);
-        // AER, then ACS with source validation, request and completion redirect, and upstream
-        // forwarding.
-        config[0x100..0x104].copy_from_slice(&[0x01, 0x00, 0x02, 0x15]);
-        config[0x150..0x158].copy_from_slice(&[0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, 0x1d, 0x00]);
-        assert_eq!(says(&config), Some(true));
-        config[0x156] = 0x01;
-        assert_eq!(says(&config), Some(false));
-        // What a user can read, and a cyclic and a broken list.
-        assert_eq!(says(&config[..64]), None);
-        config[0x150] = 0x0e;
-        config[0x153] = 0x10;
-        assert_eq!(says(&config), None);
-        config[0x153] = 0xff;
-        assert_eq!(says(&config), None);
+    fn registers_of_ports_and_functions_are_read_from_their_config_space() {
+        let (port, nic, audio) = ("0x060400", "0x020000", "0x040300");
+        let mut config = vec![0; 4096];
+        config[..4].copy_from_slice(&[0xb5, 0x10, 0x97, 0x97]);
+        config[0x100..0x108].copy_from_slice(&[0x0d, 0, 1, 0x12, 0x5f, 0, 0x1d, 0]);
+        config[0x120..0x128].copy_from_slice(&[0x0f, 0, 1, 0, 0x20, 0, 0, 0x80]);
+        let acs = Some(Acs { cap: 0x5f, ctl: 0x1d });
+        let found = function(port, Some(&config), Some("D0\n"));
+        assert_eq!((found.acs, found.ats), (acs, None));
+        let found = function(nic, Some(&config), None);
+        assert_eq!((found.acs, found.ats), (acs, Some(Ats { present: true, enabled: true })));
+        // A function without ACS has none; a port without has none of its bits.
+        config[0x100..0x108].copy_from_slice(&[0; 8]);
+        let found = function(port, Some(&config), None);
+        assert_eq!(found.acs, Some(Acs { cap: 0, ctl: 0 }));
+        assert_eq!(function(nic, Some(&config), None).acs, None);
+        // Unknown: what is asleep, what a user may not read, what is not there.
+        for (config, power) in
+            [(Some(&config[..]), Some("D3cold\n")), (Some(&config[..64]), None), (None, None)]
+        {
+            let found = function(port, config, power);
+            assert_eq!((found.acs, found.ats, found.devctl), (None, None, None));
+        }
+        assert_eq!(function(audio, Some(&config), None).acs, None);
     }
 }

@@ -4,7 +4,7 @@
 //! harmless contradictions become notes; a value that cannot be parsed is an error with file and
 //! line. Nothing here judges whether the host suits a guest.
 
-pub mod acs;
+mod acs;
 pub mod arrays;
 pub mod binding;
 pub mod cards;

@@ -1,6 +1,7 @@
 //! PCI functions: ids, place in the tree, driver, IOMMU group, BARs, links, SR-IOV. Knows nothing
-//! of network interfaces and drives, and does not read config space.
+//! of network interfaces and drives, nor what the registers of config space mean.
 
+use super::acs;
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::NodeId;
@@ -108,7 +109,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
     let (parent, root) = place(dir.path());
     let ids = Ids::read(dir)?;
     let node = dir.number::<i32>("numa_node")?.and_then(|node| u32::try_from(node).ok());
-    Ok(PciDevice {
+    let mut device = PciDevice {
         bdf,
         parent,
         root,
@@ -130,7 +131,12 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         boot_vga: ids.class >> 8 == 0x0300 && dir.read_if_any("boot_vga")?.as_deref() == Some("1"),
         uuid: None,
         health: None,
-    })
+        acs: None,
+        ats: None,
+        devctl: None,
+    };
+    acs::read(dir, &mut device);
+    Ok(device)
 }
 
 /// Reads reset methods; none if the text has other words.

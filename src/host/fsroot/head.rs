@@ -3,6 +3,8 @@
 use super::Dir;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
 impl Dir<'_> {
     /// Whether a file of the directory begins with these bytes; false if it cannot be read. A
@@ -16,17 +18,25 @@ impl Dir<'_> {
     }
 }
 
+/// An open binary file that is read in single double words.
+#[derive(Debug)]
+pub struct Words(File);
+
+impl Words {
+    /// The double word at an offset, little endian; none beyond what may be read.
+    pub fn at(&self, offset: u16) -> Option<u32> {
+        let mut word = [0; 4];
+        let length = self.0.read_at(&mut word, offset.into());
+        length.is_ok_and(|length| length == word.len()).then(|| u32::from_le_bytes(word))
+    }
+}
+
 impl Dir<'_> {
-    /// The first bytes of a file of the directory, at most so many; none where it cannot be read.
-    pub fn bytes(&self, name: &str, most: usize) -> Option<Vec<u8>> {
+    /// Opens a file of the directory for single double words; none where it cannot be read or is
+    /// not a regular file.
+    pub fn words(&self, name: &str) -> Option<Words> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-        let file = openat(&self.fd, name, flags, Mode::empty()).ok()?;
-        let (mut bytes, mut read) = (vec![0; most], 0);
-        while let Ok(length @ 1..) = nix::unistd::read(&file, &mut bytes[read..]) {
-            read += length;
-        }
-        bytes.truncate(read);
-        Some(bytes)
+        openat(&self.fd, name, flags, Mode::empty()).ok().map(|fd| Words(fd.into()))
     }
 }
 

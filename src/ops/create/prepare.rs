@@ -159,7 +159,7 @@ fn placed(
     let said = planned.topology.machine().trust;
     let is_refused = Trust::refuses(said, wanted.accept_shared_fabric);
     if let Some(why) = planned.placement.shared_fabric().filter(|_| is_refused) {
-        let advice = planned.topology.trust_advice();
+        let advice = why.advice(&planned.topology);
         return Err(CreateError::SharedFabric { why: why.to_string() }.hint(advice));
     }
     if let Some(hypervisor) = hypervisor {

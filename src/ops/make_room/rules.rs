@@ -98,8 +98,8 @@ pub(super) fn refuse_shared(
     let Some(why) = placement.shared_fabric() else { return Ok(()) };
     let said = topology.machine().trust;
     if Trust::refuses(said, wanted.accept_shared_fabric) {
-        let why = why.to_string();
-        return Err(RoomError::SharedFabric { why }.hint(Trust::advice(said)));
+        let advice = why.advice(topology);
+        return Err(RoomError::SharedFabric { why: why.to_string() }.hint(advice));
     }
     Ok(())
 }

@@ -634,6 +634,35 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
 }
 
 #[test]
+fn strangers_below_an_open_port_are_not_started() {
+    let mut place = Place::new(None);
+    let text = include_str!("../../../topologies/dgx-2.json");
+    let mut parts = from_json(text).unwrap().parts().clone();
+    place.gpus = Topology::new(parts.clone()).unwrap().gpus().map(|gpu| gpu.bdf).collect();
+    let one = place.domain("a", OWN, &[1]);
+    let gpu = one.held(false).unwrap().devices[0];
+    parts.machine.trust = Some(Trust::Strangers);
+    let refused = |parts: &gpuvm_core::topology::Parts| {
+        let world = World::on(
+            Rc::clone(&place.stage.fake) as Rc<dyn crate::hypervisor::Hypervisor>,
+            Settings { connect: "qemu:///system".into(), ..Settings::default() },
+            place.stage.caller.clone(),
+        );
+        let world = world.with_topology(Topology::new(parts.clone()).unwrap());
+        refuse_strangers(&one, &world).err()
+    };
+    assert!(refused(&parts).is_none());
+    let above = parts.devices.iter().find(|device| device.bdf == gpu).unwrap().parent;
+    for device in parts.devices.iter_mut().filter(|device| Some(device.bdf) == above) {
+        device.acs = Some(gpuvm_core::p2p::Acs { cap: 0x5f, ctl: 0 });
+    }
+    let Some(Error::Refused(refusal)) = refused(&parts) else { panic!("it is started") };
+    assert_eq!(refusal.code, "claim-shared-fabric");
+    assert!(refusal.message.contains("does not redirect"), "{}", refusal.message);
+    assert!(refusal.hint.contains("ECAP_ACS+6.w=1d:1d"), "{}", refusal.hint);
+}
+
+#[test]
 fn strangers_that_reach_each_other_are_not_started() {
     let mut place = Place::new(None);
     let text = include_str!("../../../topologies/dgx-2.json");

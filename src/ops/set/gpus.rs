@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use crate::create::ACCEPTED;
 use crate::error::{Coded as _, Result};
 use crate::history::guest::told;
-use crate::placement::{Occupancy, Placement, shared_fabric};
+use crate::placement::{Occupancy, Placement, shared_nvlink};
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, Trust};
 use crate::tune::subject::Subject;
@@ -74,10 +74,13 @@ pub(crate) fn allowed(
     let Some(why) = placement.and_then(Placement::shared_fabric) else { return Ok(()) };
     let said = subjects.topology().machine().trust;
     let is_accepted = wanted.accept_shared_fabric
-        || shares_itself(subject, subjects)?
+        || placement.is_some_and(|at| at.shared_nvlink().is_some())
+            && shares_itself(subject, subjects)?
         || subject.xml.uuid().is_some_and(|uuid| was_accepted(world, &uuid));
     if Trust::refuses(said, is_accepted) {
-        return Err(SetError::SharedFabric { why: why.to_string() }.hint(Trust::advice(said)));
+        return Err(
+            SetError::SharedFabric { why: why.to_string() }.hint(why.advice(subjects.topology()))
+        );
     }
     Ok(())
 }
@@ -87,7 +90,7 @@ pub(crate) fn allowed(
 /// neighbour alone.
 fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
     let had = subject.xml.held(false)?.devices;
-    Ok(shared_fabric(subjects.topology(), &Occupancy::default(), &had).is_some())
+    Ok(shared_nvlink(subjects.topology(), &Occupancy::default(), &had).is_some())
 }
 
 /// Whether its record says that it was accepted when it was made.

@@ -216,5 +216,8 @@ fn function(
         boot_vga: false,
         uuid: None,
         health: None,
+        acs: None,
+        ats: None,
+        devctl: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC, isolation,
-    large_bars, offline, other, pages, set, without_bridge, without_manager,
+    large_bars, offline, open_ports, other, pages, set, without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, NetFace, Trust};
@@ -541,6 +541,15 @@ pub const DEFECTS: &[Defect] = &[
         "acs-override",
         FIRST,
         |s| isolation(s, |i| i.acs_override = Some("downstream".into())),
+        &[],
+    ),
+    setting(
+        "acs-off",
+        FIRST,
+        |s| {
+            isolation(s, |_| {});
+            open_ports(s);
+        },
         &[],
     ),
     setting("unsafe-interrupts", FIRST, |s| isolation(s, |i| i.unsafe_interrupts = true), &[]),

@@ -3,6 +3,7 @@
 
 use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm_core::fabric::Unready;
+use gpuvm_core::p2p::Acs;
 use gpuvm_core::placement::{Held, Occupancy};
 use gpuvm_core::topology::{Bar, FabricModel, Isolation, Parts};
 use gpuvm_core::versions::Versions;
@@ -114,6 +115,12 @@ pub fn isolation(setting: &mut Setting, change: fn(&mut Isolation)) {
 pub fn pages(setting: &mut Setting, free: u64) {
     let node = setting.host.nodes.iter_mut().find(|node| node.os_index == NodeId(0)).unwrap();
     node.huge_pages.iter_mut().for_each(|pool| pool.free = free);
+}
+
+/// Clears ACS control of every bridge.
+pub fn open_ports(setting: &mut Setting) {
+    let bridges = setting.host.devices.iter_mut().filter(|device| device.class == 0x06_0400);
+    bridges.for_each(|bridge| bridge.acs = Some(Acs { cap: 0x5f, ctl: 0 }));
 }
 
 /// Gives the GPUs the BARs of a V100 of 32 GB.

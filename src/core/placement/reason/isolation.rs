@@ -3,7 +3,7 @@
 use crate::bdf::Bdf;
 use crate::fabric::{Need, NeedRefusal, Obstacle};
 use crate::placement::explain::{count, domains, list};
-use crate::topology::{Trust, Weakness};
+use crate::topology::{Topology, Trust, Weakness};
 use std::fmt;
 
 /// A reason about isolation on NVLink and by the IOMMU (gpuvm-hardware(7), ISOLATION).
@@ -65,6 +65,19 @@ pub enum IsolationReason {
     WeakIommu(Weakness),
     /// Isolation by the IOMMU is unknown.
     UnknownIommu,
+}
+
+impl IsolationReason {
+    /// Returns what helps where it is why guests are not isolated.
+    pub fn advice(&self, topology: &Topology) -> String {
+        let trust = topology.trust_advice();
+        match self {
+            IsolationReason::WeakIommu(weakness @ Weakness::OpenPorts(_)) => {
+                format!("{}; otherwise {trust}", weakness.hint())
+            }
+            _ => trust.into_owned(),
+        }
+    }
 }
 
 impl fmt::Display for IsolationReason {

@@ -15,6 +15,7 @@ pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding};
 pub use tree::{TreeReason, WindowTooLarge};
 
+use crate::topology::Topology;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
@@ -99,6 +100,14 @@ pub enum Because {
 }
 
 impl Because {
+    /// Returns what helps where it is why guests are not isolated.
+    pub fn advice(&self, topology: &Topology) -> String {
+        match self {
+            Because::Isolation(why) => why.advice(topology),
+            _ => topology.trust_advice().into_owned(),
+        }
+    }
+
     /// Whether cores or memory are those of stopped domains, because no others are free.
     pub(crate) fn is_of_stopped(&self) -> bool {
         matches!(

@@ -246,10 +246,7 @@ impl Writer<'_, '_> {
             let line = self.say(line);
             self.out.element("p", &[], line);
         }
-        if let Some(advice) = &capacity.advice {
-            let sizes: Vec<String> = capacity.shared_fabric.iter().map(u32::to_string).collect();
-            let sizes = sizes.join(", ");
-            let words = format!("not isolated on NVLink: guests with {sizes} GPUs; {advice}");
+        for words in capacity.not_isolated() {
             let words = self.say(words);
             self.out.element("p", &[("class", &"bad")], words);
         }

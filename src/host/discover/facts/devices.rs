@@ -1,12 +1,10 @@
 //! Power and addresses of GPUs; the memory that the firmware's picture has.
 
 use super::{Reader, flag, text};
-use crate::discover::acs;
 use crate::fsroot::{FsError, FsRoot, not};
-use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::facts::{AddressRange, Framebuffer, FunctionFacts};
 use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Names of the memory of a picture in /proc/iomem, and of its devices.
 const PICTURES: [&str; 8] = [
@@ -131,17 +129,4 @@ fn resizable(root: &FsRoot, path: &str, device: &PciDevice) -> Result<Option<(u6
     let now = device.bars.iter().find(|bar| bar.index == 1).map(|bar| bar.bytes);
     let largest = bits.filter(|bits| *bits > 0).map(u64::ilog2).filter(|bit| *bit < 43);
     Ok(now.zip(largest.map(|bit| 1 << (bit + 20))))
-}
-
-/// Reads which ports above GPUs send requests between devices to the root; none where no port tells.
-pub(super) fn redirecting(root: &FsRoot, topology: &Topology) -> Option<Vec<Bdf>> {
-    let gpus = topology.of_kind(DeviceKind::Gpu);
-    let ports: BTreeSet<Bdf> =
-        gpus.flat_map(|gpu| topology.path_to_root(gpu.bdf).into_iter().skip(1)).collect();
-    let told: Vec<(Bdf, bool)> = ports
-        .into_iter()
-        .filter_map(|port| Some((port, acs::redirects(root, port).ok()??)))
-        .collect();
-    let redirecting = told.iter().filter(|(_, redirects)| *redirects).map(|(port, _)| *port);
-    (!told.is_empty()).then(|| redirecting.collect())
 }

@@ -2,6 +2,7 @@
 //! console keeps, what binds drivers at boot, units, kernel settings. What is missing stays unknown;
 //! what cannot be read is unknown, too, with the reason. Judges nothing.
 
+mod acs;
 pub mod boot;
 mod devices;
 mod services;
@@ -35,7 +36,7 @@ pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     facts.framebuffer_devices =
         reader.keep("sys/bus/platform/devices", devices::framebuffer_devices);
     facts.functions = devices::functions(&mut reader, topology);
-    facts.redirecting_ports = devices::redirecting(root, topology);
+    facts.acs_files = acs::files(root, topology);
     facts.boot_drivers = reader.keep("etc/modprobe.d", |root| boot::drivers(root, topology));
     facts.boot_loader = boot::loader(root);
     facts.initramfs = boot::initramfs_tool(root);

@@ -100,6 +100,9 @@ pub fn read(
             boot_vga: false,
             uuid: None,
             health: None,
+            acs: None,
+            ats: None,
+            devctl: None,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);
