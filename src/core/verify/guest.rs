@@ -190,7 +190,7 @@ impl Seen<'_> {
                 bus.as_deref() == Some("virtio")
             };
             let expected = named("disk").filter(virtio).count().to_string();
-            self.tell(&DISKS, "virtio disks", expected, found.to_string(), "guest-get-disks");
+            self.tell(&DISKS, "virtio disks", expected, found.to_string(), "its disks");
         }
     }
 

@@ -13,6 +13,7 @@ use gpuvm_core::domain::disk_change::path_of;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::domain::{DomainEdit, DomainXml};
 use gpuvm_core::network::GuestAddress;
+use gpuvm_core::versions::Versions;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -51,6 +52,8 @@ pub struct Fake {
     pub addresses: RefCell<Vec<GuestAddress>>,
     /// The guest behind every agent; none: they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
+    /// Versions of libvirt and QEMU.
+    pub versions: Cell<Versions>,
     /// The number of commands to agents so far.
     pub asked: Cell<usize>,
     /// Whether the hypervisor no longer answers.
@@ -290,6 +293,9 @@ impl Hypervisor for Fake {
     }
     fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
         self.call("update")
+    }
+    fn versions(&self) -> Versions {
+        self.versions.get()
     }
     fn ask_agent(&self, _: &str, what: &str, _: Duration) -> Result<String, HypervisorError> {
         self.asked.set(self.asked.get() + 1);
