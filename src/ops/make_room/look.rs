@@ -418,9 +418,9 @@ impl Search<'_> {
     }
 }
 
-/// The error of a guest that would share NVLinks at its new place.
+/// The error of a guest that would not be isolated at its new place.
 fn not_there(subject: &Subject, error: &Error) -> Error {
     let hint = error.refusal().map(|refusal| refusal.hint.clone()).unwrap_or_default();
-    let why = format!("at its new place domain `{}` would share NVLinks: {error}", subject.name);
+    let why = format!("at its new place domain `{}` would not be isolated: {error}", subject.name);
     RoomError::SharedFabric { why }.hint(hint)
 }

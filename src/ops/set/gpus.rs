@@ -58,7 +58,10 @@ pub(crate) fn refuse_shared(
     wanted: &SetRequest,
     world: &World,
 ) -> Result<()> {
-    if wanted.gpus.is_none() && wanted.gpu_set.is_none() {
+    let has_gpus = wanted.gpus.is_some() || wanted.gpu_set.is_some();
+    // NICs and drives change nothing on NVLink, but they may be below ports that do not redirect.
+    let is_on_nvlink = placement.is_some_and(|place| place.shared_nvlink().is_some());
+    if !has_gpus && (wanted.functions.is_kept() || is_on_nvlink) {
         return Ok(());
     }
     allowed((subjects, &subjects.all[at]), placement, wanted, world)
