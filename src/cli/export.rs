@@ -9,12 +9,10 @@ use super::output::{Answer, Document};
 use crate::shell::word;
 use gpuvm_ops::bundle::{BundleRequest, bundle};
 use gpuvm_ops::export::{export, to_kubevirt, to_nova};
-use gpuvm_ops::files::FileError;
+use gpuvm_ops::files::write_target;
 use gpuvm_ops::nccl::nccl_of;
 use gpuvm_ops::session::{Manner, Session};
 use serde::Serialize;
-use std::io::Write as _;
-use std::path::Path;
 
 /// Name of the answer as JSON.
 const FORMAT: &str = "gpuvm-export";
@@ -121,31 +119,10 @@ fn print<T: Answer>(
             if !text.ends_with('\n') {
                 text.push('\n');
             }
-            write(path, &text).map_err(FileError::of(path))?;
+            write_target(path, text.as_bytes())?;
         }
         None if cx.output.json => cx.output.json_document(format, answer)?,
         None => cx.output.document(document)?,
     }
     Ok(EXIT_DONE)
-}
-
-/// Replaces a file atomically. Anything but a regular file, such as a pipe, is written directly.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    if path.exists() && !path.is_file() {
-        return std::fs::write(path, text).map(|()| crate::trace::wrote(path));
-    }
-    // A link's target is replaced, not the link.
-    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    // The mode of an ordinary new file, subject to the umask.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    let mut file = builder.permissions(mode).tempfile_in(dir)?;
-    file.write_all(text.as_bytes())?;
-    if let Ok(there) = std::fs::metadata(path) {
-        file.as_file().set_permissions(there.permissions())?;
-    }
-    file.persist(path)?;
-    crate::trace::wrote(path);
-    Ok(())
 }

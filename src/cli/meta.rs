@@ -6,7 +6,7 @@ use super::context::Context;
 use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use super::pages;
-use gpuvm_ops::files::FileError;
+use gpuvm_ops::files::{FileError, write};
 use std::path::Path;
 
 /// Prints a completion script.
@@ -26,7 +26,7 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let written = written.map(|(name, page)| (format!("{name}.7"), (*page).to_owned()));
         for (name, page) in pages.into_iter().chain(written) {
             let path = dir.join(name);
-            std::fs::write(&path, page).map_err(FileError::of(&path))?;
+            write(&path, true, page.as_bytes())?;
         }
         return Ok(EXIT_DONE);
     }
@@ -70,7 +70,7 @@ pub fn schema(args: &SchemaArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         make(dir)?;
         for name in names() {
             let path = dir.join(format!("{name}.json"));
-            std::fs::write(&path, text(name).unwrap_or_default()).map_err(FileError::of(&path))?;
+            write(&path, true, text(name).unwrap_or_default().as_bytes())?;
         }
         return Ok(EXIT_DONE);
     }

@@ -21,6 +21,7 @@
 mod child;
 pub mod command;
 pub mod fsroot;
+pub mod held;
 pub mod identity;
 pub mod input;
 mod loaded;

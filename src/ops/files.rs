@@ -1,12 +1,15 @@
-//! Atomic writing of the caller's files.
+//! Atomic writing of the caller's files, in a directory that is held meanwhile: the one place where
+//! output is written, so that no link of another user leads it elsewhere.
 
 use crate::error::{Class, Coded, Error, Result, classed};
+use crate::held::{HeldDir, HeldError};
 use crate::input;
 use gpuvm_core::shell::word;
+use nix::unistd::geteuid;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
 
 /// The reason a file is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -102,8 +105,10 @@ pub fn write_own(
     bytes: &[u8],
 ) -> Result<()> {
     let mut like = None;
-    if file.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
-        let begins = input::begins(file, mark.as_bytes());
+    let place = Place::of(file)?;
+    let there = &place.path;
+    if there.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+        let begins = input::begins(there, mark.as_bytes());
         let shown = file.display().to_string();
         let unread = |error| -> Error {
             FileError::of(file)(error).hint("name another file, or `-` for standard output")
@@ -113,23 +118,38 @@ pub fn write_own(
             let hint = "name another file, or move that one away first";
             return Err(classed(Class::Exists, message, hint));
         }
-        let there = input::state(file).map_err(unread)?.unwrap_or_default();
-        if !there.is_empty() && !is_whole(&there) {
+        let text = input::state(there).map_err(unread)?.unwrap_or_default();
+        if !text.is_empty() && !is_whole(&text) {
             let message = format!("{shown} has been changed since gpuvm made it, or is another's");
             let hint = "name another file, or move that one away first";
             return Err(classed(Class::Exists, message, hint));
         }
-        like = Some(file.metadata().map_err(unread)?);
-    } else if file.is_symlink() {
+        like = Some(there.symlink_metadata().map_err(unread)?);
+    } else if there.is_symlink() {
         let hint = "name the file that the link leads to, or `-` for standard output";
         return Err(FileError::IsLink { shown: file.display().to_string() }.hint(hint));
     }
-    put(file, true, bytes, like.as_ref())
+    place.put(true, bytes, like.as_ref())
 }
 
 /// Writes a file atomically: beside its place first, then renamed.
 pub fn write(file: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
-    put(file, overwrite, bytes, None)
+    Place::of(file)?.put(overwrite, bytes, None)
+}
+
+/// Writes a file, or whatever a link in its place leads to, atomically. A pipe or a terminal is
+/// written directly.
+pub fn write_target(file: &Path, bytes: &[u8]) -> Result<()> {
+    let place = Place::of_target(file)?;
+    match place.path.metadata() {
+        Ok(meta) if !meta.is_file() && !meta.is_dir() => place.stream(bytes),
+        // Only root gives a file to another user.
+        Ok(meta) if geteuid().is_root() || meta.uid() == geteuid().as_raw() => {
+            place.put(true, bytes, Some(&meta))
+        }
+        Ok(_) => place.put(true, bytes, None),
+        Err(_) => place.put(true, bytes, None),
+    }
 }
 
 /// Gives a file the owner and mode of another.
@@ -141,73 +161,131 @@ fn alike(file: &File, like: &Metadata) -> std::io::Result<()> {
     file.set_permissions(like.permissions())
 }
 
-/// The same; `like`: what has the owner and mode that it gets.
-fn put(file: &Path, overwrite: bool, bytes: &[u8], like: Option<&Metadata>) -> Result<()> {
-    let shown = file.display();
-    let dir = match file.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    if file.is_dir() {
-        let hint = "name a file in it, or `-` for standard output";
-        return Err(FileError::IsDirectory { shown: shown.to_string() }.hint(hint));
+/// The place of a file in a directory that is held.
+struct Place<'f> {
+    /// The file, as it was named.
+    file: &'f Path,
+    /// Its directory.
+    held: HeldDir,
+    /// Its path below that.
+    path: PathBuf,
+}
+
+impl Place<'_> {
+    /// Opens the directory of a file.
+    fn of(file: &Path) -> Result<Place<'_>> {
+        Place::held(file, HeldDir::of)
     }
-    let failed = |error: std::io::Error, what: &str| {
-        let reason = error.to_string();
-        // The scratch file's name, added by `tempfile`, would be confusing.
-        let reason = reason.split(" at path ").next().unwrap_or_default();
-        let hint = match error.kind() {
-            ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "name a file in a directory that you may write to, or `-` for standard output"
-                    .into()
+
+    /// Opens the directory of the file that a link leads to.
+    fn of_target(file: &Path) -> Result<Place<'_>> {
+        Place::held(file, HeldDir::of_target)
+    }
+
+    /// The same by this function.
+    fn held(
+        file: &Path,
+        open: impl FnOnce(&Path) -> std::result::Result<(HeldDir, PathBuf), HeldError>,
+    ) -> Result<Place<'_>> {
+        if file.is_dir() {
+            return Err(is_directory(file));
+        }
+        match open(file) {
+            Ok((held, path)) => Ok(Place { file, held, path }),
+            Err(HeldError::System(error)) => Err(failed(file, &error, "write")),
+            Err(error @ HeldError::ForeignLink { .. }) => {
+                let (what, shown) = ("write".to_owned(), file.display().to_string());
+                let error = FileError::Unwritable { what, shown, reason: error.to_string() };
+                Err(error.hint("name the file that the link leads to, or another directory"))
             }
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "make room, or name a file on another file system; nothing was left behind".into()
-            }
-            _ => String::new(),
+        }
+    }
+
+    /// Writes it atomically. `like`: what has the owner and mode that it gets.
+    fn put(&self, overwrite: bool, bytes: &[u8], like: Option<&Metadata>) -> Result<()> {
+        let Place { file, held, path } = self;
+        let failed = |error: &std::io::Error, what: &str| failed(file, error, what);
+        // Checked first for a clear message; the rename below decides.
+        let exists = || {
+            let hint = "name another file, or replace it with --overwrite";
+            classed(Class::Exists, format!("{} already exists", file.display()), hint)
         };
-        FileError::Unwritable {
-            what: what.to_string(),
-            shown: shown.to_string(),
-            reason: reason.to_string(),
+        match path.symlink_metadata() {
+            Ok(meta) if meta.is_dir() => return Err(is_directory(file)),
+            // Renaming a file over /dev/null would remove it for everybody.
+            Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
+                let hint = "name a regular file, or `-` for standard output";
+                return Err(FileError::NotRegular { shown: file.display().to_string() }.hint(hint));
+            }
+            Ok(_) if !overwrite => return Err(exists()),
+            _ => {}
         }
-        .hint(hint)
-    };
-    // Checked first for a clear message; the rename below decides.
-    let exists = || {
-        let hint = "name another file, or replace it with --overwrite";
-        classed(Class::Exists, format!("{shown} already exists"), hint)
-    };
-    match file.symlink_metadata() {
-        // Renaming a file over /dev/null would remove it for everybody.
-        Ok(meta) if !meta.is_file() && !meta.is_symlink() => {
+        let mode = like.map_or(Permissions::from_mode(0o644), Metadata::permissions);
+        let mut scratch = tempfile::Builder::new()
+            .prefix(".gpuvm-")
+            .permissions(mode)
+            .tempfile_in(held.path())
+            .map_err(|error| failed(&error, "write"))?;
+        if let Some(like) = like {
+            alike(scratch.as_file(), like).map_err(|error| failed(&error, "keep the owner of"))?;
+        }
+        scratch.write_all(bytes).map_err(|error| failed(&error, "write"))?;
+        scratch.as_file().sync_all().map_err(|error| failed(&error, "write"))?;
+        let moved = if overwrite { scratch.persist(path) } else { scratch.persist_noclobber(path) };
+        match moved {
+            Ok(_) => {
+                crate::trace::wrote(file);
+                Ok(())
+            }
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
+            Err(error) => Err(failed(&error.error, "replace")),
+        }
+    }
+
+    /// Writes into a pipe, a socket or a character device, such as a terminal.
+    fn stream(&self, bytes: &[u8]) -> Result<()> {
+        let failed = |error: std::io::Error| failed(self.file, &error, "write");
+        let mut open = File::options().write(true).open(&self.path).map_err(failed)?;
+        let kind = open.metadata().map_err(failed)?.file_type();
+        if !kind.is_fifo() && !kind.is_char_device() {
             let hint = "name a regular file, or `-` for standard output";
-            return Err(FileError::NotRegular { shown: shown.to_string() }.hint(hint));
+            let shown = self.file.display().to_string();
+            return Err(FileError::NotRegular { shown }.hint(hint));
         }
-        Ok(_) if !overwrite => return Err(exists()),
-        _ => {}
+        open.write_all(bytes).map_err(failed)?;
+        crate::trace::wrote(self.file);
+        Ok(())
     }
-    let mode = like.map_or(Permissions::from_mode(0o644), Metadata::permissions);
-    let mut scratch = tempfile::Builder::new()
-        .prefix(".gpuvm-")
-        .permissions(mode)
-        .tempfile_in(dir)
-        .map_err(|error| failed(error, "write"))?;
-    if let Some(like) = like {
-        alike(scratch.as_file(), like).map_err(|error| failed(error, "keep the owner of"))?;
-    }
-    scratch.write_all(bytes).map_err(|error| failed(error, "write"))?;
-    scratch.as_file().sync_all().map_err(|error| failed(error, "write"))?;
-    let moved = if overwrite { scratch.persist(file) } else { scratch.persist_noclobber(file) };
-    match moved {
-        Ok(_) => {
-            crate::trace::wrote(file);
-            Ok(())
+}
+
+/// The error of a directory in the place of a file.
+fn is_directory(file: &Path) -> Error {
+    let hint = "name a file in it, or `-` for standard output";
+    FileError::IsDirectory { shown: file.display().to_string() }.hint(hint)
+}
+
+/// The error of a file that the system does not write.
+fn failed(file: &Path, error: &std::io::Error, what: &str) -> Error {
+    let reason = error.to_string();
+    // The scratch file's name, added by `tempfile`, would be confusing.
+    let reason = reason.split(" at path ").next().unwrap_or_default();
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let hint = match error.kind() {
+        ErrorKind::NotFound => format!("make the directory first: mkdir -p {}", dir.display()),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "name a file in a directory that you may write to, or `-` for standard output".into()
         }
-        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists()),
-        Err(error) => Err(failed(error.error, "replace")),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room, or name a file on another file system; nothing was left behind".into()
+        }
+        _ => String::new(),
+    };
+    FileError::Unwritable {
+        what: what.to_string(),
+        shown: file.display().to_string(),
+        reason: reason.to_string(),
     }
+    .hint(hint)
 }
 
 #[cfg(test)]
@@ -252,7 +330,7 @@ mod tests {
         write_own(&file, "<svg", is_whole, b"<svg>2</svg>").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"<svg>2</svg>");
         std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        if nix::unistd::geteuid().is_root() {
+        if geteuid().is_root() {
             std::os::unix::fs::chown(&file, Some(12), Some(34)).unwrap();
         }
         let was = file.metadata().unwrap();

@@ -3,6 +3,7 @@
 //! after the last one was copied.
 
 use super::disk::{self, DiskError, Making, Source, error, unfinished};
+use crate::held::HeldDir;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::trace;
@@ -62,24 +63,31 @@ impl BundleStep {
         making: &mut Making<'_>,
         progress: Progress<'_>,
     ) -> Result<(), DiskError> {
-        let dir = unfinished(&self.path, making.token);
-        let made = DirBuilder::new().mode(0o700).create(&dir).map_err(|e| error(&self.path, e));
-        made?;
-        let written = self.write(&dir, progress).and_then(|()| {
-            let meta = dir.metadata().map_err(|e| error(&self.path, e))?;
-            (making.made)(FileId::of(&meta))?;
-            disk::name(&dir, &self.path)
+        let failed = |e: io::Error| error(&self.path, e);
+        let (held, path) = HeldDir::of(&self.path).map_err(|e| failed(e.into()))?;
+        let dir = unfinished(&path, making.token);
+        DirBuilder::new().mode(0o700).create(&dir).map_err(failed)?;
+        let written = held.own(dir.file_name().unwrap_or_default()).map_err(failed);
+        let written = written.and_then(|own| {
+            self.write(&own, progress).map_err(|e| e.named(&own, &self.path))?;
+            let file = FileId::of(&own.path().metadata().map_err(failed)?);
+            if FileId::at(&dir).map_err(failed)? != Some(file) {
+                return Err(failed(io::Error::other("something else has been put in its place")));
+            }
+            (making.made)(file)?;
+            disk::name(&dir, &path)
         });
         match &written {
             Ok(()) => trace::wrote(&self.path),
             // The directory was made by this call; the first error is the one to report.
             Err(_) => drop(fs::remove_dir_all(&dir)),
         }
-        written
+        written.map_err(|e| e.named(&held, self.path.parent().unwrap_or(Path::new(""))))
     }
 
     /// Writes what is in it.
-    fn write(&self, dir: &Path, progress: Progress<'_>) -> Result<(), DiskError> {
+    fn write(&self, own: &HeldDir, progress: Progress<'_>) -> Result<(), DiskError> {
+        let dir = &own.path();
         let copies = self.copies.iter();
         let sources = copies.map(|copy| Source::open(&copy.from, copy.bytes));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
@@ -119,13 +127,17 @@ impl BundleStep {
 
     /// Removes it, but for files of others in it, with which the directory stays.
     pub(super) fn delete(&self) -> Result<(), DiskError> {
+        let (held, path) = HeldDir::of(&self.path).map_err(|e| error(&self.path, e.into()))?;
+        let own = held.own(path.file_name().unwrap_or_default());
+        let own = own.map_err(|e| error(&self.path, e))?;
         let texts = self.texts.iter().map(|text| &*text.file);
         let copies = self.copies.iter().map(|copy| &*copy.file);
         // Without its sums it is no bundle any more.
         for file in [SUMS].into_iter().chain(texts).chain(copies) {
-            disk::delete(&self.path.join(file))?;
+            disk::delete(&own.at(file)).map_err(|e| e.named(&own, &self.path))?;
         }
-        disk::delete_directory(&self.path)
+        disk::delete_directory(&path)
+            .map_err(|e| e.named(&held, self.path.parent().unwrap_or(Path::new(""))))
     }
 }
 
@@ -162,6 +174,24 @@ mod tests {
     fn write(step: &BundleStep, progress: Progress<'_>) -> Result<(), DiskError> {
         let mut making = Making { token: "t", made: &mut |_| Ok(()) };
         step.perform(&mut making, progress)
+    }
+
+    #[test]
+    fn a_link_that_is_put_in_the_way_of_a_bundle_leads_nothing_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (step, victim) = (step(dir.path()), dir.path().join("victim"));
+        fs::create_dir(&victim).unwrap();
+        let unfinished = unfinished(&step.path, "t");
+        let written = write(&step, &mut |_| {
+            if !unfinished.is_symlink() {
+                fs::rename(&unfinished, dir.path().join("away")).unwrap();
+                std::os::unix::fs::symlink(&victim, &unfinished).unwrap();
+            }
+            true
+        });
+        assert!(written.unwrap_err().to_string().contains("in its place"));
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "it was written through a link");
+        assert!(!step.path.exists());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::journal::JournalError;
 use crate::discover::openers::in_use;
+use crate::held::HeldDir;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
@@ -95,6 +96,28 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// The same error of a file in a directory that is held, with the path as it was named.
+    pub(super) fn named(mut self, held: &HeldDir, dir: &Path) -> DiskError {
+        use DiskError::{Denied, Exists, Full, Kept, NoReserve, NotAFile, Other};
+        match &mut self {
+            Exists { path }
+            | Full { path, .. }
+            | NoReserve { path, .. }
+            | Denied { path, .. }
+            | Kept { path, .. }
+            | NotAFile { path }
+            | Other { path, .. } => {
+                if let Ok(rest) = path.strip_prefix(held.path()) {
+                    *path = dir.join(rest);
+                }
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
 /// Preallocation of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -152,7 +175,8 @@ pub fn create(
     progress: Progress<'_>,
 ) -> Result<(), DiskError> {
     let source = from.map(|from| Source::open(from, bytes)).transpose()?;
-    let unfinished = unfinished(path, making.token);
+    let (held, place) = HeldDir::of(path).map_err(|e| error(path, e.into()))?;
+    let unfinished = unfinished(&place, making.token);
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
     let file: File = new.map_err(|e| error(path, e))?;
     let made = file.set_len(bytes).and_then(|()| {
@@ -184,7 +208,7 @@ pub fn create(
         made.and_then(|meta| source.map_or(Ok(()), |source| source.expect()).map(|()| meta));
     let named = still.and_then(|meta| {
         (making.made)(FileId::of(&meta))?;
-        name(&unfinished, path)
+        name(&unfinished, &place)
     });
     if named.is_err() {
         // The file was made by this call; the first error is the one to report.
@@ -192,7 +216,7 @@ pub fn create(
     } else {
         trace::wrote(path);
     }
-    named
+    named.map_err(|error| error.named(&held, path.parent().unwrap_or(Path::new(""))))
 }
 
 /// When a file was last written, in nanoseconds since 1970.
@@ -243,6 +267,20 @@ impl Source<'_> {
     pub fn expect(&self) -> Result<(), DiskError> {
         let now = self.file.metadata().map_err(|e| error(self.path, e))?;
         expect_same(self.path, &now, (self.was.len(), modified_ns(&self.was)))
+    }
+
+    /// Reads all of it, holes too.
+    pub fn read(&self, to: &mut dyn Write) -> Result<(), DiskError> {
+        let mut buffer = vec![0; WRITTEN_AT_ONCE];
+        let mut from = 0;
+        while from < self.was.len() {
+            let rest = usize::try_from(self.was.len() - from).unwrap_or(usize::MAX);
+            let part = &mut buffer[..rest.min(WRITTEN_AT_ONCE)];
+            let read = self.file.read_exact_at(part, from).and_then(|()| to.write_all(part));
+            read.map_err(|e| error(self.path, e))?;
+            from += part.len() as u64;
+        }
+        Ok(())
     }
 
     /// The same for bytes of this checksum.
