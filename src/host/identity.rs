@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The kernel's source of random UUIDs.
@@ -60,6 +60,37 @@ impl FileId {
     }
 }
 
+/// The state of a disk's file at one time. A write leaves another one, whichever way the clock is
+/// set meanwhile: only equality counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DiskState {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which file it is.
+    pub file: FileId,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last written, in seconds since 1970, and the nanoseconds of that second.
+    pub modified: (i64, i64),
+    /// When it or its metadata last changed.
+    pub changed: (i64, i64),
+}
+
+impl DiskState {
+    /// Returns the state of the file at a path; `None`: it does not exist or is not seen.
+    pub fn at(path: &Path) -> Option<DiskState> {
+        let meta = path.metadata().ok()?;
+        Some(DiskState {
+            path: path.to_owned(),
+            file: FileId::of(&meta),
+            bytes: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
 /// Which thing a step has made or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -79,6 +110,10 @@ pub enum Identity {
     Domain {
         /// Its UUID.
         uuid: String,
+        /// Whether it had no NVRAM when it was defined, so that any NVRAM of it came later; false:
+        /// it had, or older versions did not record it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        bare: bool,
     },
     /// A domain from one start to its end.
     Run {
@@ -87,6 +122,11 @@ pub enum Identity {
         /// Its number in that time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<u32>,
+    },
+    /// Disks, as they were before they were reverted.
+    Disks {
+        /// One for each.
+        disks: Vec<DiskState>,
     },
     /// A definition, as the hypervisor gave it back.
     Definition {

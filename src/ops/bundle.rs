@@ -2,7 +2,7 @@
 //! host: its definition, what gpuvm remembers of it, its disks, and the settings of its firmware.
 //! The guest stays as it is. A disk that only one guest can have is refused, or left out by name.
 
-use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, Step, nvram, space};
+use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, Step, space};
 use crate::change::Change;
 use crate::copied::{
     CloneError, Old, disk_file, gpus_of, is_ours, not_bundled, refuse_busy, refuse_devices,
@@ -245,7 +245,7 @@ impl Contents {
 
     /// Adds the settings of the firmware, which are there once it has started.
     fn nvram(&mut self, xml: &DomainXml) -> Result<()> {
-        let Some(path) = nvram(xml).filter(|path| Path::new(path).exists()) else { return Ok(()) };
+        let Some(path) = xml.nvram().filter(|path| Path::new(path).exists()) else { return Ok(()) };
         let end = Path::new(&path).extension().and_then(|end| end.to_str()).unwrap_or("fd");
         self.manifest.nvram = Some(self.copy(format!("nvram.{end}"), &path)?);
         Ok(())

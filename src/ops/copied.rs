@@ -452,6 +452,7 @@ fn records(
     let mut entry = history.next(verb, uri, &name, now_s(), String::new());
     entry.what = vec![what];
     entry.boot = boot()?;
-    entry.steps = makes.iter().filter(|step| step.makes_overlay()).cloned().collect();
+    entry.steps =
+        makes.iter().filter(|step| step.makes_overlay() || step.makes_copy()).cloned().collect();
     Ok(made.into_iter().chain([history.remember(&entry, None)]).collect())
 }

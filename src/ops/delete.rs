@@ -1,6 +1,6 @@
 //! `delete`: deletes the domain, its NVRAM and saved state, and the disks made for it.
 
-use crate::apply::{Step, is_of_this_machine};
+use crate::apply::{Step, is_of_this_machine, tpm_stays};
 use crate::autostart;
 use crate::change::{Change, Part};
 use crate::claim::give_back;
@@ -14,13 +14,14 @@ use crate::guest::find;
 use crate::history::guest;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Kept, Lease, XmlOf};
+use crate::identity::FileId;
 use crate::made::{self, Fate, Proof};
 use crate::pages;
 use crate::partition;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::world::World;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A request to delete a domain.
 #[derive(Debug, Clone)]
@@ -94,9 +95,20 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.extend(records(world, &summary.uuid)?);
     }
     if drops_nvram {
+        let path = parsed.nvram().map(PathBuf::from);
+        let is_absent = here && path.is_some_and(|path| matches!(FileId::at(&path), Ok(None)));
         match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
+            Some(_) if is_absent => {}
             Some(why) => stays.push(why),
-            None => steps.push(Step::DropNvram { name: name.clone(), xml }),
+            None => {
+                steps.push(Step::DropNvram { name: name.clone(), xml: xml.clone(), tpm: false })
+            }
+        }
+    }
+    if summary.persistent && made_on.is_none() && parsed.has_tpm() {
+        match tpm_stays(&parsed) {
+            Some(why) => stays.push(why),
+            None => steps.push(Step::DropNvram { name: name.clone(), xml, tpm: true }),
         }
     }
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });

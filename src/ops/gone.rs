@@ -1,7 +1,7 @@
 //! Leftovers of guests undefined by other means: reported by `verify --all` and `recover`, released
 //! by `recover --gone`. A guest is gone if its hypervisor has no domain of its UUID.
 
-use crate::apply::Step;
+use crate::apply::{self, Step, forget_made_at};
 use crate::domain::guest::{Made, VolumeRef};
 use crate::domain_history::boot;
 use crate::error::Result;
@@ -87,9 +87,25 @@ fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     }
     if let Some(record) = &known.record {
         what.extend(record.made.iter().filter_map(|made| disk(made, uses)));
-        steps.extend(guest::forget(world.state(), &record.uuid)?);
+        let forget = guest::forget(world.state(), &record.uuid)?;
+        // Otherwise a record of which nothing else is left would stay for ever, unnamed.
+        what.extend(forget.iter().filter_map(record_path));
+        steps.extend(forget);
+        let state = world.state().map_or_else(apply::state_root, Path::to_owned);
+        let made = record.made.iter().map(|made| Path::new(&made.path));
+        let is_gone = |path: &&Path| uses.silent(path).is_none();
+        let forgotten = made.filter(is_gone).filter_map(|path| forget_made_at(&state, path));
+        steps.extend(forgotten);
     }
     Ok(Left { name: known.name.clone(), uuid: known.uuid.clone(), what, steps })
+}
+
+/// Describes a record that is deleted.
+fn record_path(step: &Step) -> Option<String> {
+    match step {
+        Step::Remember { path, .. } => Some(format!("its record {}", path.display())),
+        _ => None,
+    }
 }
 
 /// Describes a disk made for a guest if it still exists unused, with the command that deletes it.

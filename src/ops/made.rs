@@ -3,7 +3,7 @@
 //! it proves nothing by itself: the record has to contain the UUID of this domain, and the disk has
 //! to be one of its disks still.
 
-use crate::apply::{self, Step, nvram};
+use crate::apply::{self, Step};
 use crate::domain::DomainXml;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -363,15 +363,15 @@ pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     .collect()
 }
 
-/// The reason a domain's NVRAM stays; none: it is removed. libvirt removes whatever file the
-/// definition names, so it has to be one that holds firmware settings.
+/// The reason a domain's NVRAM stays; `None`: it is removed. libvirt removes whatever file the
+/// definition names, so it must be one of libvirt's own that holds firmware settings.
 pub fn nvram_stays(
     xml: &DomainXml,
     uuid: &str,
     uses: &Uses,
     hypervisor: &dyn Hypervisor,
 ) -> Option<String> {
-    let path = nvram(xml)?;
+    let path = xml.nvram()?;
     let others = uses.others(Path::new(&path), uuid);
     if !others.is_empty() {
         return Some(format!("NVRAM {path} stays: {}", said(&others)));
@@ -381,7 +381,11 @@ pub fn nvram_stays(
     }
     let is_store = !hypervisor.machine().is_here() || is_store(Path::new(&path));
     let remove = format!("`rm {}` removes it", word(&path));
-    (!is_store).then(|| format!("NVRAM {path} stays: it holds no settings of firmware; {remove}"))
+    if !is_store {
+        return Some(format!("NVRAM {path} stays: it holds no settings of firmware; {remove}"));
+    }
+    let foreign = apply::foreign_nvram(Path::new(&path), &hypervisor.opened_uri());
+    foreign.map(|why| format!("NVRAM {path} stays: {why}"))
 }
 
 /// Whether a file holds firmware settings, or cannot be read: then it does not exist, or only

@@ -2,7 +2,6 @@
 //! guest's, which would boot with its keys and boot entries, and `delete` would remove it with the
 //! guest. `virsh undefine --keep-nvram` leaves such a file.
 
-use crate::apply::nvram;
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
 use crate::hypervisor::Hypervisor;
@@ -42,7 +41,7 @@ pub(crate) fn refuse_settings(
 
 /// The files that may become those of a guest's firmware settings; none: it has no such settings.
 fn files(xml: &DomainXml, uri: &str) -> Vec<PathBuf> {
-    if let Some(path) = nvram(xml) {
+    if let Some(path) = xml.nvram() {
         return vec![PathBuf::from(path)];
     }
     let Some(os) = xml.root().child("os") else { return Vec::new() };

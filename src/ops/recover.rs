@@ -12,14 +12,13 @@ use crate::domain::disk_change::path_of;
 use crate::error::{Class, Error, Refusal, Result, classed, usage};
 use crate::gone::{self, Left};
 use crate::hypervisor::Hypervisor;
-use crate::identity::uuid_of;
+use crate::identity::{DiskState, Identity, uuid_of};
 use crate::reporter::{Answer, Question};
 use crate::session::{Confirm, Session};
 use crate::unfinished;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
 
 /// A request to recover interrupted changes.
 #[derive(Debug, Clone, Default)]
@@ -242,15 +241,18 @@ fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<St
         else {
             continue;
         };
-        let began = story.begun_ns.get(&number);
-        let began = began.map(|ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(*ns));
+        // A time proves nothing: the clock may have been set back since.
+        let before = match story.made.get(&number) {
+            Some(Identity::Disks { disks }) => &disks[..],
+            _ => &[],
+        };
         let is_as_then = |path: &str| {
-            let written = std::fs::metadata(path).and_then(|meta| meta.modified());
-            hypervisor.has_guests_here() && written.is_ok_and(|written| Some(written) <= began)
+            let now = DiskState::at(Path::new(path)).filter(|_| hypervisor.has_guests_here());
+            now.is_some_and(|now| before.contains(&now))
         };
         for path in xml.disks().filter_map(path_of).filter(|path| !is_as_then(path)) {
             lines.push(format!(
-                "disk {path} was written since {} began to revert it to snapshot `{snapshot}`, \
+                "disk {path} may have been written since {} began to revert it to snapshot `{snapshot}`, \
                  which would be lost",
                 killed.name()
             ));

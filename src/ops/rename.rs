@@ -3,7 +3,7 @@
 //! file of its serial console, its record and its history. Disks and everything else keep their
 //! names.
 
-use crate::apply::{Step, now_s, nvram};
+use crate::apply::{Step, now_s};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::{DomainEdit, NvramPath};
@@ -225,7 +225,7 @@ fn renamed_log(path: &Path, name: &str, to: &str) -> Option<(PathBuf, PathBuf)> 
 impl Paths {
     /// Finds what carries the name.
     fn of(xml: &DomainXml, name: &str, to: &str) -> Paths {
-        let settings = nvram(xml).and_then(|path| renamed(Path::new(&path), name, NVRAM, to));
+        let settings = xml.nvram().and_then(|path| renamed(Path::new(&path), name, NVRAM, to));
         let log = serial_log(xml).and_then(|path| renamed_log(&path, name, to));
         Paths { nvram: settings, serial_log: log }
     }
@@ -243,7 +243,7 @@ impl Paths {
             let known = known.as_ref().filter(|(from, _)| from == path);
             known.and_then(|(_, to)| Some(to.to_str()?.to_owned()))
         };
-        let settings = nvram(&xml).and_then(|path| new(Path::new(&path), &self.nvram));
+        let settings = xml.nvram().and_then(|path| new(Path::new(&path), &self.nvram));
         let is_source = xml.root().find("os/nvram/source").is_some();
         let settings = settings.map(|path| NvramPath { path, is_source });
         let log = serial_log(&xml).and_then(|path| {

@@ -1,17 +1,18 @@
 //! `undo`: reverts the last change of a domain, if nobody has edited the domain since.
 
 mod other;
+mod written;
 
 use crate::apply::nic::NicStep;
 use crate::apply::{self, ApplyError, Step, StepError};
 use crate::autostart;
 use crate::bdf::Bdf;
-use crate::change::Change;
+use crate::change::{Change, Part};
 use crate::claim::claim;
 use crate::delete::{Delete, delete};
 use crate::discover::silent::Silent;
 use crate::domain::disk_change::path_of;
-use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
@@ -28,6 +29,7 @@ use crate::snapshot::over_it;
 use crate::world::World;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use written::unwritten;
 
 /// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -89,6 +91,18 @@ pub enum UndoError {
         path: String,
         /// The domain.
         name: String,
+    },
+    /// It is not known whether the guest has written on a disk that was made for it as another one is.
+    #[error("it is not known whether domain `{name}` has written on {path} of {change}: {why}")]
+    Unproven {
+        /// The domain.
+        name: String,
+        /// The disk.
+        path: String,
+        /// The change.
+        change: String,
+        /// The reason.
+        why: String,
     },
     /// The domain has state that belongs to the disks that the change made.
     #[error("domain `{name}` has {kept} on disks of {change}, which would be deleted with them")]
@@ -439,11 +453,11 @@ fn unmake(
         let hint = format!("`gpuvm stop {}` first", word(name));
         return Err(classed(Class::WrongState, message, hint));
     }
-    if !force {
-        refuse_written(world, name, entry, &now)?;
-    }
+    let checks = if force { Vec::new() } else { unwritten(world, name, entry, &now)? };
     let wanted = Delete { name: name.to_owned(), keep_data: false };
-    let Change { parts, warnings, .. } = delete(world, &wanted)?;
+    let Change { parts: deletes, warnings, .. } = delete(world, &wanted)?;
+    let mut parts = vec![Part::Steps(checks)];
+    parts.extend(deletes);
     let what = format!("undoing {}: it deletes domain `{name}` with its disks", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));
@@ -452,44 +466,13 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// Refuses to delete what a guest that was made as another one is has written since: that is all
-/// there is of it. Not its seed, which is filled after it is made.
-fn refuse_written(world: &World, name: &str, entry: &Entry, now: &str) -> Result<()> {
-    if !world.is_here()? {
-        return Ok(());
-    }
-    let made = entry.steps.iter().filter_map(|step| match step {
-        Step::MakeVolume { pool, volume, .. } if step.makes_overlay() => Some((pool, &volume.name)),
-        _ => None,
-    });
-    let made: Vec<_> = made.collect();
-    let is_overlay = |known: &Made| {
-        let is =
-            |of: &VolumeRef| made.iter().any(|(pool, name)| **pool == of.pool && **name == of.name);
-        known.volume.as_ref().is_some_and(is)
-    };
-    let state = world.state().map_or_else(apply::state_root, Path::to_owned);
-    let is_written = |known: &Made| {
-        let path = Path::new(&known.path);
-        match known.role {
-            _ if is_overlay(known) => path.exists() && !apply::is_untouched(path),
-            Role::Seed | Role::Base => false,
-            _ => apply::is_written_since_made(&state, path),
-        }
-    };
-    let recorded = DomainXml::parse(now)?.made();
-    match recorded.into_iter().find(is_written).map(|made| made.path) {
-        None => Ok(()),
-        Some(path) => {
-            let hint = format!(
-                "`gpuvm delete {name}` deletes it with what was written; `gpuvm undo {name} --force` \
-                 does, too",
-                name = word(name)
-            );
-            let (change, name) = (named(entry), name.to_owned());
-            Err(UndoError::Written { change, path, name }.hint(hint))
-        }
-    }
+/// What deletes a guest with what it may have written.
+fn delete_hint(name: &str) -> String {
+    format!(
+        "`gpuvm delete {name}` deletes it with whatever it has written; `gpuvm undo {name} --force` \
+         does, too",
+        name = word(name)
+    )
 }
 
 /// Refuses to go back to a disk that another domain uses since; `force`: unless images of others
@@ -658,6 +641,15 @@ fn keep_needed(
 
 /// The error of an undo, with a hint if a disk no longer equals the image it was copied from.
 fn written_since(error: Error, name: &str) -> Error {
+    if let Error::Apply(ApplyError::Failed { step, source, .. }) = &error
+        && let Step::CheckAsMade { path, .. } = &**step
+        && source.signal().is_none()
+    {
+        let path = path.display();
+        let message =
+            format!("domain `{name}` may have written on disk {path}: nothing is deleted");
+        return error.around(Refusal::around(message, delete_hint(name)));
+    }
     let Error::Apply(ApplyError::Failed { step, source: StepError::OtherVolume { .. }, .. }) =
         &error
     else {

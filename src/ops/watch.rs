@@ -137,7 +137,9 @@ impl Observer for Watch {
     }
 
     fn handed_over(&mut self, step: &Step, why: &StepError) {
-        if let StepError::Array(ArrayError::InitramfsOlder { .. }) = why {
+        if let StepError::Array(ArrayError::InitramfsOlder { .. }) | StepError::NvramStays { .. } =
+            why
+        {
             return self.reporter.warning(&why.to_string());
         }
         // No command takes from others what they hold by now.

@@ -4,10 +4,12 @@
 
 mod acs;
 mod attack;
+mod clock;
 mod devices;
 mod drives;
 mod later;
 mod machine;
+mod output;
 mod privilege;
 mod recover;
 mod uses;

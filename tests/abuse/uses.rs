@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A guest as anybody defines one, with firmware that needs no NVRAM.
-const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory \
+pub(super) const PLAIN: &str = "<domain type='qemu'><name>NAME</name><memory \
     unit='MiB'>64</memory><vcpu>1</vcpu>\
     <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features><devices>DEVICES</devices></domain>";
 

@@ -146,7 +146,12 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     assert_eq!(place.virsh(&["domstate", "sa"]).trim(), "running");
     place.virsh(&["destroy", "sa"]);
     bytes("write", 0x33, &image);
-    let says = ["was written since", "would be lost", "`gpuvm recover --yes`", "--discard --yes`"];
+    let says = [
+        "may have been written since",
+        "would be lost",
+        "`gpuvm recover --yes`",
+        "--discard --yes`",
+    ];
     refused(&place, &["recover"], &says);
     assert!(holds(0x33, &image));
     place.done(&["recover", "--discard", "--yes"]);

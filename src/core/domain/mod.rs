@@ -28,6 +28,7 @@ mod seats;
 pub mod setting;
 mod shape;
 mod splice;
+mod state;
 mod tree;
 pub mod view;
 mod window;

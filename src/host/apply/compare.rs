@@ -2,7 +2,9 @@
 //! formats. Nothing is read of an image over the source that has no content of its own. Changes
 //! nothing.
 
+use super::disk::Source;
 use super::domain::{is_active, row};
+use super::step::MadeAs;
 use super::{Observer, Step, StepError, copy, overlay};
 use crate::command::{CommandError, output_unless};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
@@ -32,6 +34,33 @@ pub(super) fn disk(
             same((&seen.path, format), (disk, disk_format), observer)?;
         }
     }
+    refuse_active(domain, hypervisor)
+}
+
+/// Refuses a disk that does not satisfy a [`Step::CheckAsMade`]. The bytes decide, never a time:
+/// clocks are set back. That the domain is not running is checked last, as above.
+pub(super) fn as_made(
+    step: &Step,
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    let Step::CheckAsMade { domain, path, made } = step else { return Ok(()) };
+    match made {
+        MadeAs::CopyOf { disk, format } => {
+            refuse_kept(path, format)?;
+            same((path, format), (disk, format), observer)?;
+        }
+        MadeAs::Bytes { bytes, sha256 } => {
+            let file = Source::open(path, *bytes)?;
+            copy::read(&file, (*bytes, *sha256), observer)?;
+            file.expect()?;
+        }
+    }
+    refuse_active(domain, hypervisor)
+}
+
+/// Refuses a domain that runs.
+fn refuse_active(domain: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     if is_active(row(hypervisor, domain)?) {
         let message = "it runs, so its disk may have been written since".to_owned();
         let doing = format!("look at domain `{domain}`");

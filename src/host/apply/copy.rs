@@ -2,6 +2,7 @@
 //! may report success for a stream whose end was never written, and detects a volume's format by
 //! its content.
 
+use super::disk::Source;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::Volume;
@@ -52,6 +53,26 @@ pub(super) fn check(
              sent"
         )))
     }
+}
+
+/// Refuses a file whose bytes are not these many with this checksum.
+pub(super) fn read(
+    source: &Source<'_>,
+    (bytes, sha256): (u64, Sha256),
+    observer: &mut dyn Observer,
+) -> Result<(), StepError> {
+    let mut told = Told { observer, through: 0, bytes, signal: None };
+    let mut summing = Summing::new(&mut told);
+    let read = source.read(&mut summing);
+    let (sum, through) = summing.end();
+    if let Some(signal) = told.signal {
+        return Err(StepError::Signal { signal });
+    }
+    read?;
+    if (sum, through) == (sha256, bytes) {
+        return Ok(());
+    }
+    Err(other(format!("its SHA-256 was {sha256} and is {sum}")))
 }
 
 /// Returns the volume, which the hypervisor must report with this format and size, standalone or

@@ -10,12 +10,9 @@ use crate::identity::{FileId, Identity};
 use crate::input;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The directory of the records.
 const DIRECTORY: &str = "disks";
-/// How far the clocks of two file systems may be apart.
-const CLOCKS_APART: Duration = Duration::from_secs(2);
 /// The format that is written.
 const FORMAT: u32 = 1;
 
@@ -51,12 +48,13 @@ pub fn is_another_file(was: Option<&FileId>, path: &Path) -> bool {
     was.zip(now).is_some_and(|(was, now)| !was.may_be(&now))
 }
 
-/// Whether a disk was written since its record was, which is done once it is made; not if one of the
-/// two is gone.
-pub fn is_written_since_made(state: &Path, path: &Path) -> bool {
-    let written = |path: &Path| path.metadata().and_then(|meta| meta.modified()).ok();
-    let both = written(&record(state, path)).zip(written(path));
-    both.is_some_and(|(made, disk)| disk > made + CLOCKS_APART)
+/// The step that forgets which disk was made at a path where none is any more; `None`: it has no
+/// record.
+pub fn forget_made_at(state: &Path, path: &Path) -> Option<Step> {
+    let (record, was) = (record(state, path), disk_made_at(state, path));
+    was.filter(|_| matches!(FileId::at(path), Ok(None)))?;
+    let was = input::state(&record).ok()?;
+    Some(Step::Remember { path: record, text: None, was })
 }
 
 /// Where a step makes or deletes a disk on this machine; none: it does neither.

@@ -1,6 +1,7 @@
 //! The identity of what a step has made, to recognize it later.
 
 use super::Step;
+use super::firmware::is_bare;
 use crate::hypervisor::storage::is_file_pool;
 use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::identity::{FileId, Identity, sum_of};
@@ -11,7 +12,10 @@ use std::path::{Path, PathBuf};
 pub(super) fn made(step: &Step, hypervisor: &dyn Hypervisor) -> Option<Identity> {
     let uuid = |name: &str| Some(hypervisor.domain(name).ok()??.uuid);
     match step {
-        Step::DefineDomain { name, .. } => Some(Identity::Domain { uuid: uuid(name)? }),
+        Step::DefineDomain { name, .. } => {
+            let bare = is_bare(hypervisor, name).unwrap_or(false);
+            Some(Identity::Domain { uuid: uuid(name)?, bare })
+        }
         Step::StartDomain { name, .. }
         | Step::PinThread { name, .. }
         | Step::PlugVcpus { name, .. }

@@ -1,6 +1,7 @@
 //! Finds the users of what a step is about to remove, at the time of the step: since the plan a
 //! guest may have been defined, or an overlay made.
 
+use super::firmware::{foreign_nvram, tpm_stays};
 use super::{Step, StepError};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
@@ -66,9 +67,12 @@ pub(super) fn stays(
             });
             Ok(why.map(words))
         }
+        Step::DropNvram { xml, tpm: true, .. } => {
+            Ok(DomainXml::parse(xml).ok().as_ref().and_then(tpm_stays))
+        }
         Step::DropNvram { xml, .. } => {
             let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };
-            let Some(path) = nvram(&xml) else { return Ok(None) };
+            let Some(path) = xml.nvram() else { return Ok(None) };
             let words = |why| format!("NVRAM {path} stays: {why}");
             let uses = match read(hypervisor)? {
                 Ok(uses) => uses,
@@ -78,6 +82,7 @@ pub(super) fn stays(
             let own = xml.uuid().unwrap_or_default();
             let path = Path::new(&path);
             let why = first(&uses.others(path, &own)).or_else(|| uses.as_firmware(path));
+            let why = why.or_else(|| foreign_nvram(path, &hypervisor.opened_uri()));
             Ok(why.map(words))
         }
         _ => Ok(None),
@@ -142,12 +147,4 @@ fn read(hypervisor: &dyn Hypervisor) -> Result<Result<Uses, String>, HypervisorE
 /// The first use in words.
 fn first(all: &[Use]) -> Option<String> {
     all.first().map(ToString::to_string)
-}
-
-/// The file that holds the settings of a domain's firmware.
-pub fn nvram(xml: &DomainXml) -> Option<String> {
-    let nvram = xml.root().find("os/nvram")?;
-    let source = nvram.child("source").and_then(|source| source.attr("file"));
-    let path = source.map_or_else(|| nvram.text().into_owned(), |path| path.into_owned());
-    path.starts_with('/').then_some(path)
 }

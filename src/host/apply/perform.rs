@@ -12,15 +12,15 @@ use super::step::MadeSnapshot;
 use super::undo::undo;
 use super::{
     Observer, Step, StepError, attach, bind, compare, copy, detach, drive, file, grow, lease,
-    moved, needed, ours, owner, pages, snapshot, vcpus,
+    moved, needed, ours, owner, pages, snapshot, vcpus, volume,
 };
 use crate::fsroot::FsRoot;
-use crate::hypervisor::storage::{NewVolume, Progress};
+use crate::hypervisor::storage::Progress;
 use crate::hypervisor::{
-    AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf,
+    AskedBy, DomainState, Hypervisor, HypervisorError, HypervisorErrorKind, Keep, XmlOf,
 };
 use crate::identity::{Identity, Mark, Proof};
-use gpuvm_core::domain::guest::VolumeRef;
+use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::live::Plugged;
 use gpuvm_core::image::Summing;
 use std::io::Read;
@@ -196,7 +196,9 @@ pub(super) fn perform(
         }
         Step::EndDomain { name, .. } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, xml } => {
-            hypervisor.undefine_but_nvram(name)?;
+            // Its NVRAM and TPM state are removed last, by steps of their own.
+            let tpm = DomainXml::parse(xml).is_ok_and(|xml| xml.has_tpm());
+            hypervisor.undefine_but(name, Keep { nvram: true, tpm })?;
             // Started between the last check and the undefine: it keeps running, with disks about
             // to be deleted.
             if is_active(row(hypervisor, name)?) {
@@ -204,11 +206,15 @@ pub(super) fn perform(
                 return Err(started_again(step).into());
             }
         }
-        Step::DropNvram { name, xml } => drop_nvram(hypervisor, name, xml)?,
+        Step::DropNvram { name, xml, tpm } => drop_state(hypervisor, observer, (name, xml, *tpm))?,
         Step::RedefineDomain { name, xml, before } => redefine(hypervisor, name, xml, before)?,
         Step::RenameDomain { name, to, .. } => hypervisor.rename(name, to)?,
         Step::MoveFile { from, to, file } => moved::file(from, to, file)?,
         Step::MakeSnapshot { .. } | Step::RevertSnapshot { .. } | Step::DeleteSnapshot(_) => {
+            if let Step::RevertSnapshot { xml, .. } = step {
+                let disks = snapshot::disk_states(xml, hypervisor);
+                (ours.made)(Identity::Disks { disks }).map_err(DiskError::from)?;
+            }
             snapshot::perform(step, hypervisor, observer, (ours.mark, ours.later))?;
         }
         Step::AttachDisk { name, path, xml } => {
@@ -228,13 +234,10 @@ pub(super) fn perform(
         Step::MakePool { name, path } => {
             hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?
         }
-        Step::MakeVolume { pool, volume, from: None } => {
-            grows(hypervisor, observer, (pool, volume), None);
-            hypervisor.storage().make_volume(pool, volume)?;
-        }
-        Step::MakeVolume { pool, volume, from: Some(from) } => {
-            grows(hypervisor, observer, (pool, volume), Some(from));
-            hypervisor.storage().copy_volume(pool, volume, (&from.pool, &from.name))?;
+        Step::MakeVolume { pool, volume, from } => {
+            let new = volume::New { pool, volume, from: from.as_ref() };
+            let token = ours.mark.token();
+            volume::make(new, token.as_deref(), (hypervisor, observer), ours.made)?;
         }
         Step::GrowVolume { pool, name, bytes } => {
             hypervisor.storage().grow_volume(pool, name, *bytes)?;
@@ -249,6 +252,7 @@ pub(super) fn perform(
         }
         Step::CheckVolume { .. } => copy::check(step, hypervisor, observer)?,
         Step::CompareDisk { .. } => compare::disk(step, hypervisor, observer)?,
+        Step::CheckAsMade { .. } => compare::as_made(step, hypervisor, observer)?,
         Step::SealVolume { pool, name, content } => {
             let content = content.bytes()?;
             let bytes = content.len() as u64;
@@ -291,35 +295,6 @@ pub(super) fn perform(
         })?,
     }
     Ok(())
-}
-
-/// A volume whose making is told of as it grows; smaller ones are made in no time.
-const LARGE: u64 = 1 << 30;
-
-/// Says which file grows while libvirt makes a volume that is filled, or copied `from` another.
-fn grows(
-    hypervisor: &dyn Hypervisor,
-    observer: &mut dyn Observer,
-    (pool, volume): (&str, &NewVolume),
-    from: Option<&VolumeRef>,
-) {
-    let is_long = volume.capacity_bytes >= LARGE && (from.is_some() || volume.preallocated);
-    if !is_long || !hypervisor.has_guests_here() {
-        return;
-    }
-    // What cannot be told is not: the volume is made all the same.
-    let storage = hypervisor.storage();
-    let bytes = match from {
-        None => Some(volume.capacity_bytes),
-        Some(from) => {
-            let there = storage.volumes(&from.pool).unwrap_or_default().into_iter();
-            { there }.find(|other| other.name == from.name).map(|other| other.allocation_bytes)
-        }
-    };
-    let dir = storage.pools().unwrap_or_default().into_iter().find(|other| other.name == *pool);
-    if let (Some(bytes), Some(dir)) = (bytes, dir.and_then(|pool| pool.path)) {
-        observer.grows(&dir.join(&volume.name), bytes);
-    }
 }
 
 /// Changes a definition if it is unchanged since the plan: somebody else's edit is never lost.
@@ -406,16 +381,28 @@ pub(super) fn perform_again(
     }
 }
 
-/// Removes the NVRAM of a domain that is undefined, unless another of the same name is defined by
-/// now.
-fn drop_nvram(hypervisor: &dyn Hypervisor, name: &str, xml: &str) -> Result<(), HypervisorError> {
+/// Removes the NVRAM, or (`tpm`) the TPM state, of a domain that is undefined, unless another of the
+/// same name has been defined since.
+fn drop_state(
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
+    (name, xml, tpm): (&str, &str, bool),
+) -> Result<(), HypervisorError> {
     match hypervisor.domain(name)? {
         // Restored by a run that was interrupted before removing it again.
         Some(row) if xml.contains(&row.uuid) => {}
         Some(_) => return Ok(()),
-        None => hypervisor.define(xml)?,
+        None => match hypervisor.define(xml) {
+            // As where swtpm is no longer installed; nothing else is left to do.
+            Err(error) if tpm => {
+                observer.note(&format!("the TPM state of domain `{name}` stays: {error}"));
+                return Ok(());
+            }
+            defined => defined?,
+        },
     }
-    hypervisor.undefine(name)
+    let has_tpm = DomainXml::parse(xml).is_ok_and(|xml| xml.has_tpm());
+    hypervisor.undefine_but(name, Keep { nvram: tpm, tpm: has_tpm && !tpm })
 }
 
 /// Asks a guest to shut down and waits until it is off.

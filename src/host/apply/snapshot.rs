@@ -7,7 +7,10 @@ use super::step::MadeSnapshot;
 use super::{Observer, Step, StepError};
 use crate::hypervisor::snapshot::Snapshot;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
-use crate::identity::{Mark, Proof};
+use crate::identity::{DiskState, Mark, Proof};
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::disk_change::path_of;
+use std::path::Path;
 
 /// What gpuvm says of a snapshot that it makes.
 const MAKER: &str = "gpuvm";
@@ -77,6 +80,14 @@ fn is_it(hypervisor: &dyn Hypervisor, of: &MadeSnapshot) -> Result<(), StepError
         Some(known) if known.made_s == of.made_s => Ok(()),
         known => Err(other(&of.name, &of.snapshot, known.is_some())),
     }
+}
+
+/// The states of the disks of a definition on this machine.
+pub(super) fn disk_states(xml: &str, hypervisor: &dyn Hypervisor) -> Vec<DiskState> {
+    let Some(xml) = DomainXml::parse(xml).ok().filter(|_| hypervisor.has_guests_here()) else {
+        return Vec::new();
+    };
+    xml.disks().filter_map(path_of).filter_map(|path| DiskState::at(Path::new(&path))).collect()
 }
 
 /// Does one of these steps; `later`: an interrupted run planned it, so it may be done, and its

@@ -82,6 +82,27 @@ pub struct MadeSnapshot {
     pub made_s: u64,
 }
 
+/// What a disk was when a guest was made with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum MadeAs {
+    /// A copy of another disk.
+    CopyOf {
+        /// That disk.
+        disk: PathBuf,
+        /// The format of both.
+        format: String,
+    },
+    /// A file of these bytes.
+    Bytes {
+        /// Their number.
+        bytes: u64,
+        /// Their SHA-256.
+        sha256: Sha256,
+    },
+}
+
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::VariantNames)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -174,6 +195,9 @@ pub enum Step {
         /// Its definition, which is restored for a moment: NVRAM can only be removed with a
         /// definition.
         xml: String,
+        /// Whether the state of its emulated TPM is removed instead, in the same way.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tpm: bool,
     },
     /// Changes the definition of a domain; the running guest is unchanged.
     RedefineDomain {
@@ -369,6 +393,16 @@ pub enum Step {
         disk_format: String,
         /// Whether both are on this machine, so that every byte is compared.
         content: bool,
+    },
+    /// Refuses a disk that is not what it was when a guest was made with it: its guest has written on
+    /// it. Judged by its bytes alone. Changes nothing.
+    CheckAsMade {
+        /// The domain that uses it.
+        domain: String,
+        /// The file.
+        path: PathBuf,
+        /// What it was.
+        made: MadeAs,
     },
     /// Refuses a file that was copied if it was written since the change was planned, or somebody
     /// has it open: a guest that ran between two copies has them of different times. Changes nothing.
@@ -578,6 +612,7 @@ impl Step {
             | Step::UpdateDevice { name, .. }
             | Step::Autostart { name, .. }
             | Step::CompareDisk { domain: name, .. }
+            | Step::CheckAsMade { domain: name, .. }
                 if *name == before =>
             {
                 after.clone_into(name);
@@ -697,6 +732,14 @@ impl Step {
         )
     }
 
+    /// Whether it makes a disk as the copy of another one.
+    pub fn makes_copy(&self) -> bool {
+        matches!(
+            self,
+            Step::CreateDisk { from: Some(_), .. } | Step::MakeVolume { from: Some(_), .. }
+        )
+    }
+
     /// Whether it cannot be undone, so that a later failure leaves it in effect.
     pub fn is_final(&self) -> bool {
         match self {
@@ -733,6 +776,7 @@ impl Step {
             | Step::CheckVolume { .. }
             | Step::CheckSource { .. }
             | Step::CompareDisk { .. }
+            | Step::CheckAsMade { .. }
             | Step::ResetDevice { .. }
             | Step::DetachDisk { xml: None, .. } => true,
             Step::Array(step) => !step.is_undone(),
@@ -756,6 +800,7 @@ impl Step {
                 | Step::ReleaseLease { .. }
                 | Step::Remember { .. }
                 | Step::CheckSource { .. }
+                | Step::CheckAsMade { .. }
                 | Step::CompareDisk { content: true, .. }
                 | Step::GrowDisk { by: GrowBy::File { .. }, .. }
         ) || self.is_of_host()

@@ -8,17 +8,17 @@ use super::disk::{self, unfinished};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::Journal;
 use super::made::volume_file;
-use super::needed::{UNBORN, nvram};
+use super::needed::UNBORN;
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
 use super::{
-    Left, Observer, Step, StepError, attach, bind, detach, file, kept, moved, ours, overlay, pages,
-    partition, snapshot, vcpus,
+    Left, Observer, Step, StepError, attach, bind, detach, file, firmware, kept, moved, ours,
+    overlay, pages, partition, snapshot, vcpus, volume,
 };
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
-use crate::hypervisor::storage::{NewVolume, VolumeId};
+use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of};
@@ -29,14 +29,8 @@ use gpuvm_core::topology::is_vfio;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long after a step began its product may be created, in nanoseconds.
-const BIRTH_NS: u64 = 60_000_000_000;
 /// How long a guest that was asked to shut down is watched for its end, in seconds.
 const ENDING_S: u64 = 15;
-/// How far a time of a file may lie before that of the clock, in nanoseconds: file systems count in
-/// some milliseconds.
-const GRANULARITY_NS: u64 = 20_000_000;
-
 /// A step to be undone, and what it made.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
@@ -107,6 +101,11 @@ pub(super) fn undo_all(
         let is_gone = undone.is_ok();
         match undone {
             Ok(()) => all.undone.push(done.number),
+            // The definition is gone, and its NVRAM is not ours to remove.
+            Err(why @ StepError::NvramStays { .. }) => {
+                observer.handed_over(&done.step, &why);
+                all.undone.push(done.number);
+            }
             Err(why) if why.is_handed_over() => {
                 observer.handed_over(&done.step, &why);
                 all.handed_over.push(done.number);
@@ -263,6 +262,7 @@ pub(super) fn undo(
         | Step::CheckVolume { .. }
         | Step::CheckSource { .. }
         | Step::CompareDisk { .. }
+        | Step::CheckAsMade { .. }
         | Step::SealVolume { .. }
         | Step::DeleteVolume { .. } => Ok(()),
     };
@@ -443,7 +443,7 @@ fn definition(
 ) -> Result<(), StepError> {
     let Some(row) = hypervisor.domain(name)? else { return Ok(()) };
     let uuid = match &proof.made {
-        Some(Identity::Domain { uuid }) => Some(uuid.clone()),
+        Some(Identity::Domain { uuid, .. }) => Some(uuid.clone()),
         _ => uuid_of(xml),
     };
     let Some(uuid) = uuid else {
@@ -454,37 +454,7 @@ fn definition(
         // Undefined while running, it would disappear when it stops, and its disks with this undo.
         end(hypervisor, name, false, proof)?;
     }
-    if has_made_nvram(hypervisor, name, proof)? {
-        Ok(hypervisor.undefine(name)?)
-    } else {
-        Ok(hypervisor.undefine_but_nvram(name)?)
-    }
-}
-
-/// Whether the settings of a domain's firmware were made since it was defined, or are none: a file
-/// that was there before is somebody else's, as may be one that cannot be looked at.
-fn has_made_nvram(
-    hypervisor: &dyn Hypervisor,
-    name: &str,
-    proof: &Proof<'_>,
-) -> Result<bool, StepError> {
-    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
-    let Some(path) = DomainXml::parse(&xml).ok().as_ref().and_then(nvram) else { return Ok(true) };
-    if !hypervisor.machine().is_here() {
-        return Ok(false);
-    }
-    let path = Path::new(&path);
-    if Silent::read().why(path).is_some() {
-        return Ok(false);
-    }
-    Ok(match FileId::at(path) {
-        Ok(None) => true,
-        Ok(Some(file)) => match (file.birth_ns, proof.begun_ns) {
-            (Some(born), Some(begun)) => born >= begun.saturating_sub(GRANULARITY_NS),
-            _ => false,
-        },
-        Err(_) => false,
-    })
+    firmware::undefine_made(hypervisor, (name, &uuid), proof.made.as_ref())
 }
 
 /// Restores a removed definition unless its name is taken by now.
@@ -584,6 +554,9 @@ fn volume_of(
     proof: &Proof<'_>,
 ) -> Result<(), StepError> {
     let storage = hypervisor.storage();
+    if let Some(token) = proof.mark.token() {
+        volume::drop_unfinished(hypervisor, (pool, &new.name), &token)?;
+    }
     let Some(now) = storage.volume_id(pool, &new.name)? else { return Ok(()) };
     let file = volume_file(hypervisor, &now.path).map_err(unseen(&now.path))?;
     let what = || format!("volume `{}` of pool `{pool}`", new.name);
@@ -599,23 +572,11 @@ fn volume_of(
                 return not_ours(what(), "it was made anew since");
             }
         }
-        _ if is_begun(new, &now, file, proof) => {}
-        _ => return not_ours(what(), "whether it is of this change cannot be told"),
+        // It gets its name only after its identity is in the journal, or nothing identifies it.
+        _ => return not_ours(what(), "it is not proven that this change made it"),
     }
     unused(hypervisor, &now.path)?;
     Ok(storage.delete_volume(pool, &new.name)?)
-}
-
-/// Whether a volume was created by a run that was killed before recording its identity: it has the
-/// planned size, and was created at that time.
-fn is_begun(new: &NewVolume, now: &VolumeId, file: Option<FileId>, proof: &Proof<'_>) -> bool {
-    let born = file.and_then(|file| file.birth_ns);
-    let (Some(begun), Some(born), true) = (proof.begun_ns, born, proof.same_boot) else {
-        return false;
-    };
-    let since = begun.saturating_sub(GRANULARITY_NS);
-    now.capacity_bytes == new.capacity_bytes
-        && (since..=begun.saturating_add(BIRTH_NS)).contains(&born)
 }
 
 /// Restores a file's previous text, unless somebody has written another since.

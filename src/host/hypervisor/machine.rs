@@ -216,6 +216,9 @@ pub const SYSTEM_LOGS: &str = "/var/log/libvirt/qemu";
 /// Where the system's libvirt keeps the settings of guests' firmware.
 pub const SYSTEM_NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
 
+/// Where the system's libvirt keeps the state of guests' emulated TPMs, by their UUIDs.
+const SYSTEM_TPM: &str = "/var/lib/libvirt/swtpm";
+
 /// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
 /// another hypervisor, or in an unknown home directory.
 pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
@@ -241,6 +244,7 @@ pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
     match uri.path.trim_end_matches('/') {
         "/system" => Some(PathBuf::from(SYSTEM_NVRAM)),
+        "/embed" => Some(Path::new(&uri.parameter("root")?).join("lib/qemu/nvram")),
         "/session" if uri.host.is_none() => {
             let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
             let config = var("XDG_CONFIG_HOME").map(PathBuf::from);
@@ -249,6 +253,14 @@ pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
         }
         _ => None,
     }
+}
+
+/// Where the system's libvirt keeps the state of a domain's emulated TPM; `None`: of another
+/// hypervisor, or not known.
+pub fn tpm_state_of(uri: &str, uuid: &str) -> Option<PathBuf> {
+    let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
+    let is_system = uri.path.trim_end_matches('/') == "/system" && !uuid.is_empty();
+    is_system.then(|| Path::new(SYSTEM_TPM).join(uuid))
 }
 
 /// Whether it is of libvirt's test driver, whose guests do not really run.

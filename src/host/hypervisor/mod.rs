@@ -280,6 +280,15 @@ fn no_snapshots(name: &str, snapshot: &str) -> HypervisorError {
     }
 }
 
+/// State of a domain that outlives its definition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// The settings of its firmware.
+    pub nvram: bool,
+    /// The state of its emulated TPM.
+    pub tpm: bool,
+}
+
 /// A hypervisor that domains can be defined on.
 pub trait Hypervisor {
     /// The URI of the connection, for messages.
@@ -352,8 +361,8 @@ pub trait Hypervisor {
     fn define(&self, xml: &str) -> Result<(), HypervisorError>;
     /// Removes a definition together with NVRAM, managed save and snapshot metadata.
     fn undefine(&self, name: &str) -> Result<(), HypervisorError>;
-    /// Removes a definition together with managed save and snapshot metadata; its NVRAM stays.
-    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
+    /// Removes a definition together with managed save and snapshot metadata, but keeps this state.
+    fn undefine_but(&self, name: &str, _keep: Keep) -> Result<(), HypervisorError> {
         self.undefine(name)
     }
     /// Gives a defined domain that is off another name; its UUID, its autostart and what is defined

@@ -112,6 +112,10 @@ pub trait Storage {
     fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError>;
     /// Stops and undefines a pool. Its volumes stay; its directory is removed if empty.
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;
+    /// Has it look for the files of a pool until it knows this one, which was put there.
+    fn find_files(&self, _pool: &str, _name: &str) -> Result<(), HypervisorError> {
+        Ok(())
+    }
     /// The volumes of a pool, by name, as they are now.
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
     /// Makes a volume; never replaces one.

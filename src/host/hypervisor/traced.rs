@@ -6,8 +6,8 @@ use super::network::{NetworkLease, NetworkState, Networks};
 use super::snapshot::Snapshot;
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
-    AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Kept, Lease, VfPool,
-    XmlOf,
+    AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Keep, Kept, Lease,
+    VfPool, XmlOf,
 };
 use crate::hypervisor::machine::{Identity, Machine};
 use crate::trace::seconds;
@@ -157,9 +157,15 @@ impl Hypervisor for Traced {
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
         told(Changes, format_args!("undefine domain `{name}`"), || self.inner.undefine(name))
     }
-    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
-        let what = format_args!("undefine domain `{name}`, but keep its NVRAM");
-        told(Changes, what, || self.inner.undefine_but_nvram(name))
+    fn undefine_but(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
+        let what = match (keep.nvram, keep.tpm) {
+            (true, true) => ", but keep its NVRAM and TPM state",
+            (true, false) => ", but keep its NVRAM",
+            (false, true) => ", but keep its TPM state",
+            (false, false) => "",
+        };
+        let what = format_args!("undefine domain `{name}`{what}");
+        told(Changes, what, || self.inner.undefine_but(name, keep))
     }
     fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
         let what = format_args!("rename domain `{name}` to `{to}`");
@@ -284,6 +290,10 @@ impl Storage for Traced {
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError> {
         let what = format_args!("stop and undefine pool `{name}`");
         told(Changes, what, || self.inner.storage().forget_pool(name))
+    }
+    fn find_files(&self, pool: &str, name: &str) -> Result<(), HypervisorError> {
+        let what = format_args!("look for volume `{name}` of pool `{pool}`");
+        told(Reads, what, || self.inner.storage().find_files(pool, name))
     }
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         let what = format_args!("list volumes of pool `{pool}`");

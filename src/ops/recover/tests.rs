@@ -7,6 +7,7 @@ use crate::stage::{Stage, UUID, is_free, kill, manner};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 /// A machine on which the creation of guest `a` was killed: at its definition (0) or its start (1),
 /// or after both (2).

@@ -17,6 +17,7 @@ use crate::fabric::ManagerRefusal;
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use gpuvm_core::domain::live::Plugged;
 use gpuvm_core::seed::SeedError;
+use gpuvm_core::shell::word;
 use std::path::PathBuf;
 
 /// The error of a step or of its undo.
@@ -194,6 +195,18 @@ pub enum StepError {
         what: String,
         /// How that is known.
         why: String,
+    },
+    /// NVRAM that may be older than the definition that is removed.
+    #[error(
+        "NVRAM {} stays: it may be older than the domain, or another domain has it; where nobody \
+         needs it, `rm {}` removes it",
+        path.display(),
+        word(&path.to_string_lossy())
+    )]
+    #[strum(to_string = "nvram-stays")]
+    NvramStays {
+        /// The file.
+        path: PathBuf,
     },
     /// Another change of the host is in progress, and a guest started now could take the same
     /// resources.

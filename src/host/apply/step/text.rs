@@ -3,6 +3,7 @@
 use super::{GrowBy, MadeSnapshot, Preallocate, Step};
 use crate::hypervisor::AskedBy;
 use crate::hypervisor::storage::NewVolume;
+use gpuvm_core::domain::DomainXml;
 use gpuvm_core::memsize::MemSize;
 use std::fmt;
 
@@ -52,7 +53,15 @@ impl fmt::Display for Step {
             Step::UndefineDomain { name, .. } => {
                 write!(f, "undefine domain `{name}` with its saved state")
             }
-            Step::DropNvram { name, .. } => write!(f, "delete the NVRAM of domain `{name}`"),
+            Step::DropNvram { name, tpm: true, .. } => {
+                write!(f, "delete the TPM state of domain `{name}`")
+            }
+            Step::DropNvram { name, xml, .. } => {
+                match DomainXml::parse(xml).ok().as_ref().and_then(DomainXml::nvram) {
+                    Some(path) => write!(f, "delete NVRAM {path} of domain `{name}`"),
+                    None => write!(f, "delete the NVRAM of domain `{name}`"),
+                }
+            }
             Step::RedefineDomain { name, .. } => {
                 write!(f, "change the definition of domain `{name}`")
             }
@@ -122,6 +131,10 @@ impl fmt::Display for Step {
                 let how = if *content { "byte for byte" } else { "by its size" };
                 let disk = disk.display();
                 write!(f, "compare volume `{volume}` of pool `{pool}` with {disk} {how}")
+            }
+            Step::CheckAsMade { domain, path, .. } => {
+                let path = path.display();
+                write!(f, "make sure that domain `{domain}` has not written on {path}")
             }
             Step::CheckSource { path, .. } => {
                 write!(f, "make sure that nobody has written {} meanwhile", path.display())

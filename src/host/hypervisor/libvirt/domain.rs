@@ -4,7 +4,7 @@ use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
 use super::super::snapshot::Snapshot;
 use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, HypervisorErrorKind, Kept, Lease, VfPool, XmlOf, network, storage,
+    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use gpuvm_core::cpuset::CpuSet;
@@ -185,11 +185,11 @@ impl Hypervisor for Libvirt {
     }
 
     fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
-        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_NVRAM)
+        self.undefine_but(name, Keep::default())
     }
 
-    fn undefine_but_nvram(&self, name: &str) -> Result<(), HypervisorError> {
-        self.undefine_with(name, sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM)
+    fn undefine_but(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
+        self.undefine_with(name, keep)
     }
 
     fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
@@ -429,19 +429,20 @@ impl Libvirt {
         (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
     }
 
-    /// Removes a definition; `nvram`: the flag for keeping or removing its NVRAM.
-    fn undefine_with(
-        &self,
-        name: &str,
-        nvram: sys::virDomainUndefineFlagsValues,
-    ) -> Result<(), HypervisorError> {
+    /// Removes a definition.
+    fn undefine_with(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
         let doing = format!("undefine domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
         let saved =
             sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
-        // Drivers without firmware, such as the test driver, refuse the flag for it, and some
-        // refuse every flag.
-        for flags in [saved | nvram, saved] {
+        let nvram = match keep.nvram {
+            true => sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM,
+            false => sys::VIR_DOMAIN_UNDEFINE_NVRAM,
+        };
+        let tpm = if keep.tpm { sys::VIR_DOMAIN_UNDEFINE_KEEP_TPM } else { 0 };
+        // libvirt before 8.9 refuses the flag for a TPM; drivers without firmware, such as the test
+        // driver, that for NVRAM, and some refuse every flag.
+        for flags in [saved | nvram | tpm, saved | nvram, saved] {
             match domain.undefine_flags(flags) {
                 Err(e) if is_unsupported(&e) => {}
                 other => return other.map_err(|e| error(&doing, &e)),

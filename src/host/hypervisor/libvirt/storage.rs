@@ -154,6 +154,26 @@ impl Storage for Libvirt {
         pool.undefine().map_err(|e| error(&doing, &e))
     }
 
+    fn find_files(&self, pool: &str, name: &str) -> Result<(), HypervisorError> {
+        let doing = format!("look for volume `{name}` of pool `{pool}`");
+        let found = self.pool(&doing, pool)?;
+        let until = Instant::now() + STILL_IN_USE;
+        loop {
+            let refreshed = found.refresh(0);
+            let is_known = found.lookup_storage_vol_by_name(name).is_ok();
+            match refreshed {
+                _ if is_known => return Ok(()),
+                // A volume is being copied or filled.
+                Err(e) if e.message().contains("asynchronous jobs running") => {}
+                refreshed => refreshed.map_err(|e| error(&doing, &e))?,
+            }
+            if Instant::now() >= until {
+                return Err(broken(&doing, "libvirt does not find its file".into()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         let doing = format!("list the volumes of pool `{pool}`");
         let found = self.pool(&doing, pool)?;

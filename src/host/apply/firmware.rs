@@ -1,0 +1,116 @@
+//! The state of a guest that libvirt removes together with its definition: the settings of its
+//! firmware (NVRAM) and of its emulated TPM. libvirt removes whatever path the definition names, so
+//! only what lies in its own directories, or came after the definition, may go.
+
+use super::StepError;
+use crate::discover::silent::Silent;
+use crate::hypervisor::machine::nvram_dir_of;
+use crate::hypervisor::uses::Uses;
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, Keep, XmlOf};
+use crate::identity::{FileId, Identity};
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::shell::word;
+use std::path::{Path, PathBuf};
+
+/// Whether a file lies directly in the directory in which the libvirt of this URI keeps the NVRAM
+/// of guests. A file elsewhere was put there by an administrator.
+pub fn is_nvram_of_libvirt(path: &Path, uri: &str) -> bool {
+    nvram_dir_of(uri).is_some_and(|dir| path.parent() == Some(&dir) && path.file_name().is_some())
+}
+
+/// Why the NVRAM of a domain is not removed wherever it may be in use; `None`: libvirt made it.
+pub fn foreign_nvram(path: &Path, uri: &str) -> Option<String> {
+    let shown = path.to_string_lossy();
+    (!is_nvram_of_libvirt(path, uri)).then(|| {
+        format!("it lies outside libvirt's directory of NVRAM; `rm {}` removes it", word(&shown))
+    })
+}
+
+/// Why the state of a domain's TPM is not removed; `None`: libvirt keeps it.
+pub fn tpm_stays(xml: &DomainXml) -> Option<String> {
+    let path = xml.foreign_tpm()?;
+    Some(format!(
+        "TPM state {path} stays: it lies outside libvirt's directory of TPM state; `rm -r {}` \
+         removes it",
+        word(&path)
+    ))
+}
+
+/// Whether a domain that was just defined has no NVRAM yet, so that any later one is its own.
+pub(super) fn is_bare(hypervisor: &dyn Hypervisor, name: &str) -> Option<bool> {
+    let xml = hypervisor.xml(name, XmlOf::Inactive).ok()?;
+    let path = DomainXml::parse(&xml).ok()?.nvram().map(PathBuf::from);
+    let Some(path) = path else { return Some(true) };
+    let is_seen = hypervisor.machine().is_here() && Silent::read().why(&path).is_none();
+    Some(is_seen && matches!(FileId::at(&path), Ok(None)))
+}
+
+/// Removes a definition that a step made, with the state that came after it. NVRAM that may be
+/// older, or that another domain has, stays, which is returned as an error.
+pub(super) fn undefine_made(
+    hypervisor: &dyn Hypervisor,
+    (name, uuid): (&str, &str),
+    made: Option<&Identity>,
+) -> Result<(), StepError> {
+    let xml = hypervisor.xml(name, XmlOf::Inactive)?;
+    let xml = DomainXml::parse(&xml).ok();
+    let tpm = xml.as_ref().and_then(DomainXml::foreign_tpm).is_some();
+    let path = xml.as_ref().and_then(DomainXml::nvram).map(PathBuf::from);
+    let stays = path.map(|path| older(hypervisor, path, uuid, made)).transpose()?.flatten();
+    let nvram = stays.is_some() || xml.is_none();
+    hypervisor.undefine_but(name, Keep { nvram, tpm })?;
+    match stays {
+        Some(path) if is_there(hypervisor, &path) => Err(StepError::NvramStays { path }),
+        _ => Ok(()),
+    }
+}
+
+/// NVRAM that is not proven to have come after the definition, or that another domain has.
+fn older(
+    hypervisor: &dyn Hypervisor,
+    path: PathBuf,
+    uuid: &str,
+    made: Option<&Identity>,
+) -> Result<Option<PathBuf>, HypervisorError> {
+    let came_after = matches!(made, Some(Identity::Domain { bare: true, .. }));
+    if !came_after {
+        return Ok(Some(path));
+    }
+    let is_others = match Uses::read(hypervisor) {
+        // The uses of a definition that cannot be parsed are unknown.
+        Err(error) if error.kind == HypervisorErrorKind::BadXml => true,
+        uses => !uses?.others(&path, uuid).is_empty(),
+    };
+    Ok(is_others.then_some(path))
+}
+
+/// Whether a file of this machine exists.
+fn is_there(hypervisor: &dyn Hypervisor, path: &Path) -> bool {
+    hypervisor.machine().is_here()
+        && Silent::read().why(path).is_none()
+        && path.symlink_metadata().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_libvirts_own_directory_are_libvirts() {
+        let is = |path: &str, uri: &str| is_nvram_of_libvirt(Path::new(path), uri);
+        let system = "qemu:///system";
+        assert!(is("/var/lib/libvirt/qemu/nvram/a_VARS.fd", system));
+        assert!(is("/var/lib/libvirt/qemu/nvram/a_VARS.fd", "qemu+ssh://root@host/system"));
+        for path in [
+            "/srv/enrolled.fd",
+            "/var/lib/libvirt/qemu/nvram/../../../../srv/enrolled.fd",
+            "/var/lib/libvirt/qemu/nvram/theirs/enrolled.fd",
+            "/var/lib/libvirt/qemu/nvram",
+            "/var/lib/libvirt/qemu/nvram/..",
+        ] {
+            assert!(!is(path, system), "{path}");
+        }
+        assert!(!is("/var/lib/libvirt/qemu/nvram/a_VARS.fd", "test:///default"));
+        assert!(is("/r/lib/qemu/nvram/a_VARS.fd", "qemu:///embed?root=/r"));
+    }
+}
