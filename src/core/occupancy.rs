@@ -38,6 +38,10 @@ pub struct Held {
     /// Its UUID; none: it has none yet.
     #[serde(skip)]
     pub uuid: Option<String>,
+    /// Arguments of QEMU by which it may have functions that are not among its devices: why these
+    /// are not known.
+    #[serde(skip)]
+    pub unread: Vec<String>,
 }
 
 impl Held {

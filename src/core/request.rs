@@ -481,7 +481,7 @@ pub struct Request {
 }
 
 /// The properties of a guest's template that a plan needs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
     /// Whether the admin named one; otherwise it is the built-in one of the host's architecture.
     pub is_given: bool,
@@ -492,6 +492,12 @@ pub struct Template {
     /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room
     /// for one.
     pub remaps_interrupts: bool,
+    /// PCI functions of the host that it passes by `<hostdev>` or `<interface>`: the guest has them
+    /// only if they are planned for it. Those of an earlier plan of gpuvm do not count, since they
+    /// are replaced.
+    pub functions: Vec<Bdf>,
+    /// PCI functions that it passes by arguments of QEMU or as disks: a plan cannot replace them.
+    pub fixed_functions: Vec<Bdf>,
 }
 
 /// Whether a value is the default, so that it is not serialized.

@@ -375,7 +375,9 @@ fn needed(
     };
     let devices = xml.held(false)?.devices;
     // libvirt binds the others itself.
-    let ours = devices.iter().filter(|bdf| is_bound_by_us(topology, **bdf));
+    let unmanaged = xml.unmanaged();
+    let is_ours = |bdf: &&Bdf| is_bound_by_us(topology, **bdf) || unmanaged.contains(bdf);
+    let ours = devices.iter().filter(is_ours);
     for &bdf in ours {
         if needed.functions.insert(bdf) {
             needed.missing.push(format!("the binding of {bdf} to vfio-pci"));

@@ -17,6 +17,7 @@ use crate::bdf::Bdf;
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::claim;
 use crate::disks::facts;
+use crate::domain::arguments::Arguments;
 use crate::domain::cloned::{Own, Stays};
 use crate::domain::disk_change::{Port, free_target, target_of};
 use crate::domain::guest::{Made, Role};
@@ -252,7 +253,11 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
         })
     };
     let passed = xml.held(false)?.devices;
+    let of_arguments = Arguments::read(xml.root()).functions;
+    let of_arguments =
+        of_arguments.first().map(|of| format!("{} (by an argument of QEMU)", of.value));
     let other = passed.iter().find(|bdf| !is_of_board(bdf)).map(Bdf::to_string);
+    let other = of_arguments.or(other);
     let all = xml.root().child("devices").into_iter().flat_map(Element::elements);
     let mut hostdevs = all.filter(|device| device.name() == "hostdev");
     let kind = |device: Element<'_>| device.attr("type").unwrap_or_default().into_owned();

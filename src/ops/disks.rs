@@ -8,7 +8,7 @@ use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
 use crate::discover::silent::{Silent, unescaped};
 use crate::domain::disk_change::target_of;
-use crate::domain::{DomainXml, Element};
+use crate::domain::{DomainXml, Element, arguments};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
@@ -153,7 +153,8 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
 /// they count as held, so that no other guest gets the function. Only functions that could be
 /// passed through: disks share an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
-    let files = files_of(xml, &[]);
+    let mut files = files_of(xml, &[]);
+    files.extend(arguments::paths(xml.root()).into_keys().map(PathBuf::from));
     let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
     if devices.is_empty() {
         return Ok(Vec::new());

@@ -92,6 +92,9 @@ fn helped(error: NcclError, source: &Source) -> Error {
         (NcclError::NoAddress { .. }, Source::File(_)) => {
             format!("`virsh define {named}` fills it in; then name the domain")
         }
+        (NcclError::ByArgument { .. }, _) => {
+            "`virsh edit` replaces the argument by a <hostdev>, whose address libvirt writes".into()
+        }
         // What libvirt has defined has the controllers of all buses.
         (NcclError::Unconnected { .. }, Source::File(_)) => {
             format!("`virsh define {named}` adds controllers that it lacks; then name the domain")

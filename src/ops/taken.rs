@@ -8,6 +8,7 @@ use crate::partition::readiness;
 use crate::placement::Occupancy;
 use crate::topology::Topology;
 use crate::world::World;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The source of what domains hold.
@@ -38,11 +39,23 @@ pub fn taken_for_new(
     (topology, has_gpus): (&Topology, bool),
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
+    warn_of_unread(world, &occupancy);
     if !has_gpus {
         return Ok(occupancy);
     }
     let readiness = readiness(world, topology, of.assume_empty)?;
     Ok(Occupancy { readiness, ..occupancy })
+}
+
+/// Warns of domains that may have devices which are not known.
+fn warn_of_unread(world: &World, occupancy: &Occupancy) {
+    let all = occupancy.domains.iter();
+    let all = all.flat_map(|held| held.unread.iter().map(|why| (held.domain.as_str(), why)));
+    for (domain, why) in all.collect::<BTreeSet<_>>() {
+        world.warning(&format!(
+            "domain `{domain}` may have devices that count as free, by an argument of QEMU: {why}"
+        ));
+    }
 }
 
 /// The same for guests that exist, of which those that are off need NVLink partitions at their next

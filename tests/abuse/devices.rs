@@ -16,18 +16,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A GPU.
-const GPU: &str = "0000:34:00.0";
+pub(super) const GPU: &str = "0000:34:00.0";
 /// Another.
-const OTHER: &str = "0000:36:00.0";
+pub(super) const OTHER: &str = "0000:36:00.0";
 /// A network card with SR-IOV.
 const CARD: &str = "0000:3a:00.0";
 /// Its first virtual function.
 const VF: &str = "0000:3a:00.1";
 
 /// The host.
-struct Host {
+pub(super) struct Host {
     /// The machine that imitates it.
-    place: Place,
+    pub place: Place,
     /// Its files.
     dir: tempfile::TempDir,
     /// Prevents other hosts at the same time: what one test's process has open would be open for
@@ -63,7 +63,7 @@ impl Drop for Holder {
 
 impl Host {
     /// Sets up the host; none if this machine cannot.
-    fn new() -> Option<Host> {
+    pub fn new() -> Option<Host> {
         /// The lock of the only host.
         static TURN: Mutex<()> = Mutex::new(());
         let alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ impl Host {
     }
 
     /// Binds a function to vfio-pci. Returns the number of its VFIO group.
-    fn to_vfio(&self, bdf: &str) -> u32 {
+    pub fn to_vfio(&self, bdf: &str) -> u32 {
         let at = self.path(&function(bdf));
         let _ = fs::remove_file(at.join("driver"));
         symlink("/sys/bus/pci/drivers/vfio-pci", at.join("driver")).unwrap();
@@ -110,7 +110,7 @@ impl Host {
 
     /// Expects that no function was reset or taken from its driver, and no virtual function
     /// removed.
-    fn untouched(&self, said: &str) {
+    pub fn untouched(&self, said: &str) {
         for bdf in [GPU, OTHER] {
             let reset = fs::read_to_string(self.path(&format!("{}/reset", function(bdf)))).unwrap();
             assert_eq!(reset, "", "{bdf} was reset: {said}");
@@ -122,7 +122,7 @@ impl Host {
     }
 
     /// Defines a guest with this GPU without starting it.
-    fn define(&self, name: &str, gpu: &str) {
+    pub fn define(&self, name: &str, gpu: &str) {
         let disks = self.place.disks.to_str().unwrap();
         let how = ["create", "--name", name, "--gpu", gpu, "--no-start", "--accept-shared-fabric"];
         self.place.done(&[&how[..], &["--disk-dir", disks]].concat());

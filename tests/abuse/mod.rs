@@ -3,6 +3,7 @@
 //! alone; they need root for a libvirtd of their own.
 
 mod acs;
+mod arguments;
 mod attack;
 mod clock;
 mod devices;

@@ -77,7 +77,14 @@ pub const RULES: &[Rule] = &[
     OPEN_PORTS,
     INTERRUPTS,
     NO_IOMMU,
+    UNREAD,
 ];
+
+/// It may be a device that another guest gets, too.
+const UNREAD: Rule = Rule::warning(
+    "argument-unread",
+    "an argument of QEMU whose device cannot be determined from the definition",
+);
 
 /// A BAR of this size or more does not fit below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
@@ -119,6 +126,10 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
                 off_node(guest, passed, device, &nodes, topology, report);
             }
         }
+    }
+    for unread in &guest.unread {
+        let hint = "pass devices by <hostdev>, which libvirt binds and gpuvm can count";
+        report.add(&UNREAD, unread.spot, unread.message.clone(), hint);
     }
     physical(guest, topology, report);
     isolation(guest, topology, report);

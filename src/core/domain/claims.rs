@@ -3,6 +3,7 @@
 
 use super::DomainXml;
 use super::Element;
+use super::arguments::Arguments;
 use super::read::{At, Fault, GuestAddress, Reader, Spot, memory, number, set};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
@@ -99,10 +100,21 @@ pub struct Page<'t> {
 pub struct Passed<'t> {
     /// Its address on the host.
     pub bdf: At<'t, Bdf>,
-    /// The `<hostdev>`, `<interface>` or `<disk>`.
+    /// The `<hostdev>`, `<interface>` or `<disk>`, or the argument or property of QEMU.
     pub device: Spot<'t>,
-    /// Its place in the guest; none where libvirt chooses it.
+    /// Its place in the guest; none where libvirt or QEMU chooses it.
     pub at: Option<At<'t, GuestAddress>>,
+    /// Whether an argument of QEMU passes it: libvirt does not know of it and does not bind it, and
+    /// gpuvm does not change it.
+    pub by_argument: bool,
+}
+
+impl Passed<'_> {
+    /// Whether it is a device of its own, and no disk or argument: edits of functions change these
+    /// alone.
+    pub fn is_hostdev(&self) -> bool {
+        matches!(self.device.element().name(), "hostdev" | "interface")
+    }
 }
 
 /// A memory module (`<memory model='dimm'>`) that is present at start.
@@ -146,8 +158,11 @@ pub struct Claims<'t> {
     /// Huge pages: none where normal pages are used, empty where the host's default size is asked
     /// for.
     pub huge_pages: Option<At<'t, Vec<Page<'t>>>>,
-    /// Passed-through functions, in document order.
+    /// Passed-through functions: those of devices in document order, then those of QEMU's
+    /// arguments.
     pub passed: Vec<Passed<'t>>,
+    /// Arguments of QEMU that may name functions, and why these cannot be determined.
+    pub unread: Vec<Fault<'t>>,
     /// Values that could not be parsed.
     pub faults: Vec<Fault<'t>>,
 }
@@ -170,6 +185,12 @@ impl<'t> Claims<'t> {
         let memory = root.child("memory").and_then(|element| reader.size(element));
         let none = At { value: MemSize::default(), spot: Spot::of(root) };
         let devices = root.child("devices");
+        let Arguments { functions, unread } = Arguments::read(root);
+        let mut passed = passed(root, &mut reader);
+        passed.extend(functions.into_iter().map(|bdf| {
+            let device = Spot::of(bdf.spot.element());
+            Passed { bdf, device, at: None, by_argument: true }
+        }));
         Claims {
             name: root.child("name").map(|name| name.text().trim().to_owned()).unwrap_or_default(),
             plugged: plugged(root, vcpus.value),
@@ -184,7 +205,8 @@ impl<'t> Claims<'t> {
             bindings: bindings(root, &mut reader),
             modules: modules(devices, &mut reader),
             huge_pages: huge_pages(root, &mut reader),
-            passed: passed(devices, &mut reader),
+            passed,
+            unread,
             faults: reader.faults,
         }
     }
@@ -347,33 +369,53 @@ fn huge_pages<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Option<At<'t, V
     Some(At { value: pages, spot: Spot::of(element) })
 }
 
-/// Reads the passed-through PCI functions: hostdevs, interfaces of type hostdev, NVMe disks.
-fn passed<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
+/// Reads the passed-through PCI functions of devices: hostdevs, interfaces of type hostdev, NVMe
+/// drives that are disks or below one.
+fn passed<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
     let mut passed = Vec::new();
-    for device in devices.into_iter().flat_map(|devices| devices.elements()) {
-        let kind = device.attr("type");
-        let address = match (device.name(), kind.as_deref()) {
-            ("hostdev", Some("pci")) | ("interface", Some("hostdev")) | ("disk", Some("nvme")) => {
-                device.child("source").and_then(|source| source.child("address"))
+    for device in root.children("devices").flat_map(Element::elements) {
+        for part in parts(device) {
+            let Some(address) = part.child("source").and_then(|source| source.child("address"))
+            else {
+                if device.name() != "interface" {
+                    reader.fault(Spot::of(part), "it names no PCI address of the host");
+                }
+                continue;
+            };
+            if address.attr("type").is_some_and(|kind| &*kind != "pci") {
+                continue;
             }
-            _ => continue,
-        };
-        let Some(address) = address else {
-            if device.name() != "interface" {
-                reader.fault(Spot::of(device), "it names no PCI address of the host");
+            if let Some(bdf) = reader.host_address(address) {
+                // A fault in the guest address does not matter to the claims on the host.
+                let at = Reader::default().guest_address(device);
+                passed.push(Passed { bdf, device: Spot::of(device), at, by_argument: false });
             }
-            continue;
-        };
-        if address.attr("type").is_some_and(|kind| &*kind != "pci") {
-            continue;
-        }
-        if let Some(bdf) = reader.host_address(address) {
-            // A fault in the guest address does not matter to the claims on the host.
-            let at = Reader::default().guest_address(device);
-            passed.push(Passed { bdf, device: Spot::of(device), at });
         }
     }
     passed
+}
+
+/// The parts of a device that are PCI functions of the host: itself, or drives of its backing
+/// chain, its mirror or its data.
+fn parts(device: Element<'_>) -> Vec<Element<'_>> {
+    let is = |part: Element<'_>, kind: &str| part.attr("type").is_some_and(|found| found == kind);
+    match device.name() {
+        "hostdev" if is(device, "pci") => vec![device],
+        "interface" if is(device, "hostdev") => vec![device],
+        "disk" => {
+            let (mut found, mut open) = (Vec::new(), vec![device]);
+            while let Some(part) = open.pop() {
+                found.extend(Some(part).filter(|part| is(*part, "nvme")));
+                open.extend(
+                    part.children("source").flat_map(|source| source.children("dataStore")),
+                );
+                let below = part.elements();
+                open.extend(below.filter(|e| matches!(e.name(), "backingStore" | "mirror")));
+            }
+            found
+        }
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ impl DomainXml {
                 .collect(),
             vcpus: claims.vcpus.value,
             uuid: self.uuid(),
+            unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
             domain: claims.name,
         })
     }

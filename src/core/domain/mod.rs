@@ -1,6 +1,7 @@
 //! libvirt domain XML: reads it, edits it in place, compares it. What is not ours stays
 //! byte-identical. No I/O.
 
+pub mod arguments;
 mod bundled;
 pub mod claims;
 pub mod cloned;
@@ -35,6 +36,8 @@ mod window;
 pub mod wish;
 
 use crate::request::Template;
+use claims::{Claims, Passed};
+use device::is_our_hostdev;
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
 pub use edits::{MOST_FILL_THREADS, check_architecture, edits, window_edits};
@@ -166,11 +169,18 @@ impl DomainXml {
 
     /// What a plan has to know of it as a template that the admin named.
     pub fn as_template(&self) -> Template {
+        let passed = Claims::read(self).passed.into_iter();
+        let passed = passed.filter(|passed| !is_our_hostdev(passed.device.element()));
+        let (functions, fixed): (Vec<_>, Vec<_>) = passed.partition(Passed::is_hostdev);
+        let functions_of =
+            |all: Vec<Passed<'_>>| all.iter().map(|passed| passed.bdf.value).collect();
         Template {
             is_given: true,
             is_x86: self.is_x86(),
             is_pcie: self.is_pcie(),
             remaps_interrupts: self.can_remap_interrupts(),
+            functions: functions_of(functions),
+            fixed_functions: functions_of(fixed),
         }
     }
 

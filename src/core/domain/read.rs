@@ -201,7 +201,7 @@ impl std::fmt::Display for GuestAddress {
 }
 
 /// Shortens a text for a message.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Reads our metadata of a domain.
 
+use super::arguments::Arguments;
 use super::claims::Claims;
 use super::device::{disk_path, hostdev_bdf};
 use super::guest::{
@@ -127,13 +128,15 @@ impl DomainXml {
         })
     }
 
-    /// Returns passed-through functions that libvirt does not bind (`managed='no'`): they must be
-    /// bound before the start.
+    /// Returns passed-through functions that libvirt does not bind (`managed='no'`, or by arguments
+    /// of QEMU): they must be bound before the start.
     pub fn unmanaged(&self) -> Vec<Bdf> {
         let devices = self.root().children("devices");
         let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
         let unmanaged = hostdevs.filter(|h| h.attr("managed").as_deref() != Some("yes"));
-        unmanaged.filter_map(|hostdev| hostdev_bdf(hostdev)?.parse().ok()).collect()
+        let unmanaged = unmanaged.filter_map(|hostdev| hostdev_bdf(hostdev)?.parse().ok());
+        let of_arguments = Arguments::read(self.root()).functions.into_iter();
+        unmanaged.chain(of_arguments.map(|function| function.value)).collect()
     }
 
     /// Returns the element of the disk at a path; none: the domain has no such disk.

@@ -164,6 +164,12 @@ pub enum NcclError {
         /// The device.
         what: String,
     },
+    /// An argument of QEMU passes a function, so that its address is chosen when QEMU starts.
+    #[error("{bdf} is passed by an argument of QEMU: its guest address is not in the definition")]
+    ByArgument {
+        /// The function, on the host.
+        bdf: Bdf,
+    },
     /// A function is on a controller that does not exist or is not below a root bus.
     #[error("{bdf} is on PCI controller {controller}, which is not connected to a root bus")]
     Unconnected {
@@ -351,6 +357,9 @@ fn functions<'h>(
         let device = host.device(bdf).ok_or(NcclError::UnknownPath { bdf })?;
         if is_disk || is_withheld(passed) {
             continue;
+        }
+        if passed.by_argument {
+            return Err(NcclError::ByArgument { bdf });
         }
         let no_address = || NcclError::NoAddress { what: bdf.to_string() };
         let at = passed.at.as_ref().ok_or_else(no_address)?;

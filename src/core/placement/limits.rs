@@ -5,8 +5,8 @@ use super::caches::needs_remapping;
 use super::reason::{Topic, TreeReason};
 use super::window::window;
 use super::{Placement, PlanError, Reason};
-use crate::request::{CellWish, PinPolicy, Request};
-use crate::topology::Topology;
+use crate::request::{CellWish, PinPolicy, Request, Template};
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 
 /// The most vCPUs of an x86 guest without interrupt remapping: 8-bit APIC ids, one of which is
 /// broadcast.
@@ -71,6 +71,7 @@ pub(super) fn within(
         let hint = "leave --template out, or give it machine q35 (`virt` on Arm)".to_owned();
         return Err(PlanError::Impossible { what, hint });
     }
+    refuse_functions(&placement, topology, request)?;
     if let Err(error) = window(&placement, topology) {
         let what = error.to_string();
         let hint = "less --memory, or fewer GPUs".to_owned();
@@ -86,10 +87,87 @@ pub(super) fn within(
     Ok(placement)
 }
 
+/// Refuses functions of the host that the guest would get from its template alone: nobody asked
+/// for them, and others may have them.
+fn refuse_functions(
+    placement: &Placement,
+    topology: &Topology,
+    request: &Request,
+) -> Result<(), PlanError> {
+    let is_vf = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let Template { functions, fixed_functions, .. } = &request.template;
+    let unplanned = functions.iter().find(|bdf| !placement.devices.contains(bdf));
+    let Some(&bdf) = fixed_functions.first().or(unplanned) else { return Ok(()) };
+    let device = topology.device(bdf);
+    let (noun, option) = match device.map(PciDevice::kind) {
+        Some(DeviceKind::Gpu) => ("GPU", "--gpu"),
+        Some(DeviceKind::Nic) if device.is_some_and(is_vf) => ("virtual function", "--vf"),
+        Some(DeviceKind::Nic) => ("NIC", "--nic"),
+        Some(DeviceKind::Nvme) => ("NVMe drive", "--nvme"),
+        _ => ("device", ""),
+    };
+    if fixed_functions.contains(&bdf) {
+        let what = format!(
+            "the template passes {noun} {bdf} by an argument of QEMU or as a disk, which no plan \
+             replaces"
+        );
+        let hint = if option.is_empty() {
+            "remove it from the template".to_owned()
+        } else {
+            format!("remove it from the template; {option} {bdf} passes it instead")
+        };
+        return Err(PlanError::Impossible { what, hint });
+    }
+    let what = format!("the template has {noun} {bdf}, which was not requested");
+    let hint = if option.is_empty() {
+        "remove it from the template".to_owned()
+    } else {
+        format!("remove it from the template, or request it with {option} {bdf}")
+    };
+    Err(PlanError::Impossible { what, hint })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Template;
+
+    #[test]
+    fn functions_of_a_template_must_be_planned() {
+        let host = crate::placement::tests::dgx2();
+        let [gpu, other]: [crate::bdf::Bdf; 2] =
+            ["0000:34:00.0", "0000:36:00.0"].map(|bdf| bdf.parse().unwrap());
+        let with = |functions: &[crate::bdf::Bdf], fixed: &[crate::bdf::Bdf]| {
+            let template = Template {
+                is_given: true,
+                is_x86: true,
+                is_pcie: true,
+                remaps_interrupts: true,
+                functions: functions.to_vec(),
+                fixed_functions: fixed.to_vec(),
+            };
+            let request = Request {
+                gpus: crate::request::GpuWish::Exact(vec![gpu]),
+                template,
+                ..Request::for_gpus(1)
+            };
+            match crate::placement::plan(&host, &crate::placement::Occupancy::default(), &request) {
+                Ok(_) => String::new(),
+                Err(PlanError::Impossible { what, hint }) => format!("{what}; {hint}"),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(with(&[], &[]), "");
+        assert_eq!(with(&[gpu], &[]), "");
+        let wanted = "the template has GPU 0000:36:00.0, which was not requested; remove it from \
+                      the template, or request it with --gpu 0000:36:00.0";
+        assert_eq!(with(&[gpu, other], &[]), wanted);
+        assert!(with(&[], &[gpu]).contains("which no plan replaces; remove it"));
+        // One that the host does not have.
+        let absent = "0000:fe:00.0".parse().unwrap();
+        let wanted = "the template has device 0000:fe:00.0, which was not requested; remove it \
+                      from the template";
+        assert_eq!(with(&[absent], &[]), wanted);
+    }
 
     #[test]
     fn what_floats_divides_into_cells_and_threads() {

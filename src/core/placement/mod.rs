@@ -293,6 +293,7 @@ impl Placement {
             macs: Vec::new(),
             vcpus: self.vcpus(),
             uuid: None,
+            unread: Vec::new(),
         }
     }
 

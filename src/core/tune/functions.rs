@@ -19,8 +19,7 @@ pub(super) fn of(functions: &[Bdf], topology: &Topology, kind: ExtraKind) -> Vec
 /// The functions of a kind that are passed to a domain, without drives that are disks.
 pub(super) fn functions_of(claims: &Claims<'_>, topology: &Topology, kind: ExtraKind) -> Vec<Bdf> {
     let passed = claims.passed.iter();
-    let is_seated = |name| matches!(name, "hostdev" | "interface");
-    let passed = passed.filter(|passed| is_seated(passed.device.element().name()));
+    let passed = passed.filter(|passed| passed.is_hostdev());
     let all: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
     of(&all, topology, kind)
 }

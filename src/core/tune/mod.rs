@@ -178,6 +178,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     if repaged && items.memory_rounding.is_kept() {
         items.memory_rounding = Item::On;
     }
+    place::refuse_arguments(&claims, &items, given.topology)?;
     let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {
         Some(place::place(current, &guest, &Given { items: &items, ..*given })?)

@@ -27,16 +27,18 @@ pub(super) fn place(
     guest: &Guest<'_>,
     given: &Given<'_>,
 ) -> Result<Placement, TuneError> {
+    let of_arguments = guest.claims.passed.iter().filter(|passed| passed.by_argument);
+    let of_arguments = of_arguments.map(|passed| passed.bdf.value);
     let mut beside = Occupancy {
         own_memory: bound_memory(guest.claims),
-        own_devices: guest.hostdevs.to_vec(),
+        own_devices: guest.hostdevs.iter().copied().chain(of_arguments).collect(),
         ..given.others.clone()
     };
     if given.items.functions.nvmes.is_some() {
         // A drive that is a disk of its own is no drive that it can be passed.
-        let is_disk = |bdf: &Bdf| !guest.hostdevs.contains(bdf);
-        let passed = guest.claims.passed.iter().map(|passed| passed.bdf.value);
-        let devices: Vec<Bdf> = passed.filter(is_disk).collect();
+        let disks = guest.claims.passed.iter();
+        let disks = disks.filter(|passed| !passed.is_hostdev() && !passed.by_argument);
+        let devices: Vec<Bdf> = disks.map(|passed| passed.bdf.value).collect();
         beside.domains.push(Held { domain: current.name(), devices, ..Held::default() });
     }
     if guest.asked.is_some() {
@@ -53,7 +55,8 @@ pub(super) fn place(
         own.retain(|bdf| !moves(bdf));
         own.extend(placement.devices.iter().copied().filter(moves));
     }
-    only_own(&mut placement, &own, given.topology);
+    let has: BTreeSet<Bdf> = guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
+    only_own(&mut placement, (&own, &has), given.topology);
     rounded(&mut placement, guest, given);
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
@@ -61,6 +64,26 @@ pub(super) fn place(
         placement.reasons.push(compromise(Topic::Pcie, TreeReason::NoPcie { machine }));
     }
     Ok(placement)
+}
+
+/// Refuses other functions of a kind of which the domain has one by an argument of QEMU: edits
+/// change devices alone.
+pub(super) fn refuse_arguments(
+    claims: &Claims<'_>,
+    items: &Items,
+    topology: &Topology,
+) -> Result<(), TuneError> {
+    let Some(item) = items.first_moved() else { return Ok(()) };
+    let mut passed = claims.passed.iter().filter(|passed| passed.by_argument);
+    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, topology)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "it has {} by an argument of QEMU ({}), which gpuvm does not change",
+        passed.bdf.value,
+        passed.bdf.spot.path()
+    );
+    Err(TuneError::item(item, message, "`virsh edit` replaces the argument by a <hostdev>"))
 }
 
 /// Whether a function comes or goes with these settings: it is of a kind that does, or in the IOMMU
@@ -284,9 +307,14 @@ fn is_as_good(kept: &Placement, free: &Placement) -> bool {
 }
 
 /// Restricts a plan to the domain's own functions, and adds those unknown to the planner.
-fn only_own(placement: &mut Placement, own: &BTreeSet<Bdf>, topology: &Topology) {
+fn only_own(
+    placement: &mut Placement,
+    (own, has): (&BTreeSet<Bdf>, &BTreeSet<Bdf>),
+    topology: &Topology,
+) {
     let more: Vec<Bdf> =
         placement.devices.iter().copied().filter(|bdf| !own.contains(bdf)).collect();
+    let more: Vec<Bdf> = more.into_iter().filter(|bdf| !has.contains(bdf)).collect();
     let added: Vec<Bdf> =
         own.iter().copied().filter(|bdf| !placement.devices.contains(bdf)).collect();
     placement.devices.retain(|bdf| own.contains(bdf));

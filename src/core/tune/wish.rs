@@ -58,8 +58,7 @@ impl<'t> Guest<'t> {
             }
         }
         let passed = claims.passed.iter();
-        let seated = |name| matches!(name, "hostdev" | "interface");
-        let hostdevs = passed.filter(|passed| seated(passed.device.element().name()));
+        let hostdevs = passed.filter(|passed| passed.is_hostdev());
         let hostdevs = hostdevs.map(|passed| passed.bdf.value).collect();
         let devices = root.child("devices").into_iter().flat_map(Element::elements);
         let mut modules = devices.filter(|device| device.name() == "memory");
@@ -96,8 +95,14 @@ impl<'t> Guest<'t> {
         let whole = own.filter(|_| as_asked == [true; 3]);
         request.profile = whole.map_or(Profile::Share, |own| own.profile);
         // What it lacks is not for the planner to refuse.
-        let template = current.as_template();
-        request.template = Template { is_pcie: true, remaps_interrupts: true, ..template };
+        let (functions, fixed_functions) = (Vec::new(), Vec::new());
+        request.template = Template {
+            is_pcie: true,
+            remaps_interrupts: true,
+            functions,
+            fixed_functions,
+            ..current.as_template()
+        };
         request.vcpus = Some(self.vcpus);
         // All have a place, whether they are plugged or not.
         request.vcpus_at_start = None;

@@ -562,4 +562,23 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[],
     ),
+    defect(
+        "argument-unread",
+        "/domain/qemu:commandline/qemu:arg[2]/@value",
+        true,
+        &[("</domain>", READS_CONFIG)],
+    ),
+    defect(
+        "hostdev-twice",
+        "/domain/qemu:commandline/qemu:arg[2]/@value",
+        true,
+        &[("</domain>", SAME_BY_ARGUMENT)],
+    ),
 ];
+
+/// A file that may name devices.
+const READS_CONFIG: &str = "<qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\
+    <qemu:arg value='-readconfig'/><qemu:arg value='/etc/vm.cfg'/></qemu:commandline></domain>";
+/// A GPU that is passed by a hostdev as well.
+const SAME_BY_ARGUMENT: &str = "<qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\
+    <qemu:arg value='-device'/><qemu:arg value='vfio-pci,host=34:00.0'/></qemu:commandline></domain>";

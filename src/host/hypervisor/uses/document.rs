@@ -1,7 +1,7 @@
 //! The files, devices and volumes that a definition names.
 
 use super::How;
-use gpuvm_core::domain::{DomainXml, Element};
+use gpuvm_core::domain::{DomainXml, Element, arguments};
 use std::path::PathBuf;
 
 /// A file or volume that a definition names.
@@ -70,6 +70,12 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
             _ => {}
         }
     }
+    // Of what an argument of QEMU names it is not known whether it is written.
+    all.extend(arguments::paths(root).into_iter().map(|(path, is_image)| Named {
+        raw: !is_image,
+        told: false,
+        ..plain(path, How::Other, false)
+    }));
     all
 }
 

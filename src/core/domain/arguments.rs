@@ -1,0 +1,335 @@
+//! What QEMU's own arguments (`<qemu:commandline>`) and overrides (`<qemu:override>`) give to a
+//! guest: PCI functions and files of the host. libvirt passes them on unread, so a guest can have a
+//! GPU of which its `<devices>` say nothing. Read as QEMU reads them; what names a function only
+//! together with something outside the definition is reported, never guessed.
+
+use super::Element;
+use super::overrides::of_qemu;
+use super::read::{At, Fault, Spot, short};
+use crate::bdf::Bdf;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The start of a drive's name that QEMU's own NVMe driver opens: `nvme://0000:44:00.0/1`.
+const NVME: &str = "nvme://";
+/// The start of a file name that is a description in JSON.
+const JSON: &str = "json:";
+/// The options whose files may be images with a backing file.
+const IMAGES: [&str; 7] = ["drive", "blockdev", "hda", "hdb", "hdc", "hdd", "cdrom"];
+/// The properties by which a VFIO device names its function.
+const NAMING: [&str; 3] = ["host", "sysfsdev", "fd"];
+
+/// A host resource named by a text, or the reason it cannot be determined.
+type Named = Result<Bdf, String>;
+
+/// What the arguments and overrides of a domain name.
+#[derive(Debug, Default)]
+pub struct Arguments<'t> {
+    /// PCI functions of the host, in document order.
+    pub functions: Vec<At<'t, Bdf>>,
+    /// Settings that may name a function that cannot be determined from the definition.
+    pub unread: Vec<Fault<'t>>,
+}
+
+impl<'t> Arguments<'t> {
+    /// Reads those of a domain.
+    pub fn read(root: Element<'t>) -> Arguments<'t> {
+        let mut found = Arguments::default();
+        let elements: Vec<Element<'t>> = arguments(root).collect();
+        let values: Vec<String> = elements.iter().map(|arg| value_of(*arg)).collect();
+        for (at, named) in functions(&values) {
+            found.add(elements[at], named);
+        }
+        for property in properties(root) {
+            let name = property.attr("name").unwrap_or_default();
+            let value = property.attr("value").filter(|_| NAMING.contains(&&*name));
+            if let Some(named) = value.and_then(|value| setting(&name, &value)) {
+                found.add(property, named);
+            }
+        }
+        found
+    }
+
+    /// Adds what a setting names.
+    fn add(&mut self, element: Element<'t>, named: Named) {
+        let spot = Spot::attribute(element, "value");
+        match named {
+            Ok(value) => self.functions.push(At { value, spot }),
+            Err(message) => self.unread.push(Fault { spot, message }),
+        }
+    }
+}
+
+/// The elements of QEMU's arguments, in order.
+fn arguments(root: Element<'_>) -> impl Iterator<Item = Element<'_>> {
+    let is = |element: &Element<'_>, name: &str| local(element.name()) == name;
+    let lines = of_qemu(root).filter(move |line| is(line, "commandline"));
+    lines.flat_map(of_qemu).filter(move |arg| is(arg, "arg"))
+}
+
+/// The properties that replace those of libvirt's devices.
+fn properties(root: Element<'_>) -> impl Iterator<Item = Element<'_>> {
+    let overrides = of_qemu(root).filter(|all| local(all.name()) == "override");
+    overrides.flat_map(of_qemu).flat_map(of_qemu).flat_map(of_qemu)
+}
+
+/// A name without its prefix.
+fn local(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
+}
+
+/// The text of an argument.
+fn value_of(argument: Element<'_>) -> String {
+    argument.attr("value").unwrap_or_default().into_owned()
+}
+
+/// Returns every absolute path in the arguments of a domain, whatever option names it, and whether
+/// it may be an image with a backing file.
+pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
+    let mut found = BTreeMap::new();
+    let values: Vec<String> = arguments(root).map(value_of).collect();
+    for (at, argument) in values.iter().enumerate() {
+        let option = at.checked_sub(1).and_then(|before| values[before].strip_prefix('-'));
+        // A first argument without an option is a drive.
+        let is_image = option.is_none_or(|name| IMAGES.contains(&name.trim_start_matches('-')));
+        let values = pairs(argument, "").into_iter().map(|(_, value)| value);
+        for value in values.chain([argument.clone()]) {
+            let path = value.strip_prefix("file:").unwrap_or(&value);
+            let path = path.strip_prefix("//").filter(|_| value != path).unwrap_or(path);
+            if path.starts_with('/') {
+                *found.entry(path.to_owned()).or_default() |= is_image;
+            }
+        }
+    }
+    found
+}
+
+/// Returns the functions that arguments of QEMU name, each with the index of its argument.
+fn functions(arguments: &[String]) -> Vec<(usize, Named)> {
+    let mut found = Vec::new();
+    // The drivers of devices with an id, which `-set` may name.
+    let mut drivers: BTreeMap<String, String> = BTreeMap::new();
+    for (at, argument) in arguments.iter().enumerate() {
+        found.extend(drives(argument).into_iter().map(|bdf| (at, Ok(bdf))));
+        let Some((at, option, value)) = option(arguments, at) else { continue };
+        let named = match option {
+            "device" => device(value, &mut drivers),
+            "set" => set(value, &drivers),
+            "global" => global(value),
+            "drive" | "blockdev" => block(value),
+            "readconfig" => vec![Err(format!("file `{value}` may name devices"))],
+            _ => continue,
+        };
+        found.extend(named.into_iter().map(|named| (at, named)));
+    }
+    found.sort_by_key(|(at, _)| *at);
+    found
+}
+
+/// Returns the option that begins at an argument, without its dashes, and its value with its index.
+/// The value of one option may look like another option: both are read, since nothing that may be
+/// a device must be missed.
+fn option(arguments: &[String], at: usize) -> Option<(usize, &str, &str)> {
+    let name = arguments[at].strip_prefix('-')?;
+    let name = name.strip_prefix('-').unwrap_or(name);
+    if let Some((name, value)) = name.split_once('=') {
+        return Some((at, name, value));
+    }
+    Some((at + 1, name, arguments.get(at + 1)?))
+}
+
+/// Reads `vfio-pci,host=01:00.0,id=x`, or the same in JSON.
+fn device(text: &str, drivers: &mut BTreeMap<String, String>) -> Vec<Named> {
+    let settings = pairs(text, "driver");
+    let last = |name: &str| {
+        let mut of_name = settings.iter().rev().filter(|(key, _)| key == name);
+        of_name.next().map(|(_, value)| value.as_str())
+    };
+    let Some(driver) = last("driver") else {
+        let is_possible = text.starts_with('{') && text.contains("vfio");
+        let unread = || Err(format!("`{}` cannot be parsed", short(text)));
+        return is_possible.then(unread).into_iter().collect();
+    };
+    if let Some(id) = last("id") {
+        drivers.insert(id.to_owned(), driver.to_owned());
+    }
+    if !is_vfio(driver) {
+        return Vec::new();
+    }
+    // Where a device has several, QEMU takes the first of these.
+    let named = ["sysfsdev", "host", "fd"].into_iter().find_map(|name| Some((name, last(name)?)));
+    named.and_then(|(name, value)| setting(name, value)).into_iter().collect()
+}
+
+/// Reads `device.ID.host=01:00.0`.
+fn set(text: &str, drivers: &BTreeMap<String, String>) -> Vec<Named> {
+    let setting_of = || {
+        let (group, rest) = text.split_once('.')?;
+        let (id, rest) = rest.split_once('.')?;
+        let (name, value) = rest.split_once('=')?;
+        let is_other = drivers.get(id).is_some_and(|driver| !is_vfio(driver));
+        let is_naming = group == "device" && NAMING.contains(&name) && !is_other;
+        is_naming.then(|| setting(name, value)).flatten()
+    };
+    setting_of().into_iter().collect()
+}
+
+/// Reads `vfio-pci.host=01:00.0` or `driver=vfio-pci,property=host,value=01:00.0`.
+fn global(text: &str) -> Vec<Named> {
+    let short = text.split_once('=').and_then(|(name, value)| {
+        let (driver, property) = name.split_once('.')?;
+        Some((driver.to_owned(), property.to_owned(), value.to_owned()))
+    });
+    let long = || {
+        let settings: BTreeMap<String, String> = pairs(text, "").into_iter().collect();
+        let value = |name: &str| settings.get(name).cloned();
+        Some((value("driver")?, value("property")?, value("value")?))
+    };
+    let Some((driver, property, value)) = short.or_else(long) else { return Vec::new() };
+    let is_naming = is_vfio(&driver) && NAMING.contains(&property.as_str());
+    is_naming.then(|| setting(&property, &value)).flatten().into_iter().collect()
+}
+
+/// Reads the functions of drives that QEMU's own NVMe driver has: `driver=nvme,device=..`.
+fn block(text: &str) -> Vec<Named> {
+    let settings: BTreeMap<String, String> = pairs(text, "driver").into_iter().collect();
+    let of_nvme = settings.iter().filter(|(_, driver)| *driver == "nvme");
+    let device = |(key, _): (&String, &String)| {
+        let above = key.strip_suffix("driver")?;
+        let device = settings.get(&format!("{above}device"))?;
+        Some(device.parse().map_err(|_| no_address("device", device)))
+    };
+    of_nvme.filter_map(device).collect()
+}
+
+/// The functions in names such as `nvme://0000:44:00.0/1`, wherever they are in an argument.
+fn drives(argument: &str) -> BTreeSet<Bdf> {
+    let after = argument.match_indices(NVME).map(|(at, _)| &argument[at + NVME.len()..]);
+    after.filter_map(|rest| rest.split('/').next()?.parse().ok()).collect()
+}
+
+/// Whether a device of QEMU is a passed-through PCI function.
+fn is_vfio(driver: &str) -> bool {
+    driver == "vfio-pci" || driver.starts_with("vfio-pci-")
+}
+
+/// Returns the function that a property of a VFIO device names; `None`: a part of a device that
+/// its driver on the host has divided, which is no function.
+fn setting(name: &str, value: &str) -> Option<Named> {
+    match name {
+        "host" => Some(host_address(value).ok_or_else(|| no_address(name, value))),
+        "sysfsdev" => sysfs(value),
+        _ => Some(Err(format!("`{name}={}` is a function opened by another", short(value)))),
+    }
+}
+
+/// The reason an address is none.
+fn no_address(name: &str, value: &str) -> String {
+    format!("`{name}={}` is not a PCI address: QEMU does not start with it", short(value))
+}
+
+/// Reads an address as QEMU does (`set_pci_host_devaddr` in hw/core/qdev-properties-system.c):
+/// segment, bus and device by strtoul(3) in base 16, the function in base 10, the segment may be
+/// left out.
+fn host_address(text: &str) -> Option<Bdf> {
+    let (rest, function) = text.rsplit_once('.')?;
+    let fields: Vec<u32> =
+        rest.split(':').map(|field| c_unsigned(field, 16)).collect::<Option<_>>()?;
+    let (segment, bus, device) = match fields[..] {
+        [bus, device] => (0, bus, device),
+        [segment, bus, device] => (segment, bus, device),
+        _ => return None,
+    };
+    let narrow = |value: u32| u8::try_from(value).ok();
+    let function = narrow(c_unsigned(function, 10)?)?;
+    Bdf::new(segment, narrow(bus)?, narrow(device)?, function).ok()
+}
+
+/// Reads a number as strtoul(3) does, where nothing may follow it.
+fn c_unsigned(text: &str, radix: u32) -> Option<u32> {
+    let text = text.trim_ascii_start();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let digits = hex.filter(|_| radix == 16).unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
+    if is_number { u32::from_str_radix(digits, radix).ok() } else { None }
+}
+
+/// Returns the function of a directory in sysfs.
+fn sysfs(path: &str) -> Option<Named> {
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if let Ok(bdf) = name.parse() {
+        return Some(Ok(bdf));
+    }
+    let is_mediated = name.len() == 36
+        && name.split('-').map(str::len).eq([8, 4, 4, 4, 12])
+        && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    let unread = || Err(format!("`sysfsdev={}` is known to the host alone", short(path)));
+    (!is_mediated).then(unread)
+}
+
+/// Reads the settings of an option, in QEMU's own syntax or in JSON, whose nested names are joined
+/// by dots. `implied`: the name of a first value without one. A name may occur more than once;
+/// QEMU takes the last.
+fn pairs(text: &str, implied: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if text.starts_with('{') {
+        flatten(text, "", &mut found);
+        return found;
+    }
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(['=', ',']).unwrap_or(rest.len());
+        let (name, (value, after)) = match rest[end..].strip_prefix('=') {
+            Some(value) => (&rest[..end], value_before_comma(value)),
+            None if found.is_empty() => (implied, value_before_comma(rest)),
+            None => (&rest[..end], ("on".to_owned(), value_before_comma(rest).1)),
+        };
+        if let Some(json) = value.strip_prefix(JSON) {
+            flatten(json, &format!("{name}."), &mut found);
+        }
+        found.push((name.to_owned(), value));
+        rest = after;
+    }
+    found
+}
+
+/// Returns the text up to a comma, and what follows; a doubled comma is one of the text.
+fn value_before_comma(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut rest = text;
+    while let Some((part, after)) = rest.split_once(',') {
+        value += part;
+        let Some(more) = after.strip_prefix(',') else { return (value, after) };
+        value.push(',');
+        rest = more;
+    }
+    (value + rest, "")
+}
+
+/// Adds the values of a document in JSON.
+fn flatten(json: &str, above: &str, found: &mut Vec<(String, String)>) {
+    // QEMU takes single quotes as well.
+    let parsed = serde_json::from_str(json);
+    let Ok(value) = parsed.or_else(|_| serde_json::from_str(&json.replace('\'', "\""))) else {
+        return;
+    };
+    let mut open = vec![(above.to_owned(), value)];
+    while let Some((name, value)) = open.pop() {
+        match value {
+            Value::Object(all) => {
+                open.extend(all.into_iter().map(|(key, value)| (format!("{name}{key}."), value)));
+            }
+            Value::Array(all) => {
+                let all = all.into_iter().enumerate();
+                open.extend(all.map(|(nth, value)| (format!("{name}{nth}."), value)));
+            }
+            Value::String(text) => found.push((name.trim_end_matches('.').to_owned(), text)),
+            other => found.push((name.trim_end_matches('.').to_owned(), other.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

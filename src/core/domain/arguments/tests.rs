@@ -1,0 +1,224 @@
+use super::*;
+use crate::domain::DomainXml;
+use crate::domain::claims::Claims;
+use proptest::prelude::*;
+
+/// The functions that arguments name, and the number of settings that cannot be read.
+fn read(arguments: &[&str]) -> (Vec<String>, usize) {
+    let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+    let found = functions(&arguments);
+    let known = found.iter().filter_map(|(_, named)| named.as_ref().ok());
+    (known.map(ToString::to_string).collect(), found.iter().filter(|(_, n)| n.is_err()).count())
+}
+
+/// The functions that one `-device` names.
+fn of_device(value: &str) -> Vec<String> {
+    let (found, unread) = read(&["-device", value]);
+    assert_eq!(unread, 0, "{value}");
+    found
+}
+
+// Each row was tried with QEMU 10.0, which names the function in its error.
+#[test]
+fn every_spelling_of_a_function_is_read_as_qemu_reads_it() {
+    for (value, found) in [
+        ("vfio-pci,host=01:00.0", "0000:01:00.0"),
+        ("vfio-pci,host=0000:01:00.0,id=gpu,bus=rp1,addr=00.0,x-vga=on", "0000:01:00.0"),
+        ("vfio-pci-nohotplug,host=AB:1F.7", "0000:ab:1f.7"),
+        ("vfio-pci,host=0x1:0x0.0", "0000:01:00.0"),
+        ("vfio-pci,host= +1:0.0", "0000:01:00.0"),
+        ("vfio-pci,host=10000:01:00.0", "10000:01:00.0"),
+        ("driver=vfio-pci,host=01:00.0", "0000:01:00.0"),
+        ("host=01:00.0,driver=vfio-pci", "0000:01:00.0"),
+        // The last one counts, and sysfsdev before host.
+        ("vfio-pci,host=01:00.0,host=02:00.0", "0000:02:00.0"),
+        ("vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:03:00.0,host=01:00.0", "0000:03:00.0"),
+        ("vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:03:00.0/", "0000:03:00.0"),
+        ("vfio-pci,sysfsdev=/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", "0000:01:00.0"),
+        ("vfio-pci,romfile=/a,,host=09:00.0,host=01:00.0", "0000:01:00.0"),
+        (r#"{"driver":"vfio-pci","host":"0000:01:00.0","id":"x"}"#, "0000:01:00.0"),
+        (r#"{ "host": "01:00.0", "driver": "vfio\u002dpci" }"#, "0000:01:00.0"),
+        ("{'driver':'vfio-pci','host':'01:00.0'}", "0000:01:00.0"),
+        (
+            r#"{"driver":"vfio-pci-nohotplug","sysfsdev":"/sys/bus/pci/devices/0000:01:00.0"}"#,
+            "0000:01:00.0",
+        ),
+    ] {
+        assert_eq!(of_device(value), [found], "{value}");
+    }
+}
+
+#[test]
+fn what_is_no_function_of_the_host_is_not_read_as_one() {
+    for value in [
+        "virtio-net-pci,host=01:00.0",
+        "vfio-pci",
+        "vfio-pci,,nohotplug,host=01:00.0",
+        "vfio-ccw,sysfsdev=/sys/bus/mdev/devices/0000:01:00.0",
+        "vfio-pci,romfile=/a,,host=09:00.0",
+        "vfio-pci,sysfsdev=/sys/bus/mdev/devices/11111111-2222-3333-4444-555555555555",
+        "vfio-pci,HOST=01:00.0",
+        r#"{"driver":"usb-host","host":"01:00.0"}"#,
+        r#"["vfio-pci",{"driver":"vfio-pci","host":"01:00.0"}]"#,
+        "",
+        ",",
+        "=",
+        ",,,,",
+    ] {
+        assert_eq!(of_device(value), [""; 0], "{value}");
+    }
+}
+
+#[test]
+fn what_cannot_be_determined_is_reported() {
+    for value in [
+        "vfio-pci,host=garbage",
+        "vfio-pci,host=01:00.A",
+        "vfio-pci,host=01:00.8",
+        "vfio-pci,host=01:20.0",
+        "vfio-pci,host=101:00.0",
+        "vfio-pci,host=1:2:3:4.0",
+        "vfio-pci,host=01:00",
+        "vfio-pci,host=",
+        "vfio-pci,host=0x:0.0",
+        "vfio-pci,host=ä:00.0",
+        "vfio-pci,fd=7",
+        "vfio-pci,sysfsdev=/sys/class/net/eth0/device",
+        "vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:86:00.0/virtfn0",
+        "vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:01:00.0/..",
+        r#"{"driver":"vfio-pci","host":"#,
+    ] {
+        assert_eq!(read(&["-device", value]), (vec![], 1), "{value}");
+    }
+    assert_eq!(read(&["-readconfig", "/etc/vm.cfg"]), (vec![], 1));
+    assert_eq!(read(&["-blockdev", "driver=nvme,device=x,namespace=1"]), (vec![], 1));
+}
+
+#[test]
+fn options_other_than_device_are_read() {
+    for (arguments, found) in [
+        (&["--device", "vfio-pci,host=01:00.0"][..], &["0000:01:00.0"][..]),
+        (&["-device=vfio-pci,host=01:00.0"], &["0000:01:00.0"]),
+        (&["-device", "vfio-pci,id=x", "-set", "device.x.host=07:00.0"], &["0000:07:00.0"]),
+        // A device of libvirt's.
+        (&["-set", "device.hostdev0.sysfsdev=/s/0000:07:00.0"], &["0000:07:00.0"]),
+        (&["-device", "usb-host,id=x", "-set", "device.x.host=07:00.0"], &[]),
+        (&["-set", "drive.x.host=07:00.0", "-set", "device", "-set", "a.b=c"], &[]),
+        (&["-global", "vfio-pci.host=05:00.0"], &["0000:05:00.0"]),
+        (&["-global", "driver=vfio-pci,property=host,value=06:00.0"], &["0000:06:00.0"]),
+        (&["-global", "usb-host.host=05:00.0", "-global", "vfio-pci.x-vga=on"], &[]),
+        (&["-drive", "file=nvme://0000:44:00.0/1,if=none"], &["0000:44:00.0"]),
+        (&["nvme://0000:44:00.0/1"], &["0000:44:00.0"]),
+        (
+            &["-blockdev", "driver=nvme,device=0000:44:00.0,namespace=1,node-name=a"],
+            &["0000:44:00.0"],
+        ),
+        (
+            &["-blockdev", r#"{"driver":"raw","file":{"driver":"nvme","device":"44:00.0"}}"#],
+            &["0000:44:00.0"],
+        ),
+        (&["-drive", "driver=raw,file.driver=nvme,file.device=0000:44:00.0"], &["0000:44:00.0"]),
+        (&["-drive", r#"file=json:{"driver":"nvme",,"device":"0000:44:00.0"}"#], &["0000:44:00.0"]),
+        (&["-drive", "file=/nvme,driver=raw", "-blockdev", "driver=nvme"], &[]),
+        // Several, in their order; an option without its value; a value like an option.
+        (
+            &["-device", "vfio-pci,host=2:0.0", "-device", "vfio-pci,host=1:0.0", "-device"],
+            &["0000:02:00.0", "0000:01:00.0"],
+        ),
+        (&["-name", "-set", "-device", "vfio-pci,host=1:0.0"], &["0000:01:00.0"]),
+        (&["-device vfio-pci,host=1:0.0"], &[]),
+    ] {
+        assert_eq!(read(arguments).0, found, "{arguments:?}");
+    }
+}
+
+/// The functions of a domain with these elements.
+fn passed(content: &str) -> Vec<(String, String)> {
+    let space = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
+    let xml = DomainXml::parse(&format!("<domain {space}>{content}</domain>")).unwrap();
+    let claims = Claims::read(&xml);
+    let one = |passed: &crate::domain::claims::Passed<'_>| {
+        assert_eq!(passed.by_argument, !passed.bdf.spot.path().contains("/devices"));
+        (passed.bdf.value.to_string(), passed.bdf.spot.path())
+    };
+    claims.passed.iter().map(one).collect()
+}
+
+#[test]
+fn arguments_and_overrides_are_found_by_their_namespace() {
+    let args = "<qemu:arg value='-device'/><qemu:arg value='vfio-pci,host=&#x30;1:00.0'/>";
+    let at = "/domain/qemu:commandline/qemu:arg[2]/@value";
+    let wanted = |path: &str| vec![("0000:01:00.0".to_owned(), path.to_owned())];
+    assert_eq!(passed(&format!("<qemu:commandline>{args}</qemu:commandline>")), wanted(at));
+    let other = args.replace("qemu:", "q:");
+    let line = "xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'";
+    let text = format!("<q:commandline {line}>{other}</q:commandline>");
+    assert_eq!(passed(&text), wanted(&at.replace("qemu:", "q:")));
+    // libvirt reads neither of these.
+    let text = args.replace("qemu:", "");
+    assert_eq!(passed(&format!("<commandline>{text}</commandline>")), []);
+    let text = format!("<devices><qemu:commandline>{args}</qemu:commandline></devices>");
+    assert_eq!(passed(&text), []);
+    let property = "<qemu:property name='host' type='string' value='01:00.0'/>";
+    let text = format!(
+        "<qemu:override><qemu:device alias='hostdev0'><qemu:frontend>{property}\
+         <qemu:property name='x-vga' type='bool' value='true'/>\
+         <qemu:property name='sysfsdev' type='remove'/></qemu:frontend></qemu:device>\
+         </qemu:override>"
+    );
+    let at = "/domain/qemu:override/qemu:device/qemu:frontend/qemu:property[1]/@value";
+    assert_eq!(passed(&text), wanted(at));
+}
+
+#[test]
+fn nvme_drives_below_a_disk_are_functions() {
+    let nvme = |name: &str, bus: u8| {
+        format!("<{name} type='nvme'><source type='pci'><address bus='{bus}'/></source></{name}>")
+    };
+    let below = nvme("backingStore", 2);
+    let deep = format!("<backingStore type='file'>{below}</backingStore>");
+    let data = format!("<source file='/a'>{}</source>", nvme("dataStore", 4));
+    let disk = format!("<disk type='file'>{data}{deep}{}</disk>", nvme("mirror", 3));
+    let all = format!(
+        "<devices>{}{disk}</devices><devices>{}</devices>",
+        nvme("disk", 1),
+        nvme("disk", 5)
+    );
+    let mut found: Vec<String> = passed(&all).into_iter().map(|(bdf, _)| bdf).collect();
+    found.sort();
+    assert_eq!(found, [1, 2, 3, 4, 5].map(|bus| format!("0000:0{bus}:00.0")));
+}
+
+#[test]
+fn paths_are_found_in_any_option() {
+    let text = "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><qemu:commandline>\
+        <qemu:arg value='-hda'/><qemu:arg value='/d/a.raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='if=none,file=/d/b,,c.raw,format=raw'/>\
+        <qemu:arg value='-blockdev'/>\
+        <qemu:arg value='{\"driver\":\"raw\",\"file\":{\"filename\":\"/d/e.raw\"}}'/>\
+        <qemu:arg value='file:///d/f.raw'/><qemu:arg value='file=file:/d/g.raw'/>\
+        <qemu:arg value='-device'/><qemu:arg value='vfio-pci,romfile=/d/rom'/>\
+        <qemu:arg value='-name'/><qemu:arg value='a/b'/></qemu:commandline></domain>";
+    let xml = DomainXml::parse(text).unwrap();
+    let found: Vec<(String, bool)> = paths(xml.root()).into_iter().collect();
+    let wanted = [
+        ("/d/a.raw", true),
+        ("/d/b,c.raw", true),
+        ("/d/e.raw", true),
+        ("/d/f.raw", true),
+        ("/d/g.raw", true),
+        ("/d/rom", false),
+    ];
+    assert_eq!(found, wanted.map(|(path, is_image)| (path.to_owned(), is_image)));
+}
+
+proptest! {
+    #[test]
+    fn never_panics(arguments in proptest::collection::vec(
+        "-(device|set|global|drive|blockdev)=?|[-a-z.:,={}\\[\\]\"'0-9ä]{0,30}|vfio-pci,host=[0-9a-fx:., +-]{0,12}",
+        0..6,
+    )) {
+        functions(&arguments);
+        arguments.iter().for_each(|text| drop(pairs(text, "driver")));
+    }
+}
