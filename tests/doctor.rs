@@ -26,6 +26,7 @@ const VFIO_IDS: &str = "options vfio-pci ids=10de:2230,10de:1aef\n";
 const CASES: &[(&str, &str, Overlay)] = &[
     ("driver-first", "error", &[("etc/modprobe.d/vfio.conf", VFIO_IDS)]),
     ("driver-first", "warning", &[("etc/modules", "vfio\nvfio_virqfd\n"), ("proc/sys/kernel/osrelease", "6.14.0-1-pve\n")]),
+    ("boot-unidentified", "warning", &[("etc/systemd/system/gpuvm-vfio.service", "# Functions: 0000:b0:00.0\n")]),
     ("group-shared", "error", &[
         ("sys/bus/pci/devices/0000:3b:00.0/iommu_group", "->../../../../kernel/iommu_groups/19"),
     ]),
@@ -112,6 +113,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
 const WITHOUT_CASE: &[(&str, &str)] = &[
     ("iommu-off", "files are taken away for it: a test of its own"),
     ("hostdev-unhealthy", "NVML and the kernel's log tell it"),
+    ("program-replaceable", "owners of files are this machine's: a test of its own"),
     ("slow-large-bars", "the plain host's kernel has it"),
     ("acs-redirect", "the registers of ports tell it, which are no text"),
     ("iommu-fault", "the kernel's log reports it"),

@@ -65,12 +65,14 @@ use gpuvm_ops::host_settings::HostVerbError;
 use gpuvm_ops::images::error::ImageError;
 use gpuvm_ops::import::ImportError;
 use gpuvm_ops::initramfs::InitramfsError;
+use gpuvm_ops::later::LaterError;
 use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::pools::PoolError;
+use gpuvm_ops::recognise::IdentityError;
 use gpuvm_ops::remote::RemoteError;
 use gpuvm_ops::rename::RenameError;
 use gpuvm_ops::restart::RestartError;
@@ -110,7 +112,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 99] = [
+static KNOWN: [Known; 101] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -161,6 +163,8 @@ static KNOWN: [Known; 99] = [
     known::<DropSeedError>(),
     known::<InstallError>(),
     known::<ClaimError>(),
+    known::<IdentityError>(),
+    known::<LaterError>(),
     known::<HistoryOfError>(),
     known::<OutputError>(),
     known::<GuestPagesError>(),

@@ -80,7 +80,7 @@ fn change(
 
 /// Binds at boot; a failure does not stop the others.
 fn early(functions: &[Early], cx: &Context<'_>) -> anyhow::Result<u8> {
-    let functions = functions.iter().map(|Early { bdf, id }| (*bdf, id.clone()));
+    let functions = functions.iter().map(|Early { bdf, identity }| (*bdf, identity.clone()));
     bind_at_boot(cx, functions)?;
     Ok(EXIT_DONE)
 }

@@ -24,6 +24,7 @@ pub mod fsroot;
 pub mod held;
 pub mod identity;
 pub mod input;
+pub mod later;
 mod loaded;
 pub mod netlink;
 pub mod program;

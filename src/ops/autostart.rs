@@ -3,23 +3,27 @@
 //! partition activated by libvirt's hook.
 
 use crate::apply::Step;
-use crate::apply::bind::boot as bind_boot;
+use crate::apply::bind::boot::{self as bind_boot, Listed};
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::boot::{self as vf_boot, AtBoot};
 use crate::apply::pages::boot::{self as page_boot, Numbers};
 use crate::apply::startup::{self, Stranger, StrangerKind};
 use crate::bdf::Bdf;
+use crate::bind::DeviceError;
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::refuse_strangers;
+use crate::discover::identity;
 use crate::domain::{DomainXml, is_bound_by_us};
-use crate::error::{Class, Result, classed, dump_and_define};
-use crate::fabric::hook;
+use crate::error::{Class, Coded as _, Error, Result, classed, dump_and_define};
+use crate::fabric::{HOOK, file_steps, hook, refuse_old_libvirt};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::hypervisor::uses::{Conflict, How, User, Uses};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
-use crate::shell::word;
+use crate::recognise::{self, IdentityError};
+use crate::shell::{domain, word};
+use crate::sriov;
 use crate::startable::networks_of;
 use crate::topology::{FabricModel, Sriov, Topology};
 use crate::words::count;
@@ -59,7 +63,7 @@ pub struct Autostarted {
 #[derive(Debug)]
 struct Needed {
     /// The functions that are bound at boot.
-    functions: BTreeSet<Bdf>,
+    functions: Listed,
     /// The virtual functions that are made.
     cards: BTreeMap<Bdf, AtBoot>,
     /// The pages that are reserved.
@@ -81,9 +85,16 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
     let was = hypervisor.autostart(name)?;
     let before = hypervisor.xml(name, XmlOf::Inactive)?;
     let xml = DomainXml::parse(&before)?;
-    let (mut first, mut made) = (Vec::new(), Vec::new());
+    let (mut first, mut made, mut after) = (Vec::new(), Vec::new(), xml.clone());
     if world.has_guests_here()? {
         (first, made) = at_boot(world, wanted, &xml, hypervisor)?;
+        if *on {
+            recognise::record(world, &xml, &mut after, &[])?;
+            first.extend(compared_by_hook(world, wanted, &after, &mut made)?);
+        }
+    }
+    if after.text() != xml.text() {
+        made.push("the record of which devices it has".to_owned());
     }
     if was != *on {
         first.push(Step::Autostart { name: name.clone(), uuid: summary.uuid.clone(), on: *on });
@@ -99,7 +110,7 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
         change.warnings = stays_at_boot(&xml, None, hypervisor, world)?;
     }
     change.again = format!("gpuvm autostart {} {}", word(name), if *on { "on" } else { "off" });
-    if first.is_empty() {
+    if first.is_empty() && after.text() == xml.text() {
         change.parts.clear();
         return Ok(change);
     }
@@ -108,11 +119,73 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
         name: name.clone(),
         what,
         before,
-        after: xml,
+        after,
         first,
         last: Vec::new(),
     })];
     Ok(change)
+}
+
+/// The steps that install libvirt's hook, by which libvirt compares the guest's devices with the
+/// recorded ones before it starts it. A guest with a drive does not start with the host without it:
+/// libvirt would take the drive that is at its address then.
+fn compared_by_hook(
+    world: &World,
+    wanted: &Autostart,
+    xml: &DomainXml,
+    made: &mut Vec<String>,
+) -> Result<Vec<Step>> {
+    let root = FsRoot::live()?;
+    let is_drive = |bdf: &Bdf| -> Result<bool> {
+        Ok(identity::read(&root, *bdf)?.is_some_and(|present| present.is_storage()))
+    };
+    let known = xml.known_devices();
+    let mut drives = Vec::new();
+    for bdf in xml.held(false)?.devices {
+        if is_drive(&bdf)? {
+            drives.push(bdf);
+        }
+    }
+    let is_known = |bdf: &Bdf| known.iter().any(|one| one.bdf == *bdf);
+    if let Some(&bdf) = drives.iter().find(|bdf| !is_known(bdf)) {
+        let driver = identity::read(&root, bdf)?.and_then(|present| present.driver);
+        return Err(unrecorded(xml, (bdf, driver), &wanted.name));
+    }
+    if known.is_empty() {
+        return Ok(Vec::new());
+    }
+    recognise::refuse_others(xml, &root)?;
+    let file = hook(&wanted.program)?;
+    let steps = refuse_old_libvirt(world).and_then(|()| file_steps(&file, false));
+    match steps {
+        Ok(steps) => {
+            if !steps.is_empty() {
+                let what = "the hook by which libvirt compares its devices before a start";
+                made.push(what.to_owned());
+            }
+            Ok(steps)
+        }
+        Err(error) if drives.is_empty() => {
+            world.warning(&format!("libvirt will not compare its devices: {}", error.whole()));
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The error of a drive that would not be recognised.
+fn unrecorded(xml: &DomainXml, (bdf, driver): (Bdf, Option<String>), name: &str) -> Error {
+    let name = name.to_owned();
+    if !xml.is_ours() {
+        let hint = format!(
+            "`gpuvm create` records it for guests that it makes; `virsh autostart {}` does without",
+            domain(&name)
+        );
+        return IdentityError::NoRecord { name, bdf }.hint(hint);
+    }
+    let driver = driver.unwrap_or_else(|| "none".to_owned());
+    let hint = format!("`gpuvm device release {bdf}` returns it to its driver, which reads it");
+    DeviceError::Unidentified { bdf: bdf.to_string(), driver }.hint(hint)
 }
 
 /// The steps that take back what starts with the host for guests that do, if this one is the last
@@ -201,7 +274,7 @@ fn at_boot(
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
     let mut steps = Vec::new();
-    if bind_boot::functions(&root)? != needed.functions {
+    if bind_boot::identities(&root)? != needed.functions {
         let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
         steps.extend(boot_steps(files)?);
         if let Some(told) = outdated(&steps, false)? {
@@ -225,7 +298,11 @@ pub fn lacking(world: &World, xml: &DomainXml) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let (root, topology) = (FsRoot::live()?, world.topology()?);
-    Ok(needed(xml, &others, (&root, &topology), hypervisor)?.missing)
+    let mut missing = needed(xml, &others, (&root, &topology), hypervisor)?.missing;
+    if !xml.known_devices().is_empty() && !Path::new(HOOK).exists() {
+        missing.push("the hook by which libvirt compares its devices before a start".to_owned());
+    }
+    Ok(missing)
 }
 
 /// What keeps a guest from its start at boot, or must.
@@ -368,7 +445,7 @@ fn needed(
     hypervisor: &dyn Hypervisor,
 ) -> Result<Needed> {
     let mut needed = Needed {
-        functions: bind_boot::functions(root)?,
+        functions: bind_boot::identities(root)?,
         cards: vf_boot::functions(root)?,
         pages: page_boot::numbers(root)?,
         missing: Vec::new(),
@@ -379,12 +456,13 @@ fn needed(
     let is_ours = |bdf: &&Bdf| is_bound_by_us(topology, **bdf) || unmanaged.contains(bdf);
     let ours = devices.iter().filter(is_ours);
     for &bdf in ours {
-        if needed.functions.insert(bdf) {
+        if !needed.functions.contains_key(&bdf) {
+            bind_boot::add(root, &mut needed.functions, [bdf])?;
             needed.missing.push(format!("the binding of {bdf} to vfio-pci"));
         }
     }
     for pf in devices.iter().filter_map(|bdf| card_of(topology, *bdf)) {
-        add_card(&mut needed, pf, topology);
+        add_card(&mut needed, pf, (root, topology))?;
     }
     add_pages(&mut needed, xml, others, (root, topology), hypervisor)?;
     Ok(needed)
@@ -399,18 +477,19 @@ fn card_of(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
 }
 
 /// Adds a card that gets as many virtual functions at boot as it has now.
-fn add_card(needed: &mut Needed, pf: Bdf, topology: &Topology) {
-    let Some(device) = topology.device(pf) else { return };
-    let Some(Sriov::Pf { enabled, .. }) = &device.sriov else { return };
+fn add_card(needed: &mut Needed, pf: Bdf, (root, topology): (&FsRoot, &Topology)) -> Result<()> {
+    let Some(device) = topology.device(pf) else { return Ok(()) };
+    let Some(Sriov::Pf { enabled, .. }) = &device.sriov else { return Ok(()) };
     let at_boot = needed.cards.get(&pf);
     if at_boot.is_some_and(|at_boot| at_boot.count >= *enabled) {
-        return;
+        return Ok(());
     }
     let host_drivers = at_boot.is_some_and(|at_boot| at_boot.host_drivers);
-    let id = bind_boot::id(device);
+    let id = sriov::identity(root, device)?;
     needed.cards.insert(pf, AtBoot { id, count: *enabled, host_drivers });
     let functions = count(*enabled, "virtual function");
     needed.missing.push(format!("{functions} of {pf}"));
+    Ok(())
 }
 
 /// Adds the huge pages of the guest and of the others that start with the host. What the kernel's

@@ -2,11 +2,13 @@
 //! gives the reasons against it.
 
 use crate::apply::Step;
-use crate::apply::bind::{boot, on_this_machine};
+use crate::apply::bind::boot::{self, Listed};
+use crate::apply::bind::{early, on_this_machine};
 use crate::apply::boot::steps as boot_steps;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::claim::bound_to;
+use crate::discover::facts::boot::EARLY;
 use crate::doctor;
 use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
@@ -15,7 +17,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::initramfs::renewal;
 use crate::placement::Occupancy;
 use crate::reporter::Question;
-use crate::topology::{Binding, Topology, is_vfio};
+use crate::topology::{Binding, DeviceIdentity, Topology, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
 
@@ -38,6 +40,17 @@ pub enum DeviceError {
         doing: String,
         /// Why, a line each.
         lines: String,
+    },
+    /// A device reports nothing by which it could be recognised at the next boot.
+    #[error(
+        "{bdf} reports no serial number or address now (driver: {driver}), so it could not be \
+         recognised at boot"
+    )]
+    Unidentified {
+        /// Its PCI address.
+        bdf: String,
+        /// Its driver.
+        driver: String,
     },
     /// The host has no such device.
     #[error("this host has no device {absent}")]
@@ -76,38 +89,30 @@ impl Bind {
     }
 }
 
-/// Binds functions to vfio-pci while the machine boots, each if its ids match (`10de:20b0`):
-/// nothing uses them yet, no file can be written, and there is no libvirt. A failure does not stop
-/// the others.
-pub fn bind_at_boot(world: &World, functions: impl Iterator<Item = (Bdf, String)>) -> Result<()> {
-    let root = FsRoot::live()?;
+/// Binds functions to vfio-pci while the machine boots, each if it reports its identity: nothing
+/// uses them yet, no file can be written, and there is no libvirt. A failure does not stop the
+/// others.
+pub fn bind_at_boot(
+    world: &World,
+    functions: impl Iterator<Item = (Bdf, DeviceIdentity)>,
+) -> Result<()> {
     let mut failed = Vec::new();
-    for (bdf, id) in functions {
-        let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
-        let ids = match &dir {
-            None => None,
-            Some(dir) => dir.hex::<u16>("vendor")?.zip(dir.hex::<u16>("device")?),
-        };
-        let seen = ids.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
-        if seen.as_ref() != Some(&id) {
-            let seen = seen.unwrap_or_else(|| "nothing".into());
-            failed.push(format!("at {bdf} is {seen}, not {id}: not bound"));
-            continue;
-        }
-        let driver = dir.map(|dir| dir.link_name("driver")).transpose()?.flatten();
-        if driver.as_deref().is_some_and(is_vfio) {
-            continue;
-        }
-        match on_this_machine(&NoHypervisor, true, |binder| binder.set(bdf, &Binding::vfio())) {
-            Ok(()) => world.progress(&format!("{bdf} is bound to vfio-pci")),
+    for (bdf, recorded) in functions {
+        match on_this_machine(&NoHypervisor, true, |binder| early::bind(binder, bdf, &recorded)) {
+            Ok(early::Done::Bound) => world.progress(&format!("{bdf} is bound to vfio-pci")),
+            Ok(early::Done::Already) => {}
+            Ok(early::Done::Left(why)) => failed.push(why),
             Err(error) => failed.push(error.to_string()),
         }
     }
     if failed.is_empty() {
         return Ok(());
     }
-    Err(DeviceError::NotBoundAtBoot { lines: failed.join("\n  ") }
-        .hint("`gpuvm device bind BDF --at-boot` rewrites the list"))
+    let lines = failed.join("\n  ");
+    Err(DeviceError::NotBoundAtBoot { lines }.hint(format!(
+        "`gpuvm device bind BDF --at-boot` lists a device as it is now; `rm /{EARLY}` and a new \
+         initramfs end what older versions reserved in it"
+    )))
 }
 
 /// The host that devices are bound on.
@@ -135,7 +140,7 @@ impl Host {
     }
 
     /// Returns the steps on files for binding these functions at boot.
-    fn at_boot(&self, wanted: &BTreeSet<Bdf>, program: &str, initramfs: bool) -> Result<Vec<Step>> {
+    fn at_boot(&self, wanted: &Listed, program: &str, initramfs: bool) -> Result<Vec<Step>> {
         let mut steps = boot_steps(boot::all(&self.root, &self.topology, wanted, program)?)?;
         // Also with the files as they are: an earlier run may have left the initramfs as it was.
         if initramfs {
@@ -205,11 +210,35 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was, force: bind.force });
     }
     if let Some(program) = &bind.at_boot {
-        let mut wanted = boot::functions(&host.root)?;
-        wanted.extend(&take.functions);
+        let mut wanted = boot::identities(&host.root)?;
+        boot::add(&host.root, &mut wanted, take.functions.iter().copied())?;
+        refuse_unidentified(&host, &wanted, &take.functions)?;
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     Ok(steps)
+}
+
+/// Refuses drives and NICs that report nothing by which they would be recognised at boot.
+fn refuse_unidentified(host: &Host, wanted: &Listed, asked: &[Bdf]) -> Result<()> {
+    let is_known = |bdf: &Bdf| {
+        wanted.get(bdf).and_then(Option::as_ref).is_some_and(|identity| identity.is_named())
+    };
+    for device in asked.iter().filter_map(|bdf| host.topology.device(*bdf)) {
+        if !device.needs_proof() || is_known(&device.bdf) {
+            continue;
+        }
+        let driver = device.driver.as_deref().unwrap_or("no driver").to_owned();
+        let hint = match is_vfio(&driver) {
+            true => format!(
+                "`gpuvm device release {}` returns it to its driver, which can read it; then this \
+                 command again",
+                device.bdf
+            ),
+            false => "libvirt binds it when a guest starts; --at-boot is not needed for it".into(),
+        };
+        return Err(DeviceError::Unidentified { bdf: device.bdf.to_string(), driver }.hint(hint));
+    }
+    Ok(())
 }
 
 /// Plans to release functions to the host's drivers.
@@ -248,8 +277,8 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
         }
     }
     if let Some(program) = &bind.at_boot {
-        let mut wanted = boot::functions(&host.root)?;
-        wanted.retain(|bdf| !asked.contains(bdf));
+        let mut wanted = boot::identities(&host.root)?;
+        wanted.retain(|bdf, _| !asked.contains(bdf));
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     let mut change = bind.change("device release", steps);

@@ -25,6 +25,7 @@ use crate::hypervisor::machine::{Machine, command_there};
 use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
 use crate::placement::{Occupancy, shared_fabric};
+use crate::recognise;
 use crate::shell::word;
 use crate::topology::{Barred, Binding, Topology, Trust, Weakness, is_vfio};
 use crate::words::count;
@@ -244,6 +245,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     }
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
+    recognise::refuse_others_here(xml, world)?;
     refuse_barred(&xml.name(), &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);

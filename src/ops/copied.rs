@@ -30,6 +30,7 @@ use crate::guest::{Planned, stop_first};
 use crate::history::guest;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::nvram::refuse_settings;
+use crate::recognise;
 use crate::request::{DomainName, GpuWish};
 use crate::shell::word;
 use crate::storage::{POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
@@ -173,6 +174,7 @@ pub(crate) fn another<T>(
     let name = wanted.to.as_str();
     let bound = claim(name, &devices, &topology, subjects.occupancy(), world)?.bound;
     xml.apply(&DomainEdit::Set { setting: Setting::Bound { bound } })?;
+    recognise::record(world, &xml.clone(), &mut xml, &[])?;
     let Copies { mut steps, made, disks, .. } = of.copies;
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
     if seeded.is_wanted {

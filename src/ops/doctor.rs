@@ -2,16 +2,20 @@
 //! what `create` and `device bind` ask of these rules first.
 
 use crate::apply::bind::boot;
+use crate::apply::{nic, startup};
 use crate::bdf::Bdf;
 use crate::discover::facts;
 use crate::error::{Coded, Error, Result};
+use crate::fabric::{HOOK, UNIT as FABRIC_UNIT};
 use crate::fsroot::FsRoot;
 use crate::placement::Occupancy;
 use crate::topology::{Facts, Topology};
 use crate::world::World;
 use gpuvm_core::doctor::{self, Case, Entry, Finding, KnownDefect};
 use gpuvm_core::finding::Severity;
+use gpuvm_core::topology::facts::ReplaceableProgram;
 use gpuvm_core::versions::Versions;
+use gpuvm_host::later;
 use serde::Serialize;
 
 /// What was found of a host.
@@ -60,9 +64,14 @@ impl Coded for DoctorError {}
 /// Reads the facts of a host below a root directory.
 pub fn facts(root: &FsRoot, topology: &Topology) -> Facts {
     let mut facts = facts::read(root, topology);
-    match boot::functions(root) {
+    match boot::identities(root) {
         Ok(listed) if !listed.is_empty() => {
-            facts.boot_drivers.get_or_insert_default().at_boot = listed.into_iter().collect();
+            let drivers = facts.boot_drivers.get_or_insert_default();
+            let needs_proof =
+                |bdf: &Bdf| topology.device(*bdf).is_some_and(|device| device.needs_proof());
+            let old = listed.iter().filter(|(bdf, one)| needs_proof(bdf) && one.is_none());
+            drivers.unidentified = old.map(|(bdf, _)| *bdf).collect();
+            drivers.at_boot = listed.into_keys().collect();
         }
         Ok(_) => {}
         Err(error) => {
@@ -70,7 +79,26 @@ pub fn facts(root: &FsRoot, topology: &Topology) -> Facts {
             facts.unread.insert("etc/modprobe.d".to_owned(), error.to_string());
         }
     }
+    if root.is_live() {
+        facts.replaceable = Some(replaceable_programs(root));
+    }
     facts
+}
+
+/// The programs of files of ours that others than root can replace. A file that cannot be read is
+/// not one of ours.
+fn replaceable_programs(root: &FsRoot) -> Vec<ReplaceableProgram> {
+    let hooks = [HOOK, FABRIC_UNIT].map(|path| path.trim_start_matches('/'));
+    let mut all = Vec::new();
+    for file in [boot::UNIT, nic::boot::UNIT, startup::RECOVER].into_iter().chain(hooks) {
+        let text = root.read(file).ok().flatten().unwrap_or_default();
+        for program in later::programs(&text) {
+            let Some(why) = later::replaceable(&program) else { continue };
+            let (file, program) = (format!("/{file}"), program.display().to_string());
+            all.push(ReplaceableProgram { file, program, why });
+        }
+    }
+    all
 }
 
 /// Diagnoses the host; `log`: the kernel's log.

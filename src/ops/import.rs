@@ -286,8 +286,9 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
         Made { role, path, volume: None }
     });
     let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
+    let known = Vec::new();
     let made = made.collect();
-    let record = Record { request, made, bound, reserved, guarded, nccl: None };
+    let record = Record { request, made, bound, reserved, guarded, nccl: None, known };
     let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
     let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
     let mut xml = xml.for_another_host(record, log)?;

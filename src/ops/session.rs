@@ -14,6 +14,7 @@ use crate::gpu_health;
 use crate::guest::find;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::none::{self, NoHypervisor};
+use crate::later::refuse_replaceable;
 use crate::links;
 use crate::reporter::{Answer, Asked, Question};
 use crate::shell::word;
@@ -131,6 +132,7 @@ impl<'w> Session<'w> {
 
     /// Refuses a change of domains whose history cannot be read.
     fn refuse_unreadable<T>(&self, change: &Change<T>) -> Result<()> {
+        refuse_replaceable(&change.steps())?;
         for part in &change.parts {
             if let Part::Domain(change) = part {
                 refuse_unreadable(change, self.world)?;

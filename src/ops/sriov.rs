@@ -15,7 +15,7 @@ use crate::fsroot::FsRoot;
 use crate::holders::{self, Use};
 use crate::network::Card;
 use crate::reporter::Question;
-use crate::topology::{PciDevice, Sriov, Topology, is_vfio};
+use crate::topology::{DeviceIdentity, PciDevice, Sriov, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::versions::Version;
 
@@ -76,7 +76,7 @@ pub enum CardError {
         lines: String,
     },
     /// Another device is at the address of the card.
-    #[error("at {pf} is {seen}, not {id}: no virtual functions are made")]
+    #[error("{pf} is now {seen}, not {id}: no virtual functions are made")]
     OtherDevice {
         /// Its PCI address.
         pf: String,
@@ -201,7 +201,7 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
         let mut at_boot = boot::functions(root)?;
         let before = at_boot.get(&pf).map(|at_boot| at_boot.count);
         if let Some(program) = program {
-            let id = crate::apply::bind::boot::id(device);
+            let id = identity(root, device)?;
             match count {
                 0 => drop(at_boot.remove(&pf)),
                 _ => drop(at_boot.insert(pf, AtBoot { id, count, host_drivers })),
@@ -266,6 +266,12 @@ fn autoprobe(
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
     Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
+}
+
+/// The identity of a card for the boot.
+pub(crate) fn identity(root: &FsRoot, card: &PciDevice) -> Result<DeviceIdentity> {
+    let now = crate::discover::identity::read(root, card.bdf)?;
+    Ok(now.map_or_else(|| DeviceIdentity::of(card), |present| present.identity))
 }
 
 #[cfg(test)]

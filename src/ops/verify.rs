@@ -15,8 +15,10 @@ use crate::fabric::compared;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::placement::Occupancy;
+use crate::recognise::presences;
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
+use gpuvm_core::verify::identity::with_devices;
 use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
 use gpuvm_core::verify::{self, Finding, Subject, not_compared};
@@ -271,7 +273,13 @@ impl Machine {
             not_checked.push(format!("whether the disks exist ({})", error.whole()));
             Vec::new()
         });
-        let findings = verify::verify(&subject);
+        let mut findings = verify::verify(&subject);
+        match here.map(|here| presences(&here.root, &definition)).transpose() {
+            Ok(all) => {
+                findings = with_devices(findings, &definition, &all.unwrap_or_default());
+            }
+            Err(error) => not_checked.push(format!("its devices ({})", error.whole())),
+        }
         Ok(Verified {
             domain: name.clone(),
             running,

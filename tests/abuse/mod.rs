@@ -6,6 +6,7 @@ mod acs;
 mod arguments;
 mod attack;
 mod clock;
+mod boot;
 mod devices;
 mod drives;
 mod later;

@@ -60,11 +60,12 @@ mount --fstab "$dir/own.fstab" --all || exit 1
 "#;
 
 /// The directories that a machine for one test has for itself.
-const PLACES: [&str; 8] = [
+const PLACES: [&str; 9] = [
     "run/gpuvm",
     "var/lib/gpuvm",
     "var/lib/libvirt",
     "etc/gpuvm",
+    "etc/libvirt/hooks",
     "etc/systemd/system",
     "etc/tmpfiles.d",
     "etc/modprobe.d",
@@ -79,7 +80,8 @@ fn mounts(dir: &Path, host: &Path) -> String {
     let word =
         |path: &Path| path.display().to_string().replace('\\', "\\134").replace(' ', "\\040");
     let mut bind = |from: &Path, to: &Path| {
-        writeln!(lines, "{} {} none bind 0 0", word(from), word(to)).unwrap();
+        // libvirt's directories are empty when these are mounted.
+        writeln!(lines, "{} {} none bind,X-mount.mkdir 0 0", word(from), word(to)).unwrap();
     };
     for place in PLACES {
         let (own, shown) = (dir.join("own").join(place), Path::new("/").join(place));

@@ -23,6 +23,7 @@ fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
         reserved: Vec::new(),
         guarded: Vec::new(),
         nccl: None,
+        known: Vec::new(),
     };
     let (record, devices) = (Box::new(record), Vec::new());
     ours.apply(&DomainEdit::SetMetadata { record, partition: None, devices }).unwrap();

@@ -5,6 +5,7 @@ use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
+use gpuvm_core::topology::DeviceIdentity;
 use std::str::FromStr;
 
 /// Examples of `list`.
@@ -71,7 +72,8 @@ pub struct BindArgs {
     ///
     /// By files in /etc/modprobe.d and /etc/modules-load.d if all GPUs with a device ID are bound,
     /// else by a systemd unit. With initramfs-tools (Debian, Ubuntu) a script in the initramfs also
-    /// reserves them for vfio-pci before any driver in it is loaded.
+    /// reserves them for vfio-pci before any driver in it is loaded. A drive or a NIC is bound by
+    /// the unit alone, after it has reported its recorded serial number or MAC address.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
     /// Update the initramfs of every kernel
@@ -93,7 +95,7 @@ pub struct BindArgs {
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Address and ids, as the unit of --at-boot gives them: binds without asking, without libvirt
+    /// Address and identity, as the unit of --at-boot gives them: binds without asking, without libvirt
     /// and without journal
     #[arg(long, hide = true, value_name = "BDF=ID", conflicts_with_all = ["devices", "at_boot", "force", "dry_run"])]
     pub early: Vec<Early>,
@@ -132,13 +134,13 @@ pub struct ReleaseArgs {
     pub lock: LockArgs,
 }
 
-/// A function that is bound at boot, with the ids that it must have.
+/// A function that is bound at boot, with the identity that it must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Early {
     /// The function.
     pub bdf: Bdf,
-    /// Vendor and device: `10de:1db8`.
-    pub id: String,
+    /// Ids and marks: `10de:1db8`, `144d:a80a:144d:a801=serial:S6XNNA0T`.
+    pub identity: DeviceIdentity,
 }
 
 impl FromStr for Early {
@@ -146,6 +148,6 @@ impl FromStr for Early {
     fn from_str(text: &str) -> Result<Early, String> {
         let (bdf, id) = text.split_once('=').ok_or("it is not BDF=ID")?;
         let bdf = bdf.parse().map_err(|error: crate::bdf::BdfError| error.to_string())?;
-        Ok(Early { bdf, id: id.to_owned() })
+        Ok(Early { bdf, identity: id.parse()? })
     }
 }

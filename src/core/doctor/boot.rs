@@ -14,12 +14,57 @@ pub const DRIVER_FIRST: Rule =
 /// Unbinding a driver waits for these, for ever.
 pub const HOLDERS: Rule = Rule::warning("holders", "a GPU that programs or a console hold");
 
+/// Root would run what others have put there.
+pub const REPLACEABLE: Rule = Rule::error(
+    "program-replaceable",
+    "a program that root runs at boot or at a guest's start, and that others can replace",
+);
+/// It is not bound at boot, since a change of hardware would go unnoticed.
+pub const UNIDENTIFIED: Rule =
+    Rule::warning("boot-unidentified", "a drive or a NIC that is listed without its identity");
+
+/// Finds what files that older versions wrote lack.
+fn files(case: &Case<'_>, report: &mut Report<'_>) {
+    for one in case.facts.replaceable.iter().flatten() {
+        let (file, program) = (&one.file, &one.program);
+        let wrong = Wrong {
+            message: format!(
+                "{file} runs {program} as root, which others can replace: {}",
+                one.why
+            ),
+            values: ("writable by root only".into(), one.why.clone()),
+            at: file.clone(),
+            hint: format!(
+                "install gpuvm, and let the installed one write the file again: the first lines of \
+                 {file} say by which command"
+            ),
+            fix: vec![format!("head -3 {}", word(file))],
+        };
+        report.add(&REPLACEABLE, wrong);
+    }
+    for bdf in case.facts.boot_drivers.iter().flat_map(|drivers| &drivers.unidentified) {
+        let command = format!("gpuvm device bind {bdf} --at-boot --initramfs");
+        let wrong = Wrong {
+            message: format!(
+                "{bdf} is listed for the boot by an older gpuvm, without its serial number or \
+                 address: it is not bound at boot, since another device may be there then"
+            ),
+            values: ("listed with its identity".into(), "listed by address".into()),
+            at: format!("/{BINDING_UNIT}"),
+            hint: format!("`{command}` lists it again"),
+            fix: vec![command],
+        };
+        report.of(&UNIDENTIFIED, *bdf, wrong);
+    }
+}
+
 /// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     if let Some(drivers) = report.need(&DRIVER_FIRST, &case.facts.boot_drivers, "etc/modprobe.d") {
         first(case, drivers, report);
     }
     holders(case, report);
+    files(case, report);
 }
 
 /// Whether an id of vfio-pci's list means a device: `10de:2330`, or more of the fields after it.

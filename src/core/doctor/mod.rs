@@ -33,6 +33,8 @@ use serde::Serialize;
 const RULES: &[&Rule] = &[
     &iommu::OFF,
     &boot::DRIVER_FIRST,
+    &boot::REPLACEABLE,
+    &boot::UNIDENTIFIED,
     &iommu::GROUP_SHARED,
     &ACS_OVERRIDE,
     &iommu::ACS_OFF,

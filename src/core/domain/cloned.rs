@@ -58,7 +58,8 @@ impl DomainXml {
             request.allow.split |= own.split;
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
-            let record = Record { request, made, bound, reserved, guarded, nccl: None };
+            let known = Vec::new();
+            let record = Record { request, made, bound, reserved, guarded, nccl: None, known };
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }

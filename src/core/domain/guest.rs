@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::request::{DomainName, Guard, Request};
-use crate::topology::Binding;
+use crate::topology::{Binding, KnownDevice};
 use serde::{Deserialize, Serialize};
 
 /// The kind of virtual machine.
@@ -282,6 +282,9 @@ pub struct Record {
     /// The topology file for NCCL in its seed; none: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<SeededNccl>,
+    /// The identities of its passed-through functions, where known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<KnownDevice>,
 }
 
 /// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses

@@ -11,7 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::request::Guard;
-use crate::topology::Binding;
+use crate::topology::{Binding, KnownDevice};
 
 impl DomainXml {
     /// Returns the record of how the guest was made; none if we did not make it.
@@ -32,7 +32,8 @@ impl DomainXml {
         })?;
         let (made, bound) = (made(guest), bound(guest));
         let (reserved, guarded) = (reserved(guest), guarded(guest));
-        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl: nccl(guest) }))
+        let (nccl, known) = (nccl(guest), known(guest));
+        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl, known }))
     }
 
     /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and what
@@ -100,6 +101,12 @@ impl DomainXml {
     /// none for a copy of another domain. Impossible records are an error.
     pub fn bound(&self) -> Result<Vec<Bound>, DomainXmlError> {
         self.given(bound)
+    }
+
+    /// Returns the identities of the guest's passed-through functions, as recorded; none for a copy
+    /// of another domain.
+    pub fn known_devices(&self) -> Vec<KnownDevice> {
+        self.ours().filter(|_| !self.is_copy()).map(known).unwrap_or_default()
     }
 
     /// Returns the huge pages reserved for the guest, as [`DomainXml::bound`] does.
@@ -199,6 +206,16 @@ fn bound(guest: Element<'_>) -> Vec<Bound> {
         Some(Bound { bdf, was: Binding { driver, driver_override } })
     };
     listed(guest, "bound").filter_map(read).collect()
+}
+
+/// Reads the identities of functions from our metadata's root. One that cannot be read, from a
+/// later version, counts as not recorded.
+fn known(guest: Element<'_>) -> Vec<KnownDevice> {
+    let read = |device: Element<'_>| {
+        let identity = device.attr("identity")?.parse().ok()?;
+        Some(KnownDevice { bdf: device.attr("bdf")?.parse().ok()?, identity })
+    };
+    listed(guest, "known").filter_map(read).collect()
 }
 
 /// Reads the virtual functions set up on their cards for a guest from our metadata's root.

@@ -16,6 +16,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
+use crate::topology::KnownDevice;
 use serde::Serialize;
 
 /// The name of the channel between libvirt and the guest agent.
@@ -213,6 +214,11 @@ pub enum Setting {
         /// The functions.
         bound: Vec<Bound>,
     },
+    /// The identities of passed-through functions in our metadata, where there is any.
+    Known {
+        /// The functions.
+        known: Vec<KnownDevice>,
+    },
     /// The virtual functions that our metadata says were set up on their cards, where there is any.
     Guarded {
         /// The functions.
@@ -326,6 +332,10 @@ impl Setting {
             }
             Setting::Bound { bound } => {
                 let guest = Fragment::new("gpuvm:guest").if_there().child(shape::bound(bound));
+                domain.child(Fragment::new("metadata").if_there().child(guest))
+            }
+            Setting::Known { known } => {
+                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::known(known));
                 domain.child(Fragment::new("metadata").if_there().child(guest))
             }
             Setting::Request { request } => {

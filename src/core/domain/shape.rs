@@ -11,7 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::placement::{GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
-use crate::topology::PartitionId;
+use crate::topology::{KnownDevice, PartitionId};
 
 impl DiskSeat {
     /// Returns the wanted state of its element.
@@ -173,6 +173,15 @@ pub(super) fn bound(bound: &[Bound]) -> Fragment {
     Fragment::new("gpuvm:bound").children(bound).only("gpuvm:device").drop_empty()
 }
 
+/// Returns the wanted state of the identities of functions in our metadata.
+pub(super) fn known(known: &[KnownDevice]) -> Fragment {
+    let known = known.iter().map(|KnownDevice { bdf, identity }| {
+        let device = Fragment::new("gpuvm:device").attr("bdf", bdf);
+        device.attr("identity", String::from(identity.clone()))
+    });
+    Fragment::new("gpuvm:known").children(known).only("gpuvm:device").drop_empty()
+}
+
 /// Returns the wanted state of the huge pages that our metadata says were reserved.
 pub(super) fn reserved(reserved: &[Reserved]) -> Fragment {
     let pages = reserved.iter().map(|pages| {
@@ -229,6 +238,7 @@ pub(super) fn metadata(
         .child(plan.children(devices).only("gpuvm:device"))
         .child(Fragment::new("gpuvm:made").children(disks).only("gpuvm:disk").drop_empty())
         .child(bound(&record.bound))
+        .child(known(&record.known))
         .child(reserved(&record.reserved))
         .child(guarded(&record.guarded))
         .child(nccl);

@@ -91,6 +91,10 @@ pub struct BootDrivers {
     /// Functions that `gpuvm device bind --at-boot` has listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_boot: Vec<Bdf>,
+    /// Those among them, and cards that get virtual functions at boot, whose identity an older
+    /// version did not record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unidentified: Vec<Bdf>,
     /// The file that still lists the module `vfio_virqfd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virqfd: Option<String>,
@@ -100,6 +104,19 @@ pub struct BootDrivers {
     /// The running kernel's initramfs, and the file or directory that it has an older copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<(String, String)>,
+}
+
+/// A program that a file of ours runs as root later, and that others than root can replace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceableProgram {
+    /// The file that runs it.
+    pub file: String,
+    /// The program.
+    pub program: String,
+    /// Why others can replace it.
+    pub why: String,
 }
 
 /// A user of a GPU.
@@ -301,6 +318,9 @@ pub struct Facts {
     /// The program that makes the initramfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initramfs: Option<InitramfsTool>,
+    /// Programs that others could replace before root runs them; none: not looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaceable: Option<Vec<ReplaceableProgram>>,
     /// What could not be read, by the path that a rule looks at, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unread: BTreeMap<String, String>,

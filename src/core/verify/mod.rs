@@ -8,6 +8,7 @@ mod devices;
 pub mod files;
 pub mod guest;
 mod host;
+pub mod identity;
 mod memory;
 mod nccl;
 pub mod partition;
@@ -83,6 +84,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         partition::RULES,
         files::RULES,
         definition::RULES,
+        identity::RULES,
         plan::RULES,
     ];
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())

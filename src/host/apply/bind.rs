@@ -10,6 +10,7 @@
 
 pub mod boot;
 mod child;
+pub mod early;
 mod error;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use error::BindError;
 
 use super::owner::{self, Owner};
 use crate::discover::binding::binding;
+use crate::discover::identity;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use gpuvm_core::bdf::Bdf;
@@ -120,6 +122,9 @@ impl Binder<'_> {
             if now.driver.is_some() {
                 // Before any write: a function in use stays entirely as it is.
                 drop(self.owner.free(&[bdf])?);
+                if wanted.driver.as_deref().is_some_and(is_vfio) {
+                    identity::remember(self.root, bdf);
+                }
             }
             match &wanted.driver {
                 Some(driver) => {
@@ -153,7 +158,7 @@ impl Binder<'_> {
     }
 
     /// Takes a function from vfio-pci and lets the kernel choose another driver, if it has one.
-    fn hand_over(&self, bdf: Bdf) -> Result<(), BindError> {
+    pub fn hand_over(&self, bdf: Bdf) -> Result<(), BindError> {
         let now = self.now(bdf)?;
         self.reserve(bdf, None)?;
         if now.driver.as_deref().is_some_and(|driver| !is_vfio(driver)) {

@@ -41,15 +41,22 @@ impl fmt::Display for BlockUse {
 /// on its partitions (md, device mapper, loop devices), the devices it is part of or built on, and
 /// exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
 pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
-    let Some(name) = kernel_name(path) else { return Ok(Vec::new()) };
-    let mut found = known_uses(root, &name)?;
+    match kernel_name(path) {
+        Some(name) => used_by_name(root, &name, path),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The same of a device by the kernel's name, whose node has this path if it has one.
+fn used_by_name(root: &FsRoot, name: &str, path: &Path) -> Result<Vec<BlockUse>, FsError> {
+    let mut found = known_uses(root, name)?;
     // A device that is only marked as a member may be in use by something the kernel does not list,
     // such as a ZFS pool.
     let is_known = |one: &BlockUse| !matches!(one.used, DriveUse::Member { .. });
     if !found.iter().any(is_known) && is_held(path) {
-        found.push(BlockUse { name: name.clone(), used: DriveUse::Kernel });
+        found.push(BlockUse { name: name.to_owned(), used: DriveUse::Kernel });
     }
-    if let Some(of) = efi_system(root, &name)? {
+    if let Some(of) = efi_system(root, name)? {
         found.push(BlockUse { name: of, used: DriveUse::EfiSystem });
     }
     Ok(found)
@@ -118,7 +125,11 @@ pub enum BlockError {
 /// The last check before a block device of this machine is given to a guest or unbound: an error if
 /// it is in use. A path that is not a block device passes.
 pub fn refuse_used(root: &FsRoot, path: &Path) -> Result<(), BlockError> {
-    let mut uses = used_by(root, path)?;
+    refuse_uses(used_by(root, path)?, path)
+}
+
+/// Refuses a device with these uses.
+fn refuse_uses(mut uses: Vec<BlockUse>, path: &Path) -> Result<(), BlockError> {
     // Mere member signatures seen by udev or blkid were judged when the change was planned.
     uses.retain(|one| !matches!(one.used, DriveUse::Member { .. }));
     match &uses[..] {
@@ -135,7 +146,8 @@ pub fn refuse_used_function(root: &FsRoot, bdf: gpuvm_core::bdf::Bdf) -> Result<
     for name in root.names(BLOCK)? {
         let is_part = root.exists(&format!("{BLOCK}/{name}/partition"));
         if !is_part && crate::discover::drives::function_of(root, &name)? == Some(bdf) {
-            refuse_used(root, &Path::new("/dev").join(&name))?;
+            let path = Path::new("/dev").join(&name);
+            refuse_uses(used_by_name(root, &name, &path)?, &path)?;
         }
     }
     Ok(())

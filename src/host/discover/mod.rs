@@ -7,6 +7,7 @@
 mod acs;
 pub mod arrays;
 pub mod binding;
+mod capability;
 pub mod cards;
 mod cpu;
 #[cfg(feature = "hwloc")]
@@ -24,6 +25,7 @@ pub mod files;
 pub mod health;
 pub mod holders;
 pub mod hugetlb;
+pub mod identity;
 pub mod isolation;
 #[cfg(feature = "hwloc")]
 pub mod lstopo;

@@ -148,24 +148,24 @@ fn reset_methods(text: &str) -> Option<Vec<String>> {
 
 /// The ids of a function.
 #[derive(Debug, PartialEq, Eq)]
-struct Ids {
+pub(super) struct Ids {
     /// Class, subclass, programming interface.
-    class: u32,
+    pub(super) class: u32,
     /// Vendor.
-    vendor: u16,
+    pub(super) vendor: u16,
     /// Device.
-    device: u16,
+    pub(super) device: u16,
     /// Subsystem vendor.
-    subsystem_vendor: u16,
+    pub(super) subsystem_vendor: u16,
     /// Subsystem device.
-    subsystem_device: u16,
+    pub(super) subsystem_device: u16,
 }
 
 impl Ids {
     /// Reads `modalias`, which contains all ids; if that is missing or has another form, the five
     /// files of one id each, 0 for a missing one. One file instead of five saves a third of the
     /// time on hosts with many functions.
-    fn read(dir: &Dir<'_>) -> Result<Ids, FsError> {
+    pub(super) fn read(dir: &Dir<'_>) -> Result<Ids, FsError> {
         if let Some(ids) = dir.read_if_any("modalias")?.as_deref().and_then(Ids::from_modalias) {
             return Ok(ids);
         }

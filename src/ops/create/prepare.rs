@@ -22,6 +22,7 @@ use crate::networks::{self, on_demand, taken_up};
 use crate::nvram::refuse_settings;
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
+use crate::recognise;
 use crate::request::HugePages;
 use crate::seed::Seed;
 use crate::shell::word;
@@ -87,6 +88,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
     let guarded = functions.guarded;
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
+    extra.known = recognise::known(world, devices, &[])?;
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
     if let Some(hypervisor) = hypervisor {
         steps.extend(beside(wanted, &planned, &mut extra, hypervisor, world)?);

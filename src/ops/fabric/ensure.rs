@@ -12,6 +12,7 @@ use crate::error::{Class, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
 use crate::partition::refuse_versions;
+use crate::recognise::refuse_others;
 use crate::topology::FabricModel;
 use gpuvm_core::fabric::{NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
@@ -42,6 +43,7 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let uuid = uuid_of(&xml)?;
     let root = FsRoot::live()?;
     let none = EnsuredPartitions { partitions: Vec::new() };
+    refuse_others(&xml, &root)?;
     let gpus = gpus(&root, &xml)?;
     // Guests without NVIDIA GPUs pass before anything is loaded.
     if gpus.is_empty() || !may_be_shared(&root)? {

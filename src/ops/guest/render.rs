@@ -8,7 +8,7 @@ use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
-use crate::topology::Topology;
+use crate::topology::{KnownDevice, Topology};
 use std::path::Path;
 
 /// The reason a definition cannot be written.
@@ -52,6 +52,8 @@ pub struct Extra {
     pub abilities: Abilities,
     /// Functions that are bound for the guest.
     pub bound: Vec<Bound>,
+    /// The identities of its passed-through functions.
+    pub known: Vec<KnownDevice>,
     /// Huge pages that are reserved for the guest.
     pub reserved: Vec<Reserved>,
     /// Virtual functions that are configured on their cards for the guest.
@@ -70,6 +72,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
         nccl: None,
+        known: extra.known.clone(),
     };
     let guest = Guest {
         name: planned.name.clone(),

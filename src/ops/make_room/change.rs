@@ -260,7 +260,7 @@ fn definition(
     // One that is off gets its devices when it starts.
     let mut first = if *running { steps } else { Vec::new() };
     more.extend(bound.iter().filter(|one| theirs.contains(&one.bdf)).cloned());
-    moves.rebind(xml, &mut tuned.after, &more)?;
+    moves.rebind(xml, &mut tuned.after, &more, world)?;
     first.extend(pages::to_move(name, (xml, *running), &tuned.after, world)?);
     let mut gone = moves.gone.clone();
     gone.retain(|bdf| !stays.contains(bdf));

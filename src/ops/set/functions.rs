@@ -13,10 +13,11 @@ use crate::domain::{DomainEdit, DomainXml, Element};
 use crate::error::{Coded as _, Result, usage};
 use crate::history::guest::set_guarded;
 use crate::partition;
+use crate::recognise;
 use crate::request::{DeviceWish, VfSettings};
 use crate::shell::word;
 use crate::storage::remains;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceIdentity, DeviceKind, KnownDevice, Topology};
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
@@ -24,7 +25,7 @@ use crate::vfs;
 use crate::world::World;
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::tune::items::OtherFunctions;
-use gpuvm_core::tune::{ItemName, Tuned};
+use gpuvm_core::tune::{Change, ItemName, Tuned};
 use std::collections::BTreeSet;
 
 /// The functions that a definition gets, and those that it loses.
@@ -51,7 +52,9 @@ impl Moves {
         before: &DomainXml,
         after: &mut DomainXml,
         more: &[Bound],
+        world: &World,
     ) -> Result<()> {
+        recognise::record(world, before, after, &self.comes)?;
         if before.is_ours() {
             let mut bound: Vec<Bound> = before.bound()?;
             bound.retain(|bound| !self.gone.contains(&bound.bdf));
@@ -125,6 +128,49 @@ pub(super) fn ports(
     Ok(Some(live.all_ports_without(&left)?))
 }
 
+/// The functions that a request names by address.
+fn named(wanted: &SetRequest) -> Vec<Bdf> {
+    let mut named = wanted.gpu_set.clone().unwrap_or_default();
+    for kind in ExtraKind::ALL {
+        if let Some(DeviceWish::Exact(functions)) = wanted.functions.of(kind) {
+            named.extend(functions);
+        }
+    }
+    named
+}
+
+/// Records the devices that are at the addresses which a request names, and which the guest has
+/// already: another device in the place of one that is gone, or one that was not recorded.
+fn accept(
+    subject: &Subject,
+    tuned: &mut Tuned,
+    (topology, wanted): (&Topology, &SetRequest),
+    world: &World,
+) -> Result<()> {
+    let named = named(wanted);
+    if named.is_empty() {
+        return Ok(());
+    }
+    let before = tuned.after.known_devices();
+    recognise::record(world, &subject.xml, &mut tuned.after, &named)?;
+    for KnownDevice { bdf, identity } in tuned.after.known_devices() {
+        let was = before.iter().find(|one| one.bdf == bdf).map(|one| &one.identity);
+        if was == Some(&identity) {
+            continue;
+        }
+        let item = match topology.device(bdf).and_then(ExtraKind::of) {
+            Some(ExtraKind::Nvme) => ItemName::Nvme,
+            Some(ExtraKind::Nic) => ItemName::Nic,
+            Some(ExtraKind::Vf) => ItemName::Vf,
+            None => ItemName::Gpus,
+        };
+        let was = was.map_or_else(|| "not recorded".to_owned(), DeviceIdentity::to_string);
+        let (was, now) = (format!("{bdf} ({was})"), format!("{bdf} ({identity})"));
+        tuned.changes.push(Change { item, was, now });
+    }
+    Ok(())
+}
+
 /// Refuses functions that cannot come or go now, and those by which others reach the NVLinks of the
 /// guest; binds what it gets, gives back what it loses, and sets up its virtual functions.
 pub(super) fn settle(
@@ -137,7 +183,7 @@ pub(super) fn settle(
     let moves = Moves::between(&subject.xml, &tuned.after)?;
     let sets = wanted.functions.vfs.is_some();
     if moves.is_none() && !sets {
-        return Ok(());
+        return accept(subject, tuned, (subjects.topology(), wanted), world);
     }
     let (name, topology) = (subject.name.clone(), subjects.topology());
     let has_gpus = moves.has_gpus(topology);
@@ -160,7 +206,8 @@ pub(super) fn settle(
     extra.losses = remains(topology, &moves.comes);
     extra.first.extend(claimed.steps);
     let is_ours = subject.xml.is_ours();
-    moves.rebind(&subject.xml, &mut tuned.after, &claimed.bound)?;
+    moves.rebind(&subject.xml, &mut tuned.after, &claimed.bound, world)?;
+    recognise::record(world, &subject.xml, &mut tuned.after, &named(wanted))?;
     let back = set_up(subject, tuned, extra, (topology, wanted, is_ours), world)?;
     if let Some(live) = &subject.live {
         extra.last.extend(plugged(live, &tuned.after, &moves, wanted)?);

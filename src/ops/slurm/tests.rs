@@ -52,6 +52,7 @@ fn made(name: &str, uuid: &str) -> String {
         reserved: Vec::new(),
         guarded: Vec::new(),
         nccl: None,
+        known: Vec::new(),
     };
     let devices = Vec::new();
     xml.apply(&DomainEdit::SetMetadata { record: Box::new(record), partition: None, devices })

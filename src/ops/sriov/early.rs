@@ -1,7 +1,7 @@
 //! Creates virtual functions while the machine boots: nothing uses them yet, libvirt does not run,
 //! and nobody is asked.
 
-use super::{CardError, autoprobe};
+use super::{CardError, autoprobe, identity};
 use crate::apply::nic::NicStep;
 use crate::apply::nic::boot::AtBoot;
 use crate::apply::{Quiet, Step, apply};
@@ -10,7 +10,7 @@ use crate::cards::link_up;
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::none::NoHypervisor;
-use crate::topology::Sriov;
+use crate::topology::{Likeness, Sriov};
 use crate::world::World;
 use gpuvm_core::words;
 use std::time::{Duration, Instant};
@@ -49,14 +49,11 @@ fn steps(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec
     loop {
         let topology = crate::discover::discover(root)?;
         let device = topology.device(pf);
-        let seen = device.map_or("nothing".into(), crate::apply::bind::boot::id);
-        if seen != *id {
-            return Err(CardError::OtherDevice {
-                pf: pf.to_string(),
-                seen: seen.to_string(),
-                id: id.to_string(),
-            }
-            .bare());
+        let seen = device.map(|device| identity(root, device)).transpose()?;
+        if seen.as_ref().is_none_or(|seen| id.likeness(seen) == Likeness::Other) {
+            let seen = seen.map_or("nothing".to_owned(), |seen| seen.to_string());
+            let (pf, id) = (pf.to_string(), id.to_string());
+            return Err(CardError::OtherDevice { pf, seen, id }.bare());
         }
         let named = device.and_then(|d| d.net.as_ref()).and_then(|net| net.netdevs.first());
         if let (Some(device), Some(netdev)) = (device, named)

@@ -101,6 +101,7 @@ fn documents_without_line_breaks_get_none() {
         reserved: vec![pages(0), pages(1)],
         guarded: Vec::new(),
         nccl: None,
+        known: Vec::new(),
     };
     let devices = Vec::new();
     let metadata =
@@ -138,6 +139,7 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
             reserved: Vec::new(),
             guarded: Vec::new(),
             nccl: None,
+            known: Vec::new(),
         });
         let metadata = DomainEdit::SetMetadata { record, partition: None, devices: Vec::new() };
         let disks = vec![seat(odd), DiskSeat { target: "vdb".into(), ..seat(other) }];

@@ -81,6 +81,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         reserved: Vec::new(),
         guarded: Vec::new(),
         nccl: None,
+        known: Vec::new(),
     };
     vec![
         (

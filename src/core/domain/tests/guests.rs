@@ -87,6 +87,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             reserved: Vec::new(),
             guarded: Vec::new(),
             nccl: None,
+            known: Vec::new(),
         },
     }
 }

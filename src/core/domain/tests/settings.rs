@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 29;
+pub const VARIANTS: usize = 30;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -45,6 +45,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Bound { .. } => 26,
         Setting::Gone { .. } => 27,
         Setting::Guarded { .. } => 28,
+        Setting::Known { .. } => 29,
     }
 }
 
@@ -270,6 +271,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         (Setting::Reserved { reserved: Vec::new() }, ""),
         (Setting::Bound { bound: Vec::new() }, ""),
         (Setting::Guarded { guarded: Vec::new() }, ""),
+        (Setting::Known { known: Vec::new() }, ""),
         (
             Setting::Gone { devices: vec!["02:00.0".parse().unwrap()] },
             r#"

@@ -6,15 +6,17 @@
 //! loads it on a host without a driver of its GPUs; if it is built into the kernel, options do not
 //! apply, and the unit does it. Single functions, and all that are not GPUs, are bound by a unit
 //! before udev loads drivers; NVSwitches never by id, since those of a shared board belong to the
-//! host. The unit names the ids, too, so that it takes no other device that later appears at an
-//! address.
+//! host. The unit names ids and identities, so that it takes no other device that later appears at
+//! an address. Drives and NICs are left to the unit alone: what proves their identity, the initramfs
+//! cannot read.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::discover::facts::boot::{EARLY, SCRIPTS, lists_vfio};
+use crate::discover::identity;
 use crate::discover::isolation::option_files;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::{DeviceKind, PciDevice, Topology};
+use gpuvm_core::topology::{DeviceIdentity, DeviceKind, PciDevice, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -35,13 +37,55 @@ const HEAD: &str =
 const DRIVERS: [(u16, &[&str]); 3] =
     [(0x10de, &["nvidia", "nouveau"]), (0x1002, &["amdgpu"]), (0x8086, &["i915", "xe"])];
 
+/// Functions with their recorded identities; none: written by a version that recorded none.
+pub type Listed = BTreeMap<Bdf, Option<DeviceIdentity>>;
+
 /// The functions that are bound at boot.
 pub fn functions(root: &FsRoot) -> Result<BTreeSet<Bdf>, FsError> {
-    let mut functions = BTreeSet::new();
+    Ok(identities(root)?.into_keys().collect())
+}
+
+/// The same with their identities.
+pub fn identities(root: &FsRoot) -> Result<Listed, FsError> {
+    let mut all = Listed::new();
     for file in [OPTIONS, UNIT] {
-        functions.extend(listed(root, file, "a PCI address", |word| word.parse::<Bdf>().ok())?);
+        all.extend(listed(root, file, "a PCI address", read_word)?);
     }
-    Ok(functions)
+    Ok(all)
+}
+
+/// The word of a function with its identity, if one is recorded.
+fn word((bdf, identity): (Bdf, Option<&DeviceIdentity>)) -> String {
+    match identity {
+        Some(identity) => format!("{bdf}={}", String::from(identity.clone())),
+        None => bdf.to_string(),
+    }
+}
+
+/// Reads that word.
+fn read_word(word: &str) -> Option<(Bdf, Option<DeviceIdentity>)> {
+    match word.split_once('=') {
+        None => Some((word.parse().ok()?, None)),
+        Some((bdf, identity)) => Some((bdf.parse().ok()?, Some(identity.parse().ok()?))),
+    }
+}
+
+/// Adds functions to those that are listed, with the identities that they report now. What is known
+/// of one that is listed already and is not seen to be another is kept: its driver may not have it.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub fn add(
+    root: &FsRoot,
+    listed: &mut Listed,
+    functions: impl IntoIterator<Item = Bdf>,
+) -> Result<(), FsError> {
+    for bdf in functions {
+        let before = listed.get(&bdf).cloned().flatten();
+        listed.insert(bdf, identity::renewed(root, bdf, before.as_ref())?);
+    }
+    Ok(())
 }
 
 /// Whether another file gives vfio-pci ids: the module uses only one list.
@@ -72,7 +116,7 @@ pub fn is_built_in(root: &FsRoot, kernel_release: &str) -> Result<bool, FsError>
 pub fn all(
     root: &FsRoot,
     topology: &Topology,
-    functions: &BTreeSet<Bdf>,
+    functions: &Listed,
     program: &str,
 ) -> Result<Vec<BootFile>, FsError> {
     let kernel = topology.machine().kernel_release.as_deref().unwrap_or_default();
@@ -87,12 +131,7 @@ pub fn all(
 
 /// Returns the files of the running system that bind these functions at boot. `by_id`: whether
 /// vfio-pci may be given ids.
-fn files(
-    topology: &Topology,
-    functions: &BTreeSet<Bdf>,
-    program: &str,
-    by_id: bool,
-) -> [BootFile; 4] {
+fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) -> [BootFile; 4] {
     let mut of_id: BTreeMap<(u16, u16), Vec<&PciDevice>> = BTreeMap::new();
     for device in topology.devices() {
         of_id.entry((device.vendor, device.device)).or_default().push(device);
@@ -101,32 +140,34 @@ fn files(
         let all = of_id.get(&(device.vendor, device.device)).into_iter().flatten();
         by_id
             && device.kind() == DeviceKind::Gpu
-            && all.map(|d| d.bdf).all(|b| functions.contains(&b))
+            && all.map(|d| d.bdf).all(|b| functions.contains_key(&b))
     };
-    let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
-    let (by_id, single): (Vec<_>, Vec<_>) = devices.into_iter().partition(|d| whole(d));
+    let devices = functions.keys().filter_map(|&bdf| topology.device(bdf));
+    let (by_id, single): (Vec<_>, Vec<_>) = devices.partition(|d| whole(d));
     [
-        (OPTIONS, (!by_id.is_empty()).then(|| options(&by_id))),
-        (UNIT, (!single.is_empty()).then(|| binding(&single, program))),
+        (OPTIONS, (!by_id.is_empty()).then(|| options(&by_id, functions))),
+        (UNIT, (!single.is_empty()).then(|| binding(&single, functions, program))),
         (WANTED, (!single.is_empty()).then(|| wants(HEAD, "gpuvm-vfio.service"))),
         (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
     ]
 }
 
 /// Returns the script of the initramfs that reserves these functions for vfio-pci, each if its ids
-/// match.
-fn early(topology: &Topology, functions: &BTreeSet<Bdf>) -> BootFile {
-    let devices: Vec<&PciDevice> = functions.iter().filter_map(|&b| topology.device(b)).collect();
+/// match. Not drives and NICs, whose identity is not known there.
+fn early(topology: &Topology, functions: &Listed) -> BootFile {
+    let devices = functions.keys().filter_map(|&bdf| topology.device(bdf));
+    let devices: Vec<&PciDevice> = devices.filter(|device| !device.needs_proof()).collect();
     if devices.is_empty() {
         return (EARLY, None);
     }
     let mut text = format!(
         "#!/bin/sh\n{}case $1 in prereqs) exit 0 ;; esac\n\
          reserve() {{\n  at=/sys/bus/pci/devices/$1\n  [ -e \"$at/driver_override\" ] || return 0\n  \
+         read -r class <\"$at/class\"\n  case $class in 0x01*|0x02*) return 0 ;; esac\n  \
          read -r vendor <\"$at/vendor\"\n  read -r device <\"$at/device\"\n  \
          [ \"$vendor:$device\" = \"$2\" ] || return 0\n  \
          echo vfio-pci >\"$at/driver_override\"\n}}\n",
-        head(&devices)
+        head(&devices, functions)
     );
     for device in devices {
         let PciDevice { bdf, vendor, device: id, .. } = device;
@@ -136,16 +177,17 @@ fn early(topology: &Topology, functions: &BTreeSet<Bdf>) -> BootFile {
 }
 
 /// The first lines of a file that binds these.
-fn head(devices: &[&PciDevice]) -> String {
-    let list: Vec<String> = devices.iter().map(|device| device.bdf.to_string()).collect();
-    listing(HEAD, &list)
+fn head(devices: &[&PciDevice], functions: &Listed) -> String {
+    let of = |device: &&PciDevice| functions.get(&device.bdf).and_then(Option::as_ref);
+    let list = devices.iter().map(|device| word((device.bdf, of(device))));
+    listing(HEAD, &list.collect::<Vec<_>>())
 }
 
 /// The module's options for the ids of these.
-fn options(devices: &[&PciDevice]) -> String {
+fn options(devices: &[&PciDevice], functions: &Listed) -> String {
     let ids: BTreeSet<String> = devices.iter().map(|device| id(device)).collect();
     let ids: Vec<String> = ids.into_iter().collect();
-    let mut text = format!("{}options vfio-pci ids={}\n", head(devices), ids.join(","));
+    let mut text = format!("{}options vfio-pci ids={}\n", head(devices, functions), ids.join(","));
     for (vendor, drivers) in DRIVERS {
         for driver in drivers.iter().filter(|_| devices.iter().any(|d| d.vendor == vendor)) {
             writeln!(text, "softdep {driver} pre: vfio-pci").expect("text");
@@ -160,17 +202,20 @@ pub fn id(device: &PciDevice) -> String {
 }
 
 /// The unit that binds these.
-fn binding(devices: &[&PciDevice], program: &str) -> String {
+fn binding(devices: &[&PciDevice], functions: &Listed, program: &str) -> String {
     let order = "Description=Bind PCI functions to vfio-pci for guests\nDefaultDependencies=no\n\
-                 Before=systemd-modules-load.service systemd-udev-trigger.service\n\
+                 Before=systemd-modules-load.service systemd-udevd.service \
+                 systemd-udev-trigger.service\n\
                  Before=nvidia-persistenced.service nvidia-fabricmanager.service \
                  nvidia-dcgm.service\n\
                  Before=libvirtd.service virtqemud.service\n";
     let mut command = format!("{} device bind", unit_word(program));
     for device in devices {
-        write!(command, " --early {}={}", device.bdf, id(device)).expect("text");
+        let recorded = functions.get(&device.bdf).cloned().flatten();
+        let identity = recorded.map_or_else(|| id(device), String::from);
+        write!(command, " --early {}={identity}", device.bdf).expect("text");
     }
-    unit(&head(devices), order, &command)
+    unit(&head(devices, functions), order, &command)
 }
 
 #[cfg(test)]
@@ -181,6 +226,11 @@ mod tests {
     /// The recorded DGX-2.
     fn dgx2() -> Topology {
         from_json(include_str!("../../../../topologies/dgx-2.json")).unwrap()
+    }
+
+    /// These functions without identities, as of an older version.
+    fn bare(functions: &BTreeSet<Bdf>) -> Listed {
+        functions.iter().map(|&bdf| (bdf, None)).collect()
     }
 
     /// Writes files below a directory, and reads the list back.
@@ -196,24 +246,24 @@ mod tests {
     fn all_gpus_of_an_id_are_bound_by_it_and_single_ones_by_the_unit() {
         let host = dgx2();
         let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
-        let all = files(&host, &gpus, "/usr/bin/gpuvm", true);
+        let all = files(&host, &bare(&gpus), "/usr/bin/gpuvm", true);
         let text = all[0].1.as_deref().unwrap();
         assert!(text.contains("\noptions vfio-pci ids=10de:1db8\nsoftdep nvidia pre: vfio-pci\n"));
         assert_eq!((&all[1].1, &all[2].1, back(&all)), (&None, &None, gpus.clone()));
         assert_eq!(all[3].0, "etc/modules-load.d/gpuvm-vfio.conf");
         assert!(all[3].1.as_deref().unwrap().ends_with("\nvfio-pci\n"));
-        let by_unit = files(&host, &gpus, "/usr/bin/gpuvm", false);
+        let by_unit = files(&host, &bare(&gpus), "/usr/bin/gpuvm", false);
         assert!(by_unit[0].1.is_none() && by_unit[3].1.is_none());
         assert_eq!(back(&by_unit), gpus);
         let some: BTreeSet<Bdf> = gpus.into_iter().skip(1).collect();
-        let single = files(&host, &some, "/usr/bin/gpuvm", true);
+        let single = files(&host, &bare(&some), "/usr/bin/gpuvm", true);
         assert!(single[0].1.is_none() && single[2].1.is_some());
         let text = single[1].1.as_deref().unwrap();
         let start =
             "\nExecStart=/usr/bin/gpuvm device bind --early 0000:36:00.0=10de:1db8 --early ";
         assert!(text.contains(start), "{text}");
         assert_eq!(back(&single), some);
-        let none = files(&host, &BTreeSet::new(), "/usr/bin/gpuvm", true);
+        let none = files(&host, &Listed::new(), "/usr/bin/gpuvm", true);
         assert!(none.iter().all(|(_, text)| text.is_none()));
     }
 
@@ -223,7 +273,7 @@ mod tests {
         let root = FsRoot::at(dir.path()).unwrap();
         let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
         let paths = || {
-            let all = all(&root, &host, &gpus, "/usr/bin/gpuvm").unwrap();
+            let all = all(&root, &host, &bare(&gpus), "/usr/bin/gpuvm").unwrap();
             all.into_iter().filter_map(|(path, text)| text.map(|_| path)).collect::<Vec<_>>()
         };
         assert_eq!(paths(), [OPTIONS, MODULES]);
@@ -239,8 +289,8 @@ mod tests {
     fn the_script_of_the_initramfs_reserves_what_has_the_ids_and_nothing_else() {
         let host = dgx2();
         let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).take(3).collect();
-        assert_eq!(early(&host, &BTreeSet::new()).1, None);
-        let text = early(&host, &gpus).1.unwrap();
+        assert_eq!(early(&host, &Listed::new()).1, None);
+        let text = early(&host, &bare(&gpus)).1.unwrap();
         let dir = tempfile::tempdir().unwrap();
         let devices = dir.path().join("devices");
         let at = |bdf: &Bdf, file: &str| devices.join(bdf.to_string()).join(file);
@@ -248,8 +298,9 @@ mod tests {
         // The second one is another device now, the third is gone.
         for (bdf, id) in all.iter().zip(["0x1db8", "0x2330"]) {
             std::fs::create_dir_all(at(bdf, "")).unwrap();
+            let class = ("class", "0x030200");
             for (file, value) in
-                [("vendor", "0x10de"), ("device", id), ("driver_override", "(null)")]
+                [class, ("vendor", "0x10de"), ("device", id), ("driver_override", "(null)")]
             {
                 std::fs::write(at(bdf, file), format!("{value}\n")).unwrap();
             }
@@ -271,11 +322,36 @@ mod tests {
     }
 
     #[test]
+    fn drives_and_nics_are_bound_by_the_unit_alone_which_names_what_they_must_report() {
+        let host = dgx2();
+        let of = |kind| host.of_kind(kind).next().unwrap();
+        let (drive, nic, gpu) = (of(DeviceKind::Nvme), of(DeviceKind::Nic), of(DeviceKind::Gpu));
+        let mut identity = DeviceIdentity::of(drive);
+        identity.add(gpuvm_core::topology::MarkKind::Serial, "a %b $c");
+        let mut wanted = bare(&[nic.bdf, gpu.bdf].into());
+        wanted.insert(drive.bdf, Some(identity));
+        let script = early(&host, &wanted).1.unwrap();
+        assert!(script.contains(&format!("reserve {}", gpu.bdf)), "{script}");
+        for bdf in [drive.bdf, nic.bdf] {
+            assert!(!script.contains(&bdf.to_string()), "{script}");
+        }
+        let files = files(&host, &wanted, "/usr/bin/gpuvm", true);
+        let unit = files[1].1.as_deref().unwrap();
+        let word = format!("--early {}={}", drive.bdf, id(drive));
+        assert!(unit.contains(&word) && unit.contains("=serial:a+20+25b+20+24c"), "{unit}");
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in &files {
+            crate::apply::file::set_file(&dir.path().join(path), text.as_deref()).unwrap();
+        }
+        assert_eq!(identities(&FsRoot::at(dir.path()).unwrap()).unwrap(), wanted);
+    }
+
+    #[test]
     fn switches_are_never_bound_by_id() {
         let host = dgx2();
         let both = host.gpus().chain(host.of_kind(DeviceKind::NvSwitch));
         let both: BTreeSet<Bdf> = both.map(|device| device.bdf).collect();
-        let [(_, options), (_, unit), ..] = files(&host, &both, "/usr/bin/gpuvm", true);
+        let [(_, options), (_, unit), ..] = files(&host, &bare(&both), "/usr/bin/gpuvm", true);
         let (options, unit) = (options.unwrap(), unit.unwrap());
         assert!(options.contains("10de:1db8") && !options.contains("1ac2"), "{options}");
         assert!(unit.contains("=10de:1ac2") && !unit.contains("1db8"), "{unit}");

@@ -407,3 +407,90 @@ fn only_what_nobody_has_is_reset() {
     let error = played.bind(|b, bdf| b.reset(bdf)).unwrap_err();
     assert_eq!(error.to_string(), "0000:34:00.0 cannot be reset: No such device");
 }
+
+/// A drive with this serial number and driver.
+fn drive(serial: &str, driver: Option<&str>, reserved: Option<&str>) -> Played {
+    let mut played = Played::new(driver, reserved);
+    played.natural = vec!["nvme"];
+    let function = played.function();
+    let controller = function.join("nvme/nvme0");
+    fs::create_dir_all(&controller).unwrap();
+    fs::create_dir_all(played.dir.path().join("sys/bus/pci/drivers/nvme")).unwrap();
+    for (file, text) in [("modalias", "pci:x"), ("vendor", "0x144d\n"), ("device", "0xa80a\n")] {
+        fs::write(function.join(file), text).unwrap();
+    }
+    fs::write(function.join("class"), "0x010802\n").unwrap();
+    fs::write(controller.join("model"), "SAMSUNG MZQL2\n").unwrap();
+    fs::write(controller.join("serial"), format!("{serial}\n")).unwrap();
+    played
+}
+
+#[test]
+fn only_the_drive_that_reports_the_recorded_serial_number_is_bound_at_boot() {
+    use super::early::{Done, bind};
+    let recorded = |word: &str| word.parse::<gpuvm_core::topology::DeviceIdentity>().unwrap();
+    let early = |played: &Played, word: &str| {
+        let done = played.bind(|binder, bdf| bind(binder, bdf, &recorded(word))).unwrap();
+        (done, played.seen().driver)
+    };
+    let left = |played: &Played, word: &str| match early(played, word) {
+        (Done::Left(why), driver) => (why, driver),
+        other => panic!("{other:?}"),
+    };
+    let nvme = Some("nvme".to_owned());
+    // The listed one, at first without a driver, as in a boot without an initramfs.
+    for driver in [Some("nvme"), None] {
+        let played = drive("S1A", driver, None);
+        let done = early(&played, "144d:a80a:0000:0000=serial:S1A");
+        assert_eq!(done, (Done::Bound, Some("vfio-pci".to_owned())), "{:?}", played.log);
+    }
+    // Another one of the same model, also where an older initramfs has reserved it.
+    for (driver, reserved) in [
+        (Some("nvme"), None),
+        (None, None),
+        (None, Some("vfio-pci")),
+        (Some("vfio-pci"), Some("vfio-pci")),
+    ] {
+        let played = drive("S2B", driver, reserved);
+        let (why, driver) = left(&played, "144d:a80a:0000:0000=model:X+20Y=serial:S1A");
+        let said = "0000:34:00.0 is now SAMSUNG MZQL2 with serial number S2B; not bound: X Y with \
+                    serial number S1A was listed, which is not found";
+        assert_eq!((why.as_str(), driver), (said, nvme.clone()), "{:?}", played.log);
+        assert_eq!(played.seen().driver_override, None);
+    }
+    // Listed by an older version, or without a serial number now.
+    let (why, driver) = left(&drive("S1A", Some("nvme"), None), "144d:a80a");
+    assert!(why.contains("an older gpuvm listed it"), "{why}");
+    assert_eq!(driver, nvme);
+    for serial in ["", "00000000"] {
+        let played = drive(serial, Some("nvme"), None);
+        let (why, driver) = left(&played, "144d:a80a:0000:0000=serial:S1A");
+        assert!(why.contains("does not report what identifies"), "{why}");
+        assert_eq!(driver, nvme);
+    }
+    let gone = drive("S1A", None, None);
+    fs::remove_dir_all(gone.function()).unwrap();
+    let done = gone.bind(|binder, bdf| bind(binder, bdf, &recorded("144d:a80a=serial:S1A")));
+    assert!(matches!(done, Ok(Done::Left(why)) if why.contains("is not there")));
+}
+
+#[test]
+fn a_listed_drive_that_is_mounted_is_left_at_boot() {
+    use super::early::{Done, bind};
+    let played = drive("S1A", Some("nvme"), None);
+    let root = played.dir.path();
+    let block = played.function().join("nvme/nvme0/nvme0n1");
+    fs::create_dir_all(&block).unwrap();
+    fs::create_dir_all(root.join("sys/class/block")).unwrap();
+    fs::write(block.join("dev"), "259:0\n").unwrap();
+    let target = "../../bus/pci/devices/0000:34:00.0/nvme/nvme0/nvme0n1";
+    symlink(target, root.join("sys/class/block/nvme0n1")).unwrap();
+    fs::create_dir_all(root.join("proc/self")).unwrap();
+    let mounts = "36 35 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n";
+    fs::write(root.join("proc/self/mountinfo"), mounts).unwrap();
+    let recorded = "144d:a80a:0000:0000=serial:S1A".parse().unwrap();
+    let done = played.bind(|binder, bdf| bind(binder, bdf, &recorded)).unwrap();
+    let Done::Left(why) = done else { panic!("it is bound: {:?}", played.log) };
+    assert!(why.contains("/data"), "{why}");
+    assert_eq!(played.seen().driver.as_deref(), Some("nvme"));
+}

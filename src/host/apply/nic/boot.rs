@@ -5,6 +5,7 @@
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::DeviceIdentity;
 use std::collections::BTreeMap;
 
 /// The unit.
@@ -18,9 +19,8 @@ const HEAD: &str =
 /// The setup of a PF at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtBoot {
-    /// Vendor and device, `15b3:1017`, so that another device at its address is not mistaken for
-    /// it.
-    pub id: String,
+    /// Its identity, so that another device at its address is not mistaken for it.
+    pub id: DeviceIdentity,
     /// How many virtual functions.
     pub count: u32,
     /// Whether drivers of the host take them.
@@ -32,18 +32,18 @@ impl AtBoot {
     /// host take them.
     pub fn word(&self, pf: Bdf) -> String {
         let host = if self.host_drivers { "=host" } else { "" };
-        format!("{pf}={}={}{host}", self.id, self.count)
+        format!("{pf}={}={}{host}", String::from(self.id.clone()), self.count)
     }
 
     /// Parses that form.
     pub fn parse(word: &str) -> Option<(Bdf, AtBoot)> {
-        let parts: Vec<&str> = word.split('=').collect();
-        let (pf, id, count, host_drivers) = match parts[..] {
-            [pf, id, count] => (pf, id, count, false),
-            [pf, id, count, "host"] => (pf, id, count, true),
-            _ => return None,
+        let (pf, rest) = word.split_once('=')?;
+        let (rest, host_drivers) = match rest.strip_suffix("=host") {
+            Some(rest) => (rest, true),
+            None => (rest, false),
         };
-        let at_boot = AtBoot { id: id.to_owned(), count: count.parse().ok()?, host_drivers };
+        let (id, count) = rest.rsplit_once('=')?;
+        let at_boot = AtBoot { id: id.parse().ok()?, count: count.parse().ok()?, host_drivers };
         Some((pf.parse().ok()?, at_boot))
     }
 }
@@ -84,7 +84,8 @@ mod tests {
     fn what_is_written_is_read_back_and_goes_without_trace() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
-        let words = ["0000:86:00.0=15b3:1017=16", "0000:86:00.1=15b3:1017=4=host"];
+        let words =
+            ["0000:86:00.0=15b3:1017=16", "0000:86:00.1=15b3:1017:15b3:0001=mac:b8+3A59=4=host"];
         assert_eq!(put(dir.path(), &words), functions(&root).unwrap());
         let text = root.read(UNIT).unwrap().unwrap();
         let start =
@@ -92,7 +93,8 @@ mod tests {
         assert!(text.contains(start), "{text}");
         put(dir.path(), &[]);
         assert!(!root.exists(UNIT) && !root.exists("etc/systemd/system/multi-user.target.d"));
-        for bad in ["", "86:00.0", "86:00.0=a:b=x", "86:00.0=a:b=1=guest", "x=a:b=1"] {
+        let bad = ["", "86:00.0", "86:00.0=15b3:1017=x", "86:00.0=15b3:1017=1=guest"];
+        for bad in bad.into_iter().chain(["x=15b3:1017=1", "86:00.0=a:b=1"]) {
             assert!(AtBoot::parse(bad).is_none(), "{bad}");
         }
     }

@@ -1,0 +1,96 @@
+//! Compares the devices at a guest's addresses with those that its metadata records.
+
+use super::report::{Between, Differs, Finding};
+use crate::bdf::Bdf;
+use crate::domain::DomainXml;
+use crate::finding::Rule;
+use crate::shell::word;
+use crate::topology::{DeviceIdentity, Likeness};
+
+/// Its next start is refused, or would take another's drive.
+const OTHER: Rule =
+    Rule::error("device-replaced", "another device at the address of a guest's device");
+/// A change of hardware is not noticed.
+const UNRECORDED: Rule =
+    Rule::warning("drive-unrecorded", "a passed-through drive whose identity is not recorded");
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[OTHER, UNRECORDED];
+
+/// A function of a guest, with what is recorded and what is at its address now.
+#[derive(Debug, Clone)]
+pub struct Presence {
+    /// The address.
+    pub bdf: Bdf,
+    /// The recorded identity; none: written by an older version.
+    pub recorded: Option<DeviceIdentity>,
+    /// How the two compare; none: nothing is recorded.
+    pub likeness: Option<Likeness>,
+    /// The identity now.
+    pub now: DeviceIdentity,
+    /// The driver now.
+    pub driver: Option<String>,
+    /// Where the recorded device is now, if it is another address.
+    pub place: Option<Bdf>,
+    /// Whether it is a drive or a controller with drives.
+    pub is_storage: bool,
+    /// The option of `set` that names it.
+    pub option: &'static str,
+}
+
+/// The command that gives a guest its devices of the first kind that differs: those that have
+/// moved, from where they are now; those that are gone, as what is there in their place.
+pub fn command(name: &str, all: &[Presence]) -> Option<String> {
+    let first = all.iter().find(|one| one.likeness == Some(Likeness::Other))?;
+    let same = all.iter().filter(|one| one.option == first.option);
+    let words = same.map(|one| format!(" {} {}", one.option, one.place.unwrap_or(one.bdf)));
+    Some(format!("gpuvm set {}{}", word(name), words.collect::<String>()))
+}
+
+impl Presence {
+    /// Says that another device is there.
+    pub fn differs(&self, name: &str) -> String {
+        let Presence { bdf, recorded, now, place, .. } = self;
+        let had = recorded.as_ref().map_or_else(|| "another device".into(), ToString::to_string);
+        let place = match place {
+            Some(place) => format!("which is now at {place}"),
+            None => "which is not found".to_owned(),
+        };
+        format!("{bdf} is now {now}; `{name}` had {had}, {place}")
+    }
+}
+
+/// Adds what differs to the findings on a domain of ours.
+pub fn with_devices(
+    mut findings: Vec<Finding>,
+    definition: &DomainXml,
+    all: &[Presence],
+) -> Vec<Finding> {
+    let name = definition.name();
+    let of = word(&name).into_owned();
+    for one in all {
+        let bdf = one.bdf;
+        let at = format!("/sys/bus/pci/devices/{bdf}");
+        let is_unrecorded = one.recorded.is_none() && one.is_storage && definition.is_ours();
+        if one.likeness == Some(Likeness::Other) {
+            let says = Differs {
+                between: Between::Reality,
+                message: one.differs(&name),
+                expected: one.recorded.as_ref().map(ToString::to_string),
+                found: Some(one.now.to_string()),
+                at,
+            };
+            let command = command(&name, all).unwrap_or_default();
+            let hint = format!("`{command}` names its devices as they are now");
+            findings.push(Finding::by(&OTHER, says, hint));
+        } else if is_unrecorded {
+            let message = format!("which drive {bdf} is, is not recorded: an older gpuvm made it");
+            let (expected, found) = (None, None);
+            let says = Differs { between: Between::Plan, message, expected, found, at };
+            let hint = format!("`gpuvm set {of} {} {bdf}` records it", one.option);
+            findings.push(Finding::by(&UNRECORDED, says, hint));
+        }
+    }
+    findings.sort_by_key(|finding| (finding.severity, finding.says.between));
+    findings
+}

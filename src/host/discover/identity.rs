@@ -1,0 +1,412 @@
+//! Identities of PCI functions as the host reports them now. Serial numbers of drives, UUIDs of GPUs
+//! and MAC addresses of NICs are known only while the function's own driver has it; what was read
+//! before vfio-pci took it is remembered for this boot ([`remember`]).
+
+use super::capability::extended;
+use super::drives::function_of;
+use super::pci::Ids;
+use crate::fsroot::{Dir, FsError, FsRoot};
+use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::identity::{CLASS_NETWORK, CLASS_STORAGE};
+use gpuvm_core::topology::{DeviceIdentity, KnownDevice, Likeness, MarkKind, is_vfio};
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The ID of the Device Serial Number capability.
+const DSN: u16 = 0x0003;
+/// Class of NVMe controllers, without the programming interface.
+const CLASS_NVME: u32 = 0x0108;
+/// Where identities read during this boot are remembered; writable by root only.
+const REMEMBERED: &str = "run/gpuvm/identities";
+/// How often, and how long between, to look for a serial number that a driver has yet to read.
+const LOOKS: u32 = 100;
+/// See [`LOOKS`].
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A function as it is now.
+#[derive(Debug)]
+pub struct Present {
+    /// Its identity.
+    pub identity: DeviceIdentity,
+    /// Class, subclass and programming interface.
+    pub class: u32,
+    /// Its driver.
+    pub driver: Option<String>,
+    /// Whether it is a virtual function.
+    pub is_virtual: bool,
+}
+
+impl Present {
+    /// Whether a wrong one would lose data: a drive, or a controller with drives.
+    pub fn is_storage(&self) -> bool {
+        self.class >> 16 == CLASS_STORAGE
+    }
+
+    /// Whether it is left alone unless it is proven to be the recorded one: a drive of the host
+    /// would lose its data, a NIC of the host would cut it off.
+    pub fn needs_proof(&self) -> bool {
+        self.is_storage() || self.class >> 16 == CLASS_NETWORK
+    }
+
+    /// The option of `set` that names such a function.
+    pub fn option(&self) -> &'static str {
+        match self.class >> 16 {
+            CLASS_STORAGE => "--nvme",
+            CLASS_NETWORK if self.is_virtual => "--vf",
+            CLASS_NETWORK => "--nic",
+            _ => "--gpu",
+        }
+    }
+
+    /// Whether a driver of the host has it.
+    pub fn is_of_host(&self) -> bool {
+        self.driver.as_deref().is_some_and(|driver| !is_vfio(driver))
+    }
+}
+
+/// Reads the identity of a function; none if there is no such function.
+pub fn read(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
+    let Some(dir) = root.dir(&path(bdf))? else { return Ok(None) };
+    let ids = Ids::read(&dir)?;
+    let subsystem = (ids.subsystem_vendor, ids.subsystem_device);
+    let mut identity = DeviceIdentity::new((ids.vendor, ids.device), subsystem);
+    // Of a virtual function only its place on the card is known.
+    let card = dir.link_name("physfn")?.and_then(|name| name.parse::<Bdf>().ok());
+    match card.map(|card| Ok::<_, FsError>((root.dir(&path(card))?, card))).transpose()? {
+        Some((Some(of), card)) => marks(root, &of, card, &mut identity)?,
+        _ => marks(root, &dir, bdf, &mut identity)?,
+    }
+    let driver = dir.link_name("driver")?;
+    if !identity.is_named()
+        && driver.as_deref().is_none_or(is_vfio)
+        && let Some(before) = remembered(root, bdf)
+        && before.ids() == identity.ids()
+    {
+        identity.complete(&before);
+    }
+    Ok(Some(Present { identity, class: ids.class, driver, is_virtual: card.is_some() }))
+}
+
+/// The same for a function that its driver may still be initializing: waits some seconds for the
+/// serial number of an NVMe drive that a driver of the host has, and with `boots` for what
+/// identifies any drive or NIC.
+pub fn settled(root: &FsRoot, bdf: Bdf, boots: bool) -> Result<Option<Present>, FsError> {
+    let mut looks = LOOKS;
+    loop {
+        let Some(present) = read(root, bdf)? else { return Ok(None) };
+        looks -= 1;
+        let is_slow = present.class >> 8 == CLASS_NVME || boots && present.needs_proof();
+        let is_waited_for = is_slow && present.is_of_host();
+        if present.identity.is_named() || !is_waited_for || looks == 0 {
+            return Ok(Some(present));
+        }
+        std::thread::sleep(if root.is_live() { PAUSE } else { Duration::ZERO });
+    }
+}
+
+/// Reads the identities of functions that report one; those that are absent are left out.
+/// `before`: those that are recorded.
+pub fn known(
+    root: &FsRoot,
+    functions: &[Bdf],
+    before: &[KnownDevice],
+) -> Result<Vec<KnownDevice>, FsError> {
+    let mut known = Vec::new();
+    for &bdf in functions {
+        let recorded = before.iter().find(|one| one.bdf == bdf).map(|one| &one.identity);
+        let identity = renewed(root, bdf, recorded)?.filter(DeviceIdentity::is_marked);
+        known.extend(identity.map(|identity| KnownDevice { bdf, identity }));
+    }
+    Ok(known)
+}
+
+/// The identity to record for a function: the one that it reports now. What was recorded before
+/// (`before`) is kept while its driver does not report more, and it is not seen to be another one.
+pub fn renewed(
+    root: &FsRoot,
+    bdf: Bdf,
+    before: Option<&DeviceIdentity>,
+) -> Result<Option<DeviceIdentity>, FsError> {
+    let now = read(root, bdf)?.map(|present| present.identity);
+    let is_kept = |before: &&DeviceIdentity| match &now {
+        None => true,
+        Some(now) => {
+            before.is_marked() && !now.is_named() && before.likeness(now) != Likeness::Other
+        }
+    };
+    Ok(before.filter(is_kept).cloned().or(now))
+}
+
+/// Finds the address of a recorded device now; none: it is not on this host, or does not report
+/// its identity.
+pub fn find(root: &FsRoot, identity: &DeviceIdentity) -> Result<Option<Bdf>, FsError> {
+    for name in root.names("sys/bus/pci/devices")? {
+        let Ok(bdf) = name.parse::<Bdf>() else { continue };
+        // Only functions of the same ids are read in full.
+        let Some(dir) = root.dir(&path(bdf))? else { continue };
+        let Ok(ids) = Ids::read(&dir) else { continue };
+        if format!("{:04x}:{:04x}", ids.vendor, ids.device) != identity.ids() {
+            continue;
+        }
+        let is_it = |now: &Present| identity.likeness(&now.identity) == Likeness::Same;
+        if read(root, bdf)?.as_ref().is_some_and(is_it) {
+            return Ok(Some(bdf));
+        }
+    }
+    Ok(None)
+}
+
+/// The directory of a function.
+fn path(bdf: Bdf) -> String {
+    format!("sys/bus/pci/devices/{bdf}")
+}
+
+/// Adds what a function reports.
+fn marks(
+    root: &FsRoot,
+    dir: &Dir<'_>,
+    bdf: Bdf,
+    identity: &mut DeviceIdentity,
+) -> Result<(), FsError> {
+    let class = Ids::read(dir)?.class;
+    if class >> 8 == CLASS_NVME {
+        nvme(dir, identity)?;
+    } else if class >> 16 == CLASS_STORAGE {
+        drives_behind(root, bdf, identity)?;
+    }
+    network(dir, identity)?;
+    let gpu = root.read(&format!("proc/driver/nvidia/gpus/{bdf}/information"))?;
+    for line in gpu.iter().flat_map(|text| text.lines()) {
+        if let Some(uuid) = line.strip_prefix("GPU UUID:") {
+            identity.add(MarkKind::Uuid, uuid);
+        }
+    }
+    if let Some(number) = serial_number(dir).filter(|number| is_alone(root, bdf, dir, number)) {
+        identity.add(MarkKind::Dsn, &number);
+    }
+    Ok(())
+}
+
+/// Adds what the NVMe driver reports of its controller and namespaces.
+fn nvme(dir: &Dir<'_>, identity: &mut DeviceIdentity) -> Result<(), FsError> {
+    let Some(list) = dir.dir("nvme")? else { return Ok(()) };
+    for name in list.names()? {
+        let Some(controller) = list.dir(&name)? else { continue };
+        for (kind, file) in [(MarkKind::Serial, "serial"), (MarkKind::Model, "model")] {
+            identity.add(kind, &controller.read_if_any(file)?.unwrap_or_default());
+        }
+        for child in controller.names()?.iter().filter(|child| child.starts_with("nvme")) {
+            let Some(namespace) = controller.dir(child)? else { continue };
+            for file in ["nguid", "eui"] {
+                identity.add(MarkKind::Eui, &namespace.read_if_any(file)?.unwrap_or_default());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the WWIDs of the drives behind a controller.
+fn drives_behind(root: &FsRoot, bdf: Bdf, identity: &mut DeviceIdentity) -> Result<(), FsError> {
+    for name in root.names("sys/class/block")? {
+        if function_of(root, &name)? != Some(bdf) {
+            continue;
+        }
+        let Some(device) = root.dir(&format!("sys/class/block/{name}/device"))? else { continue };
+        identity.add(MarkKind::Wwid, &device.read_if_any("wwid")?.unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Adds permanent MAC addresses and node GUIDs. A MAC address that was set, as by a bond, is not
+/// permanent (`addr_assign_type`, Documentation/ABI/testing/sysfs-class-net).
+fn network(dir: &Dir<'_>, identity: &mut DeviceIdentity) -> Result<(), FsError> {
+    if let Some(list) = dir.dir("net")? {
+        for name in list.names()? {
+            let Some(netdev) = list.dir(&name)? else { continue };
+            let is_ethernet = netdev.read_if_any("type")?.as_deref() == Some("1");
+            let is_permanent = netdev.read_if_any("addr_assign_type")?.as_deref() == Some("0");
+            let of_bond = netdev.dir("bonding_slave")?;
+            let mac = match of_bond {
+                Some(bond) => bond.read_if_any("perm_hwaddr")?,
+                None if is_permanent => netdev.read_if_any("address")?,
+                None => None,
+            };
+            identity.add(MarkKind::Mac, &mac.filter(|_| is_ethernet).unwrap_or_default());
+        }
+    }
+    if let Some(list) = dir.dir("infiniband")? {
+        for name in list.names()? {
+            let Some(device) = list.dir(&name)? else { continue };
+            identity.add(MarkKind::Guid, &device.read_if_any("node_guid")?.unwrap_or_default());
+        }
+    }
+    Ok(())
+}
+
+/// Reads the PCI Device Serial Number.
+fn serial_number(dir: &Dir<'_>) -> Option<String> {
+    let [low, high] = extended(dir, DSN)?;
+    Some(format!("{:016x}", u64::from(high) << 32 | u64::from(low)))
+}
+
+/// Whether no other device of the same ids has a serial number: some makers give all devices of a
+/// model one. Functions of one device share it.
+fn is_alone(root: &FsRoot, bdf: Bdf, of: &Dir<'_>, number: &str) -> bool {
+    let ids = |dir: &Dir<'_>| Ids::read(dir).map(|ids| (ids.vendor, ids.device)).ok();
+    let own = ids(of);
+    let slot = |bdf: Bdf| bdf.to_string().rsplit_once('.').map(|(slot, _)| slot.to_owned());
+    let names = root.names("sys/bus/pci/devices").unwrap_or_default();
+    let others = names.iter().filter_map(|name| name.parse::<Bdf>().ok());
+    let mut others = others.filter(|other| slot(*other) != slot(bdf));
+    !others.any(|other| {
+        let Ok(Some(dir)) = root.dir(&path(other)) else { return false };
+        let is_virtual = matches!(dir.link_name("physfn"), Ok(Some(_)));
+        !is_virtual && ids(&dir) == own && serial_number(&dir).as_deref() == Some(number)
+    })
+}
+
+/// The number of a function's directory, which a device that is plugged in later does not get.
+fn node(root: &FsRoot, bdf: Bdf) -> io::Result<u64> {
+    Ok(std::fs::metadata(root.path().join(path(bdf)))?.ino())
+}
+
+/// Remembers the identity of a function for this boot, before vfio-pci takes it. Another caller
+/// than root remembers nothing.
+pub fn remember(root: &FsRoot, bdf: Bdf) {
+    if !root.is_live() || !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let Ok(Some(present)) = read(root, bdf) else { return };
+    if present.is_of_host() && present.identity.is_named() {
+        // Without it a start says that the identity cannot be read.
+        let _ = keep(root, bdf, &present.identity);
+    }
+}
+
+/// Writes what is remembered.
+fn keep(root: &FsRoot, bdf: Bdf, identity: &DeviceIdentity) -> io::Result<()> {
+    let dir = root.path().join(REMEMBERED);
+    DirBuilder::new().recursive(true).mode(0o755).create(&dir)?;
+    let file = dir.join(bdf.to_string());
+    let new = dir.join(format!(".{bdf}.{}", std::process::id()));
+    let text = format!("{} {}\n", node(root, bdf)?, String::from(identity.clone()));
+    std::fs::write(&new, text)?;
+    std::fs::set_permissions(&new, Permissions::from_mode(0o644))?;
+    std::fs::rename(new, file)
+}
+
+/// What is remembered of a function that has been there since; only what root alone can have
+/// written.
+fn remembered(root: &FsRoot, bdf: Bdf) -> Option<DeviceIdentity> {
+    let file: PathBuf = root.path().join(REMEMBERED).join(bdf.to_string());
+    for at in file.ancestors().take(3) {
+        let meta = at.symlink_metadata().ok()?;
+        if root.is_live() && (meta.uid() != 0 || meta.mode() & 0o022 != 0 || meta.is_symlink()) {
+            return None;
+        }
+    }
+    let text = root.read(&format!("{REMEMBERED}/{bdf}")).ok()??;
+    let (number, word) = text.split_once(' ')?;
+    let is_same = number.parse::<u64>().ok()? == node(root, bdf).ok()?;
+    if is_same { word.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A host with a drive of each serial number, from 0000:05:00.0 on.
+    fn drives(dir: &Path, serials: &[&str]) -> FsRoot {
+        for (bus, serial) in (5..).zip(serials) {
+            let of = dir.join(format!("sys/bus/pci/devices/0000:{bus:02x}:00.0"));
+            let controller = of.join("nvme/nvme0");
+            fs::create_dir_all(&controller).unwrap();
+            for (file, text) in [
+                ("vendor", "0x144d\n"),
+                ("device", "0xa80a\n"),
+                ("subsystem_vendor", "0x144d\n"),
+                ("subsystem_device", "0xa801\n"),
+                ("class", "0x010802\n"),
+            ] {
+                fs::write(of.join(file), text).unwrap();
+            }
+            fs::write(controller.join("model"), "SAMSUNG MZQL23T8HCLS-00A07             \n")
+                .unwrap();
+            fs::write(controller.join("serial"), format!("{serial}      \n")).unwrap();
+        }
+        FsRoot::at(dir).unwrap()
+    }
+
+    /// An address.
+    fn at(text: &str) -> Bdf {
+        text.parse().unwrap()
+    }
+
+    /// Gives a function a PCI serial number.
+    fn number(dir: &Path, bdf: &str, number: u64) {
+        let mut config = vec![0; 4096];
+        config[0x100..0x104].copy_from_slice(&[0x03, 0x00, 0x01, 0x00]);
+        config[0x104..0x10c].copy_from_slice(&number.to_le_bytes());
+        fs::write(dir.join(format!("sys/bus/pci/devices/{bdf}/config")), config).unwrap();
+    }
+
+    #[test]
+    fn drives_of_one_model_are_distinguished_and_found_where_they_are_now() {
+        let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let was = drives(before.path(), &["S1A", "S2B"]);
+        let now = drives(after.path(), &["S2B", "S1A"]);
+        let [first, second] = &known(&was, &[at("05:00.0"), at("06:00.0")], &[]).unwrap()[..]
+        else {
+            panic!("two drives");
+        };
+        let there = |bdf| read(&now, at(bdf)).unwrap().unwrap().identity;
+        assert_eq!(first.identity.likeness(&there("05:00.0")), Likeness::Other);
+        assert_eq!(second.identity.likeness(&there("05:00.0")), Likeness::Same);
+        assert_eq!(find(&now, &first.identity).unwrap(), Some(at("06:00.0")));
+        let said = first.identity.to_string();
+        assert_eq!(said, "SAMSUNG MZQL23T8HCLS-00A07 with serial number S1A");
+        let gone = drives(tempfile::tempdir().unwrap().path(), &["S2B"]);
+        assert_eq!(find(&gone, &first.identity).unwrap(), None);
+    }
+
+    #[test]
+    fn a_pci_serial_number_that_several_devices_have_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = drives(dir.path(), &["", "000000"]);
+        let dsn = |bdf| {
+            let identity = read(&root, at(bdf)).unwrap().unwrap().identity;
+            let mut values = identity.values(MarkKind::Dsn);
+            values.next().map(str::to_owned)
+        };
+        number(dir.path(), "0000:05:00.0", 0x1234);
+        assert_eq!(dsn("05:00.0").as_deref(), Some("0000000000001234"));
+        number(dir.path(), "0000:06:00.0", 0x1234);
+        assert_eq!((dsn("05:00.0"), dsn("06:00.0")), (None, None));
+        number(dir.path(), "0000:06:00.0", 0);
+        assert_eq!((dsn("05:00.0").is_some(), dsn("06:00.0")), (true, None));
+        assert_eq!(known(&root, &[at("06:00.0"), at("07:00.0")], &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn what_was_read_is_remembered_until_the_device_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = drives(dir.path(), &["S1A"]);
+        let bdf = at("05:00.0");
+        let identity = read(&root, bdf).unwrap().unwrap().identity;
+        keep(&root, bdf, &identity).unwrap();
+        let of = dir.path().join("sys/bus/pci/devices/0000:05:00.0");
+        fs::remove_dir_all(of.join("nvme")).unwrap();
+        let now = read(&root, bdf).unwrap().unwrap();
+        assert_eq!(identity.likeness(&now.identity), Likeness::Same);
+        fs::rename(&of, dir.path().join("old")).unwrap();
+        drives(dir.path(), &["S9Z"]);
+        fs::remove_dir_all(of.join("nvme")).unwrap();
+        let now = read(&root, bdf).unwrap().unwrap();
+        assert_eq!(identity.likeness(&now.identity), Likeness::Unproven);
+    }
+}
