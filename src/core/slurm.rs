@@ -2,10 +2,12 @@
 //! trusts nothing that a job's owner has written.
 
 mod conf;
+mod limits;
 #[cfg(test)]
 mod tests;
 
 pub use conf::{Conf, ConfRequest, SlurmConfError, conf, gpu_type};
+pub use limits::{JobLimits, Resources};
 
 /// The GRES that gpuvm counts guests' GPUs by. Slurm drops a GRES named `gpu` that has no device
 /// files (`Removing file-less GPU`, Slurm 22.05), and before a guest runs there are none.
@@ -42,6 +44,24 @@ pub enum JobError {
         value: String,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// More than the job may request.
+    #[error("comment of the job: {key}={wanted} exceeds the {most} that this job may request")]
+    #[strum(to_string = "comment-too-much")]
+    TooMuch {
+        /// The key.
+        key: &'static str,
+        /// What it requests.
+        wanted: String,
+        /// The limit.
+        most: String,
+    },
+    /// An image that jobs may not choose.
+    #[error("comment of the job: jobs on this node may not choose image `{image}`")]
+    #[strum(to_string = "comment-image")]
+    Image {
+        /// The image.
+        image: String,
     },
     /// The number of GPUs cannot be read.
     #[error("{text:?} is not a GRES request of Slurm")]

@@ -6,7 +6,7 @@ use crate::child::Question;
 use crate::command::{CommandError, output};
 use crate::input;
 use gpuvm_core::seed::SshKey;
-use gpuvm_core::slurm::reason;
+use gpuvm_core::slurm::{Resources, reason};
 use nix::unistd::{Uid, User, setgid, setgroups, setuid};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -138,6 +138,13 @@ impl Slurm {
         let said = self.ask("squeue", &args, PATIENCE)?;
         let said = said.trim();
         Ok(Some(said.to_owned()).filter(|said| !said.is_empty() && said != "(null)"))
+    }
+
+    /// What Slurm allotted to a job on each of its nodes, at least.
+    pub fn allotted(&self, id: u32) -> Result<Resources, SlurmError> {
+        let Some(named) = self.named(id)? else { return Ok(Resources::default()) };
+        let said = self.ask("scontrol", &["--details", "show", "job", &named], PATIENCE)?;
+        Ok(Resources::read(&said))
     }
 
     /// The cluster's name.

@@ -146,6 +146,17 @@ pub fn request_refused(error: JobError) -> Error {
         JobError::Key { .. } | JobError::Value { .. } => {
             "`sbatch --comment='image=NAME vcpus=N memory=SIZE'`, each of them optional"
         }
+        JobError::TooMuch { key: "vcpus", .. } => {
+            "`sbatch --cpus-per-task=N` requests the CPUs from Slurm; the limits are what Slurm \
+             allotted, what the guest gets by itself, and --max-job-vcpus of `gpuvm slurm prolog`"
+        }
+        JobError::TooMuch { .. } => {
+            "`sbatch --mem=SIZE` requests it where Slurm counts memory; the limits are what Slurm \
+             allotted, what the guest gets by itself, and --max-job-memory of `gpuvm slurm prolog`"
+        }
+        JobError::Image { .. } => {
+            "leave image= out of the comment; --job-image of `gpuvm slurm prolog` allows an image"
+        }
         JobError::Gres { .. } | JobError::Types { .. } => {
             "`sbatch --gres=gpuvm:N`, or gpuvm:TYPE:N"
         }

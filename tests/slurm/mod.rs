@@ -80,6 +80,11 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
         "vcpus=4;reboot",
         "x\nJobId=1 UserId=root(0) image=../../etc/shadow",
         "memory=4096T",
+        // More than Slurm allotted, and than the two GPUs' share of the node.
+        "vcpus=64",
+        "memory=600G",
+        "x\n     Nodes=dgx02 CPU_IDs=0-95 Mem=9999999 GRES= vcpus=64",
+        "image=noble",
         "disk=/dev/sda",
     ];
     let two = ["--nodelist=dgx02", "--gres=gpuvm:2"];
@@ -121,6 +126,11 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
     cluster.done(&["scancel", &jobs[1].to_string()]);
     let both = cluster.submit(&["--nodes=2", "--gres=gpuvm:v100:4"]);
     until("both nodes have a guest", || (0..2).all(|number| cluster.has_guest(number, both)));
+    let allotted = ["--cpus-per-task=32", "--comment=vcpus=16"];
+    let large = cluster.submit(&[&two[..], &allotted].concat());
+    until("the job has the CPUs that Slurm allotted", || cluster.has_guest(1, large));
+    cluster.done(&["scancel", &large.to_string()]);
+    until("its guest is gone", || !cluster.has_guest(1, large));
     let plain = cluster.submit(&["--nodelist=dgx02"]);
     cluster.until_job(plain, "RUNNING");
     let said = "--comment=vcpus=2";

@@ -3,6 +3,7 @@
 use super::LockArgs;
 use super::heading::{BEHAVIOUR, GUEST, PLACEMENT};
 use super::late::Late;
+use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, Subcommand, ValueHint};
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ const CONF: &str = "Examples:
 /// Examples of `prolog`.
 const PROLOG: &str = "Examples:
   gpuvm slurm prolog -- --image debian-12 --network default
+  gpuvm slurm prolog --job-image noble --max-job-vcpus 32 -- --image debian-12
   gpuvm slurm prolog --gres gpu -- --template /etc/gpuvm/job.xml --no-wait";
 /// Examples of `epilog`.
 const EPILOG: &str = "Examples:
@@ -38,8 +40,9 @@ pub enum SlurmVerb {
     ///
     /// Run by slurmd as its Prolog, as root. A job with --gres=gpuvm:N gets a guest slurm-JOBID
     /// with N GPUs on each of its nodes; a job without gets none. The job's comment may name the
-    /// guest's image, vCPUs and memory (image=NAME vcpus=N memory=SIZE), and the public keys of the
-    /// job's user may log in to a guest that boots from an image. The options of `gpuvm create`
+    /// guest's image, vCPUs and memory (image=NAME vcpus=N memory=SIZE) within the limits of the
+    /// options below, and the public keys of the job's user may log in to a guest that boots from
+    /// an image. The options of `gpuvm create`
     /// after `--` are those of all guests.
     ///
     /// If the guest is refused, the job is cancelled, with the reason as its AdminComment, and the
@@ -120,6 +123,24 @@ pub struct SlurmPrologArgs {
     /// gpu for a node with the lines of `slurm conf --files`.
     #[arg(long, value_name = "NAME", default_value = gpuvm_core::slurm::GRES, value_parser = gres)]
     pub gres: String,
+    /// Most vCPUs that a job may request
+    ///
+    /// In any case at most the CPUs that Slurm allotted to the job on the node, or the vCPUs that
+    /// its guest gets without a comment: those after `--`, otherwise its GPUs' share of the host.
+    #[arg(long, value_name = "N", help_heading = GUEST)]
+    pub max_job_vcpus: Option<u32>,
+    /// Most memory that a job may request
+    ///
+    /// In any case at most the memory that Slurm allotted to the job on the node, or what its guest
+    /// gets without a comment.
+    #[arg(long, value_name = "SIZE", help_heading = GUEST)]
+    pub max_job_memory: Option<MemSize>,
+    /// Image that a job may choose; repeatable
+    ///
+    /// In its comment, besides the image after `--`. Without this option it can choose no other. Separate
+    /// several by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = GUEST)]
+    pub job_image: Vec<ImageName>,
     /// Slurm.
     #[command(flatten)]
     pub slurm: SlurmArgs,

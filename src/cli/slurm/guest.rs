@@ -8,10 +8,12 @@ use crate::cli::codes::Class;
 use crate::cli::context::Context;
 use crate::cli::error::{classed, usage};
 use crate::identity::random_uuid;
+use crate::image::ImageName;
+use crate::memsize::MemSize;
 use crate::request::{GpuWish, Which};
 use anyhow::Context as _;
 use clap::{Args as _, Command, FromArgMatches as _};
-use gpuvm_core::slurm::{Key, read_comment};
+use gpuvm_core::slurm::{JobError, JobLimits, Key, Resources, read_comment};
 use gpuvm_host::history::guest::SlurmJob;
 use gpuvm_host::slurm::{Slurm, keys_of};
 use gpuvm_ops::create::{Created, Waits};
@@ -79,6 +81,7 @@ pub(super) fn make(
     let Some((wish, model)) = gpus(cx, job, (&args.gres, call.gpus.as_deref()))? else {
         return Ok((Begun::NoGpus, None));
     };
+    let gpus = wish.number();
     match wish {
         GpuWish::Exact(bdfs) => create.guest.gpus.gpu = bdfs.into_iter().map(Which::At).collect(),
         GpuWish::Count(count) => create.guest.gpus.gpus = Some(count),
@@ -87,7 +90,16 @@ pub(super) fn make(
     create.guest.gpus.gpu_model = model;
     create.named = Some(format!("slurm-{}", call.id).parse().context("the name of the guest")?);
     let comment = slurm.comment(call.id).map_err(slurm_failed)?;
-    obey(&mut create, &comment.unwrap_or_default())?;
+    obey(&mut create, &comment.unwrap_or_default(), args, |usual| {
+        let share = Resources::share(&cx.topology()?, gpus);
+        let usual = Resources {
+            cpus: usual.cpus.unwrap_or(share.cpus),
+            memory: usual.memory.or(share.memory),
+        };
+        let allotted = slurm.allotted(call.id).map_err(slurm_failed)?;
+        let (most_vcpus, most_memory) = (args.max_job_vcpus, args.max_job_memory);
+        Ok(JobLimits { usual, allotted, most_vcpus, most_memory })
+    })?;
     let keys = if boots_image(&create) { keys_of(call.uid) } else { Vec::new() };
     let mut file = tempfile::NamedTempFile::new().context("cannot write the keys of the user")?;
     if !keys.is_empty() {
@@ -121,23 +133,64 @@ fn boots_image(args: &CreateArgs) -> bool {
         && !args.seed.no_seed
 }
 
-/// Does what the comment of the job says; what it may say is refused where the admin's options
-/// leave no choice.
-fn obey(create: &mut CreateArgs, comment: &str) -> anyhow::Result<()> {
+/// What the admin's options give a guest; none: the planner chooses.
+struct Usual {
+    /// Its vCPUs.
+    cpus: Option<u32>,
+    /// Its memory.
+    memory: Option<MemSize>,
+}
+
+/// Does what the comment of the job says, within its limits, which Slurm is asked for only if they
+/// matter. What it may say is refused where the admin's options leave no choice.
+fn obey(
+    create: &mut CreateArgs,
+    comment: &str,
+    args: &SlurmPrologArgs,
+    limits: impl FnOnce(Usual) -> anyhow::Result<JobLimits>,
+) -> anyhow::Result<()> {
     let said = read_comment(comment).map_err(request_refused)?;
     let words = said.iter().map(|(key, value)| format!("--{}={value}", key.as_str()).into());
     let user = parsed(&words.collect::<Vec<_>>())?;
+    let (vcpus, memory) = (user.guest.shape.vcpus, user.guest.shape.memory);
+    if vcpus.is_some() || memory.is_some() {
+        let shape = &create.guest.shape;
+        let limits = limits(Usual { cpus: shape.vcpus, memory: shape.memory })?;
+        vcpus.map_or(Ok(()), |wanted| limits.refuse_vcpus(wanted)).map_err(request_refused)?;
+        memory.map_or(Ok(()), |wanted| limits.refuse_memory(wanted)).map_err(request_refused)?;
+    }
     for (key, _) in said {
         match key {
             Key::Image if !boots_image(create) => {
                 let hint = "leave image= out of the comment";
                 return Err(usage("guests of this node boot from no image", hint));
             }
-            Key::Image => create.storage.image = user.storage.image.clone(),
-            Key::Vcpus => create.guest.shape.vcpus = user.guest.shape.vcpus,
-            Key::Memory => create.guest.shape.memory = user.guest.shape.memory,
+            Key::Image => choose_image(create, user.storage.image.as_ref(), &args.job_image)?,
+            Key::Vcpus => create.guest.shape.vcpus = vcpus,
+            Key::Memory => create.guest.shape.memory = memory,
         }
     }
+    Ok(())
+}
+
+/// Takes the image that a job chooses, if that is the admin's or one of those that jobs may choose.
+fn choose_image(
+    create: &mut CreateArgs,
+    wanted: Option<&ImageArg>,
+    allowed: &[ImageName],
+) -> anyhow::Result<()> {
+    let is_allowed = match wanted {
+        Some(ImageArg::Named(name)) => allowed.contains(name),
+        _ => false,
+    };
+    if !is_allowed && wanted != create.storage.image.as_ref() {
+        let image = match wanted {
+            Some(ImageArg::Named(name)) => name.to_string(),
+            _ => "none".to_owned(),
+        };
+        return Err(request_refused(JobError::Image { image }).into());
+    }
+    create.storage.image = wanted.cloned();
     Ok(())
 }
 
@@ -160,10 +213,27 @@ mod tests {
         assert!(admin("--image debian-12 --no-wait --accept-shared-fabric").is_ok());
     }
 
+    /// What becomes of the admin's options by a comment of a job with two CPUs.
+    fn obeyed(line: &str, more: &[&str], comment: &str) -> anyhow::Result<CreateArgs> {
+        let mut create = admin(line)?;
+        let command = SlurmPrologArgs::augment_args(Command::default().no_binary_name(true));
+        let args = SlurmPrologArgs::from_arg_matches(&command.get_matches_from(more)).unwrap();
+        let allotted = Resources { cpus: 2, memory: None };
+        let (most_vcpus, most_memory) = (args.max_job_vcpus, args.max_job_memory);
+        obey(&mut create, comment, &args, |usual| {
+            let share = Resources { cpus: 24, memory: Some(MemSize::from_gib(100)) };
+            let cpus = usual.cpus.unwrap_or(share.cpus);
+            let usual = Resources { cpus, memory: usual.memory.or(share.memory) };
+            Ok(JobLimits { usual, allotted, most_vcpus, most_memory })
+        })?;
+        Ok(create)
+    }
+
     #[test]
     fn a_comment_chooses_among_few_things() {
-        let mut args = admin("--image debian-12 --vcpus 4").unwrap();
-        obey(&mut args, "for the paper; vcpus=8 memory=64G image=noble").unwrap();
+        let images = ["--job-image", "noble,trixie"];
+        let comment = "for the paper; vcpus=8 memory=64G image=noble";
+        let args = obeyed("--image debian-12", &images, comment).unwrap();
         assert_eq!(args.guest.shape.vcpus, Some(8));
         assert_eq!(args.guest.shape.memory.map(|memory| memory.kib()), Some(64 << 20));
         assert!(
@@ -172,8 +242,36 @@ mod tests {
         for bad in
             ["vcpus=x", "image=none;", "disk=/dev/sda", "image=--disk", "memory=1G memory=2G"]
         {
-            assert!(obey(&mut admin("").unwrap(), bad).is_err(), "{bad}");
+            assert!(obeyed("", &[], bad).is_err(), "{bad}");
         }
-        assert!(obey(&mut admin("--disk-dir /srv").unwrap(), "image=noble").is_err());
+        assert!(obeyed("--disk-dir /srv", &images, "image=noble").is_err());
+    }
+
+    #[test]
+    fn a_comment_gets_no_more_than_the_job_was_allotted() {
+        let line = "--image debian-12 --vcpus 4 --memory 8G";
+        for (good, bad) in [("vcpus=4", "vcpus=44"), ("memory=8G", "memory=600G")] {
+            obeyed(line, &[], good).unwrap();
+            let error = obeyed(line, &[], bad).unwrap_err().to_string();
+            assert!(error.contains("that this job may request"), "{error}");
+        }
+        // The share of the job's GPUs where the admin says nothing, and less where he says so.
+        assert!(obeyed("", &[], "vcpus=24").is_ok() && obeyed("", &[], "vcpus=25").is_err());
+        assert!(obeyed("", &["--max-job-vcpus", "8"], "vcpus=9").is_err());
+        assert!(obeyed("", &["--max-job-memory", "8G"], "memory=9G").is_err());
+        assert!(obeyed(line, &["--max-job-vcpus", "99"], "vcpus=5").is_err());
+    }
+
+    #[test]
+    fn a_comment_chooses_only_images_that_the_admin_lists() {
+        let line = "--image debian-12";
+        assert!(obeyed(line, &[], "image=debian-12").is_ok());
+        for (line, images) in [(line, &[][..]), ("", &[]), (line, &["--job-image", "trixie"])] {
+            for image in ["noble", "none", "debian-12.old"] {
+                let error = obeyed(line, images, &format!("image={image}")).unwrap_err();
+                let says = "may not choose image";
+                assert!(error.to_string().contains(says), "{line} {image}: {error}");
+            }
+        }
     }
 }
