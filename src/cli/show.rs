@@ -10,11 +10,18 @@ use crate::network::AddressSource;
 use crate::request::Request;
 use crate::shell::word;
 use gpuvm_ops::domains::{ShownDomain, show};
+use gpuvm_ops::world::unread_of_users;
 use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let shown = show(cx, &args.name)?;
+    let ShownDomain { summary, view, .. } = &shown;
+    if view.remembered.is_some()
+        && let Some(records) = cx.records_of_users(&summary.uuid)
+    {
+        cx.output.warning(&unread_of_users(&summary.name, &records));
+    }
     if cx.output.json {
         cx.output.json("gpuvm-domain", &shown)?;
     } else {

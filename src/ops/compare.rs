@@ -141,7 +141,8 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
     let Some(found) = found else { return Ok(None) };
     if found.differences.is_empty() {
         if !found.is_told {
-            let why = match world.unread_records() {
+            let row = &found.summary;
+            let why = match world.unread_records_of(&row.name, &row.uuid) {
                 None => "not recorded".to_owned(),
                 Some(unread) => format!("not known ({unread})"),
             };

@@ -189,7 +189,7 @@ fn beside(
     let uuid = xml.uuid().filter(|_| xml.is_ours()).unwrap_or_default();
     if !uuid.is_empty() && guest::told(world.state(), &uuid).is_none() {
         let stay = |why| format!("{why}: what they have of `{}` stays", xml.name());
-        warnings.extend(world.unread_records().map(stay));
+        warnings.extend(world.unread_records_of(&xml.name(), &uuid).map(stay));
     }
     if is_ours {
         // It is deleted all the same where the host cannot be read.

@@ -8,12 +8,12 @@ use crate::error::{Class, Coded, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::guest::told;
-use crate::history::{History, Owner};
+use crate::history::{History, Owner, UserRecords};
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{DomainSummary, Hypervisor, Kept, XmlOf, none};
 use crate::pages::BOOT;
 use crate::shell::word;
-use crate::world::World;
+use crate::world::{World, unread_of_users};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The reason a domain's history is not available.
@@ -29,6 +29,14 @@ pub enum HistoryOfError {
         name: String,
         /// The connection.
         uri: String,
+    },
+    /// Other users have recorded it.
+    #[error("the history of domain `{name}` is not root's: {why}")]
+    OfUsers {
+        /// Its name.
+        name: String,
+        /// Who has it.
+        why: String,
     },
     /// Root has recorded it.
     #[error("permission denied: the history of domain `{name}` is not known, since {why}")]
@@ -49,12 +57,34 @@ pub(crate) fn refuse_unread(
     (verb, name, uuid): (&str, &str, &str),
     history: &History,
 ) -> Result<()> {
+    if let Some(records) = world.records_of_users(uuid) {
+        return refuse_of_users(world, (verb, name, uuid), history, &records);
+    }
     let Some(why) = world.unread_records() else { return Ok(()) };
     if history.entries.is_empty() && told(world.state(), uuid).is_none() {
         let hint = format!("`sudo gpuvm {verb} {}`", word(name));
         return Err(HistoryOfError::OfRoot { name: name.to_owned(), why }.hint(hint));
     }
     world.warning(&why);
+    Ok(())
+}
+
+/// The same for root, of a domain that other users have changed.
+fn refuse_of_users(
+    world: &World,
+    (verb, name, uuid): (&str, &str, &str),
+    history: &History,
+    records: &[UserRecords],
+) -> Result<()> {
+    let why = unread_of_users(name, records);
+    let commands = records
+        .iter()
+        .map(|one| format!("`sudo -u {} gpuvm {verb} {}`", word(&one.user), word(name)));
+    let commands = commands.collect::<Vec<_>>().join(", ");
+    if history.entries.is_empty() && told(world.state(), uuid).is_none() {
+        return Err(HistoryOfError::OfUsers { name: name.to_owned(), why }.hint(commands));
+    }
+    world.warning(&format!("{why}; {commands}"));
     Ok(())
 }
 

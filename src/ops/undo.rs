@@ -240,7 +240,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let history = world.history(&summary.uuid)?;
     refuse_unread(world, ("undo", name, &summary.uuid), &history)?;
     let Some(entry) = history.entries.last() else {
-        let hint = format!("`gpuvm delete {name}` removes what `create` made", name = word(name));
+        let hint = "changes that were made without gpuvm, or by another user, are not recorded";
         return Err(classed(
             Class::NotFound,
             format!("domain `{name}` has no change to undo"),
@@ -466,13 +466,9 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// What deletes a guest with what it may have written.
+/// What deletes a guest with what it may have written; never another verb than the one that was asked for.
 fn delete_hint(name: &str) -> String {
-    format!(
-        "`gpuvm delete {name}` deletes it with whatever it has written; `gpuvm undo {name} --force` \
-         does, too",
-        name = word(name)
-    )
+    format!("`gpuvm undo {name} --force` deletes it with what was written", name = word(name))
 }
 
 /// Refuses to go back to a disk that another domain uses since; `force`: unless images of others

@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Directory of a user's own state, below the home directory (XDG base directories).
+pub const OWN_STATE: &str = ".local/state/gpuvm";
 /// Directory of a host's state.
 const SHARED: &str = "/var/lib/gpuvm";
 
@@ -23,6 +25,11 @@ pub fn state_root() -> PathBuf {
         Some(own) if !nix::unistd::geteuid().is_root() => own.join("gpuvm"),
         _ => PathBuf::from(SHARED),
     }
+}
+
+/// Whether the state of this run is the host's.
+pub fn is_shared_state() -> bool {
+    state_root() == Path::new(SHARED)
 }
 
 /// Returns the directory of root's state, where this run records nothing and reads nothing; none:

@@ -20,12 +20,14 @@ pub mod guest;
 pub mod network;
 mod owner;
 mod store;
+mod users;
 
 #[cfg(test)]
 mod tests;
 
 pub use entry::{Beyond, DiskCopy, Entry, NewImage};
 pub use owner::Owner;
+pub use users::{UserRecords, of_users};
 
 use crate::apply::{Step, kept_in};
 use gpuvm_core::shell::word;

@@ -1,0 +1,64 @@
+//! The records of other users: members of libvirt's group change the guests that root changes, and
+//! record that in directories of their own. Only root looks for them, and only whether there are
+//! any: what is in them is theirs.
+
+use super::{DIRECTORY, guest};
+use crate::apply::{OWN_STATE, is_shared_state};
+use crate::child::Question;
+use nix::unistd::{Group, Uid, User, geteuid, initgroups, setgid, setuid};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time limit for one home directory, which may be on a network.
+const LIMIT: Duration = Duration::from_secs(3);
+/// The most users whose directories are looked at.
+const MOST: usize = 64;
+
+/// A user's records of a domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserRecords {
+    /// The user's name.
+    pub user: String,
+    /// The directory of all of that user's records.
+    pub directory: PathBuf,
+}
+
+/// Returns the users who have recorded changes of the domain of a UUID, or what was made for it:
+/// members of libvirt's group, and the user who runs this by sudo. None for a caller who is not root,
+/// or whose records are elsewhere.
+pub fn of_users(uuid: &str) -> Vec<UserRecords> {
+    let is_plain = uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if !geteuid().is_root() || !is_shared_state() || uuid.is_empty() || !is_plain {
+        return Vec::new();
+    }
+    let members = Group::from_name("libvirt").ok().flatten().map(|group| group.mem);
+    let members = members.unwrap_or_default().into_iter();
+    let members = members.take(MOST).filter_map(|name| User::from_name(&name).ok().flatten());
+    let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    let caller = caller.and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten());
+    let users: BTreeMap<u32, User> =
+        members.chain(caller).map(|user| (user.uid.as_raw(), user)).collect();
+    let others = users.into_values().filter(|user| !user.uid.is_root());
+    others.filter_map(|user| of_user(user, uuid)).collect()
+}
+
+/// The records of one user, looked for with that user's rights: a home directory may be on a server
+/// that trusts no root, and its links lead anywhere.
+fn of_user(user: User, uuid: &str) -> Option<UserRecords> {
+    let directory = user.dir.join(OWN_STATE);
+    let paths = [
+        directory.join(DIRECTORY).join(uuid),
+        directory.join(guest::DIRECTORY).join(format!("{uuid}.json")),
+    ];
+    let name = CString::new(user.name.as_str()).ok()?;
+    let look = move || {
+        let is_user = initgroups(&name, user.gid).is_ok()
+            && setgid(user.gid).is_ok()
+            && setuid(user.uid).is_ok();
+        is_user && paths.iter().any(|path| path.exists())
+    };
+    let has_some = Question::ask(LIMIT, look).answer().unwrap_or(false);
+    has_some.then_some(UserRecords { user: user.name, directory })
+}
