@@ -40,6 +40,7 @@ use gpuvm_core::slurm::{JobError, SlurmConfError};
 use gpuvm_host::bundle::BundleError;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_host::slurm::SlurmError;
+use gpuvm_ops::backing::BackingError;
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::bundle::ExportError;
 use gpuvm_ops::claim::ClaimError;
@@ -112,7 +113,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 101] = [
+static KNOWN: [Known; 102] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -212,6 +213,7 @@ static KNOWN: [Known; 101] = [
     known::<GuestsError>(),
     known::<TunedError>(),
     known::<RenderError>(),
+    known::<BackingError>(),
     known::<StorageError>(),
     known::<ArrayVerbError>(),
     known::<DriveError>(),

@@ -1,5 +1,6 @@
 //! `check`: the checker's findings in a domain, and what could not be checked.
 
+use crate::backing;
 use crate::disks;
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
@@ -128,6 +129,9 @@ fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<S
     };
     let mut facts = disks::facts(domain, own.as_deref(), false, &*hypervisor)?;
     facts.extend(disks::missing(domain, &*hypervisor)?);
+    if hypervisor.has_guests_here() {
+        facts.extend(backing::facts(domain, &world.state_root()));
+    }
     let unseen = disks::unseen(&*hypervisor).map(str::to_owned);
     Ok((check::disks(domain, &facts), unseen))
 }

@@ -73,7 +73,7 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let made = if wanted.overlay {
         overlays(&source, wanted, &row, (&uses, hypervisor, world))?
     } else {
-        let copies = copies(&source, wanted, &row, (&uses, hypervisor))?;
+        let copies = copies(&source, wanted, &row, (&uses, hypervisor, &world.state_root()))?;
         Overlays { copies, source, first: None, disks: Vec::new() }
     };
     let Overlays { copies, source, first, disks: original } = made;

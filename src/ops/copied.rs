@@ -63,6 +63,8 @@ pub struct CloneRequest {
     pub seed: SeedRequest,
     /// Whether the disks of both lie over the images of the other, instead of being copied.
     pub overlay: bool,
+    /// Names of images that may be below its disks: paths, or QEMU's own words.
+    pub accept_backing: Vec<String>,
 }
 
 impl CloneRequest {
@@ -80,7 +82,10 @@ impl CloneRequest {
 
     /// Its other options, but for the GPUs, as they are typed.
     pub(crate) fn rest(&self) -> String {
-        options((self.allow_remote, self.allow_split), Some(&self.seed), self.accept_shared_fabric)
+        let allowed = (self.allow_remote, self.allow_split);
+        let rest = options(allowed, Some(&self.seed), self.accept_shared_fabric);
+        let accepted = self.accept_backing.iter();
+        accepted.fold(rest, |rest, name| format!("{rest} --accept-backing {}", word(name)))
     }
 }
 

@@ -112,6 +112,7 @@ impl ImportRequest {
             uuid,
             seed,
             overlay: false,
+            accept_backing: Vec::new(),
         }
     }
 }

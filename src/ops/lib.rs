@@ -116,6 +116,7 @@ use gpuvm_host::{
 pub mod address;
 pub mod agent;
 pub mod autostart;
+pub mod backing;
 pub mod bind;
 pub mod bundle;
 pub mod capacity;

@@ -466,7 +466,7 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// What deletes a guest with what it may have written; never another verb than the one that was asked for.
+/// What deletes a guest with what it may have written: no other verb than the one asked for.
 fn delete_hint(name: &str) -> String {
     format!("`gpuvm undo {name} --force` deletes it with what was written", name = word(name))
 }

@@ -1,14 +1,14 @@
 //! The world that an operation reads: the host, its hypervisor, what domains hold. Each is read on
 //! first use.
 
-use crate::apply::{Change, other_state};
+use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::disks::functions_of_disks;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
-use crate::history::{History, Owner};
+use crate::history::{History, Owner, UserRecords, of_users};
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
@@ -194,6 +194,11 @@ impl World {
         self.settings.state.as_deref()
     }
 
+    /// The directory of this run's records.
+    pub fn state_root(&self) -> PathBuf {
+        self.state().map_or_else(state_root, Path::to_owned)
+    }
+
     /// The owner of the stored data of a domain's UUID, as seen from a connection.
     pub fn owner(&self, uuid: &str, on: &dyn Hypervisor) -> Owner {
         Owner::of(uuid, on, self.state())
@@ -224,6 +229,19 @@ impl World {
         });
         are_roots
             .then(|| format!("root's records in {} are not read; run with sudo", other.display()))
+    }
+
+    /// The same of the domain of a UUID; for root what other users have recorded of it.
+    pub fn unread_records_of(&self, name: &str, uuid: &str) -> Option<String> {
+        self.unread_records().or_else(|| Some(unread_of_users(name, &self.records_of_users(uuid)?)))
+    }
+
+    /// What other users have recorded of the domain of a UUID, which this run does not read; none:
+    /// nothing that root can see.
+    pub fn records_of_users(&self, uuid: &str) -> Option<Vec<UserRecords>> {
+        let are_looked_for = self.settings.state.is_none() && self.is_here().unwrap_or(true);
+        let records = if are_looked_for { of_users(uuid) } else { Vec::new() };
+        (!records.is_empty()).then_some(records)
     }
 
     /// Whether `--host` names a host without a hypervisor: nothing is queried or changed on it. A
@@ -501,6 +519,13 @@ impl World {
             Ok(())
         }
     }
+}
+
+/// Names the records of other users.
+pub fn unread_of_users(name: &str, records: &[UserRecords]) -> String {
+    let each = records.iter().map(|one| format!("{} ({})", one.user, one.directory.display()));
+    let each = each.collect::<Vec<_>>().join(", ");
+    format!("domain `{name}` was also changed by {each}, whose records are not read")
 }
 
 /// Whether an error comes from the hypervisor, at any operation.

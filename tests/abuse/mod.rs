@@ -2,6 +2,7 @@
 //! falsehoods. Each of these attacks once succeeded. `cargo test --test main abuse::` runs them
 //! alone; they need root for a libvirtd of their own.
 
+mod accounts;
 mod acs;
 mod arguments;
 mod attack;
@@ -9,6 +10,7 @@ mod clock;
 mod boot;
 mod devices;
 mod drives;
+mod headers;
 mod later;
 mod machine;
 mod output;

@@ -244,7 +244,7 @@ fn no_guest_gets_an_image_of_the_store_nor_what_lies_over_a_file_of_the_host() {
     assert!(qemu.status().unwrap().success());
     evil.push(path);
     for disk in &evil {
-        refused(&place, "storage-of-host", &["disk", "add", NAME, disk]);
+        refused(&place, "backing-untrusted", &["disk", "add", NAME, disk]);
         std::fs::remove_file(disk).unwrap_or_else(|_| panic!("{disk}"));
         if *disk == below {
             over("below.qcow2", "/etc/shadow");

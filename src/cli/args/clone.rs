@@ -3,6 +3,7 @@
 use super::heading::{BEHAVIOUR, DEVICES, DISKS, FIRST_BOOT, GUEST, PLACEMENT};
 use super::life::ChangeArgs;
 use super::seed::home;
+use super::storage::BackingArgs;
 use super::wish::AllowArg;
 use crate::request::DomainName;
 use clap::{Args, ValueHint};
@@ -43,6 +44,9 @@ pub struct CloneArgs {
     /// clone is left. Only for disks that gpuvm created as volumes.
     #[arg(long, help_heading = DISKS)]
     pub overlay: bool,
+    /// Images below the disks.
+    #[command(flatten)]
+    pub backing: BackingArgs,
     /// What it gets.
     #[command(flatten)]
     pub copy: CopyArgs,
@@ -108,6 +112,7 @@ impl CloneArgs {
             uuid: None,
             seed: self.copy.seed(),
             overlay: self.overlay,
+            accept_backing: self.backing.accept_backing.clone(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::heading::{BEHAVIOUR, DISKS};
 use super::late::Late;
-use super::storage::PreallocateArg;
+use super::storage::{BackingArgs, PreallocateArg};
 use super::{ChangeArgs, NameArgs};
 use crate::apply::Preallocate;
 use crate::domain::guest::VolumeRef;
@@ -97,6 +97,9 @@ pub struct DiskAddArgs {
     /// this option gpuvm asks, and refuses if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_data_loss: bool,
+    /// Images below it.
+    #[command(flatten)]
+    pub backing: BackingArgs,
     /// How it is made or shown.
     #[command(flatten)]
     pub change: ChangeArgs,
@@ -105,7 +108,12 @@ pub struct DiskAddArgs {
 impl DiskAddArgs {
     /// What is asked for.
     pub fn wanted(&self) -> AddDisk {
-        AddDisk { name: self.name.clone(), disk: self.disk.0.clone(), live: self.live }
+        AddDisk {
+            name: self.name.clone(),
+            disk: self.disk.0.clone(),
+            live: self.live,
+            accept_backing: self.backing.accept_backing.clone(),
+        }
     }
 }
 

@@ -11,6 +11,19 @@ use gpuvm_ops::storage::{DataRequest, ImageRequest, OsDisk, StorageError, Storag
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// The backing files of images that are used as they are.
+#[derive(Debug, Clone, Args)]
+pub struct BackingArgs {
+    /// Accept this backing file of an image; repeatable
+    ///
+    /// An image that is used as it is may name backing files in its own directory only. Others, also
+    /// those further down its chain, and URLs are refused unless named here: a guest may have
+    /// written the header of the image.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    #[arg(help_heading = DISKS, hide_short_help = true)]
+    pub accept_backing: Vec<String>,
+}
+
 /// What a guest's disks are made of.
 #[derive(Debug, Clone, Args)]
 pub struct StorageArgs {
@@ -54,6 +67,9 @@ pub struct StorageArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub add_disk: Vec<PathBuf>,
+    /// Images below those.
+    #[command(flatten)]
+    pub backing: BackingArgs,
     /// Directory for a blank boot disk
     ///
     /// The disk is made there instead of from an image in --pool.
@@ -113,6 +129,7 @@ impl StorageArgs {
             pool: self.pool.clone(),
             disk: self.disk.clone(),
             add_disk: self.add_disk.clone(),
+            accept_backing: self.backing.accept_backing.clone(),
             disk_dir: self.disk_dir.clone(),
             data: self.data()?,
             data_dir: self.data_dir.clone(),

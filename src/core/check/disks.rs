@@ -25,8 +25,15 @@ const OF_HOST: Rule = Rule::error(
 const MISSING: Rule =
     Rule::error("disk-missing", "a disk whose file, or a file below it, does not exist");
 
+/// A header is the word of whoever wrote the image, possibly a guest.
+const BACKING: Rule = Rule::note(
+    "disk-backing",
+    "a disk whose image names a file outside its directory, another guest's disk or a server below \
+     itself, and whose definition does not state it: QEMU opens whatever the image names",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING];
+pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING, BACKING];
 /// Those that are about other users.
 pub(super) const ON_OTHERS: &[Rule] = &[HELD, OF_HOST];
 
@@ -39,6 +46,8 @@ pub enum DiskFault {
     OfHost,
     /// It does not exist, or a file below it does not.
     Missing,
+    /// Its image names others that nothing vouches for.
+    Backing,
 }
 
 /// What is known of a disk.
@@ -69,6 +78,11 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
                 (&HELD, hint.to_owned())
             }
             DiskFault::Missing => (&MISSING, back_or_gone(domain, *disk)),
+            DiskFault::Backing => {
+                let hint = "`qemu-img info` of the image shows what it names; if that is meant, state \
+                            it in the definition (`<backingStore>`)";
+                (&BACKING, hint.to_owned())
+            }
         };
         report.add(rule, spot, why.clone(), hint);
     }

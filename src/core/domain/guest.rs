@@ -81,6 +81,16 @@ pub enum DiskKind {
     Block,
 }
 
+impl DiskKind {
+    /// The `type` of libvirt's disk, and the attribute of `<source>` with its path.
+    pub fn words(self) -> (&'static str, &'static str) {
+        match self {
+            DiskKind::File => ("file", "file"),
+            DiskKind::Block => ("block", "dev"),
+        }
+    }
+}
+
 /// How QEMU reads and writes a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -130,6 +140,22 @@ pub struct Disk {
     /// nothing.
     #[serde(default)]
     pub serial: Option<String>,
+    /// The images below it, from the top down, as its definition states them, so that nothing is
+    /// read from its header again. None: the definition states nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<Vec<BackingImage>>,
+}
+
+/// An image below another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BackingImage {
+    /// Absolute path on the host.
+    pub path: String,
+    /// Its format.
+    pub format: DiskFormat,
+    /// What the path names.
+    pub kind: DiskKind,
 }
 
 impl Disk {
@@ -143,6 +169,7 @@ impl Disk {
             read_only: false,
             keeps_blocks: false,
             serial: None,
+            backing: None,
         }
     }
 }

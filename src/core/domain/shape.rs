@@ -3,7 +3,7 @@
 use super::device::{disk_path, hostdev_bdf};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
-use super::guest::{Bound, CpuModel, DiskKind, Guarded, Made, NAMESPACE, Record, Reserved};
+use super::guest::{BackingImage, Bound, CpuModel, Guarded, Made, NAMESPACE, Record, Reserved};
 use super::pci::PciAddress;
 use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
@@ -16,10 +16,7 @@ use crate::topology::{KnownDevice, PartitionId};
 impl DiskSeat {
     /// Returns the wanted state of its element.
     pub(super) fn fragment(&self) -> Fragment {
-        let (kind, source) = match self.disk.kind {
-            DiskKind::File => ("file", "file"),
-            DiskKind::Block => ("block", "dev"),
-        };
+        let (kind, source) = self.disk.kind.words();
         let (cache, io) = self.disk.io.words();
         let driver = Fragment::new("driver")
             .attr("name", "qemu")
@@ -34,11 +31,24 @@ impl DiskSeat {
             .attr("device", "disk")
             .child(driver)
             .child(Fragment::new("source").attr(source, &self.disk.path))
+            .children(self.disk.backing.as_ref().map(|below| backing_store(below)))
             .child(Fragment::new("target").attr("dev", &self.target).attr("bus", "virtio"))
             .children(self.disk.read_only.then(|| Fragment::new("readonly")))
             .children(self.disk.serial.as_ref().map(|serial| Fragment::new("serial").text(serial)))
             .children(self.address.map(PciAddress::fragment))
     }
+}
+
+/// Wants these images below a disk and no others; the last one ends the chain.
+fn backing_store(below: &[BackingImage]) -> Fragment {
+    let store = Fragment::new("backingStore");
+    let Some((first, rest)) = below.split_first() else { return store };
+    let (kind, source) = first.kind.words();
+    store
+        .attr("type", kind)
+        .child(Fragment::new("format").attr("type", first.format.as_str()))
+        .child(Fragment::new("source").attr(source, &first.path))
+        .child(backing_store(rest))
 }
 
 /// Wants a disk's driver with this many queues, served by these I/O threads.

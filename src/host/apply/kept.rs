@@ -25,6 +25,10 @@ struct Kept {
     path: PathBuf,
     /// Which file or volume it is.
     made: Identity,
+    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it, or
+    /// its bytes were copied from elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    disk_format: Option<String>,
 }
 
 /// The record of a path.
@@ -35,10 +39,37 @@ fn record(state: &Path, path: &Path) -> PathBuf {
 /// The disk that was made at a path, by the records of a state directory; none: that is unknown,
 /// since an older gpuvm made it or the record cannot be read.
 pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
+    read(state, path).map(|kept| kept.made)
+}
+
+/// Reads the record of a path.
+fn read(state: &Path, path: &Path) -> Option<Kept> {
     let record = record(state, path);
     let text = input::state(&record).ok()??;
     let kept: Kept = serde_json::from_str(&text).ok()?;
-    (kept.format == FORMAT && kept.path == path).then_some(kept.made)
+    (kept.format == FORMAT && kept.path == path).then_some(kept)
+}
+
+/// The format in which gpuvm made the disk that is at a path, in libvirt's word, whatever its bytes
+/// say: a guest can write the header of any format to its raw disk. None: unknown.
+pub fn disk_format_made(state: &Path, path: &Path) -> Option<String> {
+    let real = path.canonicalize().ok()?;
+    let kept = [path, &*real].into_iter().find_map(|path| read(state, path))?;
+    let (Identity::Volume { file: Some(was), .. } | Identity::File(was)) = kept.made else {
+        return None;
+    };
+    let now = FileId::at(&real).ok()??;
+    kept.disk_format.filter(|_| was.may_be(&now))
+}
+
+/// The format in which a step makes a disk.
+fn format_of(state: &Path, step: &Step) -> Option<String> {
+    match step {
+        Step::CreateDisk { from: None, .. } => Some("raw".to_owned()),
+        Step::CreateDisk { from: Some(from), .. } => disk_format_made(state, from),
+        Step::MakeVolume { volume, .. } => Some(volume.format.clone()),
+        _ => None,
+    }
 }
 
 /// Whether a file at the path of a disk is proven to be another one than the one that was made
@@ -86,17 +117,34 @@ pub(super) fn keep(
     made: Option<&Identity>,
     (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
 ) {
+    if let (Some(state), Step::FillVolume { pool, name, .. }) = (state, step) {
+        return filled(state, volume_at(hypervisor, pool, name).as_deref());
+    }
     let makes = matches!(step, Step::CreateDisk { .. } | Step::MakeVolume { .. });
     let (Some(state), Some(made), true) = (state, made, makes) else { return };
     let Some(path) = place(step, Some(made), hypervisor) else { return };
-    if let Err(error) = write(state, &path, made) {
+    if let Err(error) = write(state, &path, made, format_of(state, step)) {
         observer.note(&format!("which disk {} is was not recorded: {error}", path.display()));
     }
 }
 
+/// Forgets the format of a volume that gets the bytes of an image: it was made raw only to hold
+/// them.
+fn filled(state: &Path, path: Option<&Path>) {
+    let Some(path) = path else { return };
+    if let Some(kept) = read(state, path).filter(|kept| kept.disk_format.is_some()) {
+        let _ = write(state, path, &kept.made, None);
+    }
+}
+
 /// Writes a record.
-fn write(state: &Path, path: &Path, made: &Identity) -> Result<(), BindError> {
-    let kept = Kept { format: FORMAT, path: path.to_owned(), made: made.clone() };
+fn write(
+    state: &Path,
+    path: &Path,
+    made: &Identity,
+    disk_format: Option<String>,
+) -> Result<(), BindError> {
+    let kept = Kept { format: FORMAT, path: path.to_owned(), made: made.clone(), disk_format };
     let text = serde_json::to_string_pretty(&kept).expect("plain values") + "\n";
     set_private_file(&record(state, path), Some(&text))
 }
@@ -149,13 +197,19 @@ mod tests {
         assert_eq!(disk_made_at(&state, &path), None);
         std::fs::write(&path, "made").unwrap();
         let file = FileId::at(&path).unwrap().unwrap();
-        write(&state, &path, &Identity::File(file)).unwrap();
+        write(&state, &path, &Identity::File(file), Some("raw".into())).unwrap();
         assert_eq!(disk_made_at(&state, &path), Some(Identity::File(file)));
         assert_eq!(disk_made_at(&state, &dir.path().join("b.raw")), None);
         assert!(!is_another_file(Some(&file), &path));
         let other = dir.path().join("other.raw");
         std::fs::write(&other, "theirs").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for name in [&path, &link] {
+            assert_eq!(disk_format_made(&state, name).as_deref(), Some("raw"));
+        }
         std::fs::rename(&other, &path).unwrap();
+        assert_eq!(disk_format_made(&state, &path), None, "another file is in its place");
         assert!(is_another_file(Some(&file), &path));
         assert!(!is_another_file(None, &path), "nothing is known of it");
         std::fs::remove_file(&path).unwrap();

@@ -51,7 +51,7 @@ pub use exclusions::{ExclusionsError, write_exclusions};
 pub use firmware::{foreign_nvram, tpm_stays};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
-pub use kept::{disk_made_at, forget_made_at, is_another_file};
+pub use kept::{disk_format_made, disk_made_at, forget_made_at, is_another_file};
 pub use lease::is_of_this_machine;
 pub use lock::{HostLock, LockError};
 pub use made::{volume_file, volume_place};
@@ -62,7 +62,9 @@ pub use perform::absent;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
 pub use snapshot::is_by_gpuvm;
-pub use state::{kept_in, now_s, other_state, state_directory, state_root};
+pub use state::{
+    OWN_STATE, is_shared_state, kept_in, now_s, other_state, state_directory, state_root,
+};
 pub use step::{GrowBy, LET_GO_S, MadeAs, MadeSnapshot, Step, StepError, unknown_step};
 
 use crate::hypervisor::Hypervisor;

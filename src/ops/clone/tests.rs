@@ -79,6 +79,7 @@ fn wanted() -> CloneRequest {
         uuid: Some(OTHER.into()),
         seed: SeedRequest::default(),
         overlay: false,
+        accept_backing: Vec::new(),
     }
 }
 

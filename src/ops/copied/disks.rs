@@ -4,8 +4,9 @@
 
 use super::{CloneError, CloneRequest};
 use crate::apply::{Preallocate, Step, modified_ns, space};
+use crate::backing::{Trusted, chain, format_made, untrusted};
 use crate::domain::disk_change::target_of;
-use crate::domain::guest::{Made, Role, VolumeRef};
+use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Coded as _, Result};
 use crate::guest::path_text;
@@ -68,7 +69,7 @@ pub(crate) fn copies(
     xml: &DomainXml,
     wanted: &CloneRequest,
     row: &DomainSummary,
-    (uses, hypervisor): (&Uses, &dyn Hypervisor),
+    (uses, hypervisor, state): (&Uses, &dyn Hypervisor, &Path),
 ) -> Result<Copies> {
     let mut copies = Copies::default();
     let recorded = xml.made();
@@ -86,6 +87,9 @@ pub(crate) fn copies(
         let old = Old { name, target: &target, path: Path::new(&path), format: &format, role };
         old.refuse_shared(uses, &row.uuid)?;
         let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));
+        if format == "qcow2" && hypervisor.has_guests_here() {
+            refuse_backing(&old, disk, found.is_some(), (wanted, state))?;
+        }
         let (new, made) = match volume {
             Some(volume) => copies.volume(&old, volume, wanted, hypervisor)?,
             None => copies.file(&old, wanted)?,
@@ -221,6 +225,31 @@ pub(crate) fn refuse_image(old: &Old<'_>) -> Result<Option<String>> {
     }
 }
 
+/// Refuses an image that names files which the admin does not accept: a copy has all that is in
+/// them. What the definition states is accepted, and what gpuvm `made` for the guest as an image
+/// over another.
+fn refuse_backing(
+    old: &Old<'_>,
+    disk: Element<'_>,
+    is_made: bool,
+    (wanted, state): (&CloneRequest, &Path),
+) -> Result<()> {
+    if is_made && format_made(old.path, state) != Some(DiskFormat::Raw) {
+        return Ok(());
+    }
+    let mut accepted = wanted.accept_backing.clone();
+    let mut below = disk.child("backingStore");
+    while let Some(store) = below {
+        let source = store.child("source");
+        let path = source.and_then(|source| source.attr("file").or_else(|| source.attr("dev")));
+        accepted.extend(path.map(|path| path.into_owned()));
+        below = store.child("backingStore");
+    }
+    let trusted = Trusted { accepted: &accepted, state };
+    let Err(refused) = chain(old.path, trusted) else { return Ok(()) };
+    Err(untrusted(old.path, refused))
+}
+
 /// Refuses a copy that does not fit.
 pub(crate) fn refuse_too_large(what: &str, needed: u64, (free, all): (u64, u64)) -> Result<()> {
     if needed <= free {
@@ -335,6 +364,7 @@ mod tests {
             uuid: None,
             seed: SeedRequest::default(),
             overlay: false,
+            accept_backing: Vec::new(),
         };
         let mut taken = BTreeMap::new();
         let mut names = Vec::new();

@@ -8,7 +8,7 @@ use super::disks::{
     Copied, Copies, Old, disk_file, is_of_directory, own_name, refuse_image, refused,
 };
 use super::{CloneError, CloneRequest};
-use crate::apply::{Step, disk_made_at, is_another_file, is_untouched, state_root};
+use crate::apply::{Step, disk_made_at, is_another_file, is_untouched};
 use crate::change::DomainChange;
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -80,7 +80,7 @@ pub(crate) fn overlays(
         wanted,
         uses,
         hypervisor,
-        state: world.state().map_or_else(state_root, Path::to_owned),
+        state: world.state_root(),
         recorded: xml.made(),
         copies: Copies::default(),
         steps: Vec::new(),

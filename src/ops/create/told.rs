@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// The option that takes NVLinks which other guests reach: known of a guest, and not compared.
 pub(crate) const ACCEPTED: &str = "accept-shared-fabric";
 
+/// The option that takes images below others: known of a guest, and not compared.
+pub(crate) const ACCEPTED_BACKING: &str = "accept-backing";
+
 /// The values of options; what has its default is left out, but for the size of a boot disk.
 pub(crate) type Told = BTreeMap<String, Vec<String>>;
 
@@ -26,6 +29,7 @@ pub(crate) fn told(wanted: &CreateRequest) -> Told {
     let one = |path: Option<&PathBuf>| path.map(|path| text(path)).into_iter().collect();
     let if_so = |is_so: bool, word: &str| is_so.then(|| word.to_owned()).into_iter().collect();
     add(ACCEPTED, if_so(wanted.accept_shared_fabric, "true"));
+    add(ACCEPTED_BACKING, wanted.storage.accept_backing.clone());
     add("template", one(wanted.guest.template.as_ref()));
     let disks = &wanted.storage;
     if disks.disk.is_empty() {

@@ -6,7 +6,7 @@ use crate::compare::{
     AT_FIRST, GuestDifference, MAX_VCPUS, has_own_data, is_on, is_own_data, pages_word, path_of,
     request_now, runs_otherwise, size_now, told_now,
 };
-use crate::create::{ACCEPTED, Told};
+use crate::create::{ACCEPTED, ACCEPTED_BACKING, Told};
 use crate::domain::disk_change::path_of as local_path_of;
 use crate::domain::guest::{Role, VirtType};
 use crate::domain::nics::usual_queues;
@@ -112,6 +112,8 @@ fn of(
         if told.get(ACCEPTED).is_some_and(|values| values == &["true"]) {
             fields.push((ACCEPTED, true.into()));
         }
+        let accepted = told.get(ACCEPTED_BACKING).cloned();
+        list(&mut fields, ACCEPTED_BACKING, accepted.unwrap_or_default());
         told_fields(told, &mut fields);
         let is_share = now.gpus.number() > 0 && !told.contains_key(DATA_SIZE);
         if is_share && !has_own_data(&xml) {
@@ -131,7 +133,7 @@ fn of(
     };
     let (name, is_told) = (summary.name.clone(), told.is_some());
     let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
-    let unread = if is_told { None } else { world.unread_records() };
+    let unread = if is_told { None } else { world.unread_records_of(&summary.name, &summary.uuid) };
     Ok(Some(Described { name, fields, is_told, unread, has_disk, other_disks, runs, at_once }))
 }
 

@@ -55,7 +55,7 @@ fn stage(runs: bool) -> Stage {
 
 /// A disk of these words for domain `a`.
 fn wanted(disk: NewDisk, live: bool) -> AddDisk {
-    AddDisk { name: "a".into(), disk, live }
+    AddDisk { name: "a".into(), disk, live, accept_backing: Vec::new() }
 }
 
 /// A new disk in the pool.

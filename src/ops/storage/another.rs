@@ -1,15 +1,18 @@
 //! A disk for an existing guest, with the checks of a new guest's disks.
 
-use super::existing::existing_disk;
+use super::existing::{existing_disk, named};
 use super::request::{NewDisk, StorageRequest};
 use super::{Disks, POOL, POOL_DIR, StorageError, best_io, passed, refuse_elsewhere, room};
 use crate::apply::{Preallocate, Step, space};
+use crate::backing::{Refused, Trusted, untrusted};
 use crate::bdf::Bdf;
-use crate::domain::guest::{Abilities, Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
+use crate::domain::guest::{
+    Abilities, BackingImage, Disk, DiskFormat, DiskKind, Made, Role, VolumeRef,
+};
 use crate::drives::state::State;
 use crate::error::{Coded as _, Result};
 use crate::guest::path_text;
-use crate::hypervisor::storage::{NewVolume, is_file_pool};
+use crate::hypervisor::storage::{NewVolume, Volume, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::memsize::MemSize;
 use crate::pools::{file_pool, make_pool};
@@ -30,7 +33,7 @@ pub struct Owner<'a> {
 
 /// Plans one disk, with the steps that create it if it is new.
 pub fn another(
-    wanted: &NewDisk,
+    (wanted, accepted): (&NewDisk, &[String]),
     owner: Owner<'_>,
     abilities: Abilities,
     world: &World,
@@ -39,12 +42,13 @@ pub fn another(
     let machine = hypervisor.machine();
     let elsewhere = machine.elsewhere();
     let mut disks = Disks::default();
+    let trusted = Trusted { accepted, state: &world.state_root() };
     match wanted {
         NewDisk::Path(path) => {
             refuse_elsewhere(elsewhere, &format!("disk {}", path.display()))?;
-            existing_disk(path, false, &mut disks)?;
+            existing_disk(path, Some(trusted), &mut disks)?;
         }
-        NewDisk::Volume(volume) => existing_volume(volume, hypervisor, &mut disks)?,
+        NewDisk::Volume(volume) => existing_volume(volume, hypervisor, trusted, &mut disks)?,
         NewDisk::Blank { bytes, dir: Some(dir), preallocate, .. } => {
             refuse_elsewhere(elsewhere, "a file in a directory")?;
             file(owner, *bytes, (dir, *preallocate), &mut disks)?;
@@ -75,6 +79,7 @@ pub fn another(
 fn existing_volume(
     volume: &VolumeRef,
     hypervisor: &dyn Hypervisor,
+    trusted: Trusted<'_>,
     disks: &mut Disks,
 ) -> Result<()> {
     let storage = hypervisor.storage();
@@ -85,7 +90,7 @@ fn existing_volume(
         message: "the pool has none of this name".to_owned(),
     })?;
     if hypervisor.machine().is_here() {
-        return existing_disk(&known.path, false, disks);
+        return existing_disk(&known.path, Some(trusted), disks);
     }
     let format = match &*known.format {
         "raw" => DiskFormat::Raw,
@@ -95,12 +100,33 @@ fn existing_volume(
             return Err(StorageError::OtherFormat { at, name: "raw or qcow2".into(), is }.bare());
         }
     };
+    // A guest can write the header of another format to its raw disk.
+    if let Some(name) = named(&known.path).filter(|name| *name != known.format) {
+        let (at, is) = (known.path.display().to_string(), known.format.clone());
+        return Err(StorageError::OtherFormat { at, name: name.into(), is }.bare());
+    }
     let pools = storage.pools()?;
     let pool = pools.iter().find(|pool| pool.name == volume.pool);
     let is_file = pool.is_none_or(|pool| is_file_pool(&pool.kind));
     let kind = if is_file { DiskKind::File } else { DiskKind::Block };
-    disks.disks.push(Disk::new(path_text(&known.path)?, format, kind));
+    let mut disk = Disk::new(path_text(&known.path)?, format, kind);
+    if format == DiskFormat::Qcow2 {
+        disk.backing = below_volume(&known, trusted)?;
+    }
+    disks.disks.push(disk);
     Ok(())
+}
+
+/// Refuses a volume of another machine that names an image below itself which the admin does not
+/// accept: its file cannot be read here, so that only libvirt says what that is.
+fn below_volume(volume: &Volume, trusted: Trusted<'_>) -> Result<Option<Vec<BackingImage>>> {
+    let Some(below) = &volume.backing else { return Ok(Some(Vec::new())) };
+    let name = below.display().to_string();
+    if trusted.accepted.contains(&name) {
+        return Ok(None);
+    }
+    let (accept, why) = (Some(name.clone()), "its file cannot be examined from here".to_owned());
+    Err(untrusted(&volume.path, Refused { name, why, accept }))
 }
 
 /// Returns the possible names of a new image, in order.

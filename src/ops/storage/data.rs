@@ -224,8 +224,15 @@ mod tests {
         let name = DomainName::new("a-1g0").unwrap();
         let planned = Planned { topology, request, placement, name, occupancy };
         let planned = &planned;
-        let place =
-            Place { wanted, seed: None, planned, hypervisor: None, recorded, elsewhere: None };
+        let place = Place {
+            wanted,
+            seed: None,
+            planned,
+            hypervisor: None,
+            recorded,
+            elsewhere: None,
+            state: Path::new("/nonexistent"),
+        };
         let mut disks = Disks::default();
         on(array, &place, &mut disks)?;
         Ok(disks)

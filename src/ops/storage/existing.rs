@@ -3,11 +3,12 @@
 //! TRAPS OF THE GUIDE, T20).
 
 use super::{Disks, StorageError};
+use crate::backing::{Trusted, chain, format_made, untrusted};
 use crate::blockdev::used_by;
 use crate::discover::signatures;
 use crate::discover::silent::Silent;
 use crate::disks::of_host;
-use crate::domain::guest::{Disk, DiskFormat, DiskKind};
+use crate::domain::guest::{BackingImage, Disk, DiskFormat, DiskKind};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::path_text;
@@ -22,17 +23,19 @@ use std::path::Path;
 
 /// The smallest sector size in bytes; the size of every disk is a multiple of it.
 const SECTOR: u64 = 512;
-/// The most images that one lies over.
-const MOST_BACKING: usize = 32;
 /// Where copies of images are kept.
 const COPIES: &str = "/var/lib/libvirt/images";
 
 /// Adds an existing disk: a device or a file. The path stays as it is given, since links such as
-/// those of /dev/disk/by-id are more stable than their targets. On a recorded host, whose files are
-/// not here, only the name is known.
-pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> Result<()> {
+/// those of /dev/disk/by-id are more stable than their targets. `trusted` is none on a recorded
+/// host, whose files are not here: only the name is known.
+pub(super) fn existing_disk(
+    path: &Path,
+    trusted: Option<Trusted<'_>>,
+    disks: &mut Disks,
+) -> Result<()> {
     let text = path_text(path)?;
-    if recorded {
+    let Some(trusted) = trusted else {
         let kind = if path.starts_with("/dev") { DiskKind::Block } else { DiskKind::File };
         let format = match named(path) {
             Some("qcow2") => DiskFormat::Qcow2,
@@ -40,7 +43,7 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
         };
         disks.disks.push(Disk::new(text, format, kind));
         return Ok(());
-    }
+    };
     let at = path.display();
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
@@ -66,27 +69,66 @@ pub(super) fn existing_disk(path: &Path, recorded: bool, disks: &mut Disks) -> R
     } else if let Some(why) = of_host(path, false, false)? {
         return Err(StorageError::OfHost { at: at.to_string(), why }.hint(instead_of(path)));
     }
+    let format = format_of(path, kind, trusted, disks)?;
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    refuse_unlike(path, &text, (kind, format, bytes), trusted)?;
+    let mut disk = Disk::new(text, format, kind);
+    if format == DiskFormat::Qcow2 {
+        disk.backing = images_below(path, trusted, disks)?;
+    }
+    disks.disks.push(disk);
+    Ok(())
+}
+
+/// The format of a disk: what gpuvm made raw is raw, whatever a guest has written to it.
+fn format_of(
+    path: &Path,
+    kind: DiskKind,
+    trusted: Trusted<'_>,
+    disks: &mut Disks,
+) -> Result<DiskFormat> {
+    let at = path.display();
+    let failed = |error: std::io::Error| -> Error {
+        StorageError::Unreadable { at: at.to_string(), error: error.to_string() }.bare()
+    };
     let mut disk = match kind {
         DiskKind::Block => open_block(path).map_err(failed)?,
         // A path that is no longer a file, or a file of the kernel, is refused.
         DiskKind::File => open_regular(path)?,
     };
-    let found = image::disk(&mut disk).map_err(|error| {
+    let found = image::disk(&mut disk);
+    if format_made(path, trusted.state) == Some(DiskFormat::Raw) {
+        if !matches!(&found, Ok(found) if found.format == Format::Raw) {
+            disks.warn(format!(
+                "disk {at} begins like an image of another format; gpuvm made it raw, so the guest \
+                 gets it as raw"
+            ));
+        }
+        return Ok(DiskFormat::Raw);
+    }
+    let found = found.map_err(|error| {
         let message = format!("disk `{at}` {error}");
         Error::from(error).around(Refusal::around(message, ""))
     })?;
-    let format = match found.format {
+    Ok(match found.format {
         Format::Raw => DiskFormat::Raw,
         Format::Qcow2 => DiskFormat::Qcow2,
-    };
-    let bytes = std::fs::metadata(path).map_err(failed)?.len();
-    refuse_unlike(path, &text, (kind, format, bytes))?;
-    if let Some(backing) = found.backing {
-        refuse_backing(path, &backing)?;
-        disks.warn(format!("disk {at} lies over {backing}, which the guest reads too"));
+    })
+}
+
+/// The images below an image, as its definition states them.
+fn images_below(
+    path: &Path,
+    trusted: Trusted<'_>,
+    disks: &mut Disks,
+) -> Result<Option<Vec<BackingImage>>> {
+    let chain = chain(path, trusted).map_err(|refused| untrusted(path, refused))?;
+    if !chain.names.is_empty() {
+        let at = path.display();
+        let below = chain.names.join(", ");
+        disks.warn(format!("disk {at} lies over {below}, which the guest reads too"));
     }
-    disks.disks.push(Disk::new(text, format, kind));
-    Ok(())
+    Ok(chain.images)
 }
 
 /// What to give a guest instead of a file of the host.
@@ -106,48 +148,12 @@ fn instead_of(path: &Path) -> String {
     )
 }
 
-/// Refuses an image that lies, over whatever number of others, over a file of the host: libvirt
-/// gives all of them to the guest's user, and the guest reads them.
-fn refuse_backing(path: &Path, backing: &str) -> Result<()> {
-    let (mut above, mut name) = (path.to_owned(), backing.to_owned());
-    for _ in 0..MOST_BACKING {
-        let refused = |why: String| {
-            let why = format!("it lies over {name}: {why}");
-            let at = path.display().to_string();
-            let hint = "`qemu-img info --backing-chain` shows what it lies over; an image of an \
-                        unknown maker is not given to a guest";
-            Err(StorageError::OfHost { at, why }.hint(hint))
-        };
-        if name.starts_with("json:") {
-            return refused("what that names is not known before a guest has it".to_owned());
-        }
-        let file = name.strip_prefix("file:").unwrap_or(&name);
-        let below = above.parent().unwrap_or(Path::new("/")).join(file);
-        if let Some(why) = of_host(&below, true, false)? {
-            return refused(why);
-        }
-        // QEMU says itself what is missing.
-        if !below.is_file() {
-            return Ok(());
-        }
-        match image::disk(&mut open_regular(&below)?) {
-            Ok(found) => match found.backing {
-                Some(next) => (above, name) = (below, next),
-                None => return Ok(()),
-            },
-            Err(error) => return refused(error.to_string()),
-        }
-    }
-    let at = path.display().to_string();
-    let why = format!("it lies over more than {MOST_BACKING} others");
-    Err(StorageError::OfHost { at, why }.hint("`qemu-img info --backing-chain` shows them"))
-}
-
 /// Refuses a disk whose content is not what it is, or what its name says.
 fn refuse_unlike(
     path: &Path,
     text: &str,
     (kind, format, bytes): (DiskKind, DiskFormat, u64),
+    trusted: Trusted<'_>,
 ) -> Result<()> {
     let at = path.display();
     if kind == DiskKind::Block && format == DiskFormat::Qcow2 {
@@ -172,7 +178,8 @@ fn refuse_unlike(
             word(text)
         )));
     }
-    if let Some(name) = named(path)
+    let is_known = format_made(path, trusted.state).is_some();
+    if let Some(name) = named(path).filter(|_| !is_known)
         && name != format.as_str()
     {
         let is = format.as_str();
@@ -221,7 +228,7 @@ fn remains(path: &Path) -> Vec<String> {
 }
 
 /// The format that a file's name suggests, if any.
-fn named(path: &Path) -> Option<&'static str> {
+pub(super) fn named(path: &Path) -> Option<&'static str> {
     /// File name extensions with their formats.
     const ENDINGS: [(&str, &str); 8] = [
         ("raw", "raw"),
@@ -268,6 +275,7 @@ mod tests {
     fn the_content_tells_the_format_and_must_not_belie_the_name() {
         let dir = tempfile::tempdir().unwrap();
         let raw = || b"anything".repeat(128);
+        std::fs::write(dir.path().join("base.raw"), raw()).unwrap();
         let mut tar = raw();
         tar[257..262].copy_from_slice(b"ustar");
         for (name, content, good) in [
@@ -281,7 +289,8 @@ mod tests {
                 Err("has 700 bytes; a raw disk has one or more whole sectors"),
             ),
             ("a.qcow2", qcow2(""), Ok((DiskFormat::Qcow2, 0))),
-            ("a.IMG", qcow2("/base.raw"), Ok((DiskFormat::Qcow2, 1))),
+            ("a.IMG", qcow2("base.raw"), Ok((DiskFormat::Qcow2, 1))),
+            ("b.img", qcow2("/no/base.raw"), Err("No such file")),
             ("a.qcow2", raw(), Err("is qcow2 by its name and raw by its content")),
             ("a.RAW", qcow2(""), Err("is raw by its name and qcow2 by its content")),
             ("a.vmdk", raw(), Err("is vmdk by its name and raw by its content")),
@@ -293,7 +302,8 @@ mod tests {
             let path = dir.path().join(name);
             std::fs::write(&path, content).unwrap();
             let mut disks = Disks::default();
-            let taken = existing_disk(&path, false, &mut disks).map_err(|e| e.to_string());
+            let trusted = Trusted { accepted: &[], state: dir.path() };
+            let taken = existing_disk(&path, Some(trusted), &mut disks).map_err(|e| e.to_string());
             match good {
                 Ok((format, warnings)) => {
                     assert_eq!(taken, Ok(()), "{name}");
@@ -301,7 +311,7 @@ mod tests {
                 }
                 Err(text) => assert!(taken.as_ref().unwrap_err().contains(text), "{taken:?}"),
             }
-            assert!(disks.notices.iter().all(|w| w.to_string().contains("lies over /base.raw")));
+            assert!(disks.notices.iter().all(|w| w.to_string().contains("lies over base.raw")));
         }
     }
 }

@@ -25,6 +25,7 @@ pub use seed::complete;
 pub use tuning::{abilities, best_io};
 
 use crate::apply::Step;
+use crate::backing::Trusted;
 use crate::bdf::Bdf;
 use crate::domain::guest::{Abilities, Disk, Made};
 use crate::drives::state::State;
@@ -38,7 +39,7 @@ use crate::seed::Seed;
 use crate::topology::Topology;
 use crate::world::World;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The pool of the guests' boot disks and seeds, which is created with the first guest.
 pub const POOL: &str = "gpuvm-guests";
@@ -130,14 +131,22 @@ pub fn plan(
     };
     let machine = if recorded { Machine::Here } else { world.machine()? };
     let elsewhere = machine.elsewhere();
-    let place =
-        Place { wanted, seed, planned, hypervisor: hypervisor.as_deref(), recorded, elsewhere };
+    let state = world.state_root();
+    let place = Place {
+        wanted,
+        seed,
+        planned,
+        hypervisor: hypervisor.as_deref(),
+        recorded,
+        elsewhere,
+        state: &state,
+    };
     let mut disks = Disks::default();
     let is_made_of_image = os::add(&place, &mut disks)?;
     data::add(&place, &mut disks)?;
     for path in &wanted.add_disk {
         place.refuse_elsewhere(&format!("disk {}", path.display()))?;
-        existing::existing_disk(path, recorded, &mut disks)?;
+        existing::existing_disk(path, place.trusted(), &mut disks)?;
     }
     passed::add(&place, world, &mut disks)?;
     seed::add(&place, is_made_of_image, &mut disks)?;
@@ -159,6 +168,7 @@ pub fn seed_alone(
 ) -> Result<Disks> {
     let storage = StorageRequest { pool: pool.to_owned(), ..StorageRequest::default() };
     let hypervisor = world.hypervisor()?;
+    let state = world.state_root();
     let place = Place {
         wanted: &storage,
         seed: Some(wanted),
@@ -166,6 +176,7 @@ pub fn seed_alone(
         hypervisor: Some(&*hypervisor),
         recorded: false,
         elsewhere: None,
+        state: &state,
     };
     let mut disks = Disks { made: made.to_vec(), ..Disks::default() };
     seed::add(&place, true, &mut disks)?;
@@ -213,9 +224,11 @@ pub fn refuse_unfit(wanted: &StorageRequest, occupancy: &Occupancy, world: &Worl
     let recorded = world.is_recorded();
     let machine = if recorded { Machine::Here } else { world.machine()? };
     let mut disks = Disks::default();
+    let state = world.state_root();
     for path in named() {
         refuse_elsewhere(machine.elsewhere(), &format!("disk {}", path.display()))?;
-        existing::existing_disk(path, recorded, &mut disks)?;
+        let trusted = Trusted { accepted: &wanted.accept_backing, state: &state };
+        existing::existing_disk(path, (!recorded).then_some(trusted), &mut disks)?;
     }
     if has_passed {
         refuse_elsewhere(machine.elsewhere(), "a drive or partition")?;
@@ -249,9 +262,17 @@ struct Place<'a> {
     recorded: bool,
     /// The machine that the guest is created on, if it is another one.
     elsewhere: Option<&'a str>,
+    /// The directory of gpuvm's records.
+    state: &'a Path,
 }
 
 impl Place<'_> {
+    /// What is known of existing images; none on a recorded host.
+    fn trusted(&self) -> Option<Trusted<'_>> {
+        let accepted = &self.wanted.accept_backing;
+        (!self.recorded).then_some(Trusted { accepted, state: self.state })
+    }
+
     /// How many GPUs the guest has, and how many the host.
     fn gpus(&self) -> (u64, u64) {
         let (topology, own) = (&self.planned.topology, &self.planned.placement.devices);

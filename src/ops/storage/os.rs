@@ -20,7 +20,7 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
     if !wanted.disk.is_empty() {
         for path in &wanted.disk {
             place.refuse_elsewhere(&format!("disk {}", path.display()))?;
-            existing_disk(path, place.recorded, disks)?;
+            existing_disk(path, place.trusted(), disks)?;
         }
         return Ok(false);
     }

@@ -26,6 +26,8 @@ pub struct StorageRequest {
     pub disk: Vec<PathBuf>,
     /// Existing image files and devices that it has beside its boot disk.
     pub add_disk: Vec<PathBuf>,
+    /// Names of images that may be below those: paths, or QEMU's own words.
+    pub accept_backing: Vec<String>,
     /// Directory of a blank boot disk.
     pub disk_dir: Option<PathBuf>,
     /// The data disk.
@@ -50,6 +52,7 @@ impl Default for StorageRequest {
             pool: POOL.into(),
             disk: Vec::new(),
             add_disk: Vec::new(),
+            accept_backing: Vec::new(),
             disk_dir: None,
             data: DataRequest::Share,
             data_dir: None,

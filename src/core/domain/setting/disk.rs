@@ -55,7 +55,10 @@ impl DiskTuning {
         let disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
         match self.file.want() {
             None => disk,
-            Some(file) => disk.child(Fragment::new("source").if_there().want("file", file)),
+            // What the definition stated below the old file is not below the new one.
+            Some(file) => disk
+                .child(Fragment::new("source").if_there().want("file", file))
+                .child(Fragment::gone("backingStore")),
         }
     }
 }
