@@ -90,8 +90,8 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     // The definition does not tell who uses a disk, nor whether it exists.
     let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
     let domain = DomainXml::parse(text).unwrap();
-    let faults = [check::DiskFault::Held, check::DiskFault::OfHost, check::DiskFault::Missing];
-    for fault in faults {
+    use check::DiskFault::{Backing, Held, Missing, OfHost};
+    for fault in [Held, OfHost, Missing, Backing] {
         let fact = |nth| check::DiskFact { nth, fault, why: "/a: why".into() };
         let findings = check::disks(&domain, &[fact(1), fact(7)]);
         let [finding] = &findings[..] else { panic!("{findings:?}") };

@@ -402,7 +402,7 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
     }
     write_on(&at(&stage, "b.os"));
     let (code, hint) = refused("b", false);
-    assert!(code == "undo-written" && hint.contains("`gpuvm delete b`"), "{code}: {hint}");
+    assert!(code == "undo-written" && hint.contains("`gpuvm undo b --force`"), "{code}: {hint}");
     undo_of(&stage, "b", true).unwrap();
     assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"]);
     undo_of(&stage, "a", true).unwrap();

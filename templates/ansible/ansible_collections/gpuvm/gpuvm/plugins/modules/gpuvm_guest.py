@@ -58,6 +58,12 @@ options:
       - Seconds to wait for another change of the host to finish; 0 does not wait.
     type: int
     default: 60
+  accept_backing:
+    description:
+      - Accept this backing file of an image.
+      - Absolute paths of the managed host, or QEMU's own words for what is no file.
+    type: list
+    elements: str
   accept_shared_fabric:
     description:
       - Accept an NVLink fabric shared with other guests.
@@ -466,6 +472,7 @@ from ansible_collections.gpuvm.gpuvm.plugins.module_utils.gpuvm import (
 
 # Options of the guest: those of `gpuvm create`, and what `gpuvm apply` takes besides.
 FIELDS = dict(
+    accept_backing=dict(type=texts),
     accept_shared_fabric=dict(type='bool'),
     add_disk=dict(type=paths),
     allow=dict(type='list', elements='str', choices=['remote', 'split']),
