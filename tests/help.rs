@@ -12,9 +12,9 @@ const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
 const SHORT_LINES: usize = 60;
 /// Options that have another meaning, and so other words, in some verbs.
-const OF_THE_VERB: [&str; 12] = [
-    "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print", "user", "wait",
-    "nvme",
+const OF_THE_VERB: [&str; 13] = [
+    "address", "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print", "user",
+    "wait", "nvme",
 ];
 
 /// The command line, built for a width, without clap's own verb.

@@ -185,7 +185,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("start test TEST", "gpuvm-started"),
         ("autostart test on TEST", "gpuvm-autostart"),
         ("ip test TEST", "gpuvm-address"),
-        ("ssh test TEST", "gpuvm-login"),
+        ("ssh test --user me TEST", "gpuvm-login"),
         ("check test --host HOST TEST", "gpuvm-check"),
         ("verify --all TEST", "gpuvm-verify-all"),
         ("disk list test TEST", "gpuvm-disk-list"),

@@ -111,8 +111,20 @@ fn guest_of(paths: &[OsString]) -> anyhow::Result<String> {
 
 /// Finds the way into a guest.
 fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login> {
-    let wanted = LoginWanted { name: name.to_owned(), user: args.user.clone(), wait_s: args.wait };
+    let wanted = LoginWanted {
+        name: name.to_owned(),
+        user: args.user.clone(),
+        user_is_set: args.option.iter().any(|option| is_user(option)),
+        address: args.address,
+        wait_s: args.wait,
+    };
     Ok(login(cx, &wanted)?)
+}
+
+/// Whether an option of ssh names the user: `User=NAME` or `User NAME`.
+fn is_user(option: &str) -> bool {
+    let key = option.trim_start().split(|c: char| c == '=' || c.is_whitespace()).next();
+    key.is_some_and(|key| key.eq_ignore_ascii_case("user"))
 }
 
 /// Returns the options of `ssh` and `scp`. The caller's come first, since ssh uses the first of two
@@ -124,8 +136,12 @@ fn options(found: &Login, args: &LoginArgs, caller: Option<&User>) -> Vec<OsStri
     let mut asks = by("ssh".as_ref(), caller);
     asks.arg("-G").args(options.iter().flat_map(|option| ["-o", option.as_str()]));
     if !is_strict(asks.arg("--").arg(found.address.to_string())) {
-        options.push("StrictHostKeyChecking=accept-new".into());
+        let unknown = if found.proven { "accept-new" } else { "ask" };
+        options.push(format!("StrictHostKeyChecking={unknown}"));
     }
+    // A guest may use what is forwarded to it: keys of the agent, the display, credentials.
+    let forwards = ["ForwardAgent", "ForwardX11", "GSSAPIDelegateCredentials"];
+    options.extend(forwards.map(|forward| format!("{forward}=no")));
     // A shared connection is found by address alone, and networks of several machines use the same
     // addresses.
     options.push("ControlPath=none".into());
@@ -236,10 +252,17 @@ mod tests {
             domain: "g".into(),
             uuid: "u".into(),
             address: "192.0.2.7".parse().unwrap(),
+            proven: true,
             user: Some("me".into()),
             through: Some(vec!["-l".into(), "root".into(), "--".into(), "fe80::1%eth0".into()]),
         };
-        let args = LoginArgs { user: None, option: vec!["Port=22".into()], wait: 0, print: true };
+        let args = LoginArgs {
+            user: None,
+            address: None,
+            option: vec!["Port=22".into()],
+            wait: 0,
+            print: true,
+        };
         let said: Vec<OsString> = options(&found, &args, None);
         let said: Vec<_> =
             said.iter().skip(1).step_by(2).map(|word| word.to_str().unwrap()).collect();
@@ -250,10 +273,23 @@ mod tests {
                 "User=me",
                 "HostKeyAlias=gpuvm-u",
                 "StrictHostKeyChecking=accept-new",
+                "ForwardAgent=no",
+                "ForwardX11=no",
+                "GSSAPIDelegateCredentials=no",
                 "ControlPath=none",
                 "ProxyCommand=ssh -W '[%h]:%p' -l root -- fe80::1%%eth0",
             ]
         );
+    }
+
+    #[test]
+    fn options_that_name_the_user_are_found() {
+        for option in ["User=me", "user me", " USER=me", "User\tme"] {
+            assert!(is_user(option), "{option:?}");
+        }
+        for option in ["UserKnownHostsFile=/x", "Port=22", "", "=User"] {
+            assert!(!is_user(option), "{option:?}");
+        }
     }
 
     #[test]

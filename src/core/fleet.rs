@@ -8,7 +8,7 @@ use crate::placement::{
 use crate::request::Request;
 use crate::topology::{DeviceKind, Topology};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a host has and has left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,6 +32,54 @@ pub struct HostCapacity {
     pub sizes: Vec<crate::placement::Size>,
     /// GPUs that no guest gets, and what the numbers do not include.
     pub findings: Vec<String>,
+    /// The MAC addresses of its domains.
+    #[serde(skip)]
+    pub macs: Vec<MacOfDomain>,
+}
+
+/// A MAC address of a domain's NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MacOfDomain {
+    /// The address, lower case.
+    pub mac: String,
+    /// The domain's name.
+    pub domain: String,
+}
+
+/// Returns the MAC addresses of all domains, each once.
+pub fn macs(held: &Occupancy) -> Vec<MacOfDomain> {
+    let of = |one: &crate::occupancy::Held| {
+        let domain = one.domain.clone();
+        let own = one.macs.clone().into_iter();
+        own.map(move |mac| MacOfDomain { mac: mac.to_lowercase(), domain: domain.clone() })
+    };
+    let mut all: Vec<MacOfDomain> = held.domains.iter().flat_map(of).collect();
+    all.sort_by(|a, b| (&a.mac, &a.domain).cmp(&(&b.mac, &b.domain)));
+    all.dedup();
+    all
+}
+
+/// Returns the warnings of each host, in the order of `hosts`, about MAC addresses that a domain of
+/// an earlier host has, too: on one network frames of one would reach the other.
+pub fn shared_macs(hosts: &[(&str, &[MacOfDomain])]) -> Vec<Vec<String>> {
+    let mut known: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (host, macs) in hosts {
+        let mut warnings = Vec::new();
+        for one in *macs {
+            match known.get(one.mac.as_str()) {
+                Some((other, domain)) if other != host => warnings.push(format!(
+                    "domain `{}` has MAC address {}, as domain `{domain}` of host `{other}` has: \
+                     on one network each would get frames of the other",
+                    one.domain, one.mac
+                )),
+                Some(_) => {}
+                None => drop(known.insert(&one.mac, (host, &one.domain))),
+            }
+        }
+        all.push(warnings);
+    }
+    all
 }
 
 /// Counts what a host has left for guests of the default shape; `gpus`: of these sizes, or of every
@@ -64,6 +112,7 @@ pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> Hos
         running: number(running.len()),
         sizes,
         findings: never_placed.into_iter().chain(warnings).collect(),
+        macs: macs(held),
     }
 }
 
@@ -105,6 +154,18 @@ fn number(count: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::topology::file::from_json;
+
+    #[test]
+    fn equal_mac_addresses_of_two_hosts_are_warned_of_once() {
+        let of = |mac: &str, domain: &str| MacOfDomain { mac: mac.into(), domain: domain.into() };
+        let (a, b) = ([of("m1", "job"), of("m2", "x")], [of("m1", "job"), of("m3", "y")]);
+        let warned = shared_macs(&[("a", &a), ("b", &b), ("c", &[])]);
+        assert_eq!(warned.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0]);
+        let says = "domain `job` has MAC address m1, as domain `job` of host `a` has";
+        assert!(warned[1][0].starts_with(says), "{warned:?}");
+        // Two of one host are for `network doctor`.
+        assert_eq!(shared_macs(&[("a", &[of("m1", "x"), of("m1", "y")])]), [Vec::<String>::new()]);
+    }
 
     /// The recorded DGX-2.
     fn dgx2() -> Topology {

@@ -73,8 +73,9 @@ pub fn addresses(world: &World, wanted: &AddressWanted) -> Result<Addresses> {
     match waited {
         Waited::Ended => Err(ended(&*hypervisor, name)),
         Waited::Over => Err(none(name, &macs, wanted.wait_s)),
+        Waited::Claimed(claimed) if !wanted.all => Err(unproven(name, &claimed)),
         Waited::Found(found) if !wanted.all => Ok(Addresses::Best(found)),
-        Waited::Found(_) => {
+        Waited::Found(_) | Waited::Claimed(_) => {
             let mut known = hypervisor.addresses(name, &[])?;
             add(&mut known, &heard);
             Ok(Addresses::All(merged(&macs, known)))
@@ -112,6 +113,21 @@ fn none(name: &str, macs: &[String], seconds: u64) -> Error {
     classed(Class::Timeout, format!("domain `{name}` has no address{after}"), hint)
 }
 
+/// Makes the error that only a guest itself reports its address.
+fn unproven(name: &str, claimed: &GuestAddress) -> Error {
+    let GuestAddress { mac, ip, .. } = claimed;
+    let message = format!(
+        "the agent of `{name}` reports the address {ip}, but no DHCP lease and no neighbour of this \
+         host with MAC address {mac} confirms it"
+    );
+    let hint = format!(
+        "`gpuvm ip {name} --all` lists it; if you know that it is this guest's: `gpuvm ssh {name} \
+         --address {ip}`",
+        name = word(name)
+    );
+    classed(Class::Refused, message, hint)
+}
+
 /// Lists every NIC with its addresses, then further ones reported by the agent.
 fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> {
     let mut lines = Vec::new();
@@ -133,6 +149,8 @@ fn merged(macs: &[String], mut addresses: Vec<GuestAddress>) -> Vec<NicAddress> 
 pub enum Waited {
     /// With an address.
     Found(GuestAddress),
+    /// With an address that only the guest's agent reports.
+    Claimed(GuestAddress),
     /// The guest ended before it had one.
     Ended,
     /// The time limit was reached.
@@ -162,7 +180,7 @@ impl Wait<'_> {
     ) -> Result<(Waited, Vec<GuestAddress>), E> {
         let Wait { name, macs, wait, each } = *self;
         let until = Instant::now() + wait;
-        let (mut since, mut uuid) = (None, None);
+        let (mut since, mut claimed_since, mut uuid) = (None, None, None);
         // Guests of another host cannot be heard here; without permission to listen it is skipped.
         let listens = !wait.is_zero() && hypervisor.has_guests_here();
         let ear = if listens { Ear::open().ok() } else { None };
@@ -179,6 +197,10 @@ impl Wait<'_> {
                 addresses.iter().any(|address| address.mac == *mac && address.ip.is_ipv4())
             };
             let enough = !each || macs.iter().all(has);
+            let is_claim = |address: &&GuestAddress| {
+                address.source == AddressSource::Agent && macs.contains(&address.mac)
+            };
+            let claimed = addresses.iter().find(is_claim).cloned();
             let best = best(macs, addresses);
             let good = best.as_ref().filter(|found| found.ip.is_ipv4() && enough);
             let is_due = good.is_some_and(|found| {
@@ -188,8 +210,14 @@ impl Wait<'_> {
             if let Some(found) = best.filter(|_| is_due || over) {
                 return Ok((Waited::Found(found), heard));
             }
-            if over {
-                return Ok((Waited::Over, heard));
+            let is_late = claimed.is_some() && {
+                let waited = claimed_since.get_or_insert_with(Instant::now).elapsed();
+                (each && enough) || (!each && waited >= FIRST_GRACE)
+            };
+            match claimed {
+                Some(claimed) if over || is_late => return Ok((Waited::Claimed(claimed), heard)),
+                _ if over => return Ok((Waited::Over, heard)),
+                _ => {}
             }
             if has_ended(hypervisor, name, &mut uuid) {
                 return Ok((Waited::Ended, heard));
@@ -203,24 +231,30 @@ impl Wait<'_> {
 /// Adds heard addresses of NICs unknown to other sources.
 fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     for address in heard {
-        if known.iter().all(|other| other.mac != address.mac) {
+        let is_claim = |other: &GuestAddress| other.source == AddressSource::Agent;
+        if known.iter().all(|other| other.mac != address.mac || is_claim(other)) {
             known.push(address.clone());
         }
     }
 }
 
-/// Returns the best address to reach a guest: one of its own NICs. An agent also reports bridges
-/// inside the guest.
+/// Returns the best address to reach a guest: one of its own NICs. What only its agent reports is
+/// none: a guest could send others to any machine.
 pub(crate) fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
     let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
-    let own = addresses.into_iter().filter_map(|address| Some((nth(&address)?, address)));
+    let seen = addresses.into_iter().filter(|address| address.source != AddressSource::Agent);
+    let own = seen.filter_map(|address| Some((nth(&address)?, address)));
     own.min_by_key(|(nth, address)| (address.ip.is_ipv6(), *nth)).map(|(_, address)| address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::fake::Fake;
+    use crate::reporter::Answer;
+    use crate::stage::Caller;
+    use crate::stage::fake::{Fake, xml};
+    use crate::world::Settings;
+    use std::rc::Rc;
 
     #[test]
     fn the_first_nic_is_waited_for_a_while() {
@@ -287,6 +321,25 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_only_the_agent_reports_is_refused_and_still_listed() {
+        let fake = Rc::new(Fake::default());
+        let nic = "<devices><interface type='bridge'><mac address='52:54:00:00:00:01'/><source \
+                   bridge='br0'/></interface></devices></domain>";
+        fake.put_xml(&xml("g", crate::stage::UUID).replace("</domain>", nic), true);
+        let lie = told("52:54:00:00:00:01", "192.0.2.7", AddressSource::Agent);
+        fake.addresses.replace(vec![lie]);
+        let world = World::on(fake, Settings::default(), Caller::who_says(Answer::Nobody));
+        let mut wanted = AddressWanted { name: "g".into(), wait_s: 0, all: false };
+        let error = addresses(&world, &wanted).unwrap_err();
+        let Error::Refused(said) = &error else { panic!("{error}") };
+        assert!(said.message.contains("reports the address 192.0.2.7"), "{said:?}");
+        assert!(said.hint.contains("gpuvm ssh g --address 192.0.2.7"), "{said:?}");
+        wanted.all = true;
+        let Addresses::All(lines) = addresses(&world, &wanted).unwrap() else { panic!("one") };
+        assert_eq!(lines[0].source, Some(AddressSource::Agent));
+    }
+
+    #[test]
     fn every_nic_has_its_line() {
         let macs = ["a".to_owned(), "b".to_owned()];
         let docker = told("x", "172.17.0.1", AddressSource::Agent);
@@ -300,11 +353,14 @@ mod tests {
     fn the_best_address_is_ipv4_of_an_own_nic() {
         let macs = ["a".to_owned(), "b".to_owned()];
         let docker = told("x", "172.17.0.1", AddressSource::Agent);
-        let six = told("a", "fd00::1", AddressSource::Agent);
+        let six = told("a", "fd00::1", AddressSource::Arp);
         let second = told("b", "10.0.0.2", AddressSource::Lease);
-        let first = told("a", "10.0.0.1", AddressSource::Agent);
+        let first = told("a", "10.0.0.1", AddressSource::Arp);
+        let claimed = told("a", "10.0.0.9", AddressSource::Agent);
         let best = |all: &[&GuestAddress]| best(&macs, all.iter().copied().cloned().collect());
         assert_eq!(best(&[&docker]), None);
+        assert_eq!(best(&[&claimed]), None);
+        assert_eq!(best(&[&claimed, &second]), Some(second.clone()));
         assert_eq!(best(&[&docker, &six]), Some(six.clone()));
         assert_eq!(best(&[&six, &second]), Some(second.clone()));
         assert_eq!(best(&[&second, &six, &first]), Some(first));

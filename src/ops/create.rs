@@ -244,6 +244,11 @@ fn wait(
             }
             return Ok(Some(address));
         }
+        Waited::Claimed(GuestAddress { ip, .. }) => world.warning(&format!(
+            "the agent of `{name}` reports the address {ip}, which this host cannot confirm; if you \
+             know that it is this guest's: `gpuvm ssh {} --address {ip}`",
+            word(name)
+        )),
         Waited::Ended => {
             let log = log_hint(running.hypervisor, name).map(|log| format!("; {log}"));
             let log = log.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `delete`: deletes the domain, its NVRAM and saved state, and the disks made for it.
 
-use crate::apply::{Step, is_of_this_machine, tpm_stays};
+use crate::apply::{Step, is_of_this_machine, mac_owner, tpm_stays};
 use crate::autostart;
 use crate::change::{Change, Part};
 use crate::claim::give_back;
@@ -62,7 +62,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     // An address on another machine may exist on this one by chance.
     if here {
-        steps.extend(leases(hypervisor, &view, world));
+        steps.extend(leases(hypervisor, (&view, &summary.uuid), world));
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let made = made_for(&parsed, &summary.uuid, here, world);
@@ -210,9 +210,9 @@ fn others(name: &str, uri: &str) -> String {
     )
 }
 
-/// Returns the steps that release a guest's DHCP leases. A failure does not stop the deletion:
-/// leases expire.
-fn leases(hypervisor: &dyn Hypervisor, view: &View, world: &World) -> Vec<Step> {
+/// Returns the steps that release a guest's DHCP leases, except those of a MAC address that another
+/// domain has, too. A failure does not stop the deletion: leases expire.
+fn leases(hypervisor: &dyn Hypervisor, (view, uuid): (&View, &str), world: &World) -> Vec<Step> {
     let mut steps = Vec::new();
     for nic in &view.nics {
         let given = hypervisor.leases(&nic.source, &nic.mac).unwrap_or_else(|error| {
@@ -220,11 +220,18 @@ fn leases(hypervisor: &dyn Hypervisor, view: &View, world: &World) -> Vec<Step> 
             Vec::new()
         });
         for Lease { server, ip, mac } in given {
-            if is_of_this_machine(server) {
-                steps.push(Step::ReleaseLease { server, ip, mac });
-            } else {
-                let what = "its network's DHCP server is not on this machine";
-                world.note(&format!("the lease of {ip} stays until it ends: {what}"));
+            let stays = |why: String| {
+                world.note(&format!("the lease of {ip} stays until it ends: {why}"));
+            };
+            match mac_owner(hypervisor, &mac, Some(uuid)) {
+                _ if !is_of_this_machine(server) => {
+                    stays("its network's DHCP server is not on this machine".into());
+                }
+                Ok(None) => steps.push(Step::ReleaseLease { server, ip, mac }),
+                Ok(Some(owner)) => {
+                    stays(format!("domain `{}` has the MAC address {mac}", owner.name));
+                }
+                Err(error) => stays(error.to_string()),
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::reporter::{Answer, Asked, Reporter};
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::file::{from_json, to_json};
 use crate::world::{Settings, World};
-use gpuvm_core::fleet::{HostCapacity, host_capacity, lost};
+use gpuvm_core::fleet::{HostCapacity, MacOfDomain, host_capacity, lost, macs, shared_macs};
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
@@ -136,6 +136,9 @@ pub struct HostPlace {
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
+    /// The MAC addresses of the host's domains.
+    #[serde(skip)]
+    pub macs: Vec<MacOfDomain>,
 }
 
 /// What one host answered, and which machine it is.
@@ -184,11 +187,26 @@ pub fn capacities(
     limit: Duration,
     gpus: Vec<u32>,
 ) -> Vec<Heard<HostCapacity>> {
-    ask(hosts, (limit, Layout::Recorded), move |world, host| {
+    let heard = ask(hosts, (limit, Layout::Recorded), move |world, host| {
         let topology = world.topology()?;
         let held = taken_for_new(world, &host.taken(), (&topology, true))?;
         Ok(host_capacity(&topology, &held, &gpus))
-    })
+    });
+    warn_of_macs(heard, |host| &host.macs)
+}
+
+/// Adds warnings of MAC addresses that domains of two hosts have.
+fn warn_of_macs<T>(mut heard: Vec<Heard<T>>, macs: impl Fn(&T) -> &[MacOfDomain]) -> Vec<Heard<T>> {
+    let of = |one: &Heard<T>| match &one.answer {
+        Ok(answer) if one.same_as.is_none() => macs(answer).to_vec(),
+        _ => Vec::new(),
+    };
+    let all: Vec<_> = heard.iter().map(|one| (one.host.name.clone(), of(one))).collect();
+    let all: Vec<_> = all.iter().map(|(host, macs)| (host.as_str(), macs.as_slice())).collect();
+    for (one, warnings) in heard.iter_mut().zip(shared_macs(&all)) {
+        one.warnings.extend(warnings);
+    }
+    heard
 }
 
 /// A place for a guest on each host, in the order of the hosts.
@@ -198,7 +216,7 @@ pub fn places(
     wanted: &GuestRequest,
 ) -> Vec<Heard<HostPlace>> {
     let wanted = wanted.clone();
-    ask(hosts, (limit, Layout::Recorded), move |world, host| {
+    let heard = ask(hosts, (limit, Layout::Recorded), move |world, host| {
         let own = GuestRequest { taken: host.taken(), ..wanted.clone() };
         let planned = resolve(world, &own, None)?;
         let placement = &planned.placement;
@@ -210,8 +228,10 @@ pub fn places(
             memory_kib: placement.memory().kib(),
             lost: lost(&planned.topology, &planned.occupancy, placement),
             compromises: placement.reasons.iter().filter(|reason| reason.compromise).count(),
+            macs: macs(&planned.occupancy),
         })
-    })
+    });
+    warn_of_macs(heard, |place| &place.macs)
 }
 
 /// Records the layout of each host in its file; answers with that.

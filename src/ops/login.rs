@@ -1,22 +1,19 @@
 //! The way into a running guest by ssh: its address, its user, and the jump host.
 
 use crate::address::{AddressWanted, Addresses, addresses};
-use crate::agent::Agent;
+use crate::apply::mac_owner;
+use crate::discover::reach::Reach;
 use crate::error::{Class, Result, classed};
-use crate::guest::find;
+use crate::guest::{find, find_alive};
+use crate::history::guest;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, Uri};
+use crate::network::GuestAddress;
 use crate::remote::way;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
 use std::net::{IpAddr, UdpSocket};
-use std::time::Duration;
-
-/// How long the agent may take to report the user.
-const AGENT_WAIT: Duration = Duration::from_secs(10);
-/// The ID of the first user of a Linux system, which cloud-init creates.
-const FIRST_USER: &str = "1000";
 
 /// A request to log in to a guest.
 #[derive(Debug, Clone)]
@@ -25,6 +22,10 @@ pub struct LoginWanted {
     pub name: String,
     /// The user in the guest, if given by the caller.
     pub user: Option<String>,
+    /// Whether the caller's options for ssh name the user.
+    pub user_is_set: bool,
+    /// The address, if given by the caller, who answers for it.
+    pub address: Option<IpAddr>,
     /// How long to wait for an address, in seconds.
     pub wait_s: u64,
 }
@@ -39,6 +40,8 @@ pub struct Login {
     pub uuid: String,
     /// Its address.
     pub address: IpAddr,
+    /// Whether packets to it are known to reach the guest; false: the caller named it.
+    pub proven: bool,
     /// The user in the guest; none: unknown.
     pub user: Option<String>,
     /// Arguments of `ssh` that lead to its machine; none: this machine.
@@ -48,29 +51,82 @@ pub struct Login {
 
 /// Finds the way into a guest, and waits for its address.
 pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
-    let LoginWanted { name, user, wait_s } = wanted;
+    let LoginWanted { name, user, .. } = wanted;
     world.refuse_without_guests("ssh")?;
-    let hypervisor = world.hypervisor()?;
-    let uuid = find(&*hypervisor, name)?.uuid;
+    let hypervisor = &*world.hypervisor()?;
+    let uuid = find(hypervisor, name)?.uuid;
     let through = through(world, name)?;
+    let (address, proven) = match wanted.address {
+        Some(ip) => {
+            find_alive(hypervisor, name, "it has no address")?;
+            (ip.to_canonical(), false)
+        }
+        None => (proven(world, wanted, (hypervisor, &uuid))?, true),
+    };
+    if through.is_none() && hypervisor.has_guests_here() && is_own(address) {
+        let message = format!("{address} is an address of this machine, not of `{name}`");
+        let hint = format!("`gpuvm ip {} --all` lists the guest's addresses", word(name));
+        return Err(classed(Class::Refused, message, hint));
+    }
+    let recorded = || guest::told(world.state(), &uuid)?.remove("user")?.into_iter().next();
+    let user = user.clone().or_else(recorded);
+    if user.is_none() && !wanted.user_is_set {
+        let message = format!("the user to log in to `{name}` as is not recorded");
+        let hint = "--user NAME: the one of its image, such as `ubuntu` or `debian`";
+        return Err(classed(Class::Refused, message, hint));
+    }
+    Ok(Login { domain: name.clone(), uuid, address, proven, user, through })
+}
+
+/// Finds the address of a guest at which packets of this machine arrive at the guest itself.
+fn proven(
+    world: &World,
+    wanted: &LoginWanted,
+    (hypervisor, uuid): (&dyn Hypervisor, &str),
+) -> Result<IpAddr> {
+    let LoginWanted { name, wait_s, .. } = wanted;
     let asked = AddressWanted { name: name.clone(), wait_s: *wait_s, all: false };
     let Addresses::Best(found) = addresses(world, &asked)? else {
         unreachable!("one address is asked for")
     };
-    // The address is the guest's own report if there is no other source.
-    if through.is_none() && hypervisor.has_guests_here() && is_own(found.ip) {
+    let GuestAddress { ip, mac, .. } = &found;
+    let doctor = format!("`gpuvm network doctor {}` looks into it", word(name));
+    let refused = |message, hint| Err(classed(Class::Refused, message, hint));
+    // A definition that cannot be read hinders no login: what answers is looked at below.
+    let owner = |mac: &str| mac_owner(hypervisor, mac, Some(uuid)).unwrap_or_default();
+    if let Some(other) = owner(mac).filter(|other| other.state.is_active()) {
         let message =
-            format!("the address of `{name}` is said to be {}, of this machine", found.ip);
-        let hint = format!("`gpuvm ip {} --all` shows who says so", word(name));
-        return Err(classed(Class::Refused, message, hint));
+            format!("domains `{name}` and `{}` both run with MAC address {mac}", other.name);
+        return refused(message, doctor);
     }
-    let user = user.clone().or_else(|| first_user(&*hypervisor, name));
-    Ok(Login { domain: name.clone(), uuid, address: found.ip, user, through })
+    let hint = format!(
+        "{doctor}; if you know that {ip} is this guest's: `gpuvm ssh {} --address {ip}`",
+        word(name)
+    );
+    match hypervisor.reach(name, &found)? {
+        Reach::Guest => Ok(*ip),
+        Reach::Other(other) => {
+            let whose = owner(&other).map(|row| format!(" of domain `{}`", row.name));
+            let message = format!(
+                "{ip} is answered by {other}{}, not by {mac} of `{name}`",
+                whose.unwrap_or_default()
+            );
+            refused(message, hint)
+        }
+        Reach::Silent => refused(format!("`{name}` does not answer at {ip}"), hint),
+        Reach::Elsewhere => {
+            let message = format!(
+                "it cannot be confirmed that packets to {ip} reach `{name}`: no direct route leads \
+                 to it over the guest's bridge on this machine"
+            );
+            refused(message, hint)
+        }
+    }
 }
 
 /// Whether this machine has an address: a socket can be bound to it.
 fn is_own(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// How ssh reaches the guests' machine; none: it is this one.
@@ -84,22 +140,6 @@ fn through(world: &World, name: &str) -> Result<Option<Vec<String>>> {
     })
 }
 
-/// The first user of a guest, as its agent reports.
-fn first_user(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
-    let agent = Agent::greet(hypervisor, name, AGENT_WAIT)?;
-    first_of(&agent.read("/etc/passwd").ok()?)
-}
-
-/// The first user of a list of users (passwd(5)).
-fn first_of(passwd: &str) -> Option<String> {
-    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let first = { fields }.find(|fields| fields.get(2) == Some(&FIRST_USER))?;
-    let fit = |c: char| c.is_ascii_alphanumeric() || "._-$".contains(c);
-    // This is input from the guest, and it goes on a command line.
-    let name = first[0];
-    (!name.is_empty() && !name.starts_with('-') && name.chars().all(fit)).then(|| name.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,40 +151,86 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn the_first_user_is_no_option() {
-        let root = "root:x:0:0:root:/root:/bin/bash\n";
-        let with = |line: &str| first_of(&format!("{root}{line}"));
-        assert_eq!(with("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash"), Some("ubuntu".into()));
-        assert_eq!(with("-oProxyCommand=x:x:1000:1000::/:/bin/sh"), None);
-        assert_eq!(with("a b:x:1000:1000::/:/bin/sh"), None);
-        assert_eq!(with(":x:1000"), None);
-        assert_eq!(with("other:x:1001:1001::/:/bin/sh"), None);
-    }
-
-    #[test]
     fn an_address_of_this_machine_is_no_guests() {
         assert!(is_own("127.0.0.1".parse().unwrap()));
         assert!(!is_own("192.0.2.7".parse().unwrap()));
     }
 
+    /// MAC address of the guests' NIC.
+    const MAC: &str = "52:54:00:00:00:01";
+
+    /// A running guest with this MAC address.
+    fn guest(name: &str, uuid: &str, mac: &str) -> String {
+        let nic = format!(
+            "<devices><interface type='network'><mac address='{mac}'/><source \
+             network='default'/></interface></devices></domain>"
+        );
+        xml(name, uuid).replace("</domain>", &nic)
+    }
+
+    /// A world in which a guest has a leased address, at which packets arrive so.
+    fn entered(others: &[String], reach: Reach, wanted: &LoginWanted) -> Result<Login> {
+        let fake = Rc::new(Fake::default());
+        fake.put_xml(&guest("g", UUID, MAC), true);
+        others.iter().for_each(|other| fake.put_xml(other, true));
+        fake.reach.replace(Some(reach));
+        let (ip, source) = ("192.0.2.7".parse().unwrap(), AddressSource::Lease);
+        fake.addresses.replace(vec![GuestAddress { mac: MAC.into(), ip, source }]);
+        let world = World::on(fake, Settings::default(), Caller::who_says(Answer::Nobody));
+        login(&world, wanted)
+    }
+
+    /// A request for the guest.
+    fn wanted() -> LoginWanted {
+        let user = Some("me".into());
+        LoginWanted { name: "g".into(), user, user_is_set: false, address: None, wait_s: 0 }
+    }
+
     #[test]
     fn a_guest_of_this_machine_is_entered_at_its_address() {
-        let fake = Rc::new(Fake::default());
-        let nic = "<devices><interface type='network'><mac address='52:54:00:00:00:01'/>\
-                   <source network='default'/></interface></devices></domain>";
-        fake.put_xml(&xml("g", UUID).replace("</domain>", nic), true);
+        let found = entered(&[], Reach::Guest, &wanted()).unwrap();
         let address: IpAddr = "192.0.2.7".parse().unwrap();
-        let mac = "52:54:00:00:00:01".to_owned();
-        fake.addresses.replace(vec![GuestAddress {
-            mac,
-            ip: address,
-            source: AddressSource::Lease,
-        }]);
-        let world = World::on(fake, Settings::default(), Caller::who_says(Answer::Nobody));
-        let wanted = LoginWanted { name: "g".into(), user: Some("me".into()), wait_s: 0 };
         let user = Some("me".to_owned());
         let (domain, uuid) = ("g".to_owned(), UUID.to_owned());
-        let expected = Login { domain, uuid, address, user, through: None };
-        assert_eq!(login(&world, &wanted).unwrap(), expected);
+        let proven = true;
+        assert_eq!(found, Login { domain, uuid, address, proven, user, through: None });
+    }
+
+    #[test]
+    fn an_address_where_another_machine_answers_is_refused() {
+        let other = "22222222-2222-4333-8444-555555555555";
+        let thief = "52:54:00:00:00:02";
+        let second = guest("thief", other, thief);
+        let twin = guest("twin", other, MAC);
+        for (others, reach, says) in [
+            (vec![second], Reach::Other(thief.into()), "by 52:54:00:00:00:02 of domain `thief`"),
+            (vec![], Reach::Other(thief.into()), "is answered by 52:54:00:00:00:02, not by"),
+            (vec![], Reach::Silent, "`g` does not answer at 192.0.2.7"),
+            (vec![], Reach::Elsewhere, "cannot be confirmed that packets to 192.0.2.7 reach"),
+            (vec![twin], Reach::Guest, "domains `g` and `twin` both run with MAC address"),
+        ] {
+            let error = entered(&others, reach, &wanted()).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        // The caller may answer for an address, but not for one of this machine.
+        let named = |ip: &str| {
+            let wanted = LoginWanted { address: Some(ip.parse().unwrap()), ..wanted() };
+            entered(&[], Reach::Elsewhere, &wanted)
+        };
+        let found = named("192.0.2.9").unwrap();
+        assert!(!found.proven && found.address.to_string() == "192.0.2.9");
+        for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "127.8.8.8"] {
+            let error = named(own).unwrap_err().to_string();
+            assert!(error.contains("is an address of this machine"), "{own}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_user_is_never_the_guests_word() {
+        let nobody = LoginWanted { user: None, ..wanted() };
+        let error = entered(&[], Reach::Guest, &nobody).unwrap_err();
+        assert!(error.to_string().contains("the user to log in to `g` as is not recorded"));
+        let set = LoginWanted { user_is_set: true, ..nobody };
+        assert_eq!(entered(&[], Reach::Guest, &set).unwrap().user, None);
     }
 }

@@ -287,6 +287,12 @@ impl World {
 
     /// The hypervisor of `--connect`; it is tried once.
     fn opened(&self, console: bool) -> Result<Rc<dyn Hypervisor>> {
+        if let Some(part) = machine::program_in(&self.settings.connect) {
+            let message =
+                format!("connection {}: {part} names a program to run", self.settings.connect);
+            let hint = "use qemu+ssh://HOST/system, with a ProxyCommand in ~/.ssh/config if needed";
+            return Err(classed(Class::Refused, message, hint));
+        }
         let opened = self.hypervisor.get_or_init(|| open(&self.settings.connect, console));
         let hypervisor = opened.as_ref().map_err(Clone::clone)?;
         if !machine::is_plain(&self.settings.connect) && !hypervisor.machine().is_here() {

@@ -11,6 +11,7 @@ mod boot;
 mod devices;
 mod drives;
 mod headers;
+mod elsewhere;
 mod later;
 mod machine;
 mod output;

@@ -160,6 +160,7 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
         networks: Vec::new(),
         added_networks: Vec::new(),
         vf_pools: Vec::new(),
+        mac_key: None,
         taken_macs: Vec::new(),
         spare_ports: 0,
         abilities,

@@ -56,7 +56,7 @@ pub struct GuestArgs {
     /// one of them at each start.
     ///
     /// Keys:
-    ///   mac=MAC         MAC address; default: derived from the domain name
+    ///   mac=MAC         MAC address; default: derived from the UUID
     ///   model=MODEL     virtio, e1000e, e1000, igb or rtl8139
     ///   queues=N        at most one per vCPU (default: of 8)
     ///   mtu=BYTES       MTU of the NIC
@@ -129,7 +129,7 @@ pub struct ShapeArgs {
     ///   vlan=ID       VLAN of its frames
     ///   trust=on|off  on: may change its MAC address and be promiscuous
     ///   spoof=on|off  off: may send from other MAC addresses
-    ///   mac=MAC       MAC address; default: derived from the domain name
+    ///   mac=MAC       MAC address; default: derived from the UUID
     #[arg(verbatim_doc_comment, long, value_name = "N|BDF[,KEY=VALUE]", help_heading = DEVICES)]
     pub vf: Vec<VfWish>,
     /// Pass through N NVMe drives or the one at BDF

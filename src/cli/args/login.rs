@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
+use std::net::IpAddr;
 
 /// Examples of `ssh`.
 pub const SSH: &str = "Examples:
@@ -19,10 +20,17 @@ pub const CP: &str = "Examples:
 pub struct LoginArgs {
     /// User in the guest
     ///
-    /// Default: the user with ID 1000, which cloud-init creates, if the guest's agent reports it;
-    /// else the one ssh would use.
+    /// Default: the one that `create --user` was given. What the guest itself reports is not used.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// Address of the guest, which you answer for
+    ///
+    /// Without it, gpuvm connects only where this host's neighbour table (ARP, NDP) has the guest's
+    /// MAC address on the guest's own bridge; what the guest's agent reports is not enough. Needed
+    /// for guests that this host cannot see, such as on macvtap or with a virtual function. ssh
+    /// then asks about an unknown host key.
+    #[arg(long, value_name = "IP")]
+    pub address: Option<IpAddr>,
     /// Option for ssh, as `ssh -o` takes it; repeatable
     ///
     /// `--option 'LocalForward 8888 localhost:8888'` forwards a port.

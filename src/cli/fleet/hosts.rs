@@ -5,6 +5,7 @@ use crate::cli::error::{Coded, usage};
 use crate::cli::guests::begins_as_toml;
 use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
 use crate::input;
+use gpuvm_host::hypervisor::machine::unsafe_part;
 use gpuvm_ops::fleet::{FleetHost, HostsError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,17 @@ impl Reader<'_> {
         Err(HostsError::Value { at: self.place(at), why: why.into() }.hint(hint))
     }
 
+    /// The error of a connection that a file of hosts must not name.
+    fn refused<T>(&self, at: Spot, part: &str) -> anyhow::Result<T> {
+        let why = format!(
+            "{part} is not accepted here: a connection in a file may run no program and name no \
+             file"
+        );
+        let hint = "keys, programs and ports of a host are set in ~/.ssh/config, or in an alias of \
+                    libvirt.conf";
+        Err(HostsError::Value { at: self.place(at), why }.hint(hint))
+    }
+
     /// The hosts of the whole file.
     fn hosts(&self, tree: Node) -> anyhow::Result<Vec<FleetHost>> {
         let Value::Map(fields) = tree.value else {
@@ -110,7 +122,13 @@ impl Reader<'_> {
         let mut domains_at = None;
         for (key, at, node) in fields {
             match key.as_str() {
-                "connect" => host.connect = Some(self.text(node)?),
+                "connect" => {
+                    let (at, uri) = (node.at, self.text(node)?);
+                    if let Some(part) = unsafe_part(&uri) {
+                        return self.refused(at, &part);
+                    }
+                    host.connect = Some(uri);
+                }
                 "record" => host.record = Some(self.file(node)?),
                 "domain_xml" => {
                     domains_at = Some(at);

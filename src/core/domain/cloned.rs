@@ -101,7 +101,7 @@ impl DomainXml {
         let nics = if is_new { number("interface") } else { 0 };
         let nics = (0..nics).map(|nth| {
             let nth_nic = u32::try_from(nth).unwrap_or(u32::MAX);
-            let address = free_mac(own.name, nth_nic, own.taken_macs);
+            let address = free_mac(own.uuid.unwrap_or(own.name), nth_nic, own.taken_macs);
             let ports = ["interfaceid", "instanceid"].into_iter();
             let ports = Fragment {
                 attributes: ports.map(|id| (id, Want::Absent)).collect(),
@@ -251,8 +251,8 @@ mod tests {
             assert!(text.contains(stays), "{stays}: {text}");
         }
         assert_eq!((new.name(), new.uuid().as_deref()), ("b".into(), Some(uuid)));
-        assert!(text.contains("<source file='/b.os'/>") && text.contains(&mac("b", 0)), "{text}");
-        let taken = [mac("b", 0)];
+        assert!(text.contains("<source file='/b.os'/>") && text.contains(&mac(uuid, 0)), "{text}");
+        let taken = [mac(uuid, 0)];
         let beside = Own { taken_macs: &taken, ..own.clone() };
         assert!(!xml.cloned(&beside).unwrap().text().contains(&taken[0]), "another has it");
         // What moves to another host is the same guest there.

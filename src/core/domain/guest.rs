@@ -343,6 +343,9 @@ pub struct Guest {
     /// virtio device.
     #[serde(default)]
     pub vf_pools: Vec<String>,
+    /// What its MAC addresses are derived from: its UUID; none: its name, while it has no UUID.
+    #[serde(default)]
+    pub mac_key: Option<String>,
     /// MAC addresses of other domains, of which none is made for it.
     #[serde(default)]
     pub taken_macs: Vec<String>,
@@ -356,11 +359,18 @@ pub struct Guest {
     pub record: Record,
 }
 
-/// The MAC address of a domain's NIC number `nic`, from 0: the same name gives the same address, so
-/// that a recreated guest keeps its DHCP lease. 52:54:00 is QEMU's prefix; the rest are 24 bits of
-/// an FNV-1a hash of name, NUL, number.
-pub fn mac(name: &str, nic: u32) -> String {
-    let bytes = name.bytes().chain([0]).chain(nic.to_be_bytes());
+impl Guest {
+    /// Returns what its MAC addresses are derived from.
+    pub fn mac_key(&self) -> &str {
+        self.mac_key.as_deref().unwrap_or(self.name.as_str())
+    }
+}
+
+/// Returns the MAC address of a domain's NIC number `nic`, from 0. `key` is the domain's UUID, so
+/// that guests of one name on two hosts differ: 52:54:00 is QEMU's prefix, and the other 24 bits
+/// are of an FNV-1a hash of key, NUL, number.
+pub fn mac(key: &str, nic: u32) -> String {
+    let bytes = key.bytes().chain([0]).chain(nic.to_be_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

@@ -1,6 +1,7 @@
 //! The NICs of a guest: the template's or one per requested network, each with a stable MAC address
 //! and a queue for each vCPU, up to [`USUAL_QUEUES`].
 
+use super::device::hostdev_bdf;
 use super::element::Element;
 use super::guest::{Guest, mac};
 use super::pci::{Buses, Controller, PciAddress, pci_address};
@@ -223,6 +224,34 @@ pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
     .collect()
 }
 
+/// A device of the host that leads to a NIC of a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NicDevice {
+    /// A network device: its bridge, or what its macvtap stands on.
+    Named(String),
+    /// The PCI address of the virtual function that it is.
+    Function(String),
+}
+
+/// Returns the host's devices that lead to the NICs with a MAC address. Of a running domain the
+/// document also has the bridges of its networks.
+pub fn nic_devices(xml: &DomainXml, mac: &str) -> Vec<NicDevice> {
+    let devices = xml.root().children("devices");
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let is_it = |nic: &Element<'_>| {
+        let own = nic.child("mac").and_then(|own| own.attr("address"));
+        own.is_some_and(|own| own.eq_ignore_ascii_case(mac))
+    };
+    let of = |nic: Element<'_>| {
+        let source = nic.child("source");
+        let attr = |name| source.and_then(|source| source.attr(name));
+        let named = [attr("bridge"), attr("dev")].into_iter().flatten();
+        let named: Vec<_> = named.map(|name| NicDevice::Named(name.into_owned())).collect();
+        named.into_iter().chain(hostdev_bdf(nic).map(NicDevice::Function))
+    };
+    nics.filter(is_it).flat_map(of).collect()
+}
+
 /// Returns the physical function through which a virtual function can be configured: an Ethernet
 /// card with a network device. libvirt sets MAC addresses through no other.
 pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
@@ -232,10 +261,10 @@ pub fn pf_of_nic(topology: &Topology, bdf: Bdf) -> Option<&PciDevice> {
     (pf.class >> 8 == CLASS_ETHERNET && has_netdev).then_some(pf)
 }
 
-/// Returns a MAC address for virtual function number `nth` of a guest of this name beside others
-/// that have these addresses.
-pub fn free_vf_mac(name: &str, nth: u32, taken: &[String]) -> String {
-    free_mac(name, FIRST_VF + nth, taken)
+/// Returns a MAC address for virtual function number `nth` of a guest of this key ([`mac`]) beside
+/// others that have these addresses.
+pub fn free_vf_mac(key: &str, nth: u32, taken: &[String]) -> String {
+    free_mac(key, FIRST_VF + nth, taken)
 }
 
 /// Returns a guest's virtual function number `nth` as a NIC.
@@ -245,16 +274,15 @@ pub(super) fn vf_nic(guest: &Guest, bdf: Bdf, nth: u32) -> VfNic {
     VfNic { mac: settings.mac.unwrap_or_else(own), vlan: settings.vlan }
 }
 
-/// The MAC address of a guest's NIC number `nic`: that of its name, unless another domain has it,
-/// such as one that had this name before.
+/// The MAC address of a guest's NIC number `nic`: that of its key, unless another domain has it.
 fn own_mac(guest: &Guest, nic: u32) -> String {
-    free_mac(guest.name.as_str(), nic, &guest.taken_macs)
+    free_mac(guest.mac_key(), nic, &guest.taken_macs)
 }
 
-/// The same for a guest of this name beside others that have these addresses.
-pub(super) fn free_mac(name: &str, nic: u32, taken: &[String]) -> String {
+/// The same for a guest of this key beside others that have these addresses.
+pub(super) fn free_mac(key: &str, nic: u32, taken: &[String]) -> String {
     let numbers = (0..=u32::MAX / ROUND).map(|round| nic.saturating_add(round * ROUND));
-    let mut macs = numbers.map(|number| mac(name, number));
+    let mut macs = numbers.map(|number| mac(key, number));
     macs.find(|mac| !taken.contains(mac)).unwrap_or_default()
 }
 

@@ -102,7 +102,8 @@ fn vf_nics(
     let mut macs: Vec<String> = hooks(&work.xml).into_iter().map(|hook| hook.mac).collect();
     let others = &work.given.others.domains;
     macs.extend(others.iter().flat_map(|held| held.macs.iter().map(|mac| mac.to_lowercase())));
-    let (mut nics, name) = (BTreeMap::new(), work.xml.name());
+    let key = work.xml.uuid().unwrap_or_else(|| work.xml.name());
+    let mut nics = BTreeMap::new();
     let vfs = placement.devices.iter().copied().filter(|vf| pf_of_nic(topology, *vf).is_some());
     for (nth, vf) in (0..).zip(vfs) {
         let said = work.given.items.functions.settings_of(vf);
@@ -123,7 +124,7 @@ fn vf_nics(
             let hint = "remove it first; added again, it gets them";
             return Err(TuneError::item(ItemName::Vf, message, hint));
         }
-        let mac = then.mac.unwrap_or_else(|| free_vf_mac(&name, nth, &macs));
+        let mac = then.mac.unwrap_or_else(|| free_vf_mac(&key, nth, &macs));
         macs.push(mac.clone());
         nics.insert(vf, VfNic { mac, vlan: then.vlan });
     }

@@ -256,8 +256,8 @@ fn seated(
 
 /// Returns a reproducible MAC address for a new NIC of a guest.
 fn own_mac(work: &Work<'_>, macs: &[String]) -> String {
-    let name = work.xml.name();
-    let mut numbers = (0..).map(|number| mac(&name, number));
+    let key = work.xml.uuid().unwrap_or_else(|| work.xml.name());
+    let mut numbers = (0..).map(|number| mac(&key, number));
     let others = &work.given.others.domains;
     let is_taken = |mac: &String| others.iter().any(|held| held.macs.contains(mac));
     numbers.find(|mac| !macs.contains(mac) && !is_taken(mac)).unwrap_or_default()

@@ -1,6 +1,10 @@
 //! Releases an address at a DHCP server of this machine on behalf of a guest that no longer does.
 
 use super::Observer;
+use crate::hypervisor::{
+    Definition, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf, definitions,
+};
+use gpuvm_core::domain::nics::hooks;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -14,12 +18,61 @@ pub fn is_of_this_machine(server: Ipv4Addr) -> bool {
     UdpSocket::bind((server, 0)).is_ok()
 }
 
-/// Releases an address; a failure is reported but not an error, since a lease expires by itself.
-pub(super) fn give_back(server: Ipv4Addr, ip: Ipv4Addr, mac: &str, observer: &mut dyn Observer) {
+/// Releases an address unless a domain has the interface's MAC address: the domain it is released
+/// for is gone, so the lease belongs to that one. A failure is reported but not an error, since a
+/// lease expires by itself.
+pub(super) fn give_back(
+    hypervisor: &dyn Hypervisor,
+    (server, ip): (Ipv4Addr, Ipv4Addr),
+    mac: &str,
+    observer: &mut dyn Observer,
+) {
+    let mut stays =
+        |why: String| observer.note(&format!("the lease of {ip} stays until it ends: {why}"));
+    match mac_owner(hypervisor, mac, None) {
+        Ok(None) => {}
+        Ok(Some(owner)) => {
+            let name = owner.name;
+            return stays(format!("domain `{name}` has the MAC address {mac}"));
+        }
+        Err(error) => return stays(error.to_string()),
+    }
     let released = mac_bytes(mac).map(|mac| release(server, ip, mac));
     if let Some(Err(error)) = released {
-        observer.note(&format!("the lease of {ip} stays until it ends: {error}"));
+        stays(error.to_string());
     }
+}
+
+/// Finds a domain with this MAC address, in its definition or while it runs, other than the one of
+/// the UUID `but`; one that runs if any does. Errors: a definition cannot be read, so that the owner is unknown.
+pub fn mac_owner(
+    hypervisor: &dyn Hypervisor,
+    mac: &str,
+    but: Option<&str>,
+) -> Result<Option<DomainSummary>, HypervisorError> {
+    let mut found: Option<DomainSummary> = None;
+    let read = definitions(hypervisor, |row| match (row.state.is_active(), row.persistent) {
+        (true, true) => &[XmlOf::Live, XmlOf::Public],
+        (true, false) => &[XmlOf::Live],
+        (false, _) => &[XmlOf::Public],
+    })?;
+    for Definition { summary: row, xml, .. } in read {
+        if but.is_some_and(|but| row.uuid.eq_ignore_ascii_case(but)) {
+            continue;
+        }
+        let xml = xml.map_err(|error| HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("read the MAC addresses of domain `{}`", row.name),
+            message: error.to_string(),
+        })?;
+        if hooks(&xml).iter().any(|hook| hook.mac.eq_ignore_ascii_case(mac)) {
+            if row.state.is_active() {
+                return Ok(Some(row));
+            }
+            found.get_or_insert(row);
+        }
+    }
+    Ok(found)
 }
 
 /// Tells a server of this machine that an interface is done with its address. There is no answer; a

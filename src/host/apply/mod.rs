@@ -52,7 +52,7 @@ pub use firmware::{foreign_nvram, tpm_stays};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
 pub use kept::{disk_format_made, disk_made_at, forget_made_at, is_another_file};
-pub use lease::is_of_this_machine;
+pub use lease::{is_of_this_machine, mac_owner};
 pub use lock::{HostLock, LockError};
 pub use made::{volume_file, volume_place};
 pub use needed::disk_conflict;

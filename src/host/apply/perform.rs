@@ -229,7 +229,9 @@ pub(super) fn perform(
             detach::device(hypervisor, Some(observer), name, device, *wait_s)?;
         }
         Step::GrowDisk { .. } => grow::disk(step, ours.later, hypervisor, observer)?,
-        Step::ReleaseLease { server, ip, mac } => lease::give_back(*server, *ip, mac, observer),
+        Step::ReleaseLease { server, ip, mac } => {
+            lease::give_back(hypervisor, (*server, *ip), mac, observer);
+        }
         Step::DeleteDisk { path, .. } => disk::delete(path)?,
         Step::MakePool { name, path } => {
             hypervisor.storage().make_pool(name, path, ours.mark.uuid().as_deref())?

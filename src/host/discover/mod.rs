@@ -42,6 +42,7 @@ pub mod openers;
 pub mod path;
 mod pci;
 pub mod process;
+pub mod reach;
 pub mod released;
 pub mod signatures;
 pub mod silent;

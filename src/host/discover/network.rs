@@ -12,6 +12,7 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -66,24 +67,98 @@ pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
     found.into_iter().map(|(link, _)| link).collect()
 }
 
-/// Returns the MAC address of an IPv4 neighbour on a network device; none: it has not answered, or
-/// was not asked.
-pub fn neighbour(index: u32, ip: Ipv4Addr) -> io::Result<Option<String>> {
-    let mut told = neighbours()?.into_iter().filter(|told| told.header.ifindex == index);
-    Ok(told.find_map(|told| answered(&told, ip)))
+/// An answer of a neighbour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its MAC address, lower case.
+    pub mac: String,
+    /// Whether it has answered within about half a minute, or an admin has set the entry.
+    pub confirmed: bool,
+}
+
+/// Returns the neighbour with an address on a network device; none: it has not answered, or was
+/// not asked.
+pub fn neighbour(index: u32, ip: IpAddr) -> io::Result<Option<Neighbour>> {
+    let family = match ip {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let told = neighbours(family)?.into_iter().filter(|told| told.header.ifindex == index);
+    let mut found = told.filter_map(|told| {
+        let confirmed =
+            matches!(told.header.state, NeighbourState::Reachable | NeighbourState::Permanent);
+        Some(Neighbour { mac: answered(&told, ip)?, confirmed })
+    });
+    Ok(found.next())
+}
+
+/// The kernel's way to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// Number of the network device.
+    pub index: u32,
+    /// Whether the address is reached directly, without a router.
+    pub direct: bool,
+}
+
+/// Returns the way by which the kernel sends packets to an address, by all of its rules; none: the
+/// address is its own, or nothing leads there.
+pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
+    let mut message = RouteMessage::default();
+    let (family, prefix, address) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(ip)),
+    };
+    message.header.address_family = family;
+    message.header.destination_prefix_length = prefix;
+    message.attributes.push(RouteAttribute::Destination(address));
+    let answers = match ask(0, RouteNetlinkMessage::GetRoute(message)) {
+        Ok(answers) => answers,
+        // What the kernel answers of addresses without a route, or that can have none.
+        Err(error) => {
+            let code = error.raw_os_error().map(Errno::from_raw);
+            return match code {
+                Some(
+                    Errno::ENETUNREACH
+                    | Errno::EHOSTUNREACH
+                    | Errno::EINVAL
+                    | Errno::EACCES
+                    | Errno::EAFNOSUPPORT
+                    | Errno::EOPNOTSUPP,
+                ) => Ok(None),
+                _ => Err(error),
+            };
+        }
+    };
+    let told = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(told) => Some(told),
+        _ => None,
+    });
+    let Some(told) = told.filter(|told| told.header.kind == RouteType::Unicast) else {
+        return Ok(None);
+    };
+    let (mut index, mut direct) = (None, true);
+    for attribute in &told.attributes {
+        match attribute {
+            RouteAttribute::Oif(own) => index = Some(*own),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => direct = false,
+            _ => {}
+        }
+    }
+    Ok(index.map(|index| Way { index, direct }))
 }
 
 /// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device; none:
 /// no such entry.
 pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
-    let told = neighbours()?.into_iter();
-    Ok(told.filter(|told| answered(told, ip).as_deref() == Some(mac)).filter_map(ago).min())
+    let told = neighbours(AddressFamily::Inet)?.into_iter();
+    Ok(told.filter(|told| answered(told, ip.into()).as_deref() == Some(mac)).filter_map(ago).min())
 }
 
-/// The kernel's table of IPv4 neighbours. Errors: those of the kernel.
-fn neighbours() -> io::Result<Vec<NeighbourMessage>> {
+/// The kernel's table of neighbours of a family. Errors: those of the kernel.
+fn neighbours(family: AddressFamily) -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
+    message.header.family = family;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
     let told = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewNeighbour(told) => Some(told),
@@ -118,12 +193,15 @@ fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
 
 /// The MAC address of an entry of the table of neighbours, if it is about this address and the
 /// neighbour has answered.
-fn answered(told: &NeighbourMessage, ip: Ipv4Addr) -> Option<String> {
+fn answered(told: &NeighbourMessage, ip: IpAddr) -> Option<String> {
     use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
     if !matches!(told.header.state, Reachable | Stale | Delay | Probe | Permanent) {
         return None;
     }
-    let asked = NeighbourAttribute::Destination(NeighbourAddress::Inet(ip));
+    let asked = NeighbourAttribute::Destination(match ip {
+        IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+        IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+    });
     let mut macs = told.attributes.iter().filter_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
         _ => None,

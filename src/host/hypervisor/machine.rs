@@ -188,6 +188,45 @@ impl<'u> Uri<'u> {
         self.host.is_none() && by_socket && socket && self.parameter("command").is_none()
     }
 
+    /// Returns the part that names a program of this machine for libvirt to run; none: there is
+    /// no such part.
+    pub fn program(&self) -> Option<String> {
+        let is_ext = |way: &&str| way.eq_ignore_ascii_case("ext");
+        let way = self.transport.filter(is_ext).map(|way| format!("transport `{way}`"));
+        way.or_else(|| self.parameter("command").map(|_| "parameter `command`".to_owned()))
+    }
+
+    /// Returns the first part that a connection written by others must not have: whatever may run
+    /// a program, or name a file or socket. Only what is known to do neither is accepted.
+    pub fn unsafe_part(&self) -> Option<String> {
+        /// Transports that run nothing but the system's ssh.
+        const WAYS: [&str; 6] = ["ssh", "libssh", "libssh2", "tls", "tcp", "unix"];
+        /// Parameters whose values are fixed words or numbers.
+        const PARAMETERS: [&str; 6] =
+            ["no_tty", "no_verify", "mode", "sshauth", "tls_priority", "known_hosts_verify"];
+        let way = self.transport.filter(|way| !WAYS.contains(way));
+        if let Some(way) = way {
+            return Some(format!("transport `{way}`"));
+        }
+        let is_option =
+            |text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| text.starts_with('-'));
+        if is_option(&self.user) || is_option(&self.host) {
+            return Some("a name that begins with `-`".to_owned());
+        }
+        if self.driver.eq_ignore_ascii_case("test") && self.path != "/default" {
+            return Some(format!("file `{}`", self.path));
+        }
+        // libvirt splits at `&` first and at `;` only behind the last one: every name that it may
+        // find is among these.
+        let names = self.query.split(['&', ';']).filter(|pair| !pair.is_empty());
+        let names = names.map(|pair| decoded(pair.split('=').next().unwrap_or_default()));
+        // A socket of this machine runs nothing; on another one it is an argument of a program.
+        let is_here = self.host.is_none() && matches!(self.transport, None | Some("unix"));
+        let is_fit = |name: &str| PARAMETERS.contains(&name) || (is_here && name == "socket");
+        let mut other = names.filter(|name| !is_fit(name));
+        other.next().map(|name| format!("parameter `{name}`"))
+    }
+
     /// Whether the connection uses a program that may prompt the user.
     pub fn may_ask(&self) -> bool {
         self.transport.is_some_and(|way| way.contains("ssh") || way == "ext")
@@ -198,6 +237,29 @@ impl<'u> Uri<'u> {
 /// connection.
 pub fn is_plain(uri: &str) -> bool {
     uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
+}
+
+/// Why a connection in a file that others may have written is refused: the part that may run a
+/// program, or name a file or socket; none: it has no such part. An alias is one of the caller's
+/// own configuration of libvirt (libvirt.org/uri.html), and has no other characters.
+pub fn unsafe_part(uri: &str) -> Option<String> {
+    match Uri::parse(uri) {
+        Some(parsed) => parsed.unsafe_part(),
+        None => {
+            let is_fit = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            (!uri.chars().all(is_fit)).then(|| format!("`{uri}`, which is no URI and no alias"))
+        }
+    }
+}
+
+/// The part of a URI that names a program of this machine for libvirt to run. libvirt reads
+/// `qemu+ext:/system` as `qemu+ext:///system`.
+pub fn program_in(uri: &str) -> Option<String> {
+    let whole = match uri.split_once(':') {
+        Some((scheme, rest)) if !rest.starts_with("//") => format!("{scheme}://{rest}"),
+        _ => uri.to_owned(),
+    };
+    Uri::parse(&whole)?.program()
 }
 
 /// Whether two URIs of this machine may lead to the same hypervisor: one may name the transport and

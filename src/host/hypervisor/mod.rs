@@ -18,6 +18,7 @@ mod stubs;
 pub mod traced;
 pub mod uses;
 
+use crate::discover::reach::Reach;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
@@ -460,11 +461,17 @@ pub trait Hypervisor {
     /// Attaches to the first console of a running guest; `force` takes it over from another user.
     fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError>;
     /// Returns the addresses of a running guest known now; none is not an error. For each interface
-    /// those of the first source that has any, in the order of
-    /// [`AddressSource`](gpuvm_core::network::AddressSource), asking sources until each of these
-    /// interfaces has an address, or all sources if none is named. Addresses known to be older than
-    /// the guest's start are left out. An agent may take seconds to time out.
+    /// those of the first source that has any (leases, the host's neighbours, the agent), asking
+    /// sources until each of these interfaces has an address, or all sources if none is named.
+    /// Addresses known to be older than the guest's start are left out. One that an agent reports
+    /// counts as a neighbour's if the host's neighbour table agrees. An agent may take seconds to
+    /// time out.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
+    /// Where packets of this machine to an address of a running guest arrive, as far as the host can
+    /// see without asking the guest.
+    fn reach(&self, _name: &str, _address: &GuestAddress) -> Result<Reach, HypervisorError> {
+        Ok(Reach::Elsewhere)
+    }
     /// The networks that run and hand out virtual functions; empty for a hypervisor without
     /// networks.
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {

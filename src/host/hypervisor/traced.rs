@@ -9,6 +9,7 @@ use super::{
     AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Keep, Kept, Lease,
     VfPool, XmlOf,
 };
+use crate::discover::reach::Reach;
 use crate::hypervisor::machine::{Identity, Machine};
 use crate::trace::seconds;
 use gpuvm_core::cpuset::CpuSet;
@@ -253,6 +254,10 @@ impl Hypervisor for Traced {
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         let what = format_args!("addresses of domain `{name}`");
         told(Reads, what, || self.inner.addresses(name, macs))
+    }
+    fn reach(&self, name: &str, address: &GuestAddress) -> Result<Reach, HypervisorError> {
+        let what = format_args!("where packets to {} of domain `{name}` arrive", address.ip);
+        told(Reads, what, || self.inner.reach(name, address))
     }
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
         told(Reads, format_args!("networks of virtual functions"), || self.inner.vf_pools())

@@ -89,6 +89,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let guarded = functions.guarded;
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
     extra.known = recognise::known(world, devices, &[])?;
+    extra.uuid.clone_from(&wanted.uuid);
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
     if let Some(hypervisor) = hypervisor {
         steps.extend(beside(wanted, &planned, &mut extra, hypervisor, world)?);

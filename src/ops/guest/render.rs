@@ -42,6 +42,8 @@ const AARCH64: &str = include_str!("../../../templates/gpu-guest-aarch64.xml");
 /// What a change adds to a guest beyond the request.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
+    /// Its UUID, unless its template has one; none: not yet chosen.
+    pub uuid: Option<String>,
     /// Its disks, the boot disk first.
     pub disks: Vec<Disk>,
     /// Networks that get a NIC unless the guest has one there already.
@@ -74,8 +76,10 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         nccl: None,
         known: extra.known.clone(),
     };
+    let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
     let guest = Guest {
         name: planned.name.clone(),
+        mac_key,
         virt: wanted.virt,
         disks: extra.disks.clone(),
         networks: wanted.networks.clone(),

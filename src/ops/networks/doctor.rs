@@ -5,12 +5,13 @@ mod filter;
 
 use super::read;
 use crate::agent::{Agent, has_agent};
+use crate::apply::mac_owner;
 use crate::discover::path;
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
-use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::network::doctor::{
     Attached, Behind, Case, Diagnosis, HostSide, Inside, Nic, On, examine,
 };
@@ -52,7 +53,7 @@ pub struct Diagnosed {
 /// zero.
 pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> {
     let hypervisor = &*world.hypervisor()?;
-    let state = find(hypervisor, name)?.state;
+    let DomainSummary { state, uuid, .. } = find(hypervisor, name)?;
     let running = state.is_active();
     let which = if running { XmlOf::Live } else { XmlOf::Public };
     let domain = DomainXml::parse(&hypervisor.xml(name, which)?)?;
@@ -73,7 +74,7 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     };
     let seen = Seen { running, agent: agent.as_ref().map(Inner::ask), known: &known };
     let sides = (root.as_ref(), host.as_ref());
-    let looked = nics.into_iter().map(|nic| look(name, nic, &seen, sides, hypervisor));
+    let looked = nics.into_iter().map(|nic| look((name, &uuid), nic, &seen, sides, hypervisor));
     let nics = looked.collect::<Result<Vec<Diagnosed>>>()?;
     let broken = nics.iter().any(|nic| nic.diagnosis.is_broken());
     Ok(Diagnoses { domain: name.to_owned(), running, broken, nics })
@@ -131,7 +132,7 @@ impl<'a> Inner<'a> {
 
 /// Diagnoses one NIC.
 fn look(
-    guest: &str,
+    (guest, uuid): (&str, &str),
     mut nic: Nic,
     seen: &Seen<'_>,
     (root, host): (Option<&FsRoot>, Option<&HostSide>),
@@ -150,7 +151,10 @@ fn look(
     let inside = seen.agent.as_ref().and_then(|agent| agent.view(&nic.mac));
     let running = seen.running;
     let kind = on.network().map(|network| network.kind.to_string());
-    let case = Case { guest, running, nic: &nic, on, known: &known, inside, behind, host };
+    let twin = Some(&nic.mac).filter(|mac| !mac.is_empty());
+    let twin = twin.and_then(|mac| mac_owner(hypervisor, mac, Some(uuid)).ok().flatten());
+    let twin = twin.as_ref().map(|twin| twin.name.as_str());
+    let case = Case { guest, running, nic: &nic, twin, on, known: &known, inside, behind, host };
     let diagnosis = examine(&case);
     Ok(Diagnosed { network: nic.network.clone(), kind, diagnosis })
 }

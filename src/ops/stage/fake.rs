@@ -2,6 +2,7 @@
 
 use super::agent::FakeAgent;
 use super::failed;
+use crate::discover::reach::Reach;
 use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
@@ -50,6 +51,8 @@ pub struct Fake {
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// The addresses that its guests have once they run.
     pub addresses: RefCell<Vec<GuestAddress>>,
+    /// Where packets to addresses arrive; none: at the guest.
+    pub reach: RefCell<Option<Reach>>,
     /// The guest behind every agent; none: they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
     /// Versions of libvirt and QEMU.
@@ -328,5 +331,8 @@ impl Hypervisor for Fake {
     }
     fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         Ok(self.addresses.borrow().clone())
+    }
+    fn reach(&self, _: &str, _: &GuestAddress) -> Result<Reach, HypervisorError> {
+        Ok(self.reach.borrow().clone().unwrap_or(Reach::Guest))
     }
 }

@@ -77,6 +77,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
         networks: Vec::new(),
         added_networks: vec!["private-net".into()],
         vf_pools: Vec::new(),
+        mac_key: None,
         taken_macs: Vec::new(),
         spare_ports: 0,
         abilities: Abilities::default(),

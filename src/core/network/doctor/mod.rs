@@ -87,6 +87,8 @@ pub struct Case<'a> {
     pub running: bool,
     /// The NIC as the domain has it.
     pub nic: &'a Nic,
+    /// Another domain with its MAC address.
+    pub twin: Option<&'a str>,
     /// Its network.
     pub on: On,
     /// Addresses that it is known to have.
@@ -124,6 +126,12 @@ pub fn examine(case: &Case<'_>) -> Diagnosis {
         }
     }
     address::judge(case, &mut hops);
+    if let Some(twin) = case.twin {
+        let hint = "remove its <mac> in one of the two: libvirt then gives it one of its own";
+        let what = format!("domains with {}:", case.nic.mac);
+        let found = format!("`{twin}`, too");
+        hops.hop("MAC address").wrong(&rules::MAC_SHARED, what, ("one", found), "libvirt", hint);
+    }
     Diagnosis { nic: case.nic.number, mac: case.nic.mac.clone(), hops: hops.finish(), notes }
 }
 

@@ -83,6 +83,9 @@ pub const CONFLICT: Rule =
 /// A copied guest.
 pub const MAC_ELSEWHERE: Rule =
     Rule::error("mac-elsewhere", "a MAC address that the bridge hears on another port");
+/// A definition copied without removing its MAC address.
+pub const MAC_SHARED: Rule =
+    Rule::error("mac-shared", "a MAC address that another domain of the host has, too");
 /// The host's route leads elsewhere: ranges overlap.
 pub const ROUTE: Rule =
     Rule::error("route-elsewhere", "a host that looks for the guest on another network device");
@@ -140,6 +143,7 @@ pub const RULES: &[Rule] = &[
     ADDRESS_UNKNOWN,
     CONFLICT,
     MAC_ELSEWHERE,
+    MAC_SHARED,
     ROUTE,
     MACVTAP_NIC,
     HAIRPIN,

@@ -75,6 +75,7 @@ const NAT: &[Break] = &[
         "address",
         "mac-elsewhere",
     ),
+    (nat, |p| p.twin = Some("b"), "MAC address", "mac-shared"),
     (
         nat,
         |p| {

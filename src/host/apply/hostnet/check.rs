@@ -132,7 +132,7 @@ impl Wanted {
         // A failure to send means no more than a missing answer.
         let _ = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .and_then(|socket| socket.send_to(&[0], (gateway, DISCARD)));
-        let answers = neighbour(link.index, gateway)?.is_some();
+        let answers = neighbour(link.index, gateway.into())?.is_some();
         Ok((!answers).then(|| format!("gateway {gateway} does not answer on {}", link.name)))
     }
 }

@@ -1,16 +1,17 @@
 //! The addresses of a guest through libvirt: leases, the guest's agent, the host's ARP table.
 
-use super::super::Hypervisor as _;
-use super::Libvirt;
+use super::super::{Hypervisor as _, HypervisorError, HypervisorErrorKind};
 use super::leases::{self, Given};
+use super::{Libvirt, error};
 use crate::discover::network::answered_ago;
 use crate::discover::process;
+use crate::discover::reach::{Reach, ask_for, reach};
 use crate::fsroot::FsRoot;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::network::{AddressSource, GuestAddress};
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use virt::domain::{Domain, DomainRunningReason, DomainStateReason, Interface};
@@ -62,8 +63,14 @@ impl Agents {
 /// another system may have booted.
 pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
     let mut known: Vec<GuestAddress> = Vec::new();
-    let run = Run { libvirt, domain, age: OnceCell::new(), networks: OnceCell::new() };
-    for source in [AddressSource::Lease, AddressSource::Agent, AddressSource::Arp] {
+    let run = Run {
+        libvirt,
+        domain,
+        age: OnceCell::new(),
+        networks: OnceCell::new(),
+        live: OnceCell::new(),
+    };
+    for source in [AddressSource::Lease, AddressSource::Arp, AddressSource::Agent] {
         let is_known = |mac: &String| known.iter().any(|address| address.mac == *mac);
         if !macs.is_empty() && macs.iter().all(is_known) {
             break;
@@ -77,11 +84,36 @@ pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> 
         };
         let found = interfaces.iter().flat_map(|interface| usable(interface, source));
         let is_new = |address: &GuestAddress| known.iter().all(|k| k.mac != address.mac);
-        let found: Vec<GuestAddress> =
-            found.filter(|address| is_new(address) && !run.is_before(address)).collect();
+        let found = found.filter(|address| is_new(address) && !run.is_before(address));
+        let found: Vec<GuestAddress> = found.filter_map(|address| run.proven(address)).collect();
         known.extend(found);
     }
     known
+}
+
+/// How long the answer of a guest of this machine to ARP takes at most.
+const ARP_WAIT: Duration = Duration::from_secs(3);
+
+/// Where packets to a guest's address arrive. Of another machine only leases are believed, which
+/// its libvirt knows by MAC address: its routes are not known here.
+pub(super) fn reach_of(
+    libvirt: &Libvirt,
+    domain: &Domain,
+    address: &GuestAddress,
+) -> Result<Reach, HypervisorError> {
+    if !libvirt.has_guests_here() {
+        let is_leased = address.source == AddressSource::Lease;
+        return Ok(if is_leased { Reach::Guest } else { Reach::Elsewhere });
+    }
+    let doing = || format!("find where packets to {} arrive", address.ip);
+    let other = |message: String| HypervisorError {
+        kind: HypervisorErrorKind::Other,
+        doing: doing(),
+        message,
+    };
+    let live = domain.xml_desc(0).map_err(|e| error(&doing(), &e))?;
+    let live = DomainXml::parse(&live).map_err(|e| other(e.to_string()))?;
+    reach(&live, (&address.mac, address.ip), ARP_WAIT).map_err(|e| other(e.to_string()))
 }
 
 /// The tolerance in comparing ages: leases and the kernel count in whole seconds.
@@ -90,25 +122,6 @@ const BLUR: Duration = Duration::from_secs(2);
 /// Whether an event this long ago was after the start of a guest of this age.
 fn is_since(age: Duration, ago: Duration) -> bool {
     ago <= age + BLUR
-}
-
-/// Makes the kernel send an ARP request for an address, and waits as long as an answer on one
-/// machine takes. It sends a byte to UDP's discard port (RFC 863), which triggers the request.
-/// Returns whether it could be sent.
-fn ask_for(ip: IpAddr) -> bool {
-    /// The port.
-    const DISCARD: u16 = 9;
-    let from: IpAddr = match ip {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        // IPv6 neighbours are not read.
-        IpAddr::V6(_) => return false,
-    };
-    let socket = UdpSocket::bind((from, 0));
-    let is_sent = socket.and_then(|socket| socket.send_to(&[0], (ip, DISCARD))).is_ok();
-    if is_sent {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    is_sent
 }
 
 /// A guest since its start.
@@ -121,9 +134,30 @@ struct Run<'a> {
     age: OnceCell<Option<Duration>>,
     /// The networks that it is on.
     networks: OnceCell<Vec<Network>>,
+    /// Its running definition; none: it cannot be read.
+    live: OnceCell<Option<DomainXml>>,
 }
 
 impl Run<'_> {
+    /// An address as the host sees it: what an agent reports counts as a neighbour's if packets
+    /// arrive at the guest. None: an entry of the host's neighbour table of which that is not so,
+    /// since a guest can have any entered.
+    fn proven(&self, address: GuestAddress) -> Option<GuestAddress> {
+        if address.source == AddressSource::Lease || !self.libvirt.has_guests_here() {
+            return Some(address);
+        }
+        let live = self.live.get_or_init(|| DomainXml::parse(&self.domain.xml_desc(0).ok()?).ok());
+        let patience = Duration::from_millis(200);
+        let found = live.as_ref().map(|live| reach(live, (&address.mac, address.ip), patience));
+        match (found, address.source) {
+            (Some(Ok(Reach::Guest)), _) => {
+                Some(GuestAddress { source: AddressSource::Arp, ..address })
+            }
+            (_, AddressSource::Agent) => Some(address),
+            _ => None,
+        }
+    }
+
     /// Whether an address is known to be older than the guest's start.
     fn is_before(&self, address: &GuestAddress) -> bool {
         if address.source == AddressSource::Agent {

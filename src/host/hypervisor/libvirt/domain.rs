@@ -7,6 +7,7 @@ use super::super::{
     HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
+use crate::discover::reach::Reach;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::shell::{self, word};
@@ -400,6 +401,11 @@ impl Hypervisor for Libvirt {
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
         let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
         Ok(address::addresses(self, &domain, macs))
+    }
+
+    fn reach(&self, name: &str, address: &GuestAddress) -> Result<Reach, HypervisorError> {
+        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
+        address::reach_of(self, &domain, address)
     }
 
     fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {

@@ -130,3 +130,61 @@ fn a_command_there_is_read_by_two_shells() {
     let said = crate::program::command("sh").args(["-c", &twice]).output().unwrap();
     assert_eq!(String::from_utf8(said.stdout).unwrap(), "/raid/a; reboot");
 }
+
+#[test]
+fn a_uri_of_others_may_only_have_known_parts() {
+    for fine in [
+        "qemu:///system",
+        "qemu+ssh://root@dgx:22/system",
+        "qemu+ssh://dgx/system?no_tty=1",
+        "qemu+ssh://dgx/system?no_tty=1;mode=direct",
+        "qemu+libssh2://dgx/system?sshauth=agent",
+        "qemu+tls://dgx/system",
+        "qemu+tcp://127.0.0.1:16509/system",
+        "qemu+unix:///system?socket=/run/x",
+        "lxc:///",
+        "test:///default",
+        "an-alias_1",
+    ] {
+        assert_eq!(unsafe_part(fine), None, "{fine}");
+    }
+    for (uri, part) in [
+        ("qemu+ext:///system", "transport `ext`"),
+        ("qemu+EXT:///system", "transport `EXT`"),
+        ("qemu+ssh+x://dgx/system", "transport `ssh+x`"),
+        ("qemu+ssh://dgx/system?command=x", "parameter `command`"),
+        ("qemu+ssh://dgx/system?%63omm%61nd=x", "parameter `command`"),
+        ("qemu+ssh://dgx/system?no_tty=1&;;&COMMAND=x", "parameter `COMMAND`"),
+        ("qemu+ssh://dgx/system?no_tty=1;netcat=x&mode=auto", "parameter `netcat`"),
+        ("qemu+ssh://dgx/system?socket=/x", "parameter `socket`"),
+        ("qemu+unix://dgx/system?socket=/x", "parameter `socket`"),
+        ("qemu:///embed?root=/x", "parameter `root`"),
+        ("test:///x.xml", "file `/x.xml`"),
+        ("TEST:///x.xml", "file `/x.xml`"),
+        ("qemu+ssh://-ox@dgx/system", "a name that begins with `-`"),
+        ("qemu+ssh://%2dox/system", "a name that begins with `-`"),
+        (
+            "qemu+ext:/system?command=x",
+            "`qemu+ext:/system?command=x`, which is no URI and no alias",
+        ),
+    ] {
+        assert_eq!(unsafe_part(uri).as_deref(), Some(part), "{uri}");
+    }
+}
+
+#[test]
+fn a_program_in_a_uri_is_found_however_it_is_written() {
+    for uri in ["qemu+ext:///system", "qemu+Ext:/system", "qemu:///system?Command=x"] {
+        assert!(program_in(uri).is_some(), "{uri}");
+    }
+    for uri in [
+        "qemu:///system",
+        "an-alias",
+        "host:",
+        "qemu+ssh://a/system?netcat=nc&keyfile=/k",
+        "qemu+unix:///system?socket=/x/command",
+        "qemu:///system#?command=x",
+    ] {
+        assert_eq!(program_in(uri), None, "{uri}");
+    }
+}

@@ -20,6 +20,8 @@ pub struct Place {
     pub running: bool,
     /// Its NIC.
     pub nic: Nic,
+    /// Another domain with its MAC address.
+    pub twin: Option<&'static str>,
     /// Its network.
     pub on: On,
     /// Its addresses.
@@ -39,6 +41,7 @@ impl Place {
             guest: "a",
             running: self.running,
             nic: &self.nic,
+            twin: self.twin,
             on: self.on.clone(),
             known: &self.known,
             inside: self.inside.clone(),
@@ -150,6 +153,7 @@ pub fn nat() -> Place {
     Place {
         running: true,
         nic: nic(Attached::Bridge("virbr0".into())),
+        twin: None,
         on: On::Known(Box::new(network), true),
         known,
         inside: Some(inside),
@@ -188,6 +192,7 @@ pub fn function() -> Place {
     let behind = Behind { pf: Some("eth0".into()), vf: Some(1) };
     Place {
         nic,
+        twin: None,
         on: On::None,
         known: Vec::new(),
         inside: None,
