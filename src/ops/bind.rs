@@ -228,13 +228,14 @@ fn refuse_unidentified(host: &Host, wanted: &Listed, asked: &[Bdf]) -> Result<()
             continue;
         }
         let driver = device.driver.as_deref().unwrap_or("no driver").to_owned();
-        let hint = match is_vfio(&driver) {
-            true => format!(
+        let hint = if is_vfio(&driver) {
+            format!(
                 "`gpuvm device release {}` returns it to its driver, which can read it; then this \
                  command again",
                 device.bdf
-            ),
-            false => "libvirt binds it when a guest starts; --at-boot is not needed for it".into(),
+            )
+        } else {
+            "libvirt binds it when a guest starts; --at-boot is not needed for it".into()
         };
         return Err(DeviceError::Unidentified { bdf: device.bdf.to_string(), driver }.hint(hint));
     }

@@ -53,7 +53,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
     }
     if summary.persistent {
-        steps.push(Step::UndefineDomain { name: name.clone(), xml: xml.clone() });
+        steps.push(Step::UndefineDomain { name: name.clone(), xml });
     }
     if made_on.is_none() {
         steps.extend(give_back(&parsed, world)?);
@@ -94,22 +94,10 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     if here && made_on.is_none() {
         steps.extend(records(world, &summary.uuid)?);
     }
-    if drops_nvram {
-        let path = parsed.nvram().map(PathBuf::from);
-        let is_absent = here && path.is_some_and(|path| matches!(FileId::at(&path), Ok(None)));
-        match made::nvram_stays(&parsed, &summary.uuid, &uses, hypervisor) {
-            Some(_) if is_absent => {}
-            Some(why) => stays.push(why),
-            None => {
-                steps.push(Step::DropNvram { name: name.clone(), xml: xml.clone(), tpm: false })
-            }
-        }
-    }
-    if summary.persistent && made_on.is_none() && parsed.has_tpm() {
-        match tpm_stays(&parsed) {
-            Some(why) => stays.push(why),
-            None => steps.push(Step::DropNvram { name: name.clone(), xml, tpm: true }),
-        }
+    let is_ours = summary.persistent && made_on.is_none();
+    let guest = (name.as_str(), &*summary.uuid);
+    for fate in firmware(&parsed, guest, (drops_nvram, is_ours), (&uses, hypervisor)) {
+        fate.map_or_else(|why| stays.push(why), |step| steps.push(step));
     }
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
@@ -119,6 +107,32 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     change.parts.extend(gives_back.then_some(Part::Reports));
     warnings.append(&mut stays);
     Ok(Change { warnings, question, again, ..change })
+}
+
+/// What becomes of the firmware settings and the TPM state of a domain: the step that deletes them, or
+/// why they stay. `drops_nvram`: the definition has settings; `is_ours`: this hypervisor made it.
+fn firmware(
+    xml: &DomainXml,
+    (name, uuid): (&str, &str),
+    (drops_nvram, is_ours): (bool, bool),
+    (uses, hypervisor): (&Uses, &dyn Hypervisor),
+) -> Vec<std::result::Result<Step, String>> {
+    let drop = |tpm| Step::DropNvram { name: name.to_owned(), xml: xml.text().to_owned(), tpm };
+    let mut fates = Vec::new();
+    if drops_nvram {
+        let path = xml.nvram().map(PathBuf::from);
+        let is_absent = hypervisor.machine().is_here()
+            && path.is_some_and(|path| matches!(FileId::at(&path), Ok(None)));
+        match made::nvram_stays(xml, uuid, uses, hypervisor) {
+            Some(_) if is_absent => {}
+            Some(why) => fates.push(Err(why)),
+            None => fates.push(Ok(drop(false))),
+        }
+    }
+    if is_ours && xml.has_tpm() {
+        fates.push(tpm_stays(xml).map_or_else(|| Ok(drop(true)), Err));
+    }
+    fates
 }
 
 /// The disks that were made for a domain; `here`: also images left by a conversion, which no

@@ -243,6 +243,7 @@ impl Place<'_> {
     }
 
     /// Writes into a pipe, a socket or a character device, such as a terminal.
+    #[expect(clippy::disallowed_methods, reason = "the caller asked for it by its name")]
     fn stream(&self, bytes: &[u8]) -> Result<()> {
         let failed = |error: std::io::Error| failed(self.file, &error, "write");
         let mut open = File::options().write(true).open(&self.path).map_err(failed)?;

@@ -94,9 +94,12 @@ impl Of<'_> {
     /// What a disk was when it was made; an error if that is not known any more.
     fn made_as(&self, made: &Made, uses: &Uses) -> std::result::Result<MadeAs, String> {
         let step = self.entry.steps.iter().find(|step| step.makes_copy() && is_of(step, made));
-        let gone = |disk: &Path| match disk.exists() {
-            true => Ok(disk.to_owned()),
-            false => Err(format!("{}, of which it is a copy, is gone", disk.display())),
+        let gone = |disk: &Path| {
+            if disk.exists() {
+                Ok(disk.to_owned())
+            } else {
+                Err(format!("{}, of which it is a copy, is gone", disk.display()))
+            }
         };
         match step {
             Some(Step::CreateDisk { bytes, sha256: Some(sha256), .. }) => {

@@ -441,9 +441,10 @@ impl Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let saved =
             sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
-        let nvram = match keep.nvram {
-            true => sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM,
-            false => sys::VIR_DOMAIN_UNDEFINE_NVRAM,
+        let nvram = if keep.nvram {
+            sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+        } else {
+            sys::VIR_DOMAIN_UNDEFINE_NVRAM
         };
         let tpm = if keep.tpm { sys::VIR_DOMAIN_UNDEFINE_KEEP_TPM } else { 0 };
         // libvirt before 8.9 refuses the flag for a TPM; drivers without firmware, such as the test
