@@ -28,7 +28,7 @@ fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: std::collections::BTreeSet<_> = rules().map(|rule| rule.id).collect();
-    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (35, 35));
+    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (37, 37));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
         aspm: Some("powersave".into()),

@@ -300,7 +300,7 @@ fn the_address_is_of_the_first_nic_that_has_one() {
         ip: ip.parse().unwrap(),
         source: AddressSource::Lease,
     };
-    let macs = [0, 1].map(|nic| mac("a", nic));
+    let macs = [0, 1].map(|nic| mac(UUID, nic));
     let first = told(&macs[0], "10.0.0.1");
     let second = told(&macs[1], "10.0.1.1");
     let other = told("52:54:00:00:00:99", "10.0.2.1");
@@ -346,8 +346,8 @@ fn the_seed_names_every_nic_of_the_definition() {
         String::from_utf8_lossy(&sealed.expect("a seed")).into_owned()
     };
     let both = content(&["one", "two"]);
-    assert!(both.contains(&mac("a", 0)) && both.contains("52:54:00:00:00:42"));
-    assert!(both.find(&mac("a", 0)) < both.find("52:54:00:00:00:42"));
+    assert!(both.contains(&mac(UUID, 0)) && both.contains("52:54:00:00:00:42"));
+    assert!(both.find(&mac(UUID, 0)) < both.find("52:54:00:00:00:42"));
     let one = content(&["one"]);
     assert!(!one.contains("52:54:00:00:00:42"), "cloud-init's default is enough for one");
 }
