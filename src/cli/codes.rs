@@ -20,6 +20,7 @@ use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
 use crate::fsroot::FsError;
+use crate::held::HeldError;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{BelowError, ContentError, ImageNameError, SumError};
@@ -113,7 +114,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 102] = [
+static KNOWN: [Known; 103] = [
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -139,6 +140,7 @@ static KNOWN: [Known; 102] = [
     },
     known::<FileError>(),
     known::<FsError>(),
+    known::<HeldError>(),
     known::<HistoryError>(),
     known::<HostNetError>(),
     known::<HypervisorError>(),

@@ -20,10 +20,13 @@ const MOST_LINKS: usize = 40;
 pub struct HeldDir {
     /// The open directory.
     fd: OwnedFd,
+    /// Its path without the links that were followed.
+    resolved: PathBuf,
 }
 
 /// Why a directory is not written in.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "directory-")]
 pub enum HeldError {
     /// A link of another user is on its path.
     #[error("{} is a link of another user (UID {uid}), who could lead it anywhere", link.display())]
@@ -85,7 +88,7 @@ impl HeldDir {
             }
             shown.push(&part);
         }
-        Ok(HeldDir { fd })
+        Ok(HeldDir { fd, resolved: shown })
     }
 
     /// The same as [`HeldDir::of`] for the file that a link leads to, where its last part is one.
@@ -117,7 +120,7 @@ impl HeldDir {
                 "another user has put a directory in its place",
             ));
         }
-        Ok(HeldDir { fd })
+        Ok(HeldDir { fd, resolved: self.resolved.join(name) })
     }
 
     /// The path of a file in it, whatever its own path leads to now; valid while it is held.
@@ -125,9 +128,11 @@ impl HeldDir {
         self.path().join(name)
     }
 
-    /// The path of the directory itself, which is valid while it is held.
+    /// The path of the directory itself, which is valid while it is held. Where /proc is that of other
+    /// processes, it is the resolved path.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+        let held = PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        if held.symlink_metadata().is_ok() { held } else { self.resolved.clone() }
     }
 }
 

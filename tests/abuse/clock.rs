@@ -32,11 +32,11 @@ fn is_written(disk: &Path) -> bool {
     bytes == DATA
 }
 
-/// Expects that an undo is refused, that it offers the deletion, and that the guest stays.
+/// Expects that an undo is refused, that it offers no other verb, and that the guest stays.
 fn refused(place: &Place, name: &str, said: &str) {
     let (code, out, err) = place.gpuvm(&["undo", name, "--yes"]);
     assert!(code == 1 && err.contains(said), "`{said}` is not said: {out}{err}");
-    assert!(err.contains(&format!("`gpuvm delete {name}`")), "{out}{err}");
+    assert!(err.contains(&format!("`gpuvm undo {name} --force` deletes it")), "{out}{err}");
     assert!(place.has(name), "{out}{err}");
 }
 

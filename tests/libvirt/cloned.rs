@@ -277,7 +277,7 @@ fn a_clone_over_the_disks_of_another_and_the_base_that_nobody_writes() {
     assert_eq!((reads(&place, "ca.os-2"), reads(&place, "cb.os")), (0x11, 0x22));
     assert_eq!(std::fs::read(&base).unwrap(), held, "the base was written");
     let (code, _, err) = place.gpuvm(&["undo", NEW, "--yes"]);
-    assert!(code == 1 && err.contains("`gpuvm delete cb` deletes it"), "{err}");
+    assert!(code == 1 && err.contains("`gpuvm undo cb --force` deletes it"), "{err}");
     // The base is the last one's, whoever that is.
     let (code, _, err) = place.gpuvm(&["delete", NAME, "--yes"]);
     assert!(code == 0 && err.contains("ca.os stays: domain `cb` has an image over it"), "{err}");

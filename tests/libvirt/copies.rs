@@ -3,6 +3,7 @@
 
 use super::files;
 use super::place::{MOST, Place, same};
+use crate::support::run;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -351,9 +352,10 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
     assert!(code == 0 && err.contains("gone already"), "{err}");
     assert!(place.has("sb"));
-    // Snapshots were written into it since, and it is not deleted unasked.
-    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
-    std::fs::File::options().write(true).open(&image).unwrap().set_modified(later).unwrap();
+    // It is written since, and not deleted unasked.
+    let mut write = std::process::Command::new("qemu-io");
+    let (code, _, err) = run(write.args(["-f", "qcow2", "-c", "write -P 7 1M 64k", &image]));
+    assert_eq!(code, 0, "{err}");
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
     assert!(code == 1 && err.contains("has written since"), "{err}");
     assert!(place.has("sb") && Path::new(&image).exists());

@@ -94,8 +94,10 @@ fn begins(place: &Place, args: &[&str], kind: &str) -> usize {
     let steps = steps.as_array().unwrap();
     let at = steps.iter().position(|step| step["step"] == kind).unwrap();
     // What the change is and the plan come first, and each step before has begun and is done. The
-    // start has a plan of its own. A file says what it is before it gets its name.
-    let files = steps[..at].iter().filter(|step| step["step"] == "create-disk").count();
+    // start has a plan of its own. A file and a volume are recorded before they get their name.
+    let is_named =
+        |step: &&serde_json::Value| step["step"] == "create-disk" || step["step"] == "make-volume";
+    let files = steps[..at].iter().filter(is_named).count();
     // What was made is noted before the domain is defined, which a dry run does not tell.
     let noted = if matches!(kind, "define-domain" | "start-domain") { 2 } else { 0 };
     3 + 2 * at + files + noted + usize::from(kind == "start-domain")

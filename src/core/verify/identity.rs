@@ -87,7 +87,8 @@ pub fn with_devices(
             let message = format!("which drive {bdf} is, is not recorded: an older gpuvm made it");
             let (expected, found) = (None, None);
             let says = Differs { between: Between::Plan, message, expected, found, at };
-            let hint = format!("`gpuvm set {of} {} {bdf}` records it", one.option);
+            let option = one.option;
+            let hint = format!("`gpuvm set {of} {option} {bdf}` records it");
             findings.push(Finding::by(&UNRECORDED, says, hint));
         }
     }

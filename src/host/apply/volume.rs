@@ -46,6 +46,11 @@ pub(super) fn make(
     let hidden = New { volume: &volume, ..new };
     hidden.grows(hypervisor, observer);
     hidden.made_at_once(hypervisor)?;
+    // libvirt has other mounts than this process: what it made cannot be renamed from here.
+    if unfinished.symlink_metadata().is_err() {
+        hypervisor.storage().delete_volume(new.pool, &volume.name)?;
+        return Ok(new.made_at_once(hypervisor)?);
+    }
     let named = hidden.name(&unfinished, &place, hypervisor, record);
     if named.is_err() {
         // The volume was made by this call; the first error is the one to report.
