@@ -198,8 +198,13 @@ fn judge(
         Err(error) => return Err(Refused::always(name, error.to_string())),
     }
     let resolved = |path: &Path| path.canonicalize().ok();
-    let is_accepted =
-        trusted.accepted.iter().any(|one| resolved(Path::new(one)).as_deref() == Some(image));
+    // As the image has it, or as the caller would name it.
+    let beside = above.parent().unwrap_or(Path::new("."));
+    let is_accepted = trusted.accepted.iter().any(|one| {
+        [beside.join(one), PathBuf::from(one)]
+            .iter()
+            .any(|one| resolved(one).as_deref() == Some(image))
+    });
     // A guest cannot write the header of an image that it never had raw.
     let is_ours = format_made(above, trusted.state) == Some(DiskFormat::Qcow2);
     let is_image = image.starts_with(POOL_DIR);

@@ -4,7 +4,7 @@
 
 use super::StepError;
 use crate::discover::silent::Silent;
-use crate::hypervisor::machine::nvram_dir_of;
+use crate::hypervisor::machine::{nvram_dir_of, tpm_state_of};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, Keep, XmlOf};
 use crate::identity::{FileId, Identity};
@@ -36,11 +36,19 @@ pub fn tpm_stays(xml: &DomainXml) -> Option<String> {
     ))
 }
 
-/// Whether a domain that was just defined has no NVRAM yet, so that any later one is its own.
+/// Whether a domain that was just defined has neither NVRAM nor TPM state yet, so that later ones are
+/// its own.
 pub(super) fn is_bare(hypervisor: &dyn Hypervisor, name: &str) -> Option<bool> {
     let xml = hypervisor.xml(name, XmlOf::Inactive).ok()?;
-    let path = DomainXml::parse(&xml).ok()?.nvram().map(PathBuf::from);
-    let Some(path) = path else { return Some(true) };
+    let xml = DomainXml::parse(&xml).ok()?;
+    if xml.has_tpm() {
+        let tpm = tpm_state_of(&hypervisor.opened_uri(), &xml.uuid().unwrap_or_default());
+        let is_absent = |dir: PathBuf| is_absent(&dir);
+        if !hypervisor.machine().is_here() || !tpm.is_some_and(is_absent) {
+            return Some(false);
+        }
+    }
+    let Some(path) = xml.nvram().map(PathBuf::from) else { return Some(true) };
     let is_seen = hypervisor.machine().is_here() && Silent::read().why(&path).is_none();
     Some(is_seen && matches!(FileId::at(&path), Ok(None)))
 }
@@ -54,11 +62,13 @@ pub(super) fn undefine_made(
 ) -> Result<(), StepError> {
     let xml = hypervisor.xml(name, XmlOf::Inactive)?;
     let xml = DomainXml::parse(&xml).ok();
-    let tpm = xml.as_ref().and_then(DomainXml::foreign_tpm).is_some();
+    let came_after = matches!(made, Some(Identity::Domain { bare: true, .. }));
+    let foreign = xml.as_ref().and_then(DomainXml::foreign_tpm).is_some();
+    let tpm = foreign || !came_after && xml.as_ref().is_some_and(DomainXml::has_tpm);
     let path = xml.as_ref().and_then(DomainXml::nvram).map(PathBuf::from);
     let stays = path.map(|path| older(hypervisor, path, uuid, made)).transpose()?.flatten();
     let nvram = stays.is_some() || xml.is_none();
-    hypervisor.undefine_but(name, Keep { nvram, tpm })?;
+    hypervisor.undefine_but(name, Keep { nvram, tpm, no_tpm: false })?;
     match stays {
         Some(path) if is_there(hypervisor, &path) => Err(StepError::NvramStays { path }),
         _ => Ok(()),
@@ -82,6 +92,11 @@ fn older(
         uses => !uses?.others(&path, uuid).is_empty(),
     };
     Ok(is_others.then_some(path))
+}
+
+/// Whether nothing is at a path, for sure: what may not be looked at may be there.
+pub fn is_absent(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether a file of this machine exists.

@@ -48,7 +48,7 @@ mod volume;
 pub use bundle::{BundleStep, BundledCopy, BundledText};
 pub use disk::{DiskError, Preallocate, Space, locked_in, modified_ns, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
-pub use firmware::{foreign_nvram, tpm_stays};
+pub use firmware::{foreign_nvram, is_absent, tpm_stays};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
 pub use kept::{disk_format_made, disk_made_at, forget_made_at, is_another_file};

@@ -198,7 +198,7 @@ pub(super) fn perform(
         Step::UndefineDomain { name, xml } => {
             // Its NVRAM and TPM state are removed last, by steps of their own.
             let tpm = DomainXml::parse(xml).is_ok_and(|xml| xml.has_tpm());
-            hypervisor.undefine_but(name, Keep { nvram: true, tpm })?;
+            hypervisor.undefine_but(name, Keep { nvram: true, tpm, no_tpm: false })?;
             // Started between the last check and the undefine: it keeps running, with disks about
             // to be deleted.
             if is_active(row(hypervisor, name)?) {
@@ -383,28 +383,31 @@ pub(super) fn perform_again(
     }
 }
 
-/// Removes the NVRAM, or (`tpm`) the TPM state, of a domain that is undefined, unless another of the
-/// same name has been defined since.
+/// Removes the NVRAM, or (`tpm`) the TPM state, of a domain that is undefined. One that is defined
+/// has its state, whoever defined it: the same UUID and document do not tell an admin's restored
+/// backup from a definition that an interrupted run left.
 fn drop_state(
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
     (name, xml, tpm): (&str, &str, bool),
 ) -> Result<(), HypervisorError> {
-    match hypervisor.domain(name)? {
-        // Restored by a run that was interrupted before removing it again.
-        Some(row) if xml.contains(&row.uuid) => {}
-        Some(_) => return Ok(()),
-        None => match hypervisor.define(xml) {
-            // As where swtpm is no longer installed; nothing else is left to do.
-            Err(error) if tpm => {
-                observer.note(&format!("the TPM state of domain `{name}` stays: {error}"));
-                return Ok(());
-            }
-            defined => defined?,
-        },
+    let what = if tpm { "TPM state" } else { "NVRAM" };
+    let rows = hypervisor.domains()?;
+    let uuid = DomainXml::parse(xml).ok().and_then(|xml| xml.uuid());
+    if rows.iter().any(|row| row.name == name || Some(&row.uuid) == uuid.as_ref()) {
+        observer.note(&format!("the {what} of domain `{name}` stays: it was defined again"));
+        return Ok(());
+    }
+    match hypervisor.define(xml) {
+        // As where swtpm is no longer installed; nothing else is left to do.
+        Err(error) if tpm => {
+            observer.note(&format!("the TPM state of domain `{name}` stays: {error}"));
+            return Ok(());
+        }
+        defined => defined?,
     }
     let has_tpm = DomainXml::parse(xml).is_ok_and(|xml| xml.has_tpm());
-    hypervisor.undefine_but(name, Keep { nvram: tpm, tpm: has_tpm && !tpm })
+    hypervisor.undefine_but(name, Keep { nvram: tpm, tpm: has_tpm && !tpm, no_tpm: tpm })
 }
 
 /// Asks a guest to shut down and waits until it is off.

@@ -50,7 +50,7 @@ impl Recovery {
                 let is_started = begun(story).any(|(_, step)| starts(step));
                 if is_started { Way::Finish } else { Way::Undo }
             }
-            Some(story) if begun(story).any(|(_, step)| step.takes_away()) => Way::Finish,
+            Some(story) if begun(story).any(|(at, step)| took_away(story, at, step)) => Way::Finish,
             Some(_) => Way::Undo,
         };
         let numbers = story.map(|story| numbers(story, way)).unwrap_or_default();
@@ -59,6 +59,13 @@ impl Recovery {
         let way = if steps.is_empty() { Way::Forget } else { way };
         Recovery { way, steps, handed_over: Vec::new() }
     }
+}
+
+/// Whether a step that was begun may have taken something away. A revert has not before the state of
+/// its disks is recorded.
+fn took_away(story: &Story, at: usize, step: &Step) -> bool {
+    let is_revert = matches!(step, Step::RevertSnapshot { .. });
+    step.takes_away() && (!is_revert || story.made.contains_key(&at))
 }
 
 /// Whether a guest was asked to be off only for the change.

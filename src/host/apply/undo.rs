@@ -7,7 +7,7 @@ use super::bundle::BundleStep;
 use super::disk::{self, unfinished};
 use super::domain::{gone_is_good, is_active, of_uuid, refuse_elsewhere, row};
 use super::journal::Journal;
-use super::made::volume_file;
+use super::made::{volume_file, volume_place};
 use super::needed::UNBORN;
 use super::partition::PartitionStep;
 use super::step::LET_GO_S;
@@ -546,6 +546,25 @@ fn pool(hypervisor: &dyn Hypervisor, name: &str, proof: &Proof<'_>) -> Result<()
     Ok(storage.forget_pool(name)?)
 }
 
+/// Deletes the file of a volume that libvirt does not know, as while it copies another one in the
+/// pool; anything else at its place stays.
+fn unknown_volume(
+    hypervisor: &dyn Hypervisor,
+    pool: &str,
+    new: &NewVolume,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let Some(Identity::Volume { file: Some(made), .. }) = &proof.made else { return Ok(()) };
+    let Some(place) = volume_place(pool, &new.name, hypervisor)? else { return Ok(()) };
+    match volume_file(hypervisor, &place).map_err(unseen(&place))? {
+        Some(file) if made.is(&file, proof.same_boot) => {
+            unused(hypervisor, &place)?;
+            Ok(disk::delete(&place)?)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Deletes a volume that was made, unless it is in use as a disk by now.
 fn volume_of(
     hypervisor: &dyn Hypervisor,
@@ -557,7 +576,9 @@ fn volume_of(
     if let Some(token) = proof.mark.token() {
         volume::drop_unfinished(hypervisor, (pool, &new.name), &token)?;
     }
-    let Some(now) = storage.volume_id(pool, &new.name)? else { return Ok(()) };
+    let Some(now) = storage.volume_id(pool, &new.name)? else {
+        return unknown_volume(hypervisor, pool, new, proof);
+    };
     let file = volume_file(hypervisor, &now.path).map_err(unseen(&now.path))?;
     let what = || format!("volume `{}` of pool `{pool}`", new.name);
     match &proof.made {

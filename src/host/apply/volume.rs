@@ -8,7 +8,7 @@ use super::made::{volume_file, volume_place};
 use super::{Observer, journal::JournalError};
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{Hypervisor, HypervisorError};
-use crate::identity::Identity;
+use crate::identity::{FileId, Identity};
 use gpuvm_core::domain::guest::VolumeRef;
 use nix::unistd::{AccessFlags, access};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,12 @@ pub(super) fn make(
 ) -> Result<(), StepError> {
     let place = volume_place(new.pool, &new.volume.name, hypervisor)?;
     let hidden = place.zip(token).filter(|(place, _)| is_ours_to_rename(place));
+    // libvirt finds a renamed file only once it looks at the pool again, which it does not while
+    // somebody copies there.
+    let hidden = match hidden {
+        Some(_) if hypervisor.storage().is_busy(new.pool)? => None,
+        hidden => hidden,
+    };
     let Some((place, token)) = hidden else {
         new.grows(hypervisor, observer);
         return Ok(new.made_at_once(hypervisor)?);
@@ -82,6 +88,11 @@ fn is_ours_to_rename(place: &Path) -> bool {
     place.parent().is_some_and(|dir| access(dir, flags).is_ok())
 }
 
+/// Whether the file at a path is this one, of the same boot.
+fn is_same(path: &Path, file: &FileId) -> bool {
+    matches!(FileId::at(path), Ok(Some(now)) if file.is(&now, true))
+}
+
 /// The last part of a path.
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -119,8 +130,12 @@ impl New<'_> {
         let key = key.with_file_name(file_name(place)).to_string_lossy().into_owned();
         record(Identity::Volume { key, file })?;
         disk::name(unfinished, place)?;
-        storage.find_files(self.pool, &file_name(place))?;
-        Ok(())
+        let found = storage.find_files(self.pool, &file_name(place));
+        if found.is_err() && file.is_some_and(|file| is_same(place, &file)) {
+            // libvirt does not know it under this name: it gets back the one that is deleted next.
+            let _ = disk::name(place, unfinished);
+        }
+        Ok(found?)
     }
 
     /// Reports which file grows while libvirt fills it, or copies another into it.

@@ -41,12 +41,29 @@ pub fn of_users(uuid: &str) -> Vec<UserRecords> {
     let users: BTreeMap<u32, User> =
         members.chain(caller).map(|user| (user.uid.as_raw(), user)).collect();
     let others = users.into_values().filter(|user| !user.uid.is_root());
-    others.filter_map(|user| of_user(user, uuid)).collect()
+    // All are asked at once: together they take no longer than the slowest one may.
+    let asked: Vec<Asked> = others.filter_map(|user| ask(user, uuid)).collect();
+    asked.into_iter().filter_map(Asked::answer).collect()
 }
 
-/// The records of one user, looked for with that user's rights: a home directory may be on a server
+/// A user whose records are looked for.
+struct Asked {
+    /// The records, if there are any.
+    records: UserRecords,
+    /// Whether there are.
+    question: Question,
+}
+
+impl Asked {
+    /// The records, if there are any.
+    fn answer(self) -> Option<UserRecords> {
+        self.question.answer().unwrap_or(false).then_some(self.records)
+    }
+}
+
+/// Looks for the records of one user, with that user's rights: a home directory may be on a server
 /// that trusts no root, and its links lead anywhere.
-fn of_user(user: User, uuid: &str) -> Option<UserRecords> {
+fn ask(user: User, uuid: &str) -> Option<Asked> {
     let directory = user.dir.join(OWN_STATE);
     let paths = [
         directory.join(DIRECTORY).join(uuid),
@@ -59,6 +76,6 @@ fn of_user(user: User, uuid: &str) -> Option<UserRecords> {
             && setuid(user.uid).is_ok();
         is_user && paths.iter().any(|path| path.exists())
     };
-    let has_some = Question::ask(LIMIT, look).answer().unwrap_or(false);
-    has_some.then_some(UserRecords { user: user.name, directory })
+    let question = Question::ask(LIMIT, look);
+    Some(Asked { records: UserRecords { user: user.name, directory }, question })
 }

@@ -288,6 +288,8 @@ pub struct Keep {
     pub nvram: bool,
     /// The state of its emulated TPM.
     pub tpm: bool,
+    /// Not even TPM state that the definition makes persistent; `tpm` comes first.
+    pub no_tpm: bool,
 }
 
 /// A hypervisor that domains can be defined on.

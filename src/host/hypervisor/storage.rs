@@ -116,6 +116,10 @@ pub trait Storage {
     fn find_files(&self, _pool: &str, _name: &str) -> Result<(), HypervisorError> {
         Ok(())
     }
+    /// Whether a pool is copying or filling a volume, so that it does not look at its files.
+    fn is_busy(&self, _pool: &str) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
     /// The volumes of a pool, by name, as they are now.
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError>;
     /// Makes a volume; never replaces one.

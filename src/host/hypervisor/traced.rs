@@ -300,6 +300,10 @@ impl Storage for Traced {
         let what = format_args!("look for volume `{name}` of pool `{pool}`");
         told(Reads, what, || self.inner.storage().find_files(pool, name))
     }
+    fn is_busy(&self, pool: &str) -> Result<bool, HypervisorError> {
+        let what = format_args!("ask whether pool `{pool}` is busy");
+        told(Reads, what, || self.inner.storage().is_busy(pool))
+    }
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         let what = format_args!("list volumes of pool `{pool}`");
         told(Reads, what, || self.inner.storage().volumes(pool))

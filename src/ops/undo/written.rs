@@ -128,12 +128,15 @@ impl Of<'_> {
     /// state that a start made.
     fn firmware(&self, hypervisor: &dyn Hypervisor) -> Result<Option<Step>> {
         let uuid = self.xml.uuid().unwrap_or_default();
-        let tpm = tpm_state_of(&hypervisor.opened_uri(), &uuid).filter(|_| self.xml.has_tpm());
-        if let Some(tpm) = tpm.filter(|dir| dir.symlink_metadata().is_ok()) {
-            return self.written(&tpm);
+        if self.xml.has_tpm() {
+            match tpm_state_of(&hypervisor.opened_uri(), &uuid) {
+                Some(dir) if apply::is_absent(&dir) => {}
+                Some(dir) => return self.written(&dir),
+                None => return self.written(Path::new("of its TPM")),
+            }
         }
         let nvram = self.xml.nvram().map(PathBuf::from);
-        let Some(path) = nvram.filter(|path| path.symlink_metadata().is_ok()) else {
+        let Some(path) = nvram.filter(|path| !apply::is_absent(path)) else {
             return Ok(None);
         };
         let copied = self.entry.steps.iter().find_map(|step| match step {

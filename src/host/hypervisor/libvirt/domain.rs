@@ -446,7 +446,11 @@ impl Libvirt {
         } else {
             sys::VIR_DOMAIN_UNDEFINE_NVRAM
         };
-        let tpm = if keep.tpm { sys::VIR_DOMAIN_UNDEFINE_KEEP_TPM } else { 0 };
+        let tpm = match keep {
+            Keep { tpm: true, .. } => sys::VIR_DOMAIN_UNDEFINE_KEEP_TPM,
+            Keep { no_tpm: true, .. } => sys::VIR_DOMAIN_UNDEFINE_TPM,
+            _ => 0,
+        };
         // libvirt before 8.9 refuses the flag for a TPM; drivers without firmware, such as the test
         // driver, that for NVRAM, and some refuse every flag.
         for flags in [saved | nvram | tpm, saved | nvram, saved] {

@@ -174,6 +174,14 @@ impl Storage for Libvirt {
         }
     }
 
+    fn is_busy(&self, pool: &str) -> Result<bool, HypervisorError> {
+        let doing = format!("look at the files of pool `{pool}`");
+        match self.pool(&doing, pool)?.refresh(0) {
+            Err(e) if e.message().contains("asynchronous jobs running") => Ok(true),
+            refreshed => refreshed.map(|_| false).map_err(|e| error(&doing, &e)),
+        }
+    }
+
     fn volumes(&self, pool: &str) -> Result<Vec<Volume>, HypervisorError> {
         let doing = format!("list the volumes of pool `{pool}`");
         let found = self.pool(&doing, pool)?;
