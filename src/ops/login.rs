@@ -2,6 +2,7 @@
 
 use crate::address::{AddressWanted, Addresses, addresses};
 use crate::apply::mac_owner;
+use crate::discover::network::is_own_address;
 use crate::discover::reach::Reach;
 use crate::error::{Class, Result, classed};
 use crate::guest::{find, find_alive};
@@ -13,7 +14,7 @@ use crate::remote::way;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 
 /// A request to log in to a guest.
 #[derive(Debug, Clone)]
@@ -40,7 +41,8 @@ pub struct Login {
     pub uuid: String,
     /// Its address.
     pub address: IpAddr,
-    /// Whether packets to it are known to reach the guest; false: the caller named it.
+    /// Whether packets to it are known to reach the guest; false: the caller named it, or only another
+    /// machine's libvirt does.
     pub proven: bool,
     /// The user in the guest; none: unknown.
     pub user: Option<String>,
@@ -61,9 +63,11 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
             find_alive(hypervisor, name, "it has no address")?;
             (ip.to_canonical(), false)
         }
-        None => (proven(world, wanted, (hypervisor, &uuid))?, true),
+        None => proven(world, wanted, (hypervisor, &uuid))?,
     };
-    if through.is_none() && is_own(address) {
+    // Behind a way of ssh, this machine's addresses may be those of guests, but for these.
+    let is_no_guests = address.is_loopback() || address.is_unspecified();
+    if is_no_guests || through.is_none() && is_own_address(address) {
         let message = format!("{address} is an address of this machine, not of `{name}`");
         let hint = format!("`gpuvm ip {} --all` lists the guest's addresses", word(name));
         return Err(classed(Class::Refused, message, hint));
@@ -78,12 +82,13 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
     Ok(Login { domain: name.clone(), uuid, address, proven, user, through })
 }
 
-/// Finds the address of a guest at which packets of this machine arrive at the guest itself.
+/// Finds the address of a guest at which packets of this machine arrive at the guest itself, and
+/// whether that is proven. On another machine nobody here sees it: its lease is taken unproven.
 fn proven(
     world: &World,
     wanted: &LoginWanted,
     (hypervisor, uuid): (&dyn Hypervisor, &str),
-) -> Result<IpAddr> {
+) -> Result<(IpAddr, bool)> {
     let LoginWanted { name, wait_s, .. } = wanted;
     let asked = AddressWanted { name: name.clone(), wait_s: *wait_s, all: false };
     let Addresses::Best(found) = addresses(world, &asked)? else {
@@ -104,7 +109,8 @@ fn proven(
         word(name)
     );
     match hypervisor.reach(name, &found)? {
-        Reach::Guest => Ok(*ip),
+        Reach::Guest => Ok((*ip, true)),
+        Reach::Leased => Ok((*ip, false)),
         Reach::Other(other) => {
             let whose = owner(&other).map(|row| format!(" of domain `{}`", row.name));
             let message = format!(
@@ -122,11 +128,6 @@ fn proven(
             refused(message, hint)
         }
     }
-}
-
-/// Whether this machine has an address: a socket can be bound to it.
-fn is_own(ip: IpAddr) -> bool {
-    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// How ssh reaches the guests' machine; none: it is this one.
@@ -152,8 +153,8 @@ mod tests {
 
     #[test]
     fn an_address_of_this_machine_is_no_guests() {
-        assert!(is_own("127.0.0.1".parse().unwrap()));
-        assert!(!is_own("192.0.2.7".parse().unwrap()));
+        assert!(is_own_address("127.0.0.1".parse().unwrap()));
+        assert!(!is_own_address("192.0.2.7".parse().unwrap()));
     }
 
     /// MAC address of the guests' NIC.

@@ -11,6 +11,8 @@ use serde::Serialize;
 pub struct Pattern {
     /// The text to look for.
     pub text: &'static str,
+    /// Another text of which the line must have one; empty: it needs none.
+    pub with: &'static [&'static str],
     /// The rule that it belongs to.
     pub rule: &'static str,
     /// How bad it is.
@@ -21,12 +23,17 @@ pub struct Pattern {
 
 /// Makes a pattern of what stops a guest or its device.
 const fn fatal(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
-    Pattern { text, rule, severity: Severity::Error, means }
+    Pattern { text, with: &[], rule, severity: Severity::Error, means }
+}
+
+/// A pattern of which a line must also have one of these texts.
+const fn with(pattern: Pattern, with: &'static [&'static str]) -> Pattern {
+    Pattern { with, ..pattern }
 }
 
 /// Makes a pattern of what may do so.
 const fn doubt(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
-    Pattern { text, rule, severity: Severity::Warning, means }
+    Pattern { text, with: &[], rule, severity: Severity::Warning, means }
 }
 
 /// Rules that only the kernel's log can break.
@@ -60,26 +67,38 @@ pub const PATTERNS: [Pattern; 27] = [
         "iommu-fault",
         "a device used an address that its guest does not have: a driver of the guest, or a device that was not reset",
     ),
-    fatal(
-        "DMA Write",
-        "iommu-fault",
-        "a device wrote to an address that its guest does not have: a driver of the guest, or a device that was not reset",
+    with(
+        fatal(
+            "DMA Write",
+            "iommu-fault",
+            "a device wrote to an address that its guest does not have: a driver of the guest, or a device that was not reset",
+        ),
+        &["DMAR:"],
     ),
-    fatal(
-        "DMA Read",
-        "iommu-fault",
-        "a device read from an address that its guest does not have: a driver of the guest, or a device that was not reset",
+    with(
+        fatal(
+            "DMA Read",
+            "iommu-fault",
+            "a device read from an address that its guest does not have: a driver of the guest, or a device that was not reset",
+        ),
+        &["DMAR:"],
     ),
     fatal(
         "is not sufficient for the mapped address",
         "iommu-width",
         "the IOMMU has fewer address bits than the CPU: limit the guest's with `<maxphysaddr mode='passthrough' limit='39'/>` (the width that the line names)",
     ),
-    fatal("can't reserve [mem", "console-holds-gpu", "a console has the GPU's memory"),
-    fatal(
-        "can't assign; no space",
-        "bar-window",
-        "the firmware left too little address space for the GPU's BARs: turn on Above 4G Decoding, or boot with pci=realloc",
+    with(
+        fatal("can't reserve [mem", "console-holds-gpu", "a console has the GPU's memory"),
+        &["vfio", "nvidia", "amdgpu", "NVRM"],
+    ),
+    with(
+        fatal(
+            "can't assign; no space",
+            "bar-window",
+            "the firmware left too little address space for this BAR: turn on Above 4G Decoding, or boot with pci=realloc",
+        ),
+        &["[mem"],
     ),
     fatal(
         "This PCI I/O region assigned to your NVIDIA device is invalid",
@@ -161,7 +180,14 @@ pub const PATTERNS: [Pattern; 27] = [
         "pcie-atomics",
         "ROCm needs PCIe atomics: give the GPU a root port of its own in the guest, and a slot of the host whose ports route them",
     ),
-    doubt("AER:", "aspm", "errors on a PCIe link: look at slot, riser and power saving of links"),
+    with(
+        doubt(
+            "AER:",
+            "aspm",
+            "errors on a PCIe link: look at slot, riser and power saving of links",
+        ),
+        &["rror"],
+    ),
 ];
 
 /// Lines of a log with the same text.
@@ -203,7 +229,10 @@ enum Sign {
 impl Sign {
     /// Reads a line.
     fn of_line(line: &str) -> Option<Sign> {
-        let has_text = |pattern: &Pattern| has(line, pattern.text);
+        let has_text = |pattern: &Pattern| {
+            let Pattern { text, with, .. } = pattern;
+            has(line, text) && (with.is_empty() || with.iter().any(|other| line.contains(other)))
+        };
         if let Some(at) = PATTERNS.iter().position(has_text) {
             return Some(Sign::Text(at));
         }
@@ -225,7 +254,7 @@ impl Sign {
     fn entry(self, first_line: usize, line: &str) -> Entry {
         let (rule, severity, text, xid, hint) = match self {
             Sign::Text(at) => {
-                let Pattern { rule, severity, text, means } = PATTERNS[at];
+                let Pattern { rule, severity, text, means, .. } = PATTERNS[at];
                 (rule, severity, text, None, means.to_owned())
             }
             Sign::Hardware(at) => {
@@ -350,7 +379,8 @@ mod tests {
     fn each_pattern_is_found_and_belongs_to_a_rule() {
         for (at, pattern) in PATTERNS.iter().enumerate() {
             assert!(super::super::rules().any(|rule| rule.id == pattern.rule), "{}", pattern.rule);
-            let line = format!("[  12.3] vfio-pci 0000:86:00.0: {} x", pattern.text);
+            let other = pattern.with.first().copied().unwrap_or_default();
+            let line = format!("[  12.3] vfio-pci 0000:86:00.0: {} x {other}", pattern.text);
             let found = search([line.as_str()].into_iter());
             assert_eq!((found.len(), found[0].text), (1, PATTERNS[at].text));
             assert_eq!(found[0].devices, ["0000:86:00.0".parse().unwrap()]);
@@ -420,6 +450,15 @@ mod tests {
                 if ["gpu-rom", "pcie-atomics"].contains(&rule) { "warning" } else { "error" };
             assert_eq!(found[0].severity.to_string(), level, "{line}");
         }
+        // What healthy machines log at each boot.
+        let healthy = [
+            "pcieport 0000:00:1c.0: AER: enabled with IRQ 122",
+            "pci 0000:00:1c.0: bridge window [io size 0x1000]: can't assign; no space",
+            "pci 0000:00:1c.0: BAR 13 [io size 0x1000]: can't assign; no space",
+            "pnp 00:01: can't reserve [mem 0xfed00000-0xfed003ff]",
+            "floppy0: DMA Write underrun",
+        ];
+        assert_eq!(search(healthy.into_iter()), []);
         // Times of day and numbers are no addresses.
         let none =
             search(["Nov 24 01:00:07 AMD-Vi: IO_PAGE_FAULT at 01:00:07 of 12.5"].into_iter());

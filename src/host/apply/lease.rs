@@ -1,6 +1,7 @@
 //! Releases an address at a DHCP server of this machine on behalf of a guest that no longer does.
 
 use super::Observer;
+use crate::discover::network::is_own_address;
 use crate::hypervisor::{
     Definition, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf, definitions,
 };
@@ -15,7 +16,7 @@ const SMALLEST: usize = 300;
 
 /// Whether a server is one of this machine: whether its address is.
 pub fn is_of_this_machine(server: Ipv4Addr) -> bool {
-    UdpSocket::bind((server, 0)).is_ok()
+    is_own_address(server.into())
 }
 
 /// Releases an address unless a domain has the interface's MAC address: the domain it is released

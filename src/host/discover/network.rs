@@ -101,9 +101,34 @@ pub struct Way {
     pub direct: bool,
 }
 
+/// Whether an address is one of this machine: the kernel routes it to itself. That a socket can be
+/// bound to it proves nothing where `ip_nonlocal_bind` is set.
+pub fn is_own_address(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let is_local = |route: RouteMessage| route.header.kind == RouteType::Local;
+    ip.is_loopback() || ip.is_unspecified() || route_to(ip).ok().flatten().is_some_and(is_local)
+}
+
 /// Returns the way by which the kernel sends packets to an address, by all of its rules; none: the
 /// address is its own, or nothing leads there.
 pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
+    let told = route_to(ip)?;
+    let Some(told) = told.filter(|told| told.header.kind == RouteType::Unicast) else {
+        return Ok(None);
+    };
+    let (mut index, mut direct) = (None, true);
+    for attribute in &told.attributes {
+        match attribute {
+            RouteAttribute::Oif(own) => index = Some(*own),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => direct = false,
+            _ => {}
+        }
+    }
+    Ok(index.map(|index| Way { index, direct }))
+}
+
+/// The kernel's route to an address; none: nothing leads there.
+fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
     let mut message = RouteMessage::default();
     let (family, prefix, address) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
@@ -130,22 +155,10 @@ pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
             };
         }
     };
-    let told = answers.into_iter().find_map(|answer| match answer {
+    Ok(answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewRoute(told) => Some(told),
         _ => None,
-    });
-    let Some(told) = told.filter(|told| told.header.kind == RouteType::Unicast) else {
-        return Ok(None);
-    };
-    let (mut index, mut direct) = (None, true);
-    for attribute in &told.attributes {
-        match attribute {
-            RouteAttribute::Oif(own) => index = Some(*own),
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => direct = false,
-            _ => {}
-        }
-    }
-    Ok(index.map(|index| Way { index, direct }))
+    }))
 }
 
 /// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device; none:

@@ -103,7 +103,7 @@ pub(super) fn reach_of(
 ) -> Result<Reach, HypervisorError> {
     if !libvirt.has_guests_here() {
         let is_leased = address.source == AddressSource::Lease;
-        return Ok(if is_leased { Reach::Guest } else { Reach::Elsewhere });
+        return Ok(if is_leased { Reach::Leased } else { Reach::Elsewhere });
     }
     let doing = || format!("find where packets to {} arrive", address.ip);
     let other = |message: String| HypervisorError {
