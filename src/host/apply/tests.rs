@@ -501,3 +501,23 @@ fn a_domain_that_has_the_name_by_now_is_left_and_named() {
 }
 
 mod killed;
+
+#[test]
+fn a_domain_that_is_defined_again_keeps_its_nvram_and_tpm_state() {
+    let other = "22222222-2222-4333-8444-555555555555";
+    let step = |tpm| Step::DropNvram { name: "a".to_owned(), xml: xml("a", UUID), tpm };
+    for tpm in [false, true] {
+        for (name, uuid) in [("a", UUID), ("a", other), ("b", UUID)] {
+            let fake = Fake::default();
+            fake.set(name, true);
+            fake.uuids.borrow_mut().insert(name.to_owned(), uuid.to_owned());
+            apply(&[step(tpm)], &fake, &mut Watch::default(), None).unwrap();
+            assert_eq!(fake.log.borrow().len(), 0, "{name} {uuid} {tpm}: {:?}", fake.log);
+            assert!(fake.domains.borrow().contains_key(name));
+        }
+        // One that is gone is defined for a moment.
+        let fake = Fake::default();
+        apply(&[step(tpm)], &fake, &mut Watch::default(), None).unwrap();
+        assert!(fake.domains.borrow().is_empty() && fake.log.borrow().len() == 2);
+    }
+}
