@@ -138,9 +138,13 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     bytes("write", 0x11, &image);
     place.done(&["snapshot", "create", "sa", "one"]);
     let revert = ["snapshot", "revert", "sa", "one", "--yes"];
-    // Begun, and nothing of it done.
+    // Begun, before the state of its disks is recorded: nothing was done, and nothing is finished.
     bytes("write", 0x22, &image);
     assert!(!place.killed(5, &revert));
+    place.done(&["recover"]);
+    assert!(holds(0x22, &image));
+    // Begun, and nothing of it done.
+    assert!(!place.killed(6, &revert));
     place.virsh(&["start", "sa"]);
     refused(&place, &["recover"], &["domain `sa` is running", "`gpuvm recover --end sa`"]);
     assert_eq!(place.virsh(&["domstate", "sa"]).trim(), "running");
@@ -156,7 +160,7 @@ fn a_revert_is_not_finished_over_what_was_written_since() {
     assert!(holds(0x33, &image));
     place.done(&["recover", "--discard", "--yes"]);
     assert!(holds(0x33, &image));
-    assert!(!place.killed(5, &revert));
+    assert!(!place.killed(6, &revert));
     bytes("write", 0x44, &image);
     place.done(&["recover", "--yes"]);
     assert!(holds(0x11, &image));
