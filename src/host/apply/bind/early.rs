@@ -2,8 +2,9 @@
 //!
 //! Serial numbers and MAC addresses are known only while the function's own driver has it. So a
 //! drive or a NIC is first left to that driver, which reads it and writes nothing; it is taken from
-//! the driver only if it is the recorded one and nothing uses it yet. The unit runs before udev, so
-//! nothing assembles arrays or volumes of a drive in between.
+//! the driver only if it is the recorded one and nothing uses it yet. The unit runs before the
+//! system's udev, but after that of an initramfs, which may have assembled an array or volumes of the
+//! drive: then the drive is in use, and stays with the host.
 
 use super::{BindError, Binder};
 use crate::blockdev::refuse_used_function;
