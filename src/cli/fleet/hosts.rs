@@ -5,7 +5,7 @@ use crate::cli::error::{Coded, usage};
 use crate::cli::guests::begins_as_toml;
 use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
 use crate::input;
-use gpuvm_host::hypervisor::machine::unsafe_part;
+use gpuvm_host::hypervisor::machine::{UnsafeUri, unsafe_uri};
 use gpuvm_ops::fleet::{FleetHost, HostsError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,13 +77,25 @@ impl Reader<'_> {
     }
 
     /// The error of a connection that a file of hosts must not name.
-    fn refused<T>(&self, at: Spot, part: &str) -> anyhow::Result<T> {
-        let why = format!(
-            "{part} is not accepted here: a connection in a file may run no program and name no \
-             file"
-        );
-        let hint = "keys, programs and ports of a host are set in ~/.ssh/config, or in an alias of \
-                    libvirt.conf";
+    fn refused<T>(&self, at: Spot, uri: &str, why: UnsafeUri) -> anyhow::Result<T> {
+        let (why, hint) = match why {
+            UnsafeUri::Part(part) => (
+                format!(
+                    "{part} is not accepted here: a connection in a file may run no program and \
+                     name no file"
+                ),
+                "keys, programs and ports of a host are set in ~/.ssh/config, or in an alias of \
+                 libvirt.conf",
+            ),
+            UnsafeUri::Malformed => (
+                format!(
+                    "`{uri}` is not accepted here: it is neither a libvirt URI nor an alias of \
+                     libvirt.conf"
+                ),
+                "a URI has two slashes before the host, which may be empty: `qemu:///system`, \
+                 `qemu+ssh://HOST/system`",
+            ),
+        };
         Err(HostsError::Value { at: self.place(at), why }.hint(hint))
     }
 
@@ -124,8 +136,8 @@ impl Reader<'_> {
             match key.as_str() {
                 "connect" => {
                     let (at, uri) = (node.at, self.text(node)?);
-                    if let Some(part) = unsafe_part(&uri) {
-                        return self.refused(at, &part);
+                    if let Some(why) = unsafe_uri(&uri) {
+                        return self.refused(at, &uri, why);
                     }
                     host.connect = Some(uri);
                 }

@@ -239,15 +239,23 @@ pub fn is_plain(uri: &str) -> bool {
     uri == super::none::URI || Uri::parse(uri).is_some_and(|uri| uri.is_plain())
 }
 
-/// Why a connection in a file that others may have written is refused: the part that may run a
-/// program, or name a file or socket; none: it has no such part. An alias is one of the caller's
-/// own configuration of libvirt (libvirt.org/uri.html), and has no other characters.
-pub fn unsafe_part(uri: &str) -> Option<String> {
+/// Why a connection in a file that others may have written is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnsafeUri {
+    /// This part may run a program, or name a file or socket.
+    Part(String),
+    /// It is neither a URI nor an alias.
+    Malformed,
+}
+
+/// Judges a connection in a file that others may have written; none: it is accepted. An alias is one
+/// of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other characters.
+pub fn unsafe_uri(uri: &str) -> Option<UnsafeUri> {
     match Uri::parse(uri) {
-        Some(parsed) => parsed.unsafe_part(),
+        Some(parsed) => parsed.unsafe_part().map(UnsafeUri::Part),
         None => {
             let is_fit = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-            (!uri.chars().all(is_fit)).then(|| format!("`{uri}`, which is no URI and no alias"))
+            (!uri.chars().all(is_fit)).then_some(UnsafeUri::Malformed)
         }
     }
 }
