@@ -498,6 +498,8 @@ pub struct Template {
     pub functions: Vec<Bdf>,
     /// PCI functions that it passes by arguments of QEMU or as disks: a plan cannot replace them.
     pub fixed_functions: Vec<Bdf>,
+    /// Arguments of QEMU by which it may pass functions that cannot be determined, in words.
+    pub unread: Vec<String>,
 }
 
 /// Whether a value is the default, so that it is not serialized.

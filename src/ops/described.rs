@@ -262,9 +262,9 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     let found = if is_refused {
         together(world, wanted, ToPlace { missing: &[], changing: &[], gone: &gone }, &topology)?
     } else {
-        let requests = missing
-            .into_iter()
-            .map(|number| Ok((number, request_of(&wanted.guests[number].create, &topology)?)));
+        let requests = missing.into_iter().map(|number| {
+            Ok((number, request_of(world, &wanted.guests[number].create, &topology)?))
+        });
         let requests: Vec<(usize, Request)> = requests.collect::<Result<_>>()?;
         let changing = changing(wanted, &guests, &topology);
         let all = ToPlace { missing: &requests, changing: &changing, gone: &gone };
@@ -530,8 +530,9 @@ fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
 }
 
 /// What a guest requests of the planner.
-fn request_of(create: &CreateRequest, topology: &Topology) -> Result<Request> {
-    let mut request = with_template(&create.guest, create.guest.request.clone(), topology)?;
+fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Result<Request> {
+    let request = create.guest.request.clone();
+    let mut request = with_template(world, &create.guest, request, topology)?;
     if create.reserve_pages && request.huge_pages == HugePages::Auto {
         let page = pages::size_to_reserve(request.huge_pages, topology)?;
         request.huge_pages = HugePages::Size(page);

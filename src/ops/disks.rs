@@ -7,8 +7,9 @@ use crate::discover::drives::function_of;
 use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
 use crate::discover::silent::{Silent, unescaped};
+use crate::domain::arguments::{self, Arguments};
 use crate::domain::disk_change::target_of;
-use crate::domain::{DomainXml, Element, arguments};
+use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
@@ -149,19 +150,34 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
     })
 }
 
-/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks:
-/// they count as held, so that no other guest gets the function. Only functions that could be
-/// passed through: disks share an AHCI controller.
+/// The PCI functions that arguments of a domain of this machine name by a path in sysfs that leads
+/// to them, each with the reason why the definition alone does not say which.
+pub fn linked_functions(xml: &DomainXml) -> Vec<(String, Bdf)> {
+    let follow = |path: &str| {
+        let place = std::fs::canonicalize(path).ok()?;
+        place.starts_with("/sys/devices").then(|| place.file_name()?.to_str()?.parse().ok())?
+    };
+    let links = Arguments::read(xml.root()).links.into_iter();
+    links.filter_map(|unread| Some((unread.message, follow(&unread.link?)?))).collect()
+}
+
+/// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks,
+/// and those that arguments name by a link: they count as held, so that no other guest gets the
+/// function. Only functions that could be passed through: disks share an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
+    let mut functions: Vec<Bdf> = linked_functions(xml).into_iter().map(|(_, bdf)| bdf).collect();
     let mut files = files_of(xml, &[]);
     files.extend(arguments::paths(xml.root()).into_keys().map(PathBuf::from));
     let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
     if devices.is_empty() {
-        return Ok(Vec::new());
+        return Ok(functions);
     }
     let root = FsRoot::live()?;
-    let mut functions = Vec::new();
-    for name in devices.into_iter().filter_map(|file| kernel_name(file)) {
+    // `/dev/ng0n1` is namespace `nvme0n1` as a character device.
+    let generic =
+        |file: &Path| Some(format!("nvme{}", file.file_name()?.to_str()?.strip_prefix("ng")?));
+    let names = devices.into_iter().filter_map(|file| kernel_name(file).or_else(|| generic(file)));
+    for name in names {
         if name.starts_with("nvme") {
             functions.extend(function_of(&root, &name)?);
         }

@@ -12,6 +12,7 @@ pub use render::{
     Extra, RenderError, needs_template, path_text, render, template_file, template_of,
 };
 
+use crate::disks::linked_functions;
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::{NicWish, mac_twice};
@@ -62,7 +63,7 @@ pub fn resolve(
     if let Some(planned) = planned {
         request = planned.exact(&topology)?;
     }
-    request = with_template(wanted, request, &topology)?;
+    request = with_template(world, wanted, request, &topology)?;
     let mut occupancy =
         taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
     let open = occupancy.clone();
@@ -127,6 +128,7 @@ fn as_planned(
 
 /// Returns a request with the properties of the guest's template, if the admin names one.
 pub fn with_template(
+    world: &World,
     wanted: &GuestRequest,
     request: Request,
     topology: &Topology,
@@ -137,7 +139,14 @@ pub fn with_template(
     };
     let template = template_file(path)?;
     check_architecture(&template, wanted.virt, topology)?;
-    Ok(Request { template: template.as_template(), ..request })
+    let mut of_template = template.as_template();
+    if world.root()?.is_some_and(|root| root.is_live()) {
+        for (message, bdf) in linked_functions(&template) {
+            of_template.unread.retain(|why| *why != message);
+            of_template.fixed_functions.push(bdf);
+        }
+    }
+    Ok(Request { template: of_template, ..request })
 }
 
 /// Refuses NICs with one MAC address, of which switches and DHCP servers know only one.

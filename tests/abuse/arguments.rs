@@ -65,13 +65,22 @@ fn a_gpu_that_a_domain_has_by_an_argument_is_given_to_no_other() {
     let Some(host) = Host::new() else { return };
     let json = "{\"driver\":\"vfio-pci\",\"host\":\"0000:34:00.0\"}".replace('"', "&quot;");
     let sysfs = "vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:34:00.0";
+    let link = host.place.disks.join("function");
+    std::os::unix::fs::symlink("/sys/bus/pci/devices/0000:34:00.0", &link).unwrap();
+    let linked = format!("vfio-pci,sysfsdev={}", link.display());
     let held = "is held by domain `other`";
     for arguments in [
-        &["-device", "vfio-pci,host=34:00.0,id=gpu"][..],
+        &["-device", &linked][..],
+        &["-device", "vfio-pci,host=34:00.0,id=gpu"],
         &["-device", sysfs],
         &["-device", &json],
         &["-device", "vfio-pci-nohotplug,id=x", "-set", "device.x.host=34:00.0"],
         &["-device", "vfio-pci", "-global", "vfio-pci.host=0000:34:00.0"],
+        &["-device", "pci-assign,host=34:00.0"],
+        &[
+            "-object",
+            "memory-backend-file,id=m,mem-path=/sys/bus/pci/devices/0000:34:00.0/resource1",
+        ],
     ] {
         host.other(arguments);
         host.refused(&["plan", "--name", "a", "--gpu", GPU], held);
@@ -181,6 +190,16 @@ fn a_function_of_a_template_comes_only_if_it_is_requested() {
     for gpu in [OTHER, GPU] {
         refused(&by_argument, gpu, "the template passes GPU 0000:34:00.0 by an argument");
     }
+    // An argument that does not say what it passes may pass any.
+    let unread = domain("t", &["-readconfig", "/etc/vm.cfg"]);
+    let unread = host.file("unread.xml", &unread);
+    refused(&unread, GPU, "does not say which: file `/etc/vm.cfg` may name devices");
+    // A path in sysfs is followed on its host.
+    let link = format!("{disks}/function");
+    std::os::unix::fs::symlink("/sys/bus/pci/devices/0000:34:00.0", &link).unwrap();
+    let linked = domain("t", &["-device", &format!("vfio-pci,sysfsdev={link}")]);
+    let linked = host.file("linked.xml", &linked);
+    refused(&linked, OTHER, "the template passes GPU 0000:34:00.0 by an argument");
     // The plan has it.
     for verb in verbs(&template, GPU) {
         let args: Vec<&str> = verb.iter().map(String::as_str).collect();

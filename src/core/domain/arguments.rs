@@ -17,11 +17,35 @@ const NVME: &str = "nvme://";
 const JSON: &str = "json:";
 /// The options whose files may be images with a backing file.
 const IMAGES: [&str; 7] = ["drive", "blockdev", "hda", "hdb", "hdc", "hdd", "cdrom"];
-/// The properties by which a VFIO device names its function.
-const NAMING: [&str; 3] = ["host", "sysfsdev", "fd"];
+/// The properties by which a passed-through device names its function; where it has several, QEMU
+/// takes the first of these.
+const NAMING: [&str; 4] = ["sysfsdev", "host", "hostaddr", "fd"];
+/// QEMU's devices that are functions of the host, besides `vfio-pci` and its variants: those of
+/// older versions, and Xen's.
+const PASSED: [&str; 3] = ["pci-assign", "kvm-pci-assign", "xen-pci-passthrough"];
+/// The block driver of libblkio that has a virtio-blk function by VFIO (QAPI
+/// `BlockdevOptionsVirtioBlkVfioPci`).
+const BLOCK_BY_VFIO: &str = "virtio-blk-vfio-pci";
+/// Where sysfs has PCI functions: by address, and by their place in the tree.
+const SYSFS: [&str; 2] = ["/sys/bus/pci/devices/", "/sys/devices/pci"];
 
 /// A host resource named by a text, or the reason it cannot be determined.
-type Named = Result<Bdf, String>;
+type Named = Result<Bdf, Unread>;
+
+/// The reason a function cannot be determined from a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// The reason, with the setting.
+    pub message: String,
+    /// The path in sysfs that leads to the function, if one does: its host can follow it.
+    pub link: Option<String>,
+}
+
+impl From<String> for Unread {
+    fn from(message: String) -> Unread {
+        Unread { message, link: None }
+    }
+}
 
 /// What the arguments and overrides of a domain name.
 #[derive(Debug, Default)]
@@ -30,6 +54,8 @@ pub struct Arguments<'t> {
     pub functions: Vec<At<'t, Bdf>>,
     /// Settings that may name a function that cannot be determined from the definition.
     pub unread: Vec<Fault<'t>>,
+    /// Those of them that name a path in sysfs.
+    pub links: Vec<Unread>,
 }
 
 impl<'t> Arguments<'t> {
@@ -56,7 +82,10 @@ impl<'t> Arguments<'t> {
         let spot = Spot::attribute(element, "value");
         match named {
             Ok(value) => self.functions.push(At { value, spot }),
-            Err(message) => self.unread.push(Fault { spot, message }),
+            Err(unread) => {
+                self.unread.push(Fault { spot, message: unread.message.clone() });
+                self.links.extend(Some(unread).filter(|unread| unread.link.is_some()));
+            }
         }
     }
 }
@@ -111,14 +140,19 @@ fn functions(arguments: &[String]) -> Vec<(usize, Named)> {
     // The drivers of devices with an id, which `-set` may name.
     let mut drivers: BTreeMap<String, String> = BTreeMap::new();
     for (at, argument) in arguments.iter().enumerate() {
-        found.extend(drives(argument).into_iter().map(|bdf| (at, Ok(bdf))));
+        let named = drives(argument).into_iter().chain(in_sysfs(argument));
+        found.extend(named.map(|bdf| (at, Ok(bdf))));
+        if argument.starts_with(JSON) {
+            found.extend(block(argument).into_iter().map(|named| (at, named)));
+        }
         let Some((at, option, value)) = option(arguments, at) else { continue };
         let named = match option {
             "device" => device(value, &mut drivers),
             "set" => set(value, &drivers),
             "global" => global(value),
             "drive" | "blockdev" => block(value),
-            "readconfig" => vec![Err(format!("file `{value}` may name devices"))],
+            "pcidevice" => assigned(value),
+            "readconfig" => vec![Err(format!("file `{value}` may name devices").into())],
             _ => continue,
         };
         found.extend(named.into_iter().map(|named| (at, named)));
@@ -148,17 +182,16 @@ fn device(text: &str, drivers: &mut BTreeMap<String, String>) -> Vec<Named> {
     };
     let Some(driver) = last("driver") else {
         let is_possible = text.starts_with('{') && text.contains("vfio");
-        let unread = || Err(format!("`{}` cannot be parsed", short(text)));
+        let unread = || Err(format!("`{}` cannot be parsed", short(text)).into());
         return is_possible.then(unread).into_iter().collect();
     };
     if let Some(id) = last("id") {
         drivers.insert(id.to_owned(), driver.to_owned());
     }
-    if !is_vfio(driver) {
+    if !is_passed(driver) {
         return Vec::new();
     }
-    // Where a device has several, QEMU takes the first of these.
-    let named = ["sysfsdev", "host", "fd"].into_iter().find_map(|name| Some((name, last(name)?)));
+    let named = NAMING.into_iter().find_map(|name| Some((name, last(name)?)));
     named.and_then(|(name, value)| setting(name, value)).into_iter().collect()
 }
 
@@ -168,7 +201,7 @@ fn set(text: &str, drivers: &BTreeMap<String, String>) -> Vec<Named> {
         let (group, rest) = text.split_once('.')?;
         let (id, rest) = rest.split_once('.')?;
         let (name, value) = rest.split_once('=')?;
-        let is_other = drivers.get(id).is_some_and(|driver| !is_vfio(driver));
+        let is_other = drivers.get(id).is_some_and(|driver| !is_passed(driver));
         let is_naming = group == "device" && NAMING.contains(&name) && !is_other;
         is_naming.then(|| setting(name, value)).flatten()
     };
@@ -187,20 +220,51 @@ fn global(text: &str) -> Vec<Named> {
         Some((value("driver")?, value("property")?, value("value")?))
     };
     let Some((driver, property, value)) = short.or_else(long) else { return Vec::new() };
-    let is_naming = is_vfio(&driver) && NAMING.contains(&property.as_str());
+    let is_naming = is_passed(&driver) && NAMING.contains(&property.as_str());
     is_naming.then(|| setting(&property, &value)).flatten().into_iter().collect()
 }
 
-/// Reads the functions of drives that QEMU's own NVMe driver has: `driver=nvme,device=..`.
+/// Reads the option of older versions: `host=01:00.0,dma=none`.
+fn assigned(text: &str) -> Vec<Named> {
+    let settings = pairs(text, "host");
+    let host = settings.iter().rev().find(|(name, _)| name == "host");
+    host.and_then(|(name, value)| setting(name, value)).into_iter().collect()
+}
+
+/// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links in
+/// sysfs to one (`driver=virtio-blk-vfio-pci,path=..`).
 fn block(text: &str) -> Vec<Named> {
+    let text = text.strip_prefix(JSON).unwrap_or(text);
     let settings: BTreeMap<String, String> = pairs(text, "driver").into_iter().collect();
-    let of_nvme = settings.iter().filter(|(_, driver)| *driver == "nvme");
-    let device = |(key, _): (&String, &String)| {
+    let named = |(key, driver): (&String, &String)| {
         let above = key.strip_suffix("driver")?;
-        let device = settings.get(&format!("{above}device"))?;
-        Some(device.parse().map_err(|_| no_address("device", device)))
+        let value = |name: &str| settings.get(&format!("{above}{name}"));
+        match driver.as_str() {
+            "nvme" => {
+                let device = value("device")?;
+                Some(device.parse().map_err(|_| no_address("device", device)))
+            }
+            // What is no link, `in_sysfs` finds.
+            BLOCK_BY_VFIO => sysfs("path", value("path")?).filter(Result::is_err),
+            _ => None,
+        }
     };
-    of_nvme.filter_map(device).collect()
+    settings.iter().filter_map(named).collect()
+}
+
+/// The functions whose directory in sysfs, or a BAR in it, an argument names, such as
+/// `memory-backend-file,mem-path=/sys/bus/pci/devices/0000:44:00.0/resource2`.
+fn in_sysfs(argument: &str) -> BTreeSet<Bdf> {
+    let function = |path: &str| {
+        SYSFS.iter().find(|place| path.starts_with(**place))?;
+        let (rest, last) = path.trim_end_matches('/').rsplit_once('/')?;
+        let name = if last.starts_with("resource") { rest.rsplit('/').next()? } else { last };
+        name.parse().ok()
+    };
+    // The reader of the option has these.
+    let is_read = |name: &str| matches!(name.rsplit('.').next(), Some("sysfsdev" | "value"));
+    let settings = pairs(argument, "").into_iter().filter(|(name, _)| !is_read(name));
+    settings.filter_map(|(_, value)| function(&value)).collect()
 }
 
 /// The functions in names such as `nvme://0000:44:00.0/1`, wherever they are in an argument.
@@ -210,23 +274,23 @@ fn drives(argument: &str) -> BTreeSet<Bdf> {
 }
 
 /// Whether a device of QEMU is a passed-through PCI function.
-fn is_vfio(driver: &str) -> bool {
-    driver == "vfio-pci" || driver.starts_with("vfio-pci-")
+fn is_passed(driver: &str) -> bool {
+    driver == "vfio-pci" || driver.starts_with("vfio-pci-") || PASSED.contains(&driver)
 }
 
 /// Returns the function that a property of a VFIO device names; `None`: a part of a device that
 /// its driver on the host has divided, which is no function.
 fn setting(name: &str, value: &str) -> Option<Named> {
     match name {
-        "host" => Some(host_address(value).ok_or_else(|| no_address(name, value))),
-        "sysfsdev" => sysfs(value),
-        _ => Some(Err(format!("`{name}={}` is a function opened by another", short(value)))),
+        "host" | "hostaddr" => Some(host_address(value).ok_or_else(|| no_address(name, value))),
+        "sysfsdev" => sysfs(name, value),
+        _ => Some(Err(format!("`{name}={}` is a function opened by another", short(value)).into())),
     }
 }
 
 /// The reason an address is none.
-fn no_address(name: &str, value: &str) -> String {
-    format!("`{name}={}` is not a PCI address: QEMU does not start with it", short(value))
+fn no_address(name: &str, value: &str) -> Unread {
+    format!("`{name}={}` is not a PCI address: QEMU does not start with it", short(value)).into()
 }
 
 /// Reads an address as QEMU does (`set_pci_host_devaddr` in hw/core/qdev-properties-system.c):
@@ -256,8 +320,8 @@ fn c_unsigned(text: &str, radix: u32) -> Option<u32> {
     if is_number { u32::from_str_radix(digits, radix).ok() } else { None }
 }
 
-/// Returns the function of a directory in sysfs.
-fn sysfs(path: &str) -> Option<Named> {
+/// Returns the function of a directory in sysfs, which a property names.
+fn sysfs(property: &str, path: &str) -> Option<Named> {
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if let Ok(bdf) = name.parse() {
         return Some(Ok(bdf));
@@ -265,8 +329,8 @@ fn sysfs(path: &str) -> Option<Named> {
     let is_mediated = name.len() == 36
         && name.split('-').map(str::len).eq([8, 4, 4, 4, 12])
         && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
-    let unread = || Err(format!("`sysfsdev={}` is known to the host alone", short(path)));
-    (!is_mediated).then(unread)
+    let message = format!("`{property}={}` is known to the host alone", short(path));
+    (!is_mediated).then(|| Err(Unread { message, link: Some(path.to_owned()) }))
 }
 
 /// Reads the settings of an option, in QEMU's own syntax or in JSON, whose nested names are joined

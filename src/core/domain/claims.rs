@@ -185,7 +185,7 @@ impl<'t> Claims<'t> {
         let memory = root.child("memory").and_then(|element| reader.size(element));
         let none = At { value: MemSize::default(), spot: Spot::of(root) };
         let devices = root.child("devices");
-        let Arguments { functions, unread } = Arguments::read(root);
+        let Arguments { functions, unread, .. } = Arguments::read(root);
         let mut passed = passed(root, &mut reader);
         passed.extend(functions.into_iter().map(|bdf| {
             let device = Spot::of(bdf.spot.element());

@@ -169,7 +169,8 @@ impl DomainXml {
 
     /// What a plan has to know of it as a template that the admin named.
     pub fn as_template(&self) -> Template {
-        let passed = Claims::read(self).passed.into_iter();
+        let claims = Claims::read(self);
+        let passed = claims.passed.into_iter();
         let passed = passed.filter(|passed| !is_our_hostdev(passed.device.element()));
         let (functions, fixed): (Vec<_>, Vec<_>) = passed.partition(Passed::is_hostdev);
         let functions_of =
@@ -181,6 +182,7 @@ impl DomainXml {
             remaps_interrupts: self.can_remap_interrupts(),
             functions: functions_of(functions),
             fixed_functions: functions_of(fixed),
+            unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
         }
     }
 

@@ -95,7 +95,17 @@ fn refuse_functions(
     request: &Request,
 ) -> Result<(), PlanError> {
     let is_vf = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
-    let Template { functions, fixed_functions, .. } = &request.template;
+    let Template { functions, fixed_functions, unread, .. } = &request.template;
+    if let Some(why) = unread.first() {
+        let what = format!(
+            "the template may pass devices by an argument of QEMU that does not say which: {why}"
+        );
+        let hint =
+            "remove the argument from the template; --gpu, --nic and --nvme pass devices, and \
+                    a <hostdev> passes others"
+                .to_owned();
+        return Err(PlanError::Impossible { what, hint });
+    }
     let unplanned = functions.iter().find(|bdf| !placement.devices.contains(bdf));
     let Some(&bdf) = fixed_functions.first().or(unplanned) else { return Ok(()) };
     let device = topology.device(bdf);
@@ -136,7 +146,7 @@ mod tests {
         let host = crate::placement::tests::dgx2();
         let [gpu, other]: [crate::bdf::Bdf; 2] =
             ["0000:34:00.0", "0000:36:00.0"].map(|bdf| bdf.parse().unwrap());
-        let with = |functions: &[crate::bdf::Bdf], fixed: &[crate::bdf::Bdf]| {
+        let given = |functions: &[crate::bdf::Bdf], fixed: &[crate::bdf::Bdf], unread: &[&str]| {
             let template = Template {
                 is_given: true,
                 is_x86: true,
@@ -144,6 +154,7 @@ mod tests {
                 remaps_interrupts: true,
                 functions: functions.to_vec(),
                 fixed_functions: fixed.to_vec(),
+                unread: unread.iter().map(|why| (*why).to_owned()).collect(),
             };
             let request = Request {
                 gpus: crate::request::GpuWish::Exact(vec![gpu]),
@@ -156,7 +167,13 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         };
+        let with = |functions: &[_], fixed: &[_]| given(functions, fixed, &[]);
         assert_eq!(with(&[], &[]), "");
+        let said = given(&[gpu], &[], &["file `/etc/vm.cfg` may name devices"]);
+        assert!(
+            said.contains("does not say which: file `/etc/vm.cfg` may name devices;"),
+            "{said}"
+        );
         assert_eq!(with(&[gpu], &[]), "");
         let wanted = "the template has GPU 0000:36:00.0, which was not requested; remove it from \
                       the template, or request it with --gpu 0000:36:00.0";

@@ -95,12 +95,13 @@ impl<'t> Guest<'t> {
         let whole = own.filter(|_| as_asked == [true; 3]);
         request.profile = whole.map_or(Profile::Share, |own| own.profile);
         // What it lacks is not for the planner to refuse.
-        let (functions, fixed_functions) = (Vec::new(), Vec::new());
+        let (functions, fixed_functions, unread) = (Vec::new(), Vec::new(), Vec::new());
         request.template = Template {
             is_pcie: true,
             remaps_interrupts: true,
             functions,
             fixed_functions,
+            unread,
             ..current.as_template()
         };
         request.vcpus = Some(self.vcpus);

@@ -54,7 +54,7 @@ impl Ground {
     pub fn without_guests(world: &World, wanted: &RoomRequest) -> Result<Ground> {
         let topology = world.topology()?;
         let guest = &wanted.guest;
-        let request = with_template(guest, guest.request.clone(), &topology)?;
+        let request = with_template(world, guest, guest.request.clone(), &topology)?;
         let has_gpus = request.gpus.number() > 0;
         let held = taken_for_new(world, &guest.taken, (&topology, has_gpus))?;
         Ok(Ground { topology, held, request, all: Vec::new() })

@@ -36,6 +36,10 @@ fn every_spelling_of_a_function_is_read_as_qemu_reads_it() {
         ("vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:03:00.0/", "0000:03:00.0"),
         ("vfio-pci,sysfsdev=/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", "0000:01:00.0"),
         ("vfio-pci,romfile=/a,,host=09:00.0,host=01:00.0", "0000:01:00.0"),
+        // Devices of older versions, and Xen's.
+        ("pci-assign,host=01:00.0,id=x", "0000:01:00.0"),
+        ("kvm-pci-assign,host=0000:01:00.0,configfd=3", "0000:01:00.0"),
+        ("xen-pci-passthrough,hostaddr=0000:01:00.0", "0000:01:00.0"),
         (r#"{"driver":"vfio-pci","host":"0000:01:00.0","id":"x"}"#, "0000:01:00.0"),
         (r#"{ "host": "01:00.0", "driver": "vfio\u002dpci" }"#, "0000:01:00.0"),
         ("{'driver':'vfio-pci','host':'01:00.0'}", "0000:01:00.0"),
@@ -58,6 +62,8 @@ fn what_is_no_function_of_the_host_is_not_read_as_one() {
         "vfio-pci,romfile=/a,,host=09:00.0",
         "vfio-pci,sysfsdev=/sys/bus/mdev/devices/11111111-2222-3333-4444-555555555555",
         "vfio-pci,HOST=01:00.0",
+        "pci-assign,romfile=/sys/bus/pci/devices/0000:01:00.0/rom",
+        "vfio-ap,sysfsdev=/sys/devices/vfio_ap/matrix/11111111-2222-3333-4444-555555555555",
         r#"{"driver":"usb-host","host":"01:00.0"}"#,
         r#"["vfio-pci",{"driver":"vfio-pci","host":"01:00.0"}]"#,
         "",
@@ -92,6 +98,33 @@ fn what_cannot_be_determined_is_reported() {
     }
     assert_eq!(read(&["-readconfig", "/etc/vm.cfg"]), (vec![], 1));
     assert_eq!(read(&["-blockdev", "driver=nvme,device=x,namespace=1"]), (vec![], 1));
+    let link = "driver=virtio-blk-vfio-pci,path=/sys/class/block/vda/device,node-name=a";
+    assert_eq!(read(&["-blockdev", link]), (vec![], 1));
+    assert_eq!(read(&["-pcidevice", "host=x"]), (vec![], 1));
+}
+
+#[test]
+fn only_links_in_sysfs_are_for_the_host_to_follow() {
+    let space = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
+    let link = "/sys/class/net/eth0/device";
+    let values = [
+        "-device".to_owned(),
+        format!("vfio-pci,sysfsdev={link}"),
+        "-device".to_owned(),
+        "vfio-pci,fd=7".to_owned(),
+        "-readconfig".to_owned(),
+        "/sys/x".to_owned(),
+    ];
+    let args: String = values.iter().map(|v| format!("<qemu:arg value='{v}'/>")).collect();
+    let property = format!("<qemu:property name='sysfsdev' type='string' value='{link}/..'/>");
+    let text = format!(
+        "<domain {space}><qemu:commandline>{args}</qemu:commandline><qemu:override><qemu:device \
+         alias='x'><qemu:frontend>{property}</qemu:frontend></qemu:device></qemu:override></domain>"
+    );
+    let xml = DomainXml::parse(&text).unwrap();
+    let found = Arguments::read(xml.root());
+    let links: Vec<_> = found.links.iter().filter_map(|unread| unread.link.clone()).collect();
+    assert_eq!((links, found.unread.len()), (vec![link.to_owned(), format!("{link}/..")], 4));
 }
 
 #[test]
@@ -120,6 +153,36 @@ fn options_other_than_device_are_read() {
         (&["-drive", "driver=raw,file.driver=nvme,file.device=0000:44:00.0"], &["0000:44:00.0"]),
         (&["-drive", r#"file=json:{"driver":"nvme",,"device":"0000:44:00.0"}"#], &["0000:44:00.0"]),
         (&["-drive", "file=/nvme,driver=raw", "-blockdev", "driver=nvme"], &[]),
+        (
+            &["-hda", r#"json:{"driver":"nvme","device":"0000:44:00.0","namespace":1}"#],
+            &["0000:44:00.0"],
+        ),
+        (&["-pcidevice", "host=01:00.0,dma=none"], &["0000:01:00.0"]),
+        (&["-global", "pci-assign.host=05:00.0"], &["0000:05:00.0"]),
+        (
+            &["-blockdev", "driver=virtio-blk-vfio-pci,path=/sys/bus/pci/devices/0000:01:00.0"],
+            &["0000:01:00.0"],
+        ),
+        (
+            &[
+                "-blockdev",
+                r#"{"driver":"raw","file":{"driver":"virtio-blk-vfio-pci","path":"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/"}}"#,
+            ],
+            &["0000:01:00.0"],
+        ),
+        // The memory of a function.
+        (
+            &[
+                "-object",
+                "memory-backend-file,id=m,mem-path=/sys/bus/pci/devices/0000:01:00.0/resource2_wc",
+            ],
+            &["0000:01:00.0"],
+        ),
+        (&["-mem-path", "/sys/devices/pci0000:00/0000:01:00.0/resource0"], &["0000:01:00.0"]),
+        (
+            &["-object", "memory-backend-file,mem-path=/sys/bus/pci/devices/0000:01:00.0/config"],
+            &[],
+        ),
         // Several, in their order; an option without its value; a value like an option.
         (
             &["-device", "vfio-pci,host=2:0.0", "-device", "vfio-pci,host=1:0.0", "-device"],
