@@ -7,6 +7,7 @@ mod acs;
 mod arguments;
 mod attack;
 mod boot;
+mod busy;
 mod clock;
 mod devices;
 mod drives;
