@@ -96,9 +96,10 @@ pub fn bind_at_boot(
     world: &World,
     functions: impl Iterator<Item = (Bdf, DeviceIdentity)>,
 ) -> Result<()> {
-    let mut failed = Vec::new();
-    for (bdf, recorded) in functions {
-        match on_this_machine(&NoHypervisor, true, |binder| early::bind(binder, bdf, &recorded)) {
+    let (functions, mut failed): (Vec<_>, Vec<String>) = (functions.collect(), Vec::new());
+    let done = on_this_machine(&NoHypervisor, true, |binder| Ok(early::bind(binder, &functions)))?;
+    for (bdf, done) in done {
+        match done {
             Ok(early::Done::Bound) => world.progress(&format!("{bdf} is bound to vfio-pci")),
             Ok(early::Done::Already) => {}
             Ok(early::Done::Left(why)) => failed.push(why),
@@ -212,18 +213,26 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     if let Some(program) = &bind.at_boot {
         let mut wanted = boot::identities(&host.root)?;
         boot::add(&host.root, &mut wanted, take.functions.iter().copied())?;
-        refuse_unidentified(&host, &wanted, &take.functions)?;
+        let otherwise =
+            "libvirt binds it when a guest starts; --at-boot is not needed for it".to_owned();
+        refuse_unidentified(&host.topology, &wanted, &take.functions, &otherwise)?;
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     Ok(steps)
 }
 
-/// Refuses drives and NICs that report nothing by which they would be recognised at boot.
-fn refuse_unidentified(host: &Host, wanted: &Listed, asked: &[Bdf]) -> Result<()> {
+/// Refuses drives and NICs that report nothing by which they would be recognised at boot. `otherwise`:
+/// what to do where no driver of the host could read it.
+pub(crate) fn refuse_unidentified(
+    topology: &Topology,
+    wanted: &Listed,
+    asked: &[Bdf],
+    otherwise: &str,
+) -> Result<()> {
     let is_known = |bdf: &Bdf| {
         wanted.get(bdf).and_then(Option::as_ref).is_some_and(|identity| identity.is_named())
     };
-    for device in asked.iter().filter_map(|bdf| host.topology.device(*bdf)) {
+    for device in asked.iter().filter_map(|bdf| topology.device(*bdf)) {
         if !device.needs_proof() || is_known(&device.bdf) {
             continue;
         }
@@ -235,7 +244,7 @@ fn refuse_unidentified(host: &Host, wanted: &Listed, asked: &[Bdf]) -> Result<()
                 device.bdf
             )
         } else {
-            "libvirt binds it when a guest starts; --at-boot is not needed for it".into()
+            otherwise.to_owned()
         };
         return Err(DeviceError::Unidentified { bdf: device.bdf.to_string(), driver }.hint(hint));
     }

@@ -97,7 +97,7 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     let known = xml.known_devices();
     let mut all = Vec::new();
     for bdf in xml.held(false)?.devices {
-        let Some(present) = identity::settled(root, bdf, false)? else { continue };
+        let Some(present) = identity::settled(root, bdf)? else { continue };
         let recorded = known.iter().find(|one| one.bdf == bdf).map(|one| one.identity.clone());
         let likeness = recorded.as_ref().map(|one| one.likeness(&present.identity));
         let place = match &recorded {

@@ -19,6 +19,8 @@ use std::time::Duration;
 const DSN: u16 = 0x0003;
 /// Class of NVMe controllers, without the programming interface.
 const CLASS_NVME: u32 = 0x0108;
+/// Class of InfiniBand adapters, without the programming interface.
+const CLASS_INFINIBAND: u32 = 0x0207;
 /// Where identities read during this boot are remembered; writable by root only.
 const REMEMBERED: &str = "run/gpuvm/identities";
 /// How often, and how long between, to look for a serial number that a driver has yet to read.
@@ -61,6 +63,15 @@ impl Present {
         }
     }
 
+    /// The module of the InfiniBand adapter's driver that knows its GUID, which udev would load.
+    pub fn guid_module(&self) -> Option<&'static str> {
+        match self.driver.as_deref() {
+            Some("mlx5_core") if self.class >> 8 == CLASS_INFINIBAND => Some("mlx5_ib"),
+            Some("mlx4_core") if self.class >> 8 == CLASS_INFINIBAND => Some("mlx4_ib"),
+            _ => None,
+        }
+    }
+
     /// Whether a driver of the host has it.
     pub fn is_of_host(&self) -> bool {
         self.driver.as_deref().is_some_and(|driver| !is_vfio(driver))
@@ -90,20 +101,55 @@ pub fn read(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
     Ok(Some(Present { identity, class: ids.class, driver, is_virtual: card.is_some() }))
 }
 
+/// How often drivers at boot may still be waited for, for all functions together: they initialize
+/// their devices at the same time.
+#[derive(Debug)]
+pub struct Patience(u32);
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience(LOOKS)
+    }
+}
+
+impl Patience {
+    /// Waits once more; returns whether it did.
+    fn waits(&mut self, root: &FsRoot) -> bool {
+        let Some(left) = self.0.checked_sub(1) else { return false };
+        self.0 = left;
+        std::thread::sleep(if root.is_live() { PAUSE } else { Duration::ZERO });
+        true
+    }
+}
+
 /// The same for a function that its driver may still be initializing: waits some seconds for the
-/// serial number of an NVMe drive that a driver of the host has, and with `boots` for what
-/// identifies any drive or NIC.
-pub fn settled(root: &FsRoot, bdf: Bdf, boots: bool) -> Result<Option<Present>, FsError> {
-    let mut looks = LOOKS;
+/// serial number of an NVMe drive that a driver of the host has.
+pub fn settled(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
+    settles(root, bdf, &mut Patience::default(), |present| present.class >> 8 == CLASS_NVME)
+}
+
+/// The same at boot, for what identifies any drive or NIC.
+pub fn settled_at_boot(
+    root: &FsRoot,
+    bdf: Bdf,
+    patience: &mut Patience,
+) -> Result<Option<Present>, FsError> {
+    settles(root, bdf, patience, Present::needs_proof)
+}
+
+/// Waits for what identifies a function that a driver of the host has.
+fn settles(
+    root: &FsRoot,
+    bdf: Bdf,
+    patience: &mut Patience,
+    is_slow: impl Fn(&Present) -> bool,
+) -> Result<Option<Present>, FsError> {
     loop {
         let Some(present) = read(root, bdf)? else { return Ok(None) };
-        looks -= 1;
-        let is_slow = present.class >> 8 == CLASS_NVME || boots && present.needs_proof();
-        let is_waited_for = is_slow && present.is_of_host();
-        if present.identity.is_named() || !is_waited_for || looks == 0 {
+        let is_waited_for = is_slow(&present) && present.is_of_host();
+        if present.identity.is_named() || !is_waited_for || !patience.waits(root) {
             return Ok(Some(present));
         }
-        std::thread::sleep(if root.is_live() { PAUSE } else { Duration::ZERO });
     }
 }
 

@@ -3,12 +3,13 @@
 //! Serial numbers and MAC addresses are known only while the function's own driver has it. So a
 //! drive or a NIC is first left to that driver, which reads it and writes nothing; it is taken from
 //! the driver only if it is the recorded one and nothing uses it yet. The unit runs before the
-//! system's udev, but after that of an initramfs, which may have assembled an array or volumes of the
-//! drive: then the drive is in use, and stays with the host.
+//! system's udev. The scripts of initramfs-tools keep drives from every driver until then; where
+//! they do not, the udev of an initramfs may have assembled an array or volumes of the drive: then
+//! it is in use, and stays with the host.
 
 use super::{BindError, Binder};
 use crate::blockdev::refuse_used_function;
-use crate::discover::identity::{self, Present};
+use crate::discover::identity::{self, Patience, Present};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Binding, DeviceIdentity, Likeness};
 
@@ -23,25 +24,55 @@ pub enum Done {
     Left(String),
 }
 
+/// Binds each of these functions to vfio-pci if it is the recorded one. A failure does not stop the
+/// others.
+pub fn bind(
+    binder: &Binder<'_>,
+    functions: &[(Bdf, DeviceIdentity)],
+) -> Vec<(Bdf, Result<Done, BindError>)> {
+    // All are with their drivers before any is waited for.
+    let offered: Vec<Result<(), BindError>> =
+        functions.iter().map(|(bdf, recorded)| offer(binder, *bdf, recorded)).collect();
+    let mut patience = Patience::default();
+    let each = functions.iter().zip(offered);
+    each.map(|((bdf, recorded), offered)| {
+        (*bdf, offered.and_then(|()| take(binder, *bdf, recorded, &mut patience)))
+    })
+    .collect()
+}
+
+/// Hands a function over to the host's own driver if it is another one than recorded, or if only its
+/// driver reads what proves that it is not.
+fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(), BindError> {
+    let Some(present) = identity::read(binder.root, bdf)? else { return Ok(()) };
+    let is_offered = match recorded.likeness(&present.identity) {
+        Likeness::Same => return Ok(()),
+        Likeness::Other => true,
+        Likeness::Unproven => present.needs_proof(),
+    };
+    if is_offered && !present.is_of_host() {
+        // Also one that an initramfs has reserved.
+        binder.hand_over(bdf)?;
+    }
+    let now = identity::read(binder.root, bdf)?;
+    if let Some(module) = now.as_ref().and_then(Present::guid_module) {
+        // Without it the function is not proven, which is said.
+        let _ = binder.kernel.load(module);
+    }
+    Ok(())
+}
+
 /// Binds a function to vfio-pci if it is the recorded one.
-///
-/// # Errors
-///
-/// If a file cannot be read, or the kernel refuses.
-pub fn bind(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<Done, BindError> {
-    let Some(mut present) = identity::settled(binder.root, bdf, true)? else {
+fn take(
+    binder: &Binder<'_>,
+    bdf: Bdf,
+    recorded: &DeviceIdentity,
+    patience: &mut Patience,
+) -> Result<Done, BindError> {
+    let Some(present) = identity::settled_at_boot(binder.root, bdf, patience)? else {
         return Ok(Done::Left(format!("{bdf} is not there: {recorded} is not bound")));
     };
-    let mut likeness = recorded.likeness(&present.identity);
-    if present.needs_proof() && likeness != Likeness::Same && !present.is_of_host() {
-        // Also one that an initramfs of an older version has reserved.
-        binder.hand_over(bdf)?;
-        let Some(again) = identity::settled(binder.root, bdf, true)? else {
-            return Ok(Done::Left(format!("{bdf} is not there: {recorded} is not bound")));
-        };
-        (likeness, present) = (recorded.likeness(&again.identity), again);
-    }
-    if let Some(why) = left(binder, bdf, recorded, (likeness, &present))? {
+    if let Some(why) = left(binder, bdf, recorded, &present)? {
         return Ok(Done::Left(why));
     }
     if !present.is_of_host() && present.driver.is_some() {
@@ -61,9 +92,9 @@ fn left(
     binder: &Binder<'_>,
     bdf: Bdf,
     recorded: &DeviceIdentity,
-    (likeness, present): (Likeness, &Present),
+    present: &Present,
 ) -> Result<Option<String>, BindError> {
-    Ok(match likeness {
+    Ok(match recorded.likeness(&present.identity) {
         Likeness::Same => None,
         Likeness::Other => {
             let place = match identity::find(binder.root, recorded)? {

@@ -1,5 +1,6 @@
 //! Binding on a tree with a fake kernel that fails at each write in turn.
 
+use super::early::Done;
 use super::*;
 use crate::apply::owner::{Everyone, Hold};
 use std::cell::{Cell, RefCell};
@@ -425,14 +426,82 @@ fn drive(serial: &str, driver: Option<&str>, reserved: Option<&str>) -> Played {
     played
 }
 
+/// Binds the function at boot if it is the one that is recorded so.
+fn early(played: &Played, word: &str) -> (Done, Option<String>) {
+    let recorded: gpuvm_core::topology::DeviceIdentity = word.parse().unwrap();
+    let mut done = played.bind(|binder, bdf| early::bind(binder, &[(bdf, recorded)]));
+    (done.pop().unwrap().1.unwrap(), binding_of(played).driver)
+}
+
+/// The binding of the function; none if it is gone.
+fn binding_of(played: &Played) -> Binding {
+    let root = FsRoot::at(played.dir.path()).unwrap();
+    binding(&root, BDF.parse().unwrap()).unwrap().unwrap_or(bound(None, None))
+}
+
+#[test]
+fn a_gpu_that_another_is_in_the_place_of_goes_back_to_the_host_at_boot() {
+    let word = "10de:1db8:0000:0000=dsn:0000000000000012";
+    let gpu = |driver, number: u64| {
+        let played = Played::new(driver, driver);
+        let mut config = vec![0; 4096];
+        config[0x100..0x104].copy_from_slice(&[0x03, 0x00, 0x01, 0x00]);
+        config[0x104..0x10c].copy_from_slice(&number.to_le_bytes());
+        fs::write(played.function().join("config"), config).unwrap();
+        fs::write(played.function().join("class"), "0x030200\n").unwrap();
+        played
+    };
+    for by_id in [false, true] {
+        let played = gpu(Some("vfio-pci"), 0x34);
+        played.by_id.set(by_id);
+        let (Done::Left(why), driver) = early(&played, word) else { panic!("{:?}", played.log) };
+        assert!(why.contains("not bound: 10de:1db8 with PCI serial number"), "{why}");
+        assert_eq!(driver.as_deref(), Some("nvidia"), "{:?}", played.log);
+    }
+    assert_eq!(early(&gpu(Some("vfio-pci"), 0x12), word).0, Done::Already);
+    // Its word is all that there is.
+    for driver in [None, Some("nvidia")] {
+        assert_eq!(early(&gpu(driver, 0), word), (Done::Bound, Some("vfio-pci".to_owned())));
+    }
+}
+
+#[test]
+fn the_guid_of_an_infiniband_adapter_is_read_by_its_module_at_boot() {
+    for (class, loads) in [("0x020700", true), ("0x020000", false)] {
+        let mut played = Played::new(None, None);
+        played.natural = vec!["mlx5_core"];
+        fs::create_dir_all(played.dir.path().join("sys/bus/pci/drivers/mlx5_core")).unwrap();
+        fs::write(played.function().join("class"), format!("{class}\n")).unwrap();
+        let (done, driver) = early(&played, "10de:1db8:0000:0000=guid:0c42a10300aabbcc");
+        assert!(matches!(done, Done::Left(_)), "{done:?}");
+        assert_eq!(driver.as_deref(), Some("mlx5_core"));
+        let loaded = played.log.borrow().iter().any(|line| line == "load mlx5_ib");
+        assert_eq!(loaded, loads, "{:?}", played.log);
+    }
+}
+
+#[test]
+fn all_functions_together_wait_no_longer_than_one_at_boot() {
+    let played = drive("", Some("nvme"), None);
+    let recorded: gpuvm_core::topology::DeviceIdentity =
+        "144d:a80a:0000:0000=serial:S1A".parse().unwrap();
+    let root = FsRoot::at(played.dir.path()).unwrap();
+    let mut patience = identity::Patience::default();
+    let before = format!("{patience:?}");
+    let mut look = || {
+        identity::settled_at_boot(&root, BDF.parse().unwrap(), &mut patience).unwrap();
+        format!("{patience:?}")
+    };
+    let after = look();
+    assert_ne!(before, after);
+    assert_eq!(look(), after, "it waits again");
+    let both = [(BDF.parse().unwrap(), recorded.clone()), (BDF.parse().unwrap(), recorded)];
+    let done = played.bind(|binder, _| early::bind(binder, &both));
+    assert!(done.iter().all(|(_, done)| matches!(done, Ok(Done::Left(_)))), "{done:?}");
+}
+
 #[test]
 fn only_the_drive_that_reports_the_recorded_serial_number_is_bound_at_boot() {
-    use super::early::{Done, bind};
-    let recorded = |word: &str| word.parse::<gpuvm_core::topology::DeviceIdentity>().unwrap();
-    let early = |played: &Played, word: &str| {
-        let done = played.bind(|binder, bdf| bind(binder, bdf, &recorded(word))).unwrap();
-        (done, played.seen().driver)
-    };
     let left = |played: &Played, word: &str| match early(played, word) {
         (Done::Left(why), driver) => (why, driver),
         other => panic!("{other:?}"),
@@ -444,9 +513,14 @@ fn only_the_drive_that_reports_the_recorded_serial_number_is_bound_at_boot() {
         let done = early(&played, "144d:a80a:0000:0000=serial:S1A");
         assert_eq!(done, (Done::Bound, Some("vfio-pci".to_owned())), "{:?}", played.log);
     }
+    // One that the initramfs has kept from every driver.
+    let played = drive("S1A", None, Some("gpuvm-boot"));
+    let done = early(&played, "144d:a80a:0000:0000=serial:S1A");
+    assert_eq!(done, (Done::Bound, Some("vfio-pci".to_owned())), "{:?}", played.log);
     // Another one of the same model, also where an older initramfs has reserved it.
     for (driver, reserved) in [
         (Some("nvme"), None),
+        (None, Some("gpuvm-boot")),
         (None, None),
         (None, Some("vfio-pci")),
         (Some("vfio-pci"), Some("vfio-pci")),
@@ -470,13 +544,12 @@ fn only_the_drive_that_reports_the_recorded_serial_number_is_bound_at_boot() {
     }
     let gone = drive("S1A", None, None);
     fs::remove_dir_all(gone.function()).unwrap();
-    let done = gone.bind(|binder, bdf| bind(binder, bdf, &recorded("144d:a80a=serial:S1A")));
-    assert!(matches!(done, Ok(Done::Left(why)) if why.contains("is not there")));
+    let (done, _) = early(&gone, "144d:a80a=serial:S1A");
+    assert!(matches!(done, Done::Left(why) if why.contains("is not there")));
 }
 
 #[test]
 fn a_listed_drive_that_is_mounted_is_left_at_boot() {
-    use super::early::{Done, bind};
     let played = drive("S1A", Some("nvme"), None);
     let root = played.dir.path();
     let block = played.function().join("nvme/nvme0/nvme0n1");
@@ -488,8 +561,7 @@ fn a_listed_drive_that_is_mounted_is_left_at_boot() {
     fs::create_dir_all(root.join("proc/self")).unwrap();
     let mounts = "36 35 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n";
     fs::write(root.join("proc/self/mountinfo"), mounts).unwrap();
-    let recorded = "144d:a80a:0000:0000=serial:S1A".parse().unwrap();
-    let done = played.bind(|binder, bdf| bind(binder, bdf, &recorded)).unwrap();
+    let (done, _) = early(&played, "144d:a80a:0000:0000=serial:S1A");
     let Done::Left(why) = done else { panic!("it is bound: {:?}", played.log) };
     assert!(why.contains("/data"), "{why}");
     assert_eq!(played.seen().driver.as_deref(), Some("nvme"));
