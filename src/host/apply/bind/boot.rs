@@ -7,15 +7,20 @@
 //! apply, and the unit does it. Single functions, and all that are not GPUs, are bound by a unit
 //! before udev loads drivers; NVSwitches never by id, since those of a shared board belong to the
 //! host. The unit names ids and identities, so that it takes no other device that later appears at
-//! an address. Drives and NICs are left to the unit alone: what proves their identity, the initramfs
-//! cannot read.
+//! an address. What proves the identity of drives and NICs, the initramfs cannot read, so only the unit
+//! binds them. Drives are kept from every driver until then: the udev of the initramfs would assemble
+//! an array or volumes of a guest's drive, which is then in use. A drive of the host may be at that
+//! address by now, so one that the initramfs needs to find the root file system, or that no unit
+//! would compare, is released there.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
-use crate::discover::facts::boot::{EARLY, SCRIPTS, lists_vfio};
+use crate::blockdev::refuse_used_function;
+use crate::discover::facts::boot::{EARLY, RELEASE, SCRIPTS, lists_vfio, root_needs_its_device};
 use crate::discover::identity;
 use crate::discover::isolation::option_files;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
+use gpuvm_core::topology::identity::CLASS_STORAGE;
 use gpuvm_core::topology::{DeviceIdentity, DeviceKind, PciDevice, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,7 +34,9 @@ pub const WANTED: &str = "etc/systemd/system/sysinit.target.d/gpuvm-vfio.conf";
 /// The file that makes systemd load the module, since its options act only then.
 pub const MODULES: &str = "etc/modules-load.d/gpuvm-vfio.conf";
 /// The files that an initramfs has copies of.
-pub const COPIED: [&str; 2] = [OPTIONS, EARLY];
+pub const COPIED: [&str; 4] = [OPTIONS, EARLY, RELEASE[0], RELEASE[1]];
+/// The driver that drives are reserved for in the initramfs, which does not exist.
+const NO_DRIVER: &str = "gpuvm-boot";
 /// The first line of each file.
 const HEAD: &str =
     "# Made by `gpuvm device bind --at-boot`; `gpuvm device release --at-boot` takes it back.\n";
@@ -124,9 +131,29 @@ pub fn all(
     let mut all = files(topology, functions, program, by_id).to_vec();
     // Without initramfs-tools nothing would run the script.
     if root.exists(SCRIPTS) {
-        all.push(early(topology, functions));
+        let held = held_drives(root, topology, functions);
+        all.push(early(topology, functions, &held));
+        let is_needed = !held.is_empty();
+        all.extend(RELEASE.into_iter().zip([MISSES_ROOT, HAS_NO_UNIT]).map(|(path, when)| {
+            let text = || format!("#!/bin/sh\n{HEAD}{PREREQS}{}{when}", releasing());
+            (path, is_needed.then(text))
+        }));
     }
     Ok(all)
+}
+
+/// The listed drives that the initramfs keeps from every driver: those that the unit would bind, where
+/// a root file system that lacks its drive is noticed. The host uses none of them.
+fn held_drives(root: &FsRoot, topology: &Topology, functions: &Listed) -> BTreeSet<Bdf> {
+    if !root_needs_its_device(root) {
+        return BTreeSet::new();
+    }
+    let is_held = |(bdf, identity): &(&Bdf, &Option<DeviceIdentity>)| {
+        let is_drive = topology.device(**bdf).is_some_and(|d| d.class >> 16 == CLASS_STORAGE);
+        let is_known = identity.as_ref().is_some_and(DeviceIdentity::is_named);
+        is_drive && is_known && refuse_used_function(root, **bdf).is_ok()
+    };
+    functions.iter().filter(is_held).map(|(bdf, _)| *bdf).collect()
 }
 
 /// Returns the files of the running system that bind these functions at boot. `by_id`: whether
@@ -152,29 +179,62 @@ fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) ->
     ]
 }
 
-/// Returns the script of the initramfs that reserves these functions for vfio-pci, each if its ids
-/// match. Not drives and NICs, whose identity is not known there.
-fn early(topology: &Topology, functions: &Listed) -> BootFile {
+/// What a script of the initramfs answers first (initramfs-tools(7)).
+const PREREQS: &str = "case $1 in prereqs) exit 0 ;; esac\n";
+
+/// Returns the script of the initramfs that reserves these functions for vfio-pci, and the `held`
+/// drives for no driver, each if its ids match. Not NICs and other drives, whose identity is not
+/// known there.
+fn early(topology: &Topology, functions: &Listed, held: &BTreeSet<Bdf>) -> BootFile {
     let devices = functions.keys().filter_map(|&bdf| topology.device(bdf));
-    let devices: Vec<&PciDevice> = devices.filter(|device| !device.needs_proof()).collect();
+    let is_reserved = |device: &&PciDevice| !device.needs_proof() || held.contains(&device.bdf);
+    let devices: Vec<&PciDevice> = devices.filter(is_reserved).collect();
     if devices.is_empty() {
         return (EARLY, None);
     }
     let mut text = format!(
-        "#!/bin/sh\n{}case $1 in prereqs) exit 0 ;; esac\n\
+        "#!/bin/sh\n{}{PREREQS}\
          reserve() {{\n  at=/sys/bus/pci/devices/$1\n  [ -e \"$at/driver_override\" ] || return 0\n  \
-         read -r class <\"$at/class\"\n  case $class in 0x01*|0x02*) return 0 ;; esac\n  \
-         read -r vendor <\"$at/vendor\"\n  read -r device <\"$at/device\"\n  \
-         [ \"$vendor:$device\" = \"$2\" ] || return 0\n  \
-         echo vfio-pci >\"$at/driver_override\"\n}}\n",
+         read -r class <\"$at/class\"\n  read -r vendor <\"$at/vendor\"\n  \
+         read -r device <\"$at/device\"\n  [ \"$vendor:$device\" = \"$2\" ] || return 0\n  \
+         case $3:$class in\n    vfio-pci:0x01*|vfio-pci:0x02*) return 0 ;;\n    vfio-pci:*) ;;\n    \
+         *:0x01*) [ ! -e \"$at/driver\" ] || return 0 ;;\n    *) return 0 ;;\n  esac\n  \
+         echo \"$3\" >\"$at/driver_override\"\n}}\n",
         head(&devices, functions)
     );
     for device in devices {
         let PciDevice { bdf, vendor, device: id, .. } = device;
-        writeln!(text, "reserve {bdf} {vendor:#06x}:{id:#06x}").expect("text");
+        let driver = if held.contains(bdf) { NO_DRIVER } else { "vfio-pci" };
+        writeln!(text, "reserve {bdf} {vendor:#06x}:{id:#06x} {driver}").expect("text");
     }
     (EARLY, Some(text))
 }
+
+/// What scripts of the initramfs begin with that release held drives: `release DIRECTORY` lets the
+/// kernel choose a driver for one, if it is held.
+fn releasing() -> String {
+    format!(
+        "release() {{\n  [ -e \"$1/driver_override\" ] || return 0\n  \
+         read -r now <\"$1/driver_override\"\n  [ \"$now\" = {NO_DRIVER} ] || return 0\n  \
+         echo >\"$1/driver_override\"\n  read -r alias <\"$1/modalias\"\n  \
+         modprobe -q \"$alias\"\n  echo \"${{1##*/}}\" >/sys/bus/pci/drivers_probe\n}}\n"
+    )
+}
+
+/// The rest of the script that initramfs-tools runs each second while it does not find the root file
+/// system: after ten, since drives take some to appear, and before mdadm starts an array without a
+/// drive that it lacks, which it does after twenty.
+const MISSES_ROOT: &str = "count=0\n[ ! -e /run/gpuvm-boot ] || read -r count </run/gpuvm-boot\n\
+    count=$((count + 1))\necho $count >/run/gpuvm-boot\n[ $count -ge 10 ] || exit 0\n\
+    for at in /sys/bus/pci/devices/*; do release \"$at\"; done\n";
+
+/// The rest of the script that is run with the root file system mounted: releases drives that its
+/// unit does not name, as after `gpuvm device release --at-boot` without a new initramfs.
+const HAS_NO_UNIT: &str = "unit=${rootmnt:-/root}/etc/systemd/system/gpuvm-vfio.service\n\
+    for at in /sys/bus/pci/devices/*; do\n  is_listed=\n  \
+    [ ! -e \"$unit\" ] || while read -r line; do\n    \
+    case $line in *\" --early ${at##*/}=\"*) is_listed=1 ;; esac\n  done <\"$unit\"\n  \
+    [ -n \"$is_listed\" ] || release \"$at\"\ndone\n";
 
 /// The first lines of a file that binds these.
 fn head(devices: &[&PciDevice], functions: &Listed) -> String {
@@ -289,8 +349,9 @@ mod tests {
     fn the_script_of_the_initramfs_reserves_what_has_the_ids_and_nothing_else() {
         let host = dgx2();
         let gpus: BTreeSet<Bdf> = host.gpus().map(|gpu| gpu.bdf).take(3).collect();
-        assert_eq!(early(&host, &Listed::new()).1, None);
-        let text = early(&host, &bare(&gpus)).1.unwrap();
+        let none_held = BTreeSet::new();
+        assert_eq!(early(&host, &Listed::new(), &none_held).1, None);
+        let text = early(&host, &bare(&gpus), &none_held).1.unwrap();
         let dir = tempfile::tempdir().unwrap();
         let devices = dir.path().join("devices");
         let at = |bdf: &Bdf, file: &str| devices.join(bdf.to_string()).join(file);
@@ -330,7 +391,7 @@ mod tests {
         identity.add(gpuvm_core::topology::MarkKind::Serial, "a %b $c");
         let mut wanted = bare(&[nic.bdf, gpu.bdf].into());
         wanted.insert(drive.bdf, Some(identity));
-        let script = early(&host, &wanted).1.unwrap();
+        let script = early(&host, &wanted, &BTreeSet::new()).1.unwrap();
         assert!(script.contains(&format!("reserve {}", gpu.bdf)), "{script}");
         for bdf in [drive.bdf, nic.bdf] {
             assert!(!script.contains(&bdf.to_string()), "{script}");
@@ -344,6 +405,145 @@ mod tests {
             crate::apply::file::set_file(&dir.path().join(path), text.as_deref()).unwrap();
         }
         assert_eq!(identities(&FsRoot::at(dir.path()).unwrap()).unwrap(), wanted);
+    }
+
+    /// Runs the files of an initramfs on functions below a directory.
+    struct Initramfs<'a> {
+        dir: &'a std::path::Path,
+        files: Vec<BootFile>,
+    }
+
+    impl Initramfs<'_> {
+        /// Puts a function there, without a driver.
+        fn put(&self, bdf: Bdf, device: &PciDevice) {
+            let at = self.dir.join("sys/bus/pci/devices").join(bdf.to_string());
+            std::fs::create_dir_all(&at).unwrap();
+            let hex = |value: u16| format!("{value:#06x}");
+            for (file, value) in [
+                ("class", format!("{:#08x}", device.class)),
+                ("vendor", hex(device.vendor)),
+                ("device", hex(device.device)),
+                ("driver_override", "(null)".to_owned()),
+            ] {
+                std::fs::write(at.join(file), format!("{value}\n")).unwrap();
+            }
+        }
+
+        /// Runs a script, if it is there.
+        fn run(&self, file: &str) {
+            let text = self.files.iter().find(|(path, _)| *path == file).unwrap().1.clone();
+            let Some(text) = text else { return };
+            let dir = self.dir.to_str().unwrap();
+            let text = text
+                .replace("/sys/bus", &format!("{dir}/sys/bus"))
+                .replace("/run/", &format!("{dir}/run/"))
+                .replace("modprobe", ":");
+            let script = self.dir.join("script");
+            std::fs::write(&script, text).unwrap();
+            let mut command = crate::program::command("sh");
+            let done = command.arg(&script).env("rootmnt", dir).output().unwrap();
+            assert!(done.status.success(), "{done:?}");
+        }
+
+        /// What a function is reserved for.
+        fn reserved(&self, bdf: Bdf) -> String {
+            let at = self.dir.join("sys/bus/pci/devices").join(bdf.to_string());
+            std::fs::read_to_string(at.join("driver_override")).unwrap().trim().to_owned()
+        }
+    }
+
+    /// A host that lists a drive and a NIC, and its initramfs. `root_at`: the number of the device of
+    /// its root file system.
+    fn listing_a_drive<'a>(
+        dir: &'a std::path::Path,
+        host: &Topology,
+        root_at: &str,
+    ) -> (Initramfs<'a>, [Bdf; 3]) {
+        let of = |kind| host.of_kind(kind);
+        let drives: Vec<&PciDevice> = of(DeviceKind::Nvme).take(2).collect();
+        let nic = of(DeviceKind::Nic).next().unwrap();
+        let mut listed = bare(&[nic.bdf].into());
+        let mut identity = DeviceIdentity::of(drives[0]);
+        identity.add(gpuvm_core::topology::MarkKind::Serial, "S1A");
+        listed.insert(drives[0].bdf, Some(identity));
+        // One of an older version, which no unit binds.
+        listed.insert(drives[1].bdf, None);
+        for place in [SCRIPTS, "proc/self", "run", "sys/bus/pci"] {
+            std::fs::create_dir_all(dir.join(place)).unwrap();
+        }
+        let mounts =
+            format!("21 1 0:2 / / rw - rootfs rootfs rw\n22 1 {root_at} / / rw - x y rw\n");
+        std::fs::write(dir.join("proc/self/mountinfo"), mounts).unwrap();
+        let root = FsRoot::at(dir).unwrap();
+        let files = all(&root, host, &listed, "/usr/bin/gpuvm").unwrap();
+        for (path, text) in files.iter().filter(|(path, _)| *path == UNIT) {
+            crate::apply::file::set_file(&dir.join(path), text.as_deref()).unwrap();
+        }
+        let initramfs = Initramfs { dir, files };
+        for device in [drives[0], drives[1], nic] {
+            initramfs.put(device.bdf, device);
+        }
+        (initramfs, [drives[0].bdf, drives[1].bdf, nic.bdf])
+    }
+
+    #[test]
+    fn an_initramfs_keeps_listed_drives_from_every_driver_until_they_are_compared() {
+        let (host, dir) = (dgx2(), tempfile::tempdir().unwrap());
+        let (initramfs, [drive, old, nic]) = listing_a_drive(dir.path(), &host, "259:1");
+        initramfs.run(EARLY);
+        let reserved = || [drive, old, nic].map(|bdf| initramfs.reserved(bdf));
+        assert_eq!(reserved(), [NO_DRIVER, "(null)", "(null)"]);
+        // The unit has it compared.
+        initramfs.run(RELEASE[1]);
+        assert_eq!(initramfs.reserved(drive), NO_DRIVER);
+        let probed = || std::fs::read_to_string(dir.path().join("sys/bus/pci/drivers_probe"));
+        assert!(probed().is_err());
+        // Without a unit nothing would.
+        std::fs::remove_file(dir.path().join(UNIT)).unwrap();
+        initramfs.run(RELEASE[1]);
+        assert_eq!(
+            (initramfs.reserved(drive), probed().unwrap()),
+            ("".into(), format!("{drive}\n"))
+        );
+        // A GPU, or another model, is at the address; or a driver that is built in has the drive.
+        let gpu = host.gpus().next().unwrap();
+        let other =
+            host.of_kind(DeviceKind::Nvme).find(|d| Some(*d) != host.device(drive)).unwrap();
+        let other = PciDevice { device: 0xffff, ..other.clone() };
+        for device in [gpu, &other] {
+            initramfs.put(drive, device);
+            initramfs.run(EARLY);
+            assert_eq!(initramfs.reserved(drive), "(null)");
+        }
+        initramfs.put(drive, host.device(drive).unwrap());
+        let at = dir.path().join("sys/bus/pci/devices").join(drive.to_string());
+        std::fs::create_dir(at.join("driver")).unwrap();
+        initramfs.run(EARLY);
+        assert_eq!(initramfs.reserved(drive), "(null)");
+    }
+
+    #[test]
+    fn an_initramfs_that_does_not_find_its_root_releases_the_drives() {
+        let (host, dir) = (dgx2(), tempfile::tempdir().unwrap());
+        let (initramfs, [drive, ..]) = listing_a_drive(dir.path(), &host, "8:2");
+        initramfs.run(EARLY);
+        for _ in 1..10 {
+            initramfs.run(RELEASE[0]);
+            assert_eq!(initramfs.reserved(drive), NO_DRIVER);
+        }
+        initramfs.run(RELEASE[0]);
+        assert_eq!(initramfs.reserved(drive), "");
+        // Of a root on several devices one may be missing unnoticed.
+        let dir = tempfile::tempdir().unwrap();
+        let (initramfs, [drive, ..]) = listing_a_drive(dir.path(), &host, "0:31");
+        assert!(
+            initramfs
+                .files
+                .iter()
+                .all(|(path, text)| *path == UNIT || *path == WANTED || text.is_none())
+        );
+        initramfs.run(EARLY);
+        assert_eq!(initramfs.reserved(drive), "(null)");
     }
 
     #[test]

@@ -15,6 +15,12 @@ const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
 pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
 /// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
 pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
+/// Our scripts of the initramfs that release drives which [`EARLY`] holds: where the root file system
+/// is not found, and where nothing else would release them.
+pub const RELEASE: [&str; 2] = [
+    "etc/initramfs-tools/scripts/local-block/gpuvm-vfio",
+    "etc/initramfs-tools/scripts/init-bottom/gpuvm-vfio",
+];
 /// A module that was joined with another one.
 const VIRQFD: &str = "vfio_virqfd";
 
@@ -123,6 +129,21 @@ fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String,
     let files = given.filter(|at| at.starts_with("etc/")).chain([EARLY]);
     let found = files.filter(newer).min().or_else(|| Some(SCRIPTS).filter(newer));
     Some((image, found.filter(|_| built.is_regular)?.to_owned()))
+}
+
+/// Whether the root file system is on one block device, without which an initramfs finds no root:
+/// one of several devices, as of ZFS and btrfs, has a number of its own, whose major one is 0.
+pub fn root_needs_its_device(root: &FsRoot) -> bool {
+    let read = |process: &str| root.read(&format!("proc/{process}/mountinfo")).ok().flatten();
+    let mounts = read("1").or_else(|| read("self")).unwrap_or_default();
+    let device = |line: &str| {
+        let mut words = line.split_whitespace().skip(2);
+        let device = words.next()?.to_owned();
+        (words.nth(1)? == "/").then_some(device)
+    };
+    // The last one covers the others.
+    let device = mounts.lines().filter_map(device).next_back();
+    device.is_some_and(|device| !device.starts_with("0:"))
 }
 
 /// How kernel arguments are changed here.
