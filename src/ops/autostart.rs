@@ -9,7 +9,7 @@ use crate::apply::nic::boot::{self as vf_boot, AtBoot};
 use crate::apply::pages::boot::{self as page_boot, Numbers};
 use crate::apply::startup::{self, Stranger, StrangerKind};
 use crate::bdf::Bdf;
-use crate::bind::DeviceError;
+use crate::bind::{DeviceError, refuse_unidentified};
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::refuse_strangers;
 use crate::discover::identity;
@@ -68,6 +68,8 @@ struct Needed {
     cards: BTreeMap<Bdf, AtBoot>,
     /// The pages that are reserved.
     pages: Numbers,
+    /// Those of the functions that the guest has.
+    own: Vec<Bdf>,
     /// What of these is not so yet, in words.
     missing: Vec<String>,
 }
@@ -273,6 +275,11 @@ fn at_boot(
     refuse_without_hook(xml, &wanted.name, &topology, || Ok(hook(program)?.installed))?;
     warn_of_networks(xml, hypervisor, world)?;
     let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
+    let otherwise = format!(
+        "`virsh edit {}`: with managed='yes' libvirt binds it when the guest starts",
+        domain(&wanted.name)
+    );
+    refuse_unidentified(&topology, &needed.functions, &needed.own, &otherwise)?;
     let mut steps = Vec::new();
     if bind_boot::identities(&root)? != needed.functions {
         let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
@@ -448,17 +455,24 @@ fn needed(
         functions: bind_boot::identities(root)?,
         cards: vf_boot::functions(root)?,
         pages: page_boot::numbers(root)?,
+        own: Vec::new(),
         missing: Vec::new(),
     };
     let devices = xml.held(false)?.devices;
     // libvirt binds the others itself.
     let unmanaged = xml.unmanaged();
     let is_ours = |bdf: &&Bdf| is_bound_by_us(topology, **bdf) || unmanaged.contains(bdf);
-    let ours = devices.iter().filter(is_ours);
-    for &bdf in ours {
-        if !needed.functions.contains_key(&bdf) {
-            bind_boot::add(root, &mut needed.functions, [bdf])?;
+    needed.own = devices.iter().filter(is_ours).copied().collect();
+    for &bdf in &needed.own {
+        let before = needed.functions.get(&bdf).cloned();
+        if matches!(before, Some(Some(_))) {
+            continue;
+        }
+        bind_boot::add(root, &mut needed.functions, [bdf])?;
+        if before.is_none() {
             needed.missing.push(format!("the binding of {bdf} to vfio-pci"));
+        } else if needed.functions.get(&bdf).is_some_and(Option::is_some) {
+            needed.missing.push(format!("the identity of {bdf} in the list for the boot"));
         }
     }
     for pf in devices.iter().filter_map(|bdf| card_of(topology, *bdf)) {

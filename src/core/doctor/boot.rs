@@ -44,6 +44,16 @@ fn files(case: &Case<'_>, report: &mut Report<'_>) {
     }
     for bdf in case.facts.boot_drivers.iter().flat_map(|drivers| &drivers.unidentified) {
         let command = format!("gpuvm device bind {bdf} --at-boot --initramfs");
+        // Only its own driver reads what identifies it.
+        let driver = case.topology.device(*bdf).and_then(|device| device.driver.as_deref());
+        let release = driver.is_some_and(is_vfio).then(|| format!("gpuvm device release {bdf}"));
+        let hint = match &release {
+            Some(release) => format!(
+                "`{release}` returns it to its driver, which reads that, and `{command}` lists it \
+                 again"
+            ),
+            None => format!("`{command}` lists it again"),
+        };
         let wrong = Wrong {
             message: format!(
                 "{bdf} is listed for the boot by an older gpuvm, without its serial number or \
@@ -51,8 +61,8 @@ fn files(case: &Case<'_>, report: &mut Report<'_>) {
             ),
             values: ("listed with its identity".into(), "listed by address".into()),
             at: format!("/{BINDING_UNIT}"),
-            hint: format!("`{command}` lists it again"),
-            fix: vec![command],
+            hint,
+            fix: release.into_iter().chain([command]).collect(),
         };
         report.of(&UNIDENTIFIED, *bdf, wrong);
     }
