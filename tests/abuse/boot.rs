@@ -180,6 +180,51 @@ fn what_is_listed_for_the_boot_keeps_its_identity() {
 }
 
 #[test]
+fn what_cannot_be_recognised_at_boot_does_not_start_with_the_host() {
+    let Some((place, dir)) = host() else { return };
+    serial(dir.path(), DRIVE, Some("S1A"));
+    define(&place, "a", DRIVE);
+    // libvirt leaves its binding to the unit, which an older version has listed by its address.
+    let xml = place.virsh(&["dumpxml", "--inactive", "a"]);
+    assert!(xml.contains("managed='yes'"), "{xml}");
+    let file = place.disks.join("a.xml");
+    fs::write(&file, xml.replace("managed='yes'", "managed='no'")).unwrap();
+    place.virsh(&["define", file.to_str().unwrap()]);
+    let unit = place.daemon.own_path("/etc/systemd/system/gpuvm-vfio.service");
+    let old = format!("# Made by `gpuvm device bind --at-boot`\n# Functions: {DRIVE}\n");
+    serial(dir.path(), DRIVE, None);
+    for text in ["", &old] {
+        fs::write(&unit, text).unwrap();
+        let (code, out, err) = place.gpuvm(&["autostart", "a", "on"]);
+        assert!(code == 1 && err.contains("could not be recognised at boot"), "{out}{err}");
+        assert_eq!(fs::read_to_string(&unit).unwrap(), text);
+    }
+    // While vfio-pci has it, nothing reads it: the way that doctor names begins with its driver.
+    let release = format!("`gpuvm device release {DRIVE}`");
+    let hint = || {
+        let (_, out, err) = place.gpuvm(&["host", "doctor"]);
+        assert!(out.contains("boot-unidentified"), "{out}{err}");
+        out.contains(&release)
+    };
+    assert!(!hint());
+    let function = dir.path().join("sys/bus/pci/devices").join(DRIVE).canonicalize().unwrap();
+    assert!(function.starts_with(dir.path()));
+    let driver = function.join("driver");
+    let was = fs::read_link(&driver).ok();
+    let _ = fs::remove_file(&driver);
+    std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", &driver).unwrap();
+    assert!(hint());
+    fs::remove_file(&driver).unwrap();
+    if let Some(was) = was {
+        std::os::unix::fs::symlink(was, &driver).unwrap();
+    }
+    // It reports its serial number again, which the list then has.
+    serial(dir.path(), DRIVE, Some("S1A"));
+    let said = place.done(&["autostart", "a", "on"]);
+    assert!(fs::read_to_string(&unit).unwrap().contains("=serial:S1A"), "{said}");
+}
+
+#[test]
 fn nothing_for_later_names_a_program_that_others_can_replace() {
     let Some((place, dir)) = host() else { return };
     serial(dir.path(), DRIVE, Some("S1A"));
