@@ -42,9 +42,48 @@ pub struct Held {
     /// are not known.
     #[serde(skip)]
     pub unread: Vec<String>,
+    /// Those of its devices that it holds since they are recorded for it, at other addresses than
+    /// its definition has.
+    #[serde(skip)]
+    pub moved: Vec<Moved>,
+}
+
+/// A recorded device that is now at another address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// Its address now.
+    pub bdf: Bdf,
+    /// The recorded address.
+    pub was: Bdf,
+    /// Whether it is a drive.
+    pub is_drive: bool,
 }
 
 impl Held {
+    /// Adds a recorded device that is at another address now.
+    pub fn add_moved(&mut self, moved: Moved) {
+        if !self.moved.contains(&moved) {
+            self.moved.push(moved);
+        }
+        if !self.devices.contains(&moved.bdf) {
+            self.devices.push(moved.bdf);
+        }
+    }
+
+    /// Where it had a device that it holds only by its record.
+    pub fn moved_from(&self, bdf: Bdf) -> Option<Bdf> {
+        self.moved.iter().find(|moved| moved.bdf == bdf).map(|moved| moved.was)
+    }
+
+    /// How it holds a function, to be read after the function's address.
+    pub fn holds(&self, bdf: Bdf) -> String {
+        let domain = &self.domain;
+        match self.moved_from(bdf) {
+            Some(was) => format!("is recorded for domain `{domain}`, which had it at {was}"),
+            None => format!("is held by domain `{domain}`"),
+        }
+    }
+
     /// Whether others may have its cores and its normal pages where nothing else is free: it is
     /// off, and starts only when somebody starts it. Its devices stay its own.
     pub fn yields(&self) -> bool {

@@ -246,6 +246,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
+    recognise::refuse_of_others(&xml.name(), &devices, &held)?;
     refuse_barred(&xml.name(), &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);
@@ -356,7 +357,15 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
     let bound = xml.bound()?;
     let others = world.hypervisor()?;
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
+    let replaced = recognise::replaced(xml, &root)?;
     for bdf in ours {
+        if replaced.contains(&bdf) {
+            world.warning(&format!(
+                "{bdf} is not the device that domain `{}` had: it is left as it is",
+                xml.name()
+            ));
+            continue;
+        }
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
             let told =
                 format!("{bdf} is in use by domain `{name}`, which runs: it is left as it is");

@@ -131,7 +131,10 @@ fn listed_device(
     let having = held.domains.iter().filter(|domain| domain.devices.contains(&bdf));
     let domains: BTreeSet<String> = having.clone().map(|domain| domain.domain.clone()).collect();
     let off = having.filter(|domain| !domain.active);
-    why.extend(off.map(|domain| format!("is held by domain `{}`, which is off", domain.domain)));
+    why.extend(off.map(|domain| match domain.moved_from(bdf) {
+        Some(_) => domain.holds(bdf),
+        None => format!("{}, which is off", domain.holds(bdf)),
+    }));
     let take = Take::new(topology, uses, &[bdf]);
     why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
     if why.is_empty() {

@@ -9,6 +9,7 @@ pub mod wipe;
 
 use crate::apply::Step;
 use crate::change::Change;
+use crate::discover::identity::Finder;
 use crate::discover::node::kernel_name;
 use crate::domain::DomainXml;
 use crate::error::Result;
@@ -17,6 +18,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::files_of;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
+use crate::topology::Likeness;
 
 /// The path of fstab.
 pub const FSTAB: &str = "/etc/fstab";
@@ -43,10 +45,31 @@ pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>>
         format!("{what} keeps what the guest wrote; `gpuvm drive wipe {}` erases it", word(id))
     };
     let mut lines = Vec::new();
+    let (known, finder) = (xml.known_devices(), Finder::new(&root));
     for bdf in xml.held(false)?.devices {
         let class = root.read(&format!("sys/bus/pci/devices/{bdf}/class"))?;
-        if class.is_some_and(|class| class.starts_with("0x0108")) {
-            lines.push(erase(&format!("NVMe drive {bdf}"), &bdf.to_string()));
+        let recorded = known.iter().find(|one| one.bdf == bdf);
+        let now = recorded.map(|one| finder.whereabouts(one)).transpose()?;
+        match (recorded, now) {
+            // What is at its address is not what the guest had.
+            (Some(one), Some(now))
+                if one.identity.is_of_drive()
+                    && (now.likeness == Likeness::Other || !now.places.is_empty()) =>
+            {
+                let had = &one.identity;
+                let drives = now.places.iter().map(|bdf| (format!("NVMe drive {bdf}"), bdf));
+                lines.extend(drives.map(|(drive, bdf)| erase(&drive, &bdf.to_string())));
+                if now.places.is_empty() {
+                    lines.push(format!(
+                        "drive {had}, which was at {bdf}, is not found; it keeps what the guest \
+                         wrote"
+                    ));
+                }
+            }
+            _ if class.is_some_and(|class| class.starts_with("0x0108")) => {
+                lines.push(erase(&format!("NVMe drive {bdf}"), &bdf.to_string()));
+            }
+            _ => {}
         }
     }
     for file in files_of(xml, &[]) {

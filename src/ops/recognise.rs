@@ -2,15 +2,17 @@
 //! metadata. Cards that are added or removed move addresses: the drive at one may now be the host's.
 
 use crate::bdf::Bdf;
-use crate::discover::identity::{self, Present};
+use crate::discover::identity::{self, Finder, Present};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
+use crate::placement::{Held, Moved, Occupancy};
 use crate::shell::word;
 use crate::topology::{DeviceIdentity, KnownDevice, Likeness};
 use crate::world::World;
 use gpuvm_core::verify::identity::{Presence, command};
+use std::collections::BTreeSet;
 
 /// The reason a guest does not start with the devices at its addresses.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -38,6 +40,34 @@ pub enum IdentityError {
         driver: String,
         /// The recorded drive.
         recorded: Box<DeviceIdentity>,
+    },
+    /// A drive reports the recorded serial number, but none of the recorded namespaces.
+    #[error(
+        "domain `{name}` cannot start: drive {bdf} reports the recorded serial number, but none of \
+         the recorded EUIs of its namespaces; `{name}` had {recorded}"
+    )]
+    Namespaces {
+        /// The domain.
+        name: String,
+        /// The drive.
+        bdf: Bdf,
+        /// The recorded drive.
+        recorded: Box<DeviceIdentity>,
+    },
+    /// A drive is recorded for another domain.
+    #[error(
+        "domain `{name}` cannot have drive {bdf}: it is recorded for domain `{of}`, which had it at \
+         {was}"
+    )]
+    OfAnother {
+        /// The domain.
+        name: String,
+        /// The drive.
+        bdf: Bdf,
+        /// The other domain.
+        of: String,
+        /// The recorded address.
+        was: Bdf,
     },
     /// The definition cannot record which drive a guest has.
     #[error(
@@ -84,7 +114,13 @@ pub(crate) fn record(
     let is_new = |bdf: &&Bdf| !kept.iter().any(|one| one.bdf == **bdf);
     let new: Vec<Bdf> = functions.iter().filter(is_new).copied().collect();
     let before = had.known_devices();
-    kept.extend(known(world, &new, &before)?);
+    let found = known(world, &new, &before)?;
+    let drives = found.iter().filter(|one| one.identity.is_of_drive());
+    let drives: Vec<Bdf> = drives.map(|one| one.bdf).collect();
+    if !drives.is_empty() {
+        refuse_of_others(&after.name(), &drives, &world.occupancy(false)?)?;
+    }
+    kept.extend(found);
     kept.sort_by_key(|one| one.bdf);
     if kept != after.known_devices() {
         after.apply(&DomainEdit::Set { setting: Setting::Known { known: kept } })?;
@@ -94,21 +130,102 @@ pub(crate) fn record(
 
 /// Compares a guest's devices with what is at their addresses now.
 pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>> {
-    let known = xml.known_devices();
+    let (known, finder) = (xml.known_devices(), Finder::new(root));
     let mut all = Vec::new();
     for bdf in xml.held(false)?.devices {
         let Some(present) = identity::settled(root, bdf)? else { continue };
         let recorded = known.iter().find(|one| one.bdf == bdf).map(|one| one.identity.clone());
         let likeness = recorded.as_ref().map(|one| one.likeness(&present.identity));
-        let place = match &recorded {
-            Some(one) if likeness == Some(Likeness::Other) => identity::find(root, one)?,
-            _ => None,
+        let places = match &recorded {
+            Some(one) if likeness == Some(Likeness::Other) => finder.places(one)?,
+            _ => Vec::new(),
         };
         let (is_storage, option) = (present.is_storage(), present.option());
         let Present { identity: now, driver, .. } = present;
-        all.push(Presence { bdf, recorded, likeness, now, driver, place, is_storage, option });
+        all.push(Presence { bdf, recorded, likeness, now, driver, places, is_storage, option });
     }
     Ok(all)
+}
+
+/// Functions at whose addresses other devices are than the recorded ones.
+pub(crate) fn replaced(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
+    let finder = Finder::new(root);
+    let mut replaced = Vec::new();
+    for one in xml.known_devices() {
+        if finder.whereabouts(&one)?.likeness == Likeness::Other {
+            replaced.push(one.bdf);
+        }
+    }
+    Ok(replaced)
+}
+
+/// Functions that a request names and a guest has, and that would be recorded as another device: it
+/// is another one, or a drive that is not proven to be the recorded one.
+pub(crate) fn accepted(world: &World, xml: &DomainXml, named: &[Bdf]) -> Result<Vec<Bdf>> {
+    if named.is_empty() || world.is_recorded() || !world.has_guests_here()? {
+        return Ok(Vec::new());
+    }
+    let is_new = |one: &Presence| match one.likeness {
+        Some(Likeness::Other) => true,
+        Some(Likeness::Unproven) => one.is_storage && one.now.is_named(),
+        Some(Likeness::Same) | None => false,
+    };
+    let all = presences(&FsRoot::live()?, xml)?.into_iter();
+    let new = all.filter(|one| named.contains(&one.bdf) && is_new(one));
+    Ok(new.map(|one| one.bdf).collect())
+}
+
+/// Completes what domains hold by what is recorded for them (`known`, with the domain of each): a
+/// device that has moved is held where it is now. Its old address stays held, since the definition
+/// has it, unless the device there is proven to be another domain's. What a running domain has stays
+/// its own.
+pub(crate) fn relocate(
+    root: &FsRoot,
+    domains: &mut [Held],
+    known: &[(String, KnownDevice)],
+) -> Result<()> {
+    let finder = Finder::new(root);
+    // A domain and a function that is proven to be its own, or to be another's than it was.
+    let (mut own, mut outdated) = (BTreeSet::new(), BTreeSet::new());
+    let mut moved = Vec::new();
+    for (domain, one) in known {
+        let found = finder.whereabouts(one)?;
+        match found.likeness {
+            Likeness::Same => drop(own.insert((domain, one.bdf))),
+            Likeness::Other => drop(outdated.insert((domain, one.bdf))),
+            Likeness::Unproven => {}
+        }
+        let is_drive = one.identity.is_of_drive();
+        for bdf in found.places {
+            own.insert((domain, bdf));
+            moved.push((domain, Moved { bdf, was: one.bdf, is_drive }));
+        }
+    }
+    for held in domains {
+        let name = held.domain.clone();
+        if !held.active {
+            let is_of_another = |bdf: Bdf| own.iter().any(|(of, at)| *at == bdf && **of != name);
+            held.devices.retain(|bdf| !outdated.contains(&(&name, *bdf)) || !is_of_another(*bdf));
+        }
+        let its = moved.iter().filter(|(domain, _)| **domain == name);
+        its.for_each(|(_, moved)| held.add_moved(*moved));
+    }
+    Ok(())
+}
+
+/// Refuses drives that are recorded for other domains, which had them at other addresses.
+pub(crate) fn refuse_of_others(name: &str, functions: &[Bdf], held: &Occupancy) -> Result<()> {
+    let others = held.domains.iter().filter(|other| other.domain != name);
+    let moved = others.flat_map(|other| other.moved.iter().map(move |one| (other, one)));
+    let mut taken = moved.filter(|(_, one)| one.is_drive && functions.contains(&one.bdf));
+    let Some((other, Moved { bdf, was, .. })) = taken.next() else { return Ok(()) };
+    let (own, of) = (word(name), word(&other.domain));
+    let hint = format!(
+        "`gpuvm set {own} --no-nvme` takes it from `{name}`, and then `gpuvm set {of} --nvme {bdf}` \
+         gives it back; `gpuvm set {of} --no-nvme` gives it up"
+    );
+    let (name, of) = (name.to_owned(), other.domain.clone());
+    Err(IdentityError::OfAnother { name, bdf: *bdf, of, was: *was }.hint(hint))
 }
 
 /// Refuses to start a guest with other devices than those that are recorded, and with a drive that
@@ -127,7 +244,12 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> 
     for one in &all {
         let Some(recorded) = &one.recorded else { continue };
         if one.likeness == Some(Likeness::Unproven) && one.is_storage {
+            let has_others = recorded.has_other_namespaces(&one.now);
             let (bdf, recorded) = (one.bdf, Box::new(recorded.clone()));
+            if has_others {
+                let hint = format!("`gpuvm set {} --nvme {bdf}` accepts them", word(&name));
+                return Err(IdentityError::Namespaces { name, bdf, recorded }.hint(hint));
+            }
             let driver = one.driver.clone().unwrap_or_else(|| "none".to_owned());
             let hint = format!(
                 "`gpuvm device release {bdf}` returns it to its driver, which reads the serial \

@@ -6,6 +6,7 @@ use crate::error::{Doing as _, Result, usage};
 use crate::input::{self, DOMAIN_BYTES, InputError};
 use crate::partition::readiness;
 use crate::placement::Occupancy;
+use crate::recognise;
 use crate::topology::Topology;
 use crate::world::World;
 use std::collections::BTreeSet;
@@ -23,9 +24,17 @@ pub struct Taken {
 /// What the domains hold.
 pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
+    let mut known = Vec::new();
     for (path, xml) in domains_of_files(world, &of.domain_xml)? {
         let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
-        occupancy.domains.push(xml.held(is_active(&xml)).doing(failed)?);
+        let held = xml.held(is_active(&xml)).doing(failed)?;
+        if !held.active {
+            known.extend(xml.known_devices().into_iter().map(|one| (held.domain.clone(), one)));
+        }
+        occupancy.domains.push(held);
+    }
+    if let Some(root) = world.root()?.filter(|_| !known.is_empty()) {
+        recognise::relocate(&root, &mut occupancy.domains, &known)?;
     }
     Ok(occupancy)
 }

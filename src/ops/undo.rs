@@ -590,11 +590,11 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
     let others = held.domains.iter().filter(|other| other.domain != row.name);
     let holds = |bdf: &Bdf| {
         let holder = others.clone().find(|other| other.devices.contains(bdf))?;
-        Some((*bdf, holder.domain.clone()))
+        Some((*bdf, holder.domain.clone(), holder.holds(*bdf)))
     };
-    if let Some((bdf, holder)) = comes.iter().find_map(holds) {
+    if let Some((bdf, holder, holds)) = comes.iter().find_map(holds) {
         let message = format!("domain `{}` cannot have {bdf} back", row.name);
-        let message = format!("{message}: it is held by domain `{holder}`");
+        let message = format!("{message}: it {holds}");
         let hint = format!(
             "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` \
              got it",

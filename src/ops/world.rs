@@ -15,6 +15,7 @@ use crate::hypervisor::{
     Definition, DomainSummary, Hypervisor, HypervisorError, VfPool, XmlOf, definitions,
 };
 use crate::placement::{Exclusion, Held, Occupancy};
+use crate::recognise;
 use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::Topology;
@@ -397,6 +398,9 @@ impl World {
     fn held_by(&self, hypervisor: &dyn Hypervisor) -> Result<Occupancy> {
         let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
+        // A device does not move while it is in use.
+        let mut known = Vec::new();
+        let has_guests_here = hypervisor.has_guests_here();
         // A running domain may hold other things now than after its next start.
         let kinds = |row: &DomainSummary| -> &'static [XmlOf] {
             if row.state.is_active() { &[XmlOf::Live, XmlOf::Inactive] } else { &[XmlOf::Inactive] }
@@ -404,7 +408,7 @@ impl World {
         let defined = definitions(hypervisor, kinds)?;
         let some_off = defined.iter().any(|one| !one.summary.state.is_active());
         let autostarted = if some_off { hypervisor.autostarted()? } else { BTreeSet::new() };
-        for Definition { summary, xml, .. } in defined {
+        for Definition { summary, which, xml } in defined {
             let failed = || format!("cannot tell what domain `{}` holds", summary.name);
             let xml = xml.doing(failed)?;
             let mut held = xml.held(summary.state.is_active()).doing(failed)?;
@@ -413,9 +417,16 @@ impl World {
                 let drives = functions_of_disks(&xml);
                 held.devices.extend(drives.doing(failed)?);
             }
+            if has_guests_here && which == XmlOf::Inactive {
+                let recorded = xml.known_devices().into_iter();
+                known.extend(recorded.map(|one| (summary.name.clone(), one)));
+            }
             if domains.last() != Some(&held) {
                 domains.push(held);
             }
+        }
+        if !known.is_empty() {
+            recognise::relocate(&FsRoot::live()?, &mut domains, &known)?;
         }
         let mut excluded = self.excluded()?;
         // libvirt gives them to the next guest that starts.

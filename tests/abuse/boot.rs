@@ -11,14 +11,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A drive without partitions.
-const DRIVE: &str = "0000:2e:00.0";
+pub(super) const DRIVE: &str = "0000:2e:00.0";
 /// Another one of the same model.
-const OTHER: &str = "0000:2f:00.0";
+pub(super) const OTHER: &str = "0000:2f:00.0";
 /// The hook of libvirt.
 const HOOK: &str = "etc/libvirt/hooks/qemu.d/50-gpuvm";
 
 /// The host, and the directory of its files.
-fn host() -> Option<(Place, tempfile::TempDir)> {
+pub(super) fn host() -> Option<(Place, tempfile::TempDir)> {
     let dir = scratch();
     let (code, _, err) = run(Command::new("cp").arg("-aT").arg(host_tree("dgx-2")).arg(dir.path()));
     assert_eq!(code, 0, "{err}");
@@ -28,7 +28,7 @@ fn host() -> Option<(Place, tempfile::TempDir)> {
 }
 
 /// Gives a drive a serial number; none: its driver does not report it.
-fn serial(dir: &Path, bdf: &str, serial: Option<&str>) {
+pub(super) fn serial(dir: &Path, bdf: &str, serial: Option<&str>) {
     let of = dir.join("sys/bus/pci/devices").join(bdf);
     let target = fs::read_link(&of).unwrap();
     let target = target.to_str().unwrap().trim_start_matches("../").trim_start_matches('/');
@@ -48,7 +48,7 @@ fn serial(dir: &Path, bdf: &str, serial: Option<&str>) {
 }
 
 /// Defines a guest with this drive without starting it.
-fn define(place: &Place, name: &str, drive: &str) {
+pub(super) fn define(place: &Place, name: &str, drive: &str) {
     let disks = place.disks.to_str().unwrap();
     let how = ["create", "--name", name, "--gpus", "0", "--nvme", drive, "--no-start"];
     let size = ["--vcpus", "2", "--memory", "1G", "--disk-dir", disks, "--accept-data-loss"];
@@ -101,7 +101,9 @@ fn drives_that_changed_places_go_to_no_guest() {
     assert!(code != 0 && said.contains("which is not found"), "{code}: {said}");
     place.done(&["set", "a", "--vcpus", "3", "--yes"]);
     assert_ne!(hook(&place, "a").0, 0, "another change accepts nothing");
-    place.done(&["set", "a", "--nvme", OTHER, "--yes"]);
+    let (code, out, err) = place.gpuvm(&["set", "a", "--nvme", OTHER, "--yes"]);
+    assert!(code == 2 && err.contains("--accept-data-loss"), "{code}: {out}{err}");
+    place.done(&["set", "a", "--nvme", OTHER, "--accept-data-loss", "--yes"]);
     assert_eq!(hook(&place, "a"), (0, String::new()));
     // Without its serial number it is not proven to be the same.
     put(OTHER, Some("000000"));

@@ -13,6 +13,7 @@ mod devices;
 mod drives;
 mod elsewhere;
 mod headers;
+mod identity;
 mod later;
 mod machine;
 mod output;

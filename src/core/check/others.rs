@@ -56,7 +56,11 @@ pub fn check<'t>(
 ) {
     for held in &others.domains {
         for passed in guest.passed.iter().filter(|p| held.devices.contains(&p.bdf.value)) {
-            let message = format!("{} is held by {}", passed.bdf.value, name(held));
+            let bdf = passed.bdf.value;
+            let message = match held.moved_from(bdf) {
+                Some(_) => format!("{bdf} {}", held.holds(bdf)),
+                None => format!("{bdf} is held by {}", name(held)),
+            };
             let hint = "pass another device, or take it from the other domain";
             report.add(&DEVICE, passed.bdf.spot, message, hint);
         }

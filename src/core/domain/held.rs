@@ -6,7 +6,7 @@ use super::nics::hooks;
 use super::{DomainXml, DomainXmlError};
 use crate::cpuset::NodeSet;
 use crate::memsize::MemSize;
-use crate::occupancy::Held;
+use crate::occupancy::{Held, Moved};
 use std::collections::BTreeSet;
 
 /// The size assumed for `<hugepages/>` without a size: the default of x86 and of Arm with 4 KiB
@@ -64,8 +64,23 @@ impl DomainXml {
             vcpus: claims.vcpus.value,
             uuid: self.uuid(),
             unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
+            moved: Vec::new(),
             domain: claims.name,
         })
+    }
+}
+
+impl DomainXml {
+    /// The same in place of what it held before: its recorded devices that are now at other
+    /// addresses stay its own while they are recorded.
+    pub fn held_instead(&self, before: &[Held]) -> Result<Held, DomainXmlError> {
+        let mut held = self.held(false)?;
+        let known = self.known_devices();
+        let had = before.iter().filter(|one| one.domain == held.domain);
+        let moved: Vec<Moved> = had.flat_map(|one| one.moved.iter().copied()).collect();
+        let is_recorded = |moved: &&Moved| known.iter().any(|one| one.bdf == moved.was);
+        moved.iter().filter(is_recorded).for_each(|moved| held.add_moved(*moved));
+        Ok(held)
     }
 }
 
@@ -135,6 +150,30 @@ mod tests {
                 other => panic!("{content}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_recorded_device_that_has_moved_stays_held_while_it_is_recorded() {
+        let xml = |known: &str| {
+            let uuid = "4dea22b3-1d52-4f5a-9e7c-5b0c2f7d1a11";
+            let of = crate::domain::guest::NAMESPACE;
+            let text = format!(
+                "<domain type='kvm'><name>b</name><uuid>{uuid}</uuid><metadata><gpuvm:guest \
+                 xmlns:gpuvm='{of}' uuid='{uuid}'>{known}</gpuvm:guest></metadata></domain>"
+            );
+            DomainXml::parse(&text).unwrap()
+        };
+        let at = |text: &str| text.parse::<crate::bdf::Bdf>().unwrap();
+        let moved = Moved { bdf: at("51:00.0"), was: at("2f:00.0"), is_drive: true };
+        let mut before = Held { domain: "b".into(), ..Held::default() };
+        before.add_moved(moved);
+        let other = Held { domain: "c".into(), ..before.clone() };
+        let recorded = "<gpuvm:known><gpuvm:device bdf='0000:2f:00.0' \
+                        identity='144d:a80a=serial:S2B'/></gpuvm:known>";
+        let devices =
+            |known: &str, before: &[Held]| xml(known).held_instead(before).unwrap().devices;
+        assert_eq!(devices(recorded, &[other.clone(), before.clone()]), [moved.bdf]);
+        assert!(devices(recorded, &[other]).is_empty() && devices("", &[before]).is_empty());
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub(super) struct Block<'a> {
 /// Why a function cannot be passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause<'a> {
-    /// A domain holds it.
-    Held,
+    /// A domain holds it; by its record, which names this other address, or by its definition.
+    Held(Option<Bdf>),
     /// An admin took it out of use, with a reason or none.
     Excluded(&'a str),
     /// It is over the limits of health.
@@ -102,7 +102,7 @@ impl<'a> Block<'a> {
     /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
-            Cause::Held => DeviceState::Held,
+            Cause::Held(_) => DeviceState::Held,
             Cause::Excluded(_) => DeviceState::Excluded,
             Cause::Unhealthy(_) => DeviceState::Unhealthy,
             Cause::Silent(..) => DeviceState::Silent,
@@ -119,7 +119,11 @@ impl<'a> Block<'a> {
         let verb = |one: &'static str, many| if functions == 1 { one } else { many };
         let domain = self.domain.unwrap_or_default();
         match &self.cause {
-            Cause::Held => format!("{} held by domain `{domain}`", verb("is", "are")),
+            Cause::Held(None) => format!("{} held by domain `{domain}`", verb("is", "are")),
+            Cause::Held(Some(was)) => format!(
+                "{} recorded for domain `{domain}`, which had it at {was}",
+                verb("is", "are")
+            ),
             Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
             Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
             Cause::Unhealthy(health) => {
@@ -175,8 +179,9 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     if let Some(why) = topology.unsupported(device) {
         return Some(Block::own(Cause::Unsupported(why)));
     }
-    if let Some(domain) = taken.device(bdf) {
-        return Some(Block { domain: Some(domain), cause: Cause::Held });
+    if let Some(held) = taken.holder(bdf) {
+        let cause = Cause::Held(held.moved_from(bdf));
+        return Some(Block { domain: Some(&held.domain), cause });
     }
     let is_new = !taken.is_own(bdf);
     // Its own guest may have it already, and goes on.

@@ -45,7 +45,7 @@ mod window;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
-pub use crate::occupancy::{Exclusion, Held, Occupancy};
+pub use crate::occupancy::{Exclusion, Held, Moved, Occupancy};
 use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
 use crate::topology::{PartitionId, Topology, Trust, Weakness};
 use affinity::Homes;
@@ -294,6 +294,7 @@ impl Placement {
             vcpus: self.vcpus(),
             uuid: None,
             unread: Vec::new(),
+            moved: Vec::new(),
         }
     }
 

@@ -181,9 +181,14 @@ impl<'a> Taken<'a> {
 
     /// The domain that holds a PCI function.
     pub(super) fn device(&self, bdf: Bdf) -> Option<&'a str> {
+        Some(self.holder(bdf)?.domain.as_str())
+    }
+
+    /// What the domain that holds a PCI function holds.
+    pub(super) fn holder(&self, bdf: Bdf) -> Option<&'a Held> {
         let at = self.devices.partition_point(|(other, _)| *other < bdf);
         let (found, domain) = self.devices.get(at)?;
-        (*found == bdf).then(|| self.domains[*domain as usize].domain.as_str())
+        (*found == bdf).then(|| &self.domains[*domain as usize])
     }
 
     /// Returns why an admin excluded a function; none: it is not excluded.

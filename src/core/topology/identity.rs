@@ -38,6 +38,9 @@ pub enum MarkKind {
     Dsn,
     /// Model of a drive, for messages: it identifies nothing.
     Model,
+    /// Which function of its card it is, `fn1`, or which virtual function, `vf3`: these share all
+    /// other marks.
+    Part,
 }
 
 impl MarkKind {
@@ -52,7 +55,13 @@ impl MarkKind {
             MarkKind::Wwid => "WWID",
             MarkKind::Dsn => "PCI serial number",
             MarkKind::Model => "model",
+            MarkKind::Part => "function",
         }
+    }
+
+    /// Whether it distinguishes a device from others of its model.
+    fn identifies(self) -> bool {
+        !matches!(self, MarkKind::Model | MarkKind::Part)
     }
 }
 
@@ -121,7 +130,14 @@ impl DeviceIdentity {
 
     /// Whether anything distinguishes it from others of its model.
     pub fn is_marked(&self) -> bool {
-        self.marks.iter().any(|(kind, _)| *kind != MarkKind::Model)
+        self.marks.iter().any(|(kind, _)| kind.identifies())
+    }
+
+    /// Whether a drive has reported it.
+    pub fn is_of_drive(&self) -> bool {
+        [MarkKind::Serial, MarkKind::Eui, MarkKind::Wwid]
+            .iter()
+            .any(|kind| self.values(*kind).next().is_some())
     }
 
     /// Whether its driver's marks are known, which are stronger than the PCI serial number.
@@ -134,10 +150,29 @@ impl DeviceIdentity {
         format!("{:04x}:{:04x}", self.ids.0, self.ids.1)
     }
 
+    /// Whether both have a value of a kind in common; none: not both have one.
+    fn agrees(&self, now: &DeviceIdentity, kind: MarkKind) -> Option<bool> {
+        let mut had = self.values(kind).peekable();
+        if had.peek().is_none() || now.values(kind).next().is_none() {
+            return None;
+        }
+        Some(had.any(|value| now.values(kind).any(|one| one == value)))
+    }
+
+    /// Whether it is the same drive by its serial number, with none of the recorded namespaces.
+    pub fn has_other_namespaces(&self, now: &DeviceIdentity) -> bool {
+        self.agrees(now, MarkKind::Serial) == Some(true)
+            && self.agrees(now, MarkKind::Eui) == Some(false)
+    }
+
     /// Compares this, which was recorded, with what is read now.
     pub fn likeness(&self, now: &DeviceIdentity) -> Likeness {
-        if self.ids != now.ids {
+        if self.ids != now.ids || self.agrees(now, MarkKind::Part) == Some(false) {
             return Likeness::Other;
+        }
+        // A serial number that another maker has given, too, or namespaces made anew.
+        if self.has_other_namespaces(now) {
+            return Likeness::Unproven;
         }
         for kind in [
             MarkKind::Serial,
@@ -148,12 +183,11 @@ impl DeviceIdentity {
             MarkKind::Wwid,
             MarkKind::Dsn,
         ] {
-            let mut had = self.values(kind).peekable();
-            if had.peek().is_none() || now.values(kind).next().is_none() {
-                continue;
+            match self.agrees(now, kind) {
+                None => {}
+                Some(true) => return Likeness::Same,
+                Some(false) => return Likeness::Other,
             }
-            let is_same = had.any(|value| now.values(kind).any(|one| one == value));
-            return if is_same { Likeness::Same } else { Likeness::Other };
         }
         match (self.subsystem, now.subsystem) {
             (Some(was), Some(now)) if was != now => Likeness::Other,
@@ -170,7 +204,7 @@ impl fmt::Display for DeviceIdentity {
             Some(model) => write!(f, "{}", model.escape_debug())?,
             None => f.write_str(&self.ids())?,
         }
-        match self.marks.iter().find(|(kind, _)| *kind != MarkKind::Model) {
+        match self.marks.iter().find(|(kind, _)| kind.identifies()) {
             Some((kind, value)) => write!(f, " with {} {}", kind.name(), value.escape_debug()),
             None => Ok(()),
         }
@@ -321,6 +355,36 @@ mod tests {
         let mut other = drive(&[(Serial, "A1")]);
         other.ids.1 = 1;
         assert_eq!(drive(&[(Serial, "A1")]).likeness(&other), Likeness::Other);
+    }
+
+    #[test]
+    fn one_serial_number_with_other_namespaces_proves_nothing() {
+        use MarkKind::{Eui, Serial};
+        let like =
+            |was: &[(MarkKind, &str)], now: &[(MarkKind, &str)]| drive(was).likeness(&drive(now));
+        let was = [(Serial, "A1"), (Eui, "e1"), (Eui, "e2")];
+        assert_eq!(like(&was, &[(Serial, "A1"), (Eui, "e2"), (Eui, "e3")]), Likeness::Same);
+        assert_eq!(like(&was, &[(Serial, "A1"), (Eui, "e3")]), Likeness::Unproven);
+        assert_eq!(like(&was, &[(Serial, "A2"), (Eui, "e3")]), Likeness::Other);
+        assert_eq!(like(&was, &[(Serial, "A1")]), Likeness::Same);
+    }
+
+    #[test]
+    fn functions_of_one_card_are_distinguished_by_their_place_on_it() {
+        use MarkKind::{Dsn, Mac, Part};
+        let like =
+            |was: &[(MarkKind, &str)], now: &[(MarkKind, &str)]| drive(was).likeness(&drive(now));
+        let port = [(Dsn, "12"), (Part, "fn1")];
+        assert_eq!(like(&port, &[(Dsn, "12"), (Part, "fn1")]), Likeness::Same);
+        assert_eq!(like(&port, &[(Dsn, "12"), (Part, "fn0")]), Likeness::Other);
+        // An older version did not record it.
+        assert_eq!(like(&[(Dsn, "12")], &port), Likeness::Same);
+        let of_port = [(Mac, "52:54:00:00:00:01"), (Part, "vf2")];
+        assert_eq!(like(&of_port, &[(Mac, "52:54:00:00:00:01"), (Part, "vf3")]), Likeness::Other);
+        let bare = drive(&[(Part, "fn0")]);
+        assert!(!bare.is_marked() && !bare.is_named());
+        assert_eq!(bare.to_string(), "144d:a80a");
+        assert_eq!(String::from(bare.clone()).parse(), Ok(bare));
     }
 
     #[test]

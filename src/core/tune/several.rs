@@ -406,8 +406,9 @@ impl<'a> Order<'a> {
         let name = self.resized[turn.guest].xml.name();
         let own = self.held.domains.iter().filter(|held| held.domain == name);
         let autostart = { own }.any(|held| held.autostart);
+        let new = turn.tuned.after.held_instead(&self.held.domains);
         self.held.domains.retain(|held| held.domain != name);
-        if let Ok(new) = turn.tuned.after.held(false) {
+        if let Ok(new) = new {
             // One that runs has it once it is started again.
             let active = !self.resized[turn.guest].is_off;
             self.held.domains.push(Held { active, autostart, ..new });

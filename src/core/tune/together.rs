@@ -45,7 +45,7 @@ pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> 
 /// Replaces a domain's old place by its new one. What it holds while running stays held until its
 /// next start.
 fn replace(occupancy: &mut Occupancy, name: &str, tuned: &Tuned) {
-    let Ok(new) = tuned.after.held(false) else { return };
+    let Ok(new) = tuned.after.held_instead(&occupancy.domains) else { return };
     let own = || occupancy.domains.iter().filter(|held| held.domain == name);
     let active = own().any(|held| held.active);
     let autostart = own().any(|held| held.autostart);

@@ -30,8 +30,9 @@ pub struct Presence {
     pub now: DeviceIdentity,
     /// The driver now.
     pub driver: Option<String>,
-    /// Where the recorded device is now, if it is another address.
-    pub place: Option<Bdf>,
+    /// Where the recorded device is now, if another is at its address; several: they cannot be
+    /// distinguished.
+    pub places: Vec<Bdf>,
     /// Whether it is a drive or a controller with drives.
     pub is_storage: bool,
     /// The option of `set` that names it.
@@ -43,18 +44,30 @@ pub struct Presence {
 pub fn command(name: &str, all: &[Presence]) -> Option<String> {
     let first = all.iter().find(|one| one.likeness == Some(Likeness::Other))?;
     let same = all.iter().filter(|one| one.option == first.option);
-    let words = same.map(|one| format!(" {} {}", one.option, one.place.unwrap_or(one.bdf)));
+    let words = same.map(|one| format!(" {} {}", one.option, one.place().unwrap_or(one.bdf)));
     Some(format!("gpuvm set {}{}", word(name), words.collect::<String>()))
 }
 
 impl Presence {
+    /// Where the recorded device is now, if it is at one other address.
+    fn place(&self) -> Option<Bdf> {
+        match self.places[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
     /// Says that another device is there.
     pub fn differs(&self, name: &str) -> String {
-        let Presence { bdf, recorded, now, place, .. } = self;
+        let Presence { bdf, recorded, now, places, .. } = self;
         let had = recorded.as_ref().map_or_else(|| "another device".into(), ToString::to_string);
-        let place = match place {
-            Some(place) => format!("which is now at {place}"),
-            None => "which is not found".to_owned(),
+        let place = match &places[..] {
+            [] => "which is not found".to_owned(),
+            [place] => format!("which is now at {place}"),
+            several => {
+                let all: Vec<String> = several.iter().map(Bdf::to_string).collect();
+                format!("and each of {} reports to be it", all.join(", "))
+            }
         };
         format!("{bdf} is now {now}; `{name}` had {had}, {place}")
     }

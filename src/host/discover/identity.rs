@@ -9,6 +9,8 @@ use crate::fsroot::{Dir, FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::identity::{CLASS_NETWORK, CLASS_STORAGE};
 use gpuvm_core::topology::{DeviceIdentity, KnownDevice, Likeness, MarkKind, is_vfio};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -78,19 +80,46 @@ impl Present {
     }
 }
 
-/// Reads the identity of a function; none if there is no such function.
+/// Reads the identity of a function; none if there is no such function. The PCI serial number of a
+/// drive is no part of it: some makers give all drives of a model one.
 pub fn read(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
+    let Some((mut present, of, card)) = named(root, bdf)? else { return Ok(None) };
+    let identity = &mut present.identity;
+    let has_one = identity.values(MarkKind::Dsn).next().is_some();
+    let number = if present.class >> 16 == CLASS_STORAGE || has_one {
+        None
+    } else {
+        serial_number(&of).filter(|number| is_alone(root, card, &of, number))
+    };
+    identity.add(MarkKind::Dsn, &number.unwrap_or_default());
+    Ok(Some(present))
+}
+
+/// The same without the PCI serial number, which takes a look at all other functions; with the
+/// function that has it: the card of a virtual function.
+fn named(root: &FsRoot, bdf: Bdf) -> Result<Option<(Present, Dir<'_>, Bdf)>, FsError> {
     let Some(dir) = root.dir(&path(bdf))? else { return Ok(None) };
     let ids = Ids::read(&dir)?;
     let subsystem = (ids.subsystem_vendor, ids.subsystem_device);
     let mut identity = DeviceIdentity::new((ids.vendor, ids.device), subsystem);
-    // Of a virtual function only its place on the card is known.
     let card = dir.link_name("physfn")?.and_then(|name| name.parse::<Bdf>().ok());
-    match card.map(|card| Ok::<_, FsError>((root.dir(&path(card))?, card))).transpose()? {
-        Some((Some(of), card)) => marks(root, &of, card, &mut identity)?,
-        _ => marks(root, &dir, bdf, &mut identity)?,
-    }
     let driver = dir.link_name("driver")?;
+    let of_card = card.map(|card| root.dir(&path(card))).transpose()?.flatten();
+    // Of a virtual function only its place on the card is known.
+    let (of, at) = match (card, of_card) {
+        (Some(card), Some(of)) => {
+            identity.add(MarkKind::Part, &virtual_part(&of, bdf)?.unwrap_or_default());
+            marks(root, &of, (card, Ids::read(&of)?.class), &mut identity)?;
+            (of, card)
+        }
+        _ => {
+            let part = bdf.to_string();
+            let part = part.rsplit_once('.').map(|(_, number)| format!("fn{number}"));
+            identity.add(MarkKind::Part, &part.unwrap_or_default());
+            marks(root, &dir, (bdf, ids.class), &mut identity)?;
+            (dir, bdf)
+        }
+    };
     if !identity.is_named()
         && driver.as_deref().is_none_or(is_vfio)
         && let Some(before) = remembered(root, bdf)
@@ -98,7 +127,21 @@ pub fn read(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
     {
         identity.complete(&before);
     }
-    Ok(Some(Present { identity, class: ids.class, driver, is_virtual: card.is_some() }))
+    let is_virtual = card.is_some();
+    Ok(Some((Present { identity, class: ids.class, driver, is_virtual }, of, at)))
+}
+
+/// Which virtual function of a card a function is.
+fn virtual_part(card: &Dir<'_>, bdf: Bdf) -> Result<Option<String>, FsError> {
+    let own = bdf.to_string();
+    for number in 0.. {
+        match card.link_name(&format!("virtfn{number}"))? {
+            None => break,
+            Some(name) if name == own => return Ok(Some(format!("vf{number}"))),
+            Some(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 /// How often drivers at boot may still be waited for, for all functions together: they initialize
@@ -186,23 +229,133 @@ pub fn renewed(
     Ok(before.filter(is_kept).cloned().or(now))
 }
 
-/// Finds the address of a recorded device now; none: it is not on this host, or does not report
-/// its identity.
+/// Finds the address of a recorded device now; none: it is not on this host, does not report its
+/// identity, or several report it.
 pub fn find(root: &FsRoot, identity: &DeviceIdentity) -> Result<Option<Bdf>, FsError> {
-    for name in root.names("sys/bus/pci/devices")? {
-        let Ok(bdf) = name.parse::<Bdf>() else { continue };
-        // Only functions of the same ids are read in full.
-        let Some(dir) = root.dir(&path(bdf))? else { continue };
-        let Ok(ids) = Ids::read(&dir) else { continue };
-        if format!("{:04x}:{:04x}", ids.vendor, ids.device) != identity.ids() {
-            continue;
+    match Finder::new(root).places(identity)?[..] {
+        [only] => Ok(Some(only)),
+        _ => Ok(None),
+    }
+}
+
+/// What is known of the place of a recorded device.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Whether the device at the recorded address is it; an absent one is another.
+    pub likeness: Likeness,
+    /// The other addresses at which it is now. Several: they cannot be distinguished.
+    pub places: Vec<Bdf>,
+}
+
+/// Finds recorded devices on a host, of which it reads no more than it needs.
+pub struct Finder<'r> {
+    /// The host's files.
+    root: &'r FsRoot,
+    /// Functions by their ids; read on first use.
+    by_ids: OnceCell<BTreeMap<String, Vec<Bdf>>>,
+}
+
+impl<'r> Finder<'r> {
+    /// A finder that has read nothing yet.
+    pub fn new(root: &'r FsRoot) -> Finder<'r> {
+        Finder { root, by_ids: OnceCell::new() }
+    }
+
+    /// Finds a recorded device. Other functions are looked at only if it is not proven to be at its
+    /// address.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn whereabouts(&self, known: &KnownDevice) -> Result<Whereabouts, FsError> {
+        let likeness = self.at_address(known)?;
+        let places = if likeness == Likeness::Same {
+            Vec::new()
+        } else {
+            let mut places = self.places(&known.identity)?;
+            places.retain(|place| *place != known.bdf);
+            places
+        };
+        Ok(Whereabouts { likeness, places })
+    }
+
+    /// Compares the device at the recorded address.
+    fn at_address(&self, known: &KnownDevice) -> Result<Likeness, FsError> {
+        let KnownDevice { bdf, identity } = known;
+        let Some((now, of, _)) = named(self.root, *bdf)? else { return Ok(Likeness::Other) };
+        let likeness = identity.likeness(&now.identity);
+        if likeness == Likeness::Same || now.is_storage() {
+            return Ok(likeness);
         }
-        let is_it = |now: &Present| identity.likeness(&now.identity) == Likeness::Same;
-        if read(root, bdf)?.as_ref().is_some_and(is_it) {
-            return Ok(Some(bdf));
+        match has_number(identity, &of) {
+            // A number that others have, too, does not say that it has moved.
+            Some(true) if likeness == Likeness::Unproven => Ok(Likeness::Same),
+            None => Ok(likeness),
+            Some(_) => {
+                let now = read(self.root, *bdf)?;
+                Ok(now.map_or(Likeness::Other, |now| identity.likeness(&now.identity)))
+            }
         }
     }
-    Ok(None)
+
+    /// Returns the addresses of all functions that are proven to be the recorded device.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn places(&self, identity: &DeviceIdentity) -> Result<Vec<Bdf>, FsError> {
+        if !identity.is_marked() {
+            return Ok(Vec::new());
+        }
+        let by_ids = match self.by_ids.get() {
+            Some(by_ids) => by_ids,
+            None => {
+                let read = self.functions()?;
+                self.by_ids.get_or_init(|| read)
+            }
+        };
+        let mut places = Vec::new();
+        for &bdf in by_ids.get(&identity.ids()).into_iter().flatten() {
+            if self.is_it(bdf, identity)? {
+                places.push(bdf);
+            }
+        }
+        Ok(places)
+    }
+
+    /// The functions of the host, by ids.
+    fn functions(&self) -> Result<BTreeMap<String, Vec<Bdf>>, FsError> {
+        let mut by_ids: BTreeMap<String, Vec<Bdf>> = BTreeMap::new();
+        for name in self.root.names("sys/bus/pci/devices")? {
+            let Ok(bdf) = name.parse::<Bdf>() else { continue };
+            let Some(dir) = self.root.dir(&path(bdf))? else { continue };
+            let Ok(ids) = Ids::read(&dir) else { continue };
+            let ids = format!("{:04x}:{:04x}", ids.vendor, ids.device);
+            by_ids.entry(ids).or_default().push(bdf);
+        }
+        Ok(by_ids)
+    }
+
+    /// Whether a function is proven to be the recorded device.
+    fn is_it(&self, bdf: Bdf, identity: &DeviceIdentity) -> Result<bool, FsError> {
+        let Some((now, of, _)) = named(self.root, bdf)? else { return Ok(false) };
+        if identity.likeness(&now.identity) == Likeness::Same {
+            return Ok(true);
+        }
+        if now.is_storage() || has_number(identity, &of) != Some(true) {
+            return Ok(false);
+        }
+        let now = read(self.root, bdf)?;
+        Ok(now.is_some_and(|now| identity.likeness(&now.identity) == Likeness::Same))
+    }
+}
+
+/// Whether a function has the recorded PCI serial number, which others may have, too; none: none is
+/// recorded, or it has none.
+fn has_number(identity: &DeviceIdentity, of: &Dir<'_>) -> Option<bool> {
+    identity.values(MarkKind::Dsn).next()?;
+    let number = serial_number(of)?;
+    Some(identity.values(MarkKind::Dsn).any(|recorded| recorded == number))
 }
 
 /// The directory of a function.
@@ -214,10 +367,9 @@ fn path(bdf: Bdf) -> String {
 fn marks(
     root: &FsRoot,
     dir: &Dir<'_>,
-    bdf: Bdf,
+    (bdf, class): (Bdf, u32),
     identity: &mut DeviceIdentity,
 ) -> Result<(), FsError> {
-    let class = Ids::read(dir)?.class;
     if class >> 8 == CLASS_NVME {
         nvme(dir, identity)?;
     } else if class >> 16 == CLASS_STORAGE {
@@ -229,9 +381,6 @@ fn marks(
         if let Some(uuid) = line.strip_prefix("GPU UUID:") {
             identity.add(MarkKind::Uuid, uuid);
         }
-    }
-    if let Some(number) = serial_number(dir).filter(|number| is_alone(root, bdf, dir, number)) {
-        identity.add(MarkKind::Dsn, &number);
     }
     Ok(())
 }
@@ -393,6 +542,14 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// Makes functions those of another class than drives.
+    fn reclass(dir: &Path, bdfs: &[&str]) {
+        for bdf in bdfs {
+            let class = dir.join(format!("sys/bus/pci/devices/{bdf}/class"));
+            fs::write(class, "0x030200\n").unwrap();
+        }
+    }
+
     /// Gives a function a PCI serial number.
     fn number(dir: &Path, bdf: &str, number: u64) {
         let mut config = vec![0; 4096];
@@ -424,6 +581,7 @@ mod tests {
     fn a_pci_serial_number_that_several_devices_have_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let root = drives(dir.path(), &["", "000000"]);
+        reclass(dir.path(), &["0000:05:00.0", "0000:06:00.0"]);
         let dsn = |bdf| {
             let identity = read(&root, at(bdf)).unwrap().unwrap().identity;
             let mut values = identity.values(MarkKind::Dsn);
@@ -436,6 +594,78 @@ mod tests {
         number(dir.path(), "0000:06:00.0", 0);
         assert_eq!((dsn("05:00.0").is_some(), dsn("06:00.0")), (true, None));
         assert_eq!(known(&root, &[at("06:00.0"), at("07:00.0")], &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_pci_serial_number_alone_proves_no_drive() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = drives(dir.path(), &["S1A", ""]);
+        number(dir.path(), "0000:05:00.0", 0x1234);
+        number(dir.path(), "0000:06:00.0", 0x5678);
+        assert_eq!(known(&root, &[at("06:00.0")], &[]).unwrap(), []);
+        // As an older version recorded it.
+        let mut old = read(&root, at("06:00.0")).unwrap().unwrap().identity;
+        old.add(MarkKind::Dsn, "0000000000005678");
+        let now = read(&root, at("06:00.0")).unwrap().unwrap().identity;
+        assert_eq!(old.likeness(&now), Likeness::Unproven);
+        assert_eq!(find(&root, &old).unwrap(), None);
+    }
+
+    #[test]
+    fn a_device_that_several_functions_report_is_found_at_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = drives(dir.path(), &["S1A", "S2B"]);
+        let known = known(&root, &[at("05:00.0")], &[]).unwrap().remove(0);
+        let there = |likeness, places: &[&str]| {
+            let places = places.iter().map(|bdf| at(bdf)).collect();
+            let found = Finder::new(&root).whereabouts(&known).unwrap();
+            assert_eq!(found, Whereabouts { likeness, places });
+        };
+        there(Likeness::Same, &[]);
+        drives(dir.path(), &["S3C", "S1A"]);
+        there(Likeness::Other, &["06:00.0"]);
+        drives(dir.path(), &["S3C", "S1A", "S1A"]);
+        there(Likeness::Other, &["06:00.0", "07:00.0"]);
+        assert_eq!(find(&root, &known.identity).unwrap(), None);
+        let of = dir.path().join("sys/bus/pci/devices/0000:05:00.0");
+        fs::remove_dir_all(of.join("nvme")).unwrap();
+        there(Likeness::Unproven, &["06:00.0", "07:00.0"]);
+        fs::remove_dir_all(of).unwrap();
+        there(Likeness::Other, &["06:00.0", "07:00.0"]);
+    }
+
+    #[test]
+    fn virtual_functions_of_one_card_are_not_taken_for_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = drives(dir.path(), &["", "", ""]);
+        reclass(dir.path(), &["0000:05:00.0", "0000:06:00.0", "0000:07:00.0"]);
+        number(dir.path(), "0000:05:00.0", 0x1234);
+        let devices = dir.path().join("sys/bus/pci/devices");
+        let link = |of: &str, name: &str, to: &str| {
+            let at = devices.join(of).join(name);
+            let _ = fs::remove_file(&at);
+            std::os::unix::fs::symlink(format!("../{to}"), at).unwrap();
+        };
+        for vf in ["0000:06:00.0", "0000:07:00.0"] {
+            link(vf, "physfn", "0000:05:00.0");
+        }
+        let order = |first: &str, second: &str| {
+            link("0000:05:00.0", "virtfn0", first);
+            link("0000:05:00.0", "virtfn1", second);
+        };
+        order("0000:06:00.0", "0000:07:00.0");
+        let known = known(&root, &[at("06:00.0"), at("07:00.0")], &[]).unwrap();
+        for one in &known {
+            assert_eq!(find(&root, &one.identity).unwrap(), Some(one.bdf));
+        }
+        order("0000:07:00.0", "0000:06:00.0");
+        let found = Finder::new(&root).whereabouts(&known[0]).unwrap();
+        let places = vec![at("07:00.0")];
+        assert_eq!(found, Whereabouts { likeness: Likeness::Other, places });
+        // Recorded without its place on the card.
+        let text = String::from(known[0].identity.clone());
+        let old = text.split_once("=part:").unwrap().0.parse().unwrap();
+        assert_eq!(find(&root, &old).unwrap(), None);
     }
 
     #[test]

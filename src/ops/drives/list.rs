@@ -143,10 +143,7 @@ pub fn list(state: &State) -> Vec<ListedDrive> {
 /// Returns the domains that hold a function, why it cannot be passed through (none: it can), and a
 /// note on its content if it has no drive.
 fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
-    let holders = state.held.domains.iter().filter(|held| held.devices.contains(&bdf));
-    let mut reasons: Vec<Reason> =
-        holders.map(|held| Reason::Function { domain: held.domain.clone(), bdf }).collect();
-    reasons.dedup();
+    let reasons = state.holders(bdf);
     let blocked = device_states(&state.topology, &state.held, &[bdf]).pop();
     let (is, why) = blocked.unwrap_or((DeviceState::Free, None));
     let why = why.unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::drives::error::DriveError;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::uses::Uses as Disks;
-use crate::placement::Occupancy;
+use crate::placement::{Held, Occupancy};
 use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
 use crate::world::World;
 use serde::Serialize;
@@ -46,6 +46,9 @@ pub enum Reason {
         domain: String,
         /// The function.
         bdf: Bdf,
+        /// The address at which it is recorded, if its definition has another function now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        recorded_at: Option<Bdf>,
     },
     /// A process has it open.
     Process {
@@ -62,7 +65,12 @@ impl fmt::Display for Reason {
         match self {
             Reason::Host { name, used } => f.write_str(&used.says(name)),
             Reason::Disk { domain, name } => write!(f, "{name} is a disk of domain `{domain}`"),
-            Reason::Function { domain, bdf } => write!(f, "{bdf} is held by domain `{domain}`"),
+            Reason::Function { domain, bdf, recorded_at: None } => {
+                write!(f, "{bdf} is held by domain `{domain}`")
+            }
+            Reason::Function { domain, bdf, recorded_at: Some(was) } => {
+                write!(f, "{bdf} is recorded for domain `{domain}`, which had it at {was}")
+            }
             Reason::Process { name, process } => write!(f, "{name} is open by {process}"),
         }
     }
@@ -174,11 +182,20 @@ impl State {
             let mut names = std::iter::once(&drive.name).chain(parts);
             names.any(|name| self.disks.contains(&(domain.to_owned(), name.clone())))
         };
+        let mut holders = self.holders(bdf);
+        holders.retain(
+            |reason| !matches!(reason, Reason::Function { domain, .. } if has(domain.as_str())),
+        );
+        holders
+    }
+
+    /// Domains that have a function, each once.
+    pub fn holders(&self, bdf: Bdf) -> Vec<Reason> {
         let holders = self.held.domains.iter().filter(|held| held.devices.contains(&bdf));
-        let others = holders.filter(|held| !has(&held.domain));
-        let names: BTreeSet<&str> = others.map(|held| held.domain.as_str()).collect();
-        let reason = |domain: &str| Reason::Function { domain: domain.to_owned(), bdf };
-        names.into_iter().map(reason).collect()
+        let of = |held: &Held| (held.domain.clone(), held.moved_from(bdf));
+        let holders: BTreeMap<String, Option<Bdf>> = holders.map(of).collect();
+        let reason = |(domain, recorded_at)| Reason::Function { domain, bdf, recorded_at };
+        holders.into_iter().map(reason).collect()
     }
 
     /// Returns why the device of this name cannot be given away, considered alone.

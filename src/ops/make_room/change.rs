@@ -62,7 +62,7 @@ pub(super) fn move_guests(
         let places = (&target.gpus[..], subjects.topology());
         let mut tuned = moved(subject, &subjects, (&now, new), places)
             .map_err(|error| cannot_move(subject, &error))?;
-        let held = tuned.after.held(false)?;
+        let held = tuned.after.held_instead(&subjects.occupancy().domains)?;
         now.domains.push(Held { active: subject.running, ..held });
         let accepted = accepted(wanted);
         allowed((&subjects, subject), tuned.placement.as_ref(), &accepted, world)?;

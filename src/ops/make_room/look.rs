@@ -363,7 +363,7 @@ impl Search<'_> {
                 if let Err(error) = is_ready {
                     return Ok(Err((at, error)));
                 }
-                let held = tuned.after.held(false)?;
+                let held = tuned.after.held_instead(&self.held.domains)?;
                 now.domains.push(self.kept(held, subject));
                 planned.moves.push(self.words(subject, &tuned, (&gpus, &names)));
                 let uuid = { guests.iter() }.find(|one| one.row.name == subject.name);

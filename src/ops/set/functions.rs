@@ -171,6 +171,26 @@ fn accept(
     Ok(())
 }
 
+/// The functions that a request names and the guest has already, of which another device is there
+/// now: refused like those that it gets, and their data is named.
+fn refuse_replaced(
+    subject: &Subject,
+    extra: &mut Extra,
+    (subjects, named): (&Subjects, &[Bdf]),
+    world: &World,
+) -> Result<()> {
+    let (name, topology) = (&subject.name, subjects.topology());
+    let new = recognise::accepted(world, &subject.xml, named)?;
+    if new.is_empty() {
+        return Ok(());
+    }
+    recognise::refuse_of_others(name, &new, subjects.occupancy())?;
+    // What is bound for it is bound at its start.
+    claim(name, &new, topology, subjects.occupancy(), world)?;
+    extra.losses.extend(remains(topology, &new));
+    Ok(())
+}
+
 /// Refuses functions that cannot come or go now, and those by which others reach the NVLinks of the
 /// guest; binds what it gets, gives back what it loses, and sets up its virtual functions.
 pub(super) fn settle(
@@ -182,6 +202,7 @@ pub(super) fn settle(
 ) -> Result<()> {
     let moves = Moves::between(&subject.xml, &tuned.after)?;
     let sets = wanted.functions.vfs.is_some();
+    refuse_replaced(subject, extra, (subjects, &named(wanted)), world)?;
     if moves.is_none() && !sets {
         return accept(subject, tuned, (subjects.topology(), wanted), world);
     }
@@ -203,7 +224,11 @@ pub(super) fn settle(
         doctor::before(world, topology, subjects.occupancy(), &moves.comes, &[])?;
     }
     let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
-    extra.losses = remains(topology, &moves.comes);
+    // What is on its own drive, which has moved, is its own.
+    let own = subjects.occupancy().domains.iter().filter(|held| held.domain == name);
+    let is_own = |bdf: &Bdf| own.clone().any(|held| held.moved_from(*bdf).is_some());
+    let new: Vec<Bdf> = moves.comes.iter().copied().filter(|bdf| !is_own(bdf)).collect();
+    extra.losses.extend(remains(topology, &new));
     extra.first.extend(claimed.steps);
     let is_ours = subject.xml.is_ours();
     moves.rebind(&subject.xml, &mut tuned.after, &claimed.bound, world)?;

@@ -1,0 +1,175 @@
+//! Drives of several guests whose addresses have moved: what is recorded for one guest goes to no
+//! other, wherever it is by now. The host is a copy of the recorded DGX-2, whose sysfs is files.
+
+use super::boot::{DRIVE, OTHER, define, host, serial};
+use crate::libvirt::place::Place;
+use std::fs;
+use std::path::Path;
+
+/// A third drive of the same model.
+const THIRD: &str = "0000:51:00.0";
+/// What domain `b` has.
+const OF_B: &str = "is recorded for domain `b`, which had it at 0000:2f:00.0";
+
+/// Runs gpuvm, which must refuse with this exit code and words. Returns what it said.
+#[track_caller]
+fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) -> String {
+    let (found, out, err) = place.gpuvm(args);
+    let said = format!("{out}{err}");
+    assert_eq!(found, code, "{args:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{args:?}: no {word:?} in {said}");
+    }
+    said
+}
+
+/// Gives a drive of the host a partition.
+fn partition(dir: &Path, drive: &str) {
+    let list = dir.join("sys/class/block");
+    let target = fs::read_link(list.join(drive)).unwrap().to_str().unwrap().to_owned();
+    let part = format!("{drive}p1");
+    let of = list.join(&target).join(&part);
+    fs::create_dir_all(&of).unwrap();
+    fs::write(of.join("partition"), "1\n").unwrap();
+    fs::write(of.join("size"), "2048\n").unwrap();
+    std::os::unix::fs::symlink(format!("{target}/{part}"), list.join(&part)).unwrap();
+}
+
+/// Gives a domain a drive by virsh, as others do.
+fn attach(place: &Place, name: &str, bus: &str) {
+    let xml = format!(
+        "<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x0000' \
+         bus='0x{bus}' slot='0x00' function='0x0'/></source></hostdev>"
+    );
+    let file = place.disks.join("hostdev.xml");
+    fs::write(&file, xml).unwrap();
+    place.virsh(&["attach-device", name, file.to_str().unwrap(), "--config"]);
+}
+
+/// Defines a guest without devices, without starting it.
+fn plain(place: &Place, name: &str) {
+    let disks = place.disks.to_str().unwrap();
+    let how = ["create", "--name", name, "--gpus", "0", "--no-start", "--disk-dir", disks];
+    place.done(&[&how[..], &["--vcpus", "2", "--memory", "1G"]].concat());
+}
+
+#[test]
+fn a_recorded_drive_goes_to_no_other_guest_wherever_it_is() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(OTHER, "S2B");
+    put(THIRD, "S3C");
+    define(&place, "b", OTHER);
+    plain(&place, "c");
+    // A card was added: the guest's drive has moved, and the host's is at its address.
+    put(OTHER, "S3C");
+    put(THIRD, "S2B");
+    let disks = place.disks.to_str().unwrap();
+    let size = ["--gpus", "0", "--vcpus", "2", "--memory", "1G"];
+    let named = ["--nvme", THIRD];
+    let made = ["create", "--name", "d", "--no-start", "--accept-data-loss", "--disk-dir", disks];
+    for args in [
+        [&["plan"][..], &size, &named].concat(),
+        [&["export"][..], &size, &named].concat(),
+        [&made[..], &size, &named].concat(),
+        [&["set", "c", "--yes", "--accept-data-loss"][..], &named].concat(),
+    ] {
+        refused(&place, &args, 1, &[THIRD, OF_B]);
+    }
+    refused(&place, &["drive", "wipe", THIRD, "--yes"], 1, &["not erased", OF_B]);
+    for list in ["drive", "device"] {
+        let shown = place.done(&[list, "list"]);
+        assert!(shown.contains(OF_B), "{list}: {shown}");
+        assert!(place.done(&[list, "list", "--json"]).contains("\"b\""));
+    }
+    // The one at its old address stays its own, too.
+    let counted = [&["plan"][..], &size, &["--nvme", "7"]].concat();
+    let held = format!("{OTHER} is held by domain `b`");
+    refused(&place, &counted, 1, &[&format!("{THIRD} {OF_B}"), &held]);
+    // Somebody has given it to another guest without gpuvm.
+    attach(&place, "c", "51");
+    refused(&place, &["start", "c"], 1, &[THIRD, OF_B, "`gpuvm set c --no-nvme`"]);
+    refused(&place, &["verify", "c"], 3, &[THIRD, OF_B]);
+    let said = refused(&place, &["autostart", "c", "on"], 1, &[THIRD, OF_B]);
+    assert!(!place.virsh(&["dumpxml", "c"]).contains("serial:S2B"), "{said}");
+    place.done(&["set", "c", "--no-nvme", "--yes"]);
+    // Its own guest gets it, without a question about its own data.
+    partition(dir.path(), "nvme4n1");
+    place.done(&["set", "b", "--nvme", THIRD, "--yes"]);
+    assert!(place.virsh(&["dumpxml", "b"]).contains("serial:S2B"));
+    place.done(&[&["plan"][..], &size, &["--nvme", OTHER]].concat());
+    // Moved once more: what erases its data names the drive that has them.
+    put(OTHER, "S2B");
+    put(THIRD, "S3C");
+    let (code, out, err) = place.gpuvm(&["delete", "b", "--yes"]);
+    let said = format!("{out}{err}");
+    let wipe = |bdf: &str| format!("`gpuvm drive wipe {bdf}`");
+    assert!(code == 0 && said.contains(&wipe(OTHER)) && !said.contains(&wipe(THIRD)), "{said}");
+}
+
+#[test]
+fn another_drive_at_the_address_of_a_guests_drive_is_a_new_one() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(DRIVE, "S1A");
+    put(OTHER, "S2B");
+    define(&place, "a", DRIVE);
+    define(&place, "b", OTHER);
+    // Another guest's drive is there.
+    put(OTHER, "S9Z");
+    put(DRIVE, "S2B");
+    let set = ["set", "a", "--nvme", DRIVE, "--yes"];
+    refused(&place, &[&set[..], &["--accept-data-loss"]].concat(), 1, &[DRIVE, OF_B]);
+    // A drive of the host is there.
+    put(OTHER, "S2B");
+    put(DRIVE, "S7X");
+    partition(dir.path(), "nvme2n1");
+    let before = place.virsh(&["dumpxml", "a"]);
+    refused(&place, &set, 2, &["--accept-data-loss", "nvme2n1 holds a partition table"]);
+    assert_eq!(place.virsh(&["dumpxml", "a"]), before);
+    place.done(&[&set[..], &["--accept-data-loss"]].concat());
+    assert!(place.virsh(&["dumpxml", "a"]).contains("serial:S7X"));
+    // The same one again is no new one.
+    place.done(&set);
+    // The guest, or another, has made other namespaces on it: not proven to be as it was.
+    let of = dir.path().join("sys/bus/pci/devices").join(DRIVE).join("nvme/nvme2");
+    let nguid = |text: &str| {
+        fs::create_dir_all(of.join("nvme2n1")).unwrap();
+        fs::write(of.join("nvme2n1/nguid"), text).unwrap();
+    };
+    nguid("a1b2c3d4-0000-0000-0000-000000000001\n");
+    place.done(&set);
+    assert!(place.virsh(&["dumpxml", "a"]).contains("eui:a1b2c3d4"));
+    nguid("a1b2c3d4-0000-0000-0000-000000000002\n");
+    refused(&place, &["start", "a"], 1, &["serial number S7X", "EUIs", "`gpuvm set a --nvme"]);
+    refused(&place, &set, 2, &["--accept-data-loss"]);
+    place.done(&[&set[..], &["--accept-data-loss"]].concat());
+}
+
+#[test]
+fn guests_whose_drives_changed_places_each_get_their_own_back() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(DRIVE, "S1A");
+    put(OTHER, "S2B");
+    define(&place, "a", DRIVE);
+    define(&place, "b", OTHER);
+    put(DRIVE, "S2B");
+    put(OTHER, "S1A");
+    partition(dir.path(), "nvme2n1");
+    let way = |name: &str, bdf: &str| format!("`gpuvm set {name} --nvme {bdf}`");
+    refused(&place, &["start", "a"], 1, &[&way("a", OTHER)]);
+    refused(&place, &["verify", "b"], 3, &[&way("b", DRIVE)]);
+    // Neither is offered the other's.
+    let three = refused(&place, &["set", "a", "--nvme", "9", "--yes"], 1, &["available"]);
+    assert!(three.contains(&format!("{DRIVE} {}", OF_B)), "{three}");
+    for (name, bdf, serial) in [("a", OTHER, "S1A"), ("b", DRIVE, "S2B")] {
+        place.done(&["set", name, "--nvme", bdf, "--yes"]);
+        let xml = place.virsh(&["dumpxml", name]);
+        assert!(xml.contains(&format!("serial:{serial}")), "{xml}");
+    }
+    for name in ["a", "b"] {
+        let (_, out, err) = place.gpuvm(&["verify", name]);
+        assert!(!out.contains("is now") && !out.contains("is held"), "{out}{err}");
+    }
+}
