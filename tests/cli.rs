@@ -55,7 +55,17 @@ fn completions_are_made_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (code, out, _) = run(&mut gpuvm(&["completions", shell]));
         assert_eq!(code, 0);
-        assert!(out.contains("export") && out.contains("gpu-index"), "{shell}");
+        assert!(out.contains("GPUVM_COMPLETE") && out.contains("gpuvm"), "{shell}");
+        for (words, index, answer) in [
+            (&["gpuvm", "exp"][..], "1", "export"),
+            (&["gpuvm", "create", "--gpu-i"], "2", "--gpu-index"),
+            (&["gpuvm", "-c", "test:///default", "show", ""], "4", "test"),
+        ] {
+            let mut asked = gpuvm(&[&["--"], words].concat());
+            asked.env("GPUVM_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", index);
+            let (code, out, err) = run(&mut asked);
+            assert!(code == 0 && out.contains(answer), "{shell} {words:?}: {out}{err}");
+        }
     }
     let (code, _, err) = run(&mut gpuvm(&["completions", "csh"]));
     assert_eq!(code, 2);
@@ -69,10 +79,11 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
         (&["frobnicate"], "frobnicate"),
         (&["launch"], "`gpuvm create`: Plan, define and start a guest"),
         (&["destroy", "x"], "`gpuvm delete`: Delete a domain"),
-        (&["network", "add"], "'add'"),
+        (&["network", "add"], "`gpuvm network create`"),
         (&["plan", "--gpus", "two"], "two"),
         (&["plan", "--gpus", "-1"], "-1"),
-        (&["plan", "--memory", "12"], "180G"),
+        (&["plan", "--memory", "12"], "did you mean 12G?"),
+        (&["plan", "--memory", "12X"], "180G"),
         (&["plan", "--gpu", "34:00"], "0000:34:00.0"),
         (&["plan", "--gpus", "1", "--gpu", "34:00.0"], "cannot be used with"),
         (&["plan", "--huge-pages", "4K"], "2M"),

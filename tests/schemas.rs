@@ -182,6 +182,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("list TEST", "gpuvm-list"),
         ("get --all TEST", "gpuvm-guests"),
         ("show test TEST", "gpuvm-domain"),
+        ("show --all TEST", "gpuvm-domains"),
         ("start test TEST", "gpuvm-started"),
         ("autostart test on TEST", "gpuvm-autostart"),
         ("ip test TEST", "gpuvm-address"),

@@ -4,7 +4,8 @@ use super::args::DeleteArgs;
 use super::change::manner;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, usage};
+use super::error::EXIT_DONE;
+use super::several;
 use crate::hypervisor::XmlOf;
 use gpuvm_ops::delete::{Delete, delete};
 use gpuvm_ops::guest::find;
@@ -13,9 +14,12 @@ use gpuvm_ops::session::{Confirm, Manner, Session};
 /// Runs the verb.
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("delete")?;
-    let Some(name) = args.name.as_deref().or(args.domain.as_deref()) else {
-        return Err(usage("no domain is named", "`gpuvm delete NAME`"));
-    };
+    let names: Vec<String> = args.names.iter().chain(&args.domain).cloned().collect();
+    several::each(&names, Some(&args.only), cx, |name, cx| one(args, name, cx))
+}
+
+/// Deletes one domain.
+fn one(args: &DeleteArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
     let wanted = Delete { name: name.to_owned(), keep_data: args.keep_data };
     let confirm = if args.yes { Confirm::Given } else { Confirm::Ask };
     let mut session = Session::begin(

@@ -38,7 +38,7 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return write_bundle(&BundleRequest { name, path: path.clone(), without }, args, cx);
     }
     refuse_of_others(args)?;
-    let (guest, disks) = (args.guest.request()?, args.storage.request()?);
+    let (guest, disks) = (args.request()?, args.storage.request()?);
     match args.format {
         ExportFormat::KubeVirt => {
             let made = to_kubevirt(cx, &guest, &disks, &args.resource)?;

@@ -1,14 +1,10 @@
 //! Errors for programs: with `--json` an error is the only document on standard output, and is not
 //! repeated on standard error.
 
-use super::args::{Cli, whole};
 use super::codes::{Class, code};
 use super::error::Told;
 use super::output::{self, Output};
-use crate::shell::word;
-use clap::CommandFactory as _;
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -89,137 +85,6 @@ impl Failure {
     pub fn print(&self) {
         let _ = Output { json: true, quiet: true }.json(FORMAT, self);
     }
-}
-
-/// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 24] = [
-    (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
-    (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
-    (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
-    (&["shutdown", "halt", "down", "suspend"], "gpuvm stop"),
-    (&["reboot", "reset"], "gpuvm restart"),
-    (&["boot", "resume", "poweron"], "gpuvm start"),
-    (&["ps", "vm", "vms", "guests", "domains", "status", "state"], "gpuvm list"),
-    (&["describe", "inspect", "dominfo", "status", "state"], "gpuvm show"),
-    (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
-    (&["attach", "serial", "tty"], "gpuvm console"),
-    (&["copy", "scp", "push", "pull", "transfer"], "gpuvm cp"),
-    (&["pull", "images"], "gpuvm image"),
-    (&["net", "networks"], "gpuvm network"),
-    (&["diff", "validate", "reconcile", "sync"], "gpuvm apply --dry-run"),
-    (&["stats", "top"], "gpuvm list"),
-    (&["address", "addr", "domifaddr"], "gpuvm ip"),
-    (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
-    (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
-    (&["dumpxml", "xml"], "gpuvm export"),
-    (
-        &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
-        "gpuvm set",
-    ),
-    (&["pin", "optimize", "optimise", "fix"], "gpuvm tune"),
-    (&["mv", "domrename"], "gpuvm rename"),
-    (&["enable", "disable"], "gpuvm autostart"),
-    (&["move", "migrate", "backup"], "gpuvm export --bundle"),
-];
-
-/// Suggests our verbs for a word that other tools use for them; by spelling alone clap would
-/// suggest others.
-pub fn name_the_verb(error: &mut clap::Error) {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
-        return;
-    };
-    let found = VERBS_ELSEWHERE.iter().filter(|(words, _)| words.contains(&word.as_str()));
-    let tips: Vec<StyledStr> = found.map(|(_, ours)| tip(ours).into()).collect();
-    // Only at the top level: `network add` is something else.
-    let is_top = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
-        if usage.to_string().contains("gpuvm [OPTIONS] <COMMAND>"));
-    if is_top && !tips.is_empty() {
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
-    }
-}
-
-/// Words that other tools take where ours takes another, with the verb and what to write instead.
-const WORDS_ELSEWHERE: [(&str, &[&str], &str); 9] = [
-    ("create", &["-f", "--file", "--filename"], "`gpuvm apply -f FILE` makes the guests of a file"),
-    ("create", &["--ram", "--mem"], "`--memory SIZE`, such as 16G"),
-    ("create", &["--cdrom", "--location", "--import"], "`--image NAME` or `--disk PATH` boots it"),
-    (
-        "create",
-        &["--hostdev", "--host-device", "--device"],
-        "`--gpu`, `--nic` and `--nvme` pass a device through",
-    ),
-    ("create", &["--os-variant", "--osinfo", "--os-type"], "leave it out: no option depends on it"),
-    ("list", &["-a", "--all"], "leave it out: all domains are listed"),
-    (
-        "delete",
-        &["-f", "--file", "--filename"],
-        "`gpuvm apply -f FILE --prune` deletes guests of a file",
-    ),
-    (
-        "plan",
-        &["-f", "--file", "--filename"],
-        "`gpuvm apply -f FILE --dry-run` plans the guests of a file",
-    ),
-    ("show", &["-o", "--output"], "`--json`, or `gpuvm get NAME -o yaml`"),
-];
-
-/// What to write in place of a word that a verb does not take; none: it is not known.
-fn instead(verb: &clap::Command, unknown: &str) -> Option<String> {
-    let elsewhere = WORDS_ELSEWHERE
-        .iter()
-        .find(|(name, words, _)| *name == verb.get_name() && words.contains(&unknown));
-    let is_option = unknown.starts_with('-');
-    let takes_guest = verb.get_positionals().any(|arg| arg.get_id() == "name");
-    match (elsewhere, verb.get_name()) {
-        (Some((.., tip)), _) => Some((*tip).to_owned()),
-        (None, "apply") if !is_option => Some(format!("`-f {}` names the file", word(unknown))),
-        (None, "make-room") if unknown.parse::<u32>().is_ok() => {
-            Some(format!("`--gpus {unknown}`"))
-        }
-        (None, "ssh") if !is_option => Some(format!("`-- {}` runs it in the guest", word(unknown))),
-        (None, _) if unknown == "--name" && takes_guest => {
-            Some("leave `--name` out: the name follows the verb".to_owned())
-        }
-        _ => None,
-    }
-}
-
-/// Suggests `--name` where the name of a planned guest is given without it, and ours for words of
-/// other tools.
-pub fn name_the_guest(error: &mut clap::Error, words: &[OsString]) {
-    if error.kind() == ErrorKind::MissingRequiredArgument {
-        // A guest is named behind `export` only for its bundle.
-        let lacks = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-        if lacks.is_some_and(|lacks| lacks.starts_with("--bundle ")) {
-            let tip = "`--name NAME` names a guest that is planned";
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        }
-        return;
-    }
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
-    let root = whole();
-    let mut given = words.iter().skip(1).filter_map(|word| word.to_str());
-    let verb = given.find_map(|word| root.find_subcommand(word));
-    let verb = verb.filter(|_| error.kind() == ErrorKind::UnknownArgument);
-    if let Some(tip) = verb.and_then(|verb| instead(verb, unknown)) {
-        error.remove(ContextKind::SuggestedArg);
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    } else if unknown.starts_with('-')
-        && verb.is_some_and(|verb| ["create", "plan"].contains(&verb.get_name()))
-    {
-        // clap would offer the option as the guest's name.
-        error.remove(ContextKind::Suggested);
-    }
-}
-
-/// Returns a command with the description of its verb.
-fn tip(ours: &str) -> String {
-    let root = Cli::command();
-    let mut words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
-    let verb = words.try_fold(&root, |at, word| at.find_subcommand(word));
-    let about = verb.and_then(clap::Command::get_about).map(ToString::to_string);
-    format!("`{ours}`: {}", about.unwrap_or_default())
 }
 
 /// Returns the commands in a hint: texts between backquotes that start with a program's name.

@@ -2,6 +2,8 @@
 
 mod hosts;
 
+pub use hosts::names as host_names;
+
 use super::args::{FleetPlanArgs, FleetVerb, HostsArgs};
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, usage};

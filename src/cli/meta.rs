@@ -1,18 +1,20 @@
 //! `completions`, `man`, `schema`.
 
-use super::args::{CompletionsArgs, ManArgs, SchemaArgs, command};
+use super::args::{CompletionsArgs, ManArgs, SchemaArgs};
+use super::complete;
 use super::context::Context;
 #[cfg(not(feature = "schema"))]
 use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use super::pages;
+use anyhow::Context as _;
 use gpuvm_ops::files::{FileError, write};
 use std::path::Path;
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "gpuvm", &mut script);
+    let shell = args.shell.to_string();
+    let script = complete::script(&shell).with_context(|| format!("no script for {shell}"))?;
     cx.output.verbatim(&String::from_utf8_lossy(&script))?;
     Ok(EXIT_DONE)
 }

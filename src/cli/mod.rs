@@ -15,6 +15,7 @@ pub mod change;
 pub mod check;
 mod clone;
 mod colour;
+mod complete;
 pub mod console;
 pub mod context;
 pub mod create;
@@ -57,6 +58,7 @@ mod room;
 pub mod schema;
 pub mod seed;
 pub mod set;
+mod several;
 pub mod show;
 mod slurm;
 mod snapshot;
@@ -64,6 +66,7 @@ pub mod start;
 pub mod stop;
 mod table;
 mod terminal;
+mod tips;
 pub mod tune;
 pub mod tuned;
 pub mod undo;
@@ -86,11 +89,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     #[cfg(feature = "libvirt")]
     crate::hypervisor::lazy::find_programs();
     let words: Vec<OsString> = args.into_iter().collect();
+    if complete::answer(&words) {
+        return EXIT_DONE;
+    }
     let cli = match parse(&words) {
         Ok(cli) => cli,
         Err(mut error) => {
-            failure::name_the_verb(&mut error);
-            failure::name_the_guest(&mut error, &words);
+            tips::name_the_verb(&mut error, &words);
+            tips::name_the_argument(&mut error, &words);
             return unreadable(&error, failure::wants_json(&words));
         }
     };

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 81] = [
+const ALL: [Listed; 82] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -38,6 +38,7 @@ const ALL: [Listed; 81] = [
     ("gpuvm-disk-list", rows::<gpuvm_ops::guest_disks::list::ListedDisk>),
     ("gpuvm-disk-resized", document::<gpuvm_ops::guest_disks::resize::ResizedDisk>),
     ("gpuvm-domain", document::<gpuvm_ops::domains::ShownDomain>),
+    ("gpuvm-domains", rows::<gpuvm_ops::domains::ShownDomain>),
     ("gpuvm-drive-list", rows::<gpuvm_ops::drives::list::ListedDrive>),
     ("gpuvm-dropped-seed", document::<seed::Dropped>),
     ("gpuvm-error", document::<failure::Failure>),

@@ -1,10 +1,11 @@
 //! `show`: one domain, what it holds, its addresses, how it was planned.
 
-use super::args::NameArgs;
+use super::args::NamesArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::names::state;
 use super::options::{changes, told};
+use super::several;
 use crate::domain::view::AgentState;
 use crate::network::AddressSource;
 use crate::request::Request;
@@ -14,20 +15,43 @@ use gpuvm_ops::world::unread_of_users;
 use std::fmt::Write as _;
 
 /// Runs the verb.
-pub fn run(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let shown = show(cx, &args.name)?;
+pub fn run(args: &NamesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let names = several::named(args, |_| true, cx)?;
+    if let ([name], false) = (&names[..], args.all) {
+        let shown = read(name, cx)?;
+        if cx.output.json {
+            cx.output.json("gpuvm-domain", &shown)?;
+        } else {
+            cx.output.text(&text(&shown))?;
+        }
+        return Ok(EXIT_DONE);
+    }
+    let mut all = Vec::new();
+    let done = several::each(&names, None, cx, |name, cx| {
+        let shown = read(name, cx)?;
+        if !cx.output.json {
+            let gap = if all.is_empty() { "" } else { "\n" };
+            cx.output.text(&format!("{gap}{}", text(&shown)))?;
+        }
+        all.push(shown);
+        Ok(EXIT_DONE)
+    })?;
+    if cx.output.json {
+        cx.output.json_rows("gpuvm-domains", &all)?;
+    }
+    Ok(done)
+}
+
+/// Reads a domain, and warns of what is not seen of it.
+fn read(name: &str, cx: &Context<'_>) -> anyhow::Result<ShownDomain> {
+    let shown = show(cx, name)?;
     let ShownDomain { summary, view, .. } = &shown;
     if view.remembered.is_some()
         && let Some(records) = cx.records_of_users(&summary.uuid)
     {
         cx.output.warning(&unread_of_users(&summary.name, &records));
     }
-    if cx.output.json {
-        cx.output.json("gpuvm-domain", &shown)?;
-    } else {
-        cx.output.text(&text(&shown))?;
-    }
-    Ok(EXIT_DONE)
+    Ok(shown)
 }
 
 /// A domain for people, one fact a line.

@@ -25,6 +25,7 @@ const FORMAT: &str = "gpuvm-tune";
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    args.warn_of_old_spelling(cx.output);
     if args.reserve_pages {
         pages::refuse_elsewhere("tune", cx)?;
     }
@@ -150,7 +151,7 @@ fn change(args: &TuneArgs, wanted: &Tune, cx: &Context<'_>) -> anyhow::Result<u8
     Ok(done(&tuning))
 }
 
-/// Returns the exit code: with --all-domains a refused domain does not stop the others.
+/// Returns the exit code: with --all a refused domain does not stop the others.
 fn done(tuning: &Tuning) -> u8 {
     if tuning.is_whole() { EXIT_DONE } else { EXIT_FAILED }
 }

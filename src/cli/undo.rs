@@ -5,6 +5,7 @@ use super::change::asking;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::EXIT_DONE;
+use super::several;
 use crate::shell::word;
 use gpuvm_ops::domain_history::refuse_elsewhere;
 use gpuvm_ops::session::Session;
@@ -13,14 +14,19 @@ use gpuvm_ops::undo::{self, Undo, Undone, undo};
 /// Runs the verb.
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
+    several::each(&args.names, None, cx, |name, cx| one(args, name, cx))
+}
+
+/// Reverts the last change of one domain.
+fn one(args: &UndoArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut session =
         Session::begin(cx, asking(&args.change.lock, (args.yes, args.change.dry_run)))?;
-    refuse_elsewhere("undo", &args.name, cx)?;
-    let (name, force, edited) = (args.name.clone(), args.force, args.change.diff);
-    let wanted = Undo { name, force, edited };
+    refuse_elsewhere("undo", name, cx)?;
+    let (force, edited) = (args.force, args.change.diff);
+    let wanted = Undo { name: name.to_owned(), force, edited };
     if args.change.diff {
         let about = undo(cx, &wanted)?.about;
-        Diff::of(&args.name, Some(&about.now), Some(&about.entry.before)).print(cx.output)?;
+        Diff::of(name, Some(&about.now), Some(&about.entry.before)).print(cx.output)?;
         return Ok(EXIT_DONE);
     }
     if let Some(undone) = undo::run(&mut session, cx, &wanted)? {

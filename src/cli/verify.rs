@@ -36,7 +36,7 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
     }
     match (cx.output.json, all.as_slice()) {
-        (true, [one]) if !args.all => cx.output.json("gpuvm-verify", one)?,
+        (true, [one]) if args.names.len() == 1 => cx.output.json("gpuvm-verify", one)?,
         (true, all) => cx.output.json_rows("gpuvm-verify-all", &all)?,
         (false, []) => cx.output.progress("no domain is defined"),
         (false, all) => cx.output.text(&all.iter().map(text).collect::<String>())?,
@@ -52,7 +52,7 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Verified>> {
     let begun = Instant::now();
     let agent_wait = Duration::from_secs(args.agent_wait);
-    let found = verify(cx, &Verify { name: args.name.clone(), agent_wait })?;
+    let found = verify(cx, &Verify { names: args.names.clone(), agent_wait })?;
     if let Some(path) = &args.metrics {
         metrics::write(path, &found, begun.elapsed())?;
     }

@@ -29,6 +29,12 @@ pub enum MemSizeError {
         /// What was given.
         text: String,
     },
+    /// A number alone, which other tools read as KiB, MiB or bytes.
+    #[error("`{text}` has no unit: did you mean {text}G?")]
+    NoUnit {
+        /// What was given.
+        text: String,
+    },
     /// Larger than 2^63 bytes.
     #[error("`{text}` is more memory than any machine has")]
     TooLarge {
@@ -146,6 +152,9 @@ impl FromStr for MemSize {
             "m" | "mib" | "mb" => 10,
             "g" | "gib" | "gb" => 20,
             "t" | "tib" | "tb" => 30,
+            "" if !number.is_empty() && has_point != decimals.is_empty() => {
+                return Err(MemSizeError::NoUnit { text: short() });
+            }
             _ => return Err(MemSizeError::Form { text: short() }),
         };
         if number.is_empty() || has_point == decimals.is_empty() || decimals.len() > MOST_DECIMALS {
@@ -171,6 +180,14 @@ mod tests {
     fn what_is_typed_is_read_back() {
         for text in ["180G", "1536M", "4194305K", "2048G"] {
             assert_eq!(text.parse::<MemSize>().unwrap().typed(), text);
+        }
+    }
+
+    #[test]
+    fn a_number_alone_is_answered_with_a_unit() {
+        for text in ["64", "1.5"] {
+            let error = text.parse::<MemSize>().unwrap_err().to_string();
+            assert_eq!(error, format!("`{text}` has no unit: did you mean {text}G?"));
         }
     }
 

@@ -36,7 +36,10 @@ pub enum RequestError {
         length: usize,
     },
     /// The name holds a character that is not allowed, or starts with `-` or `.`.
-    #[error("domain name {name:?}: character {character:?} at {at} is not allowed")]
+    #[error(
+        "domain name {name:?}: character {character:?} at {at} is not allowed: a name has letters, \
+         digits, `-`, `_`, `.` and `+`, and begins with a letter, digit or `_`"
+    )]
     NameCharacter {
         /// The name, shortened.
         name: String,

@@ -13,6 +13,7 @@ use crate::health::Health;
 use crate::session::Session;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use crate::unfinished;
+use crate::words::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -44,6 +45,8 @@ pub enum GpuName {
     Uuid(String),
     /// By its address.
     At(Bdf),
+    /// By its index, as `create --gpu` takes it.
+    Index(usize),
 }
 
 impl FromStr for GpuName {
@@ -52,7 +55,10 @@ impl FromStr for GpuName {
         if is_uuid(text) {
             return Ok(GpuName::Uuid(format!("GPU-{}", text[4..].to_ascii_lowercase())));
         }
-        text.parse().map(GpuName::At)
+        match text.parse::<usize>() {
+            Ok(index) => Ok(GpuName::Index(index)),
+            Err(_) => text.parse().map(GpuName::At),
+        }
     }
 }
 
@@ -111,6 +117,15 @@ impl List<'_> {
     fn find(&self, device: &GpuName) -> Result<Bdf> {
         let bdf = match device {
             GpuName::At(bdf) => *bdf,
+            GpuName::Index(index) => match self.topology.gpus().nth(*index) {
+                Some(gpu) => gpu.bdf,
+                None => {
+                    let gpus = count(self.topology.gpus().count(), "GPU");
+                    let message = format!("this host has no GPU {index}: it has {gpus}, from 0");
+                    let hint = "`gpuvm gpu list` shows GPUs and NVSwitches";
+                    return Err(classed(Class::NotFound, message, hint));
+                }
+            },
             GpuName::Uuid(uuid) => {
                 let has = |(_, card): &(&Bdf, &Card)| card.uuid.as_ref() == Some(uuid);
                 match self.cards.iter().find(has) {
@@ -144,7 +159,7 @@ impl List<'_> {
         let bdf = self.find(device)?;
         let uuid = match device {
             GpuName::Uuid(uuid) => Some(uuid.clone()),
-            GpuName::At(_) => None,
+            GpuName::At(_) | GpuName::Index(_) => None,
         };
         let old = self.entries.iter().position(|entry| self.is_of(entry, bdf));
         let before = old.map(|at| self.entries[at].clone());
@@ -164,9 +179,14 @@ impl List<'_> {
 
     /// Removes the entries of a function.
     fn include(&mut self, device: &GpuName) -> Result<Excluded> {
+        let at = match device {
+            GpuName::Uuid(_) => None,
+            GpuName::At(bdf) => Some(*bdf),
+            GpuName::Index(_) => Some(self.find(device)?),
+        };
         let named = |entry: &Entry| match device {
             GpuName::Uuid(uuid) => entry.uuid.as_ref() == Some(uuid),
-            GpuName::At(bdf) => entry.bdf == *bdf,
+            GpuName::At(_) | GpuName::Index(_) => Some(entry.bdf) == at,
         };
         // A GPU that no longer exists can still be removed from the list.
         let bdf = match self.entries.iter().find(|entry| named(entry)) {

@@ -6,6 +6,7 @@ use crate::domain::guest::VirtType;
 use crate::error::{Coded, Error, Result};
 use crate::guest::{Extra, GuestRequest, Planned, render, resolve};
 use crate::networks;
+use crate::plan::warn_of_name;
 use crate::request::DomainName;
 use crate::shell::word;
 use crate::storage::{self, DataRequest, Disks, ImageRequest, StorageRequest, remains};
@@ -27,6 +28,7 @@ pub fn export(
     disks: &StorageRequest,
 ) -> Result<(DomainName, DomainXml)> {
     let planned = resolve(world, wanted, Some(disks))?;
+    warn_of_name(wanted, &planned, world);
     let disks = storage::plan(disks, None, &planned, world)?;
     for notice in &disks.notices {
         world.note(&notice.to_string());

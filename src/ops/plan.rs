@@ -16,16 +16,22 @@ use crate::world::World;
 #[cfg(test)]
 mod tests;
 
+/// Warns if a guest of the requested name exists.
+pub(crate) fn warn_of_name(wanted: &GuestRequest, planned: &Planned, world: &World) {
+    let name = planned.name.as_str();
+    let is_there = planned.occupancy.domains.iter().any(|held| held.domain == name);
+    if is_there && matches!(wanted.name, NameRequest::Exact(_)) {
+        world.warning(&format!("domain `{name}` exists, so a new guest needs another name"));
+    }
+}
+
 /// Plans a guest with the disks that `create` gives it if none is named.
 pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     let mut planned = resolve(world, wanted, None)?;
     // Not made by `create` either.
     let name = planned.name.as_str();
     refuse_name_of_virsh(name, (&format!("plan domain `{name}`"), "name"))?;
-    let is_there = planned.occupancy.domains.iter().any(|held| held.domain == name);
-    if is_there && matches!(wanted.name, NameRequest::Exact(_)) {
-        world.warning(&format!("domain `{name}` exists, so a new guest needs another name"));
-    }
+    warn_of_name(wanted, &planned, world);
     let several = planned.placement.iothread_pins.len() > 1;
     let mapping = several
         && !world.is_recorded()

@@ -109,7 +109,7 @@ fn warn_of_shared(xml: &DomainXml, world: &World) -> Result<()> {
     let found = check::check(xml, &world.topology()?, &others, &Versions::default());
     for finding in found.iter().filter(|finding| check::is_on_shared(finding.rule)) {
         world.warning(&format!(
-            "`{name}`: {}; `gpuvm tune {} --all --pins auto` moves it to others while it is off",
+            "`{name}`: {}; `gpuvm tune {} --all-settings --pins auto` moves it to others while it is off",
             finding.says.message,
             word(&name)
         ));
@@ -154,7 +154,7 @@ mod tests {
         put("b", 3, true);
         start(&world, &wanted).unwrap();
         assert_eq!(caller.heard("`a`: pcpus 3 carry vcpus of domain `b` (running)"), 1);
-        assert_eq!(caller.heard("`gpuvm tune a --all --pins auto`"), 1);
+        assert_eq!(caller.heard("`gpuvm tune a --all-settings --pins auto`"), 1);
         // Who starts with the host yields nothing.
         fake.autostarts.borrow_mut().insert("off".into());
         let held = world.occupancy(false).unwrap().domains;

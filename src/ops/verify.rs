@@ -33,8 +33,9 @@ use std::time::Duration;
 /// A request to compare domains.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// The domain; none: all of them, and one that cannot be read does not prevent the others.
-    pub name: Option<String>,
+    /// The domains; none: all of them. Of several, one that cannot be read does not prevent the
+    /// others.
+    pub names: Vec<String>,
     /// How long to wait for each guest's agent; zero: not at all.
     pub agent_wait: Duration,
 }
@@ -101,18 +102,19 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     let mut all = Vec::new();
     let summaries = hypervisor.domains()?;
     for summary in &summaries {
-        if wanted.name.as_ref().is_some_and(|name| *name != summary.name) {
+        if !wanted.names.is_empty() && !wanted.names.contains(&summary.name) {
             continue;
         }
         let found = host.compare(&*hypervisor, summary, wanted.agent_wait);
-        all.extend(if wanted.name.is_none() { of_many(summary, found)? } else { Some(found?) });
+        all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
-    if let Some(name) = wanted.name.as_ref().filter(|_| all.is_empty()) {
+    let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
+    if let Some(name) = wanted.names.iter().find(|name| !is_there(name)) {
         let hint = "`gpuvm list` shows the domains that are there";
         let message = format!("there is no domain `{name}`");
         return Err(coded(HypervisorErrorKind::NoDomain.into(), message, hint));
     }
-    if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.name.is_none()) {
+    if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.names.is_empty()) {
         let known: Vec<&str> = summaries.iter().map(|summary| summary.uuid.as_str()).collect();
         let stale = partition::of_nobody(partitions, &known);
         all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));

@@ -140,7 +140,7 @@ fn functions_of_arguments_are_neither_moved_nor_copied() {
     host.refused(&["clone", "a", "b"], "0000:34:00.0 (by an argument of QEMU)");
     host.refused(&["nccl", "a"], "0000:34:00.0 is passed by an argument of QEMU");
     let before = host.place.virsh(&["dumpxml", "--inactive", "a"]);
-    let (code, out, err) = host.place.gpuvm(&["tune", "a", "--all"]);
+    let (code, out, err) = host.place.gpuvm(&["tune", "a", "--all-settings"]);
     assert_eq!(code, 0, "{out}{err}");
     let after = host.place.virsh(&["dumpxml", "--inactive", "a"]);
     let of = |text: &str| text.matches("<hostdev").count();

@@ -175,7 +175,7 @@ fn no_input_is_read_without_end_or_waited_for() {
         with("--network-config"),
         with("--password-hash"),
         vec!["check", "--host", host],
-        vec!["tune", "--all", "--host", host],
+        vec!["tune", "--all-settings", "--host", host],
         vec!["--connect", "test:///default", "image", "add"],
         vec!["--connect", "test:///default", "create", "--no-seed", "--dry-run", "--disk"],
     ];
@@ -294,7 +294,7 @@ fn every_verb(daemon: &Daemon, name: &str, dir: &Path) -> Vec<(String, String)> 
         "tune D --dry-run",
         "tune D --check",
         "tune D --explain --dry-run",
-        "tune --all-domains --diff",
+        "tune --all --diff",
         "start D --dry-run",
         "stop D",
         "restart D",

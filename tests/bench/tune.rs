@@ -33,7 +33,12 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     let large = files(dir.path(), "large", |number| hostdev(gpus[number]));
     let dgx2 = project().join("topologies/dgx-2.json");
     let cases = [
-        ("DGX-2, pins off", "gpuvm tune", ours(&dgx2, &small, &["--all", "--pins", "off"]), &small),
+        (
+            "DGX-2, pins off",
+            "gpuvm tune",
+            ours(&dgx2, &small, &["--all-settings", "--pins", "off"]),
+            &small,
+        ),
         ("4096 pcpus, a GPU each", "gpuvm tune", ours(&host, &large, &[]), &large),
     ];
     let mut verdicts = Vec::new();
@@ -56,7 +61,7 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
 
 /// The command that tunes the domains of a directory on a host.
 fn ours(host: &Path, files: &Path, more: &[&str]) -> Vec<String> {
-    let words = [env!("CARGO_BIN_EXE_gpuvm"), "tune", "--all-domains", "--dry-run"];
+    let words = [env!("CARGO_BIN_EXE_gpuvm"), "tune", "--all", "--dry-run"];
     let places = ["--host", text(host), "--domain-xml", text(files)];
     [&words[..], &places, more].concat().into_iter().map(str::to_owned).collect()
 }

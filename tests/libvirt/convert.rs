@@ -109,7 +109,7 @@ fn a_disk_is_converted_compared_and_given_back() {
         (images.definition("conv"), files(&images.dir)),
         (before.clone(), vec!["a.qcow2".into()])
     );
-    assert!(!place.done(&["tune", "conv", "--all", "--dry-run"]).contains("convert"));
+    assert!(!place.done(&["tune", "conv", "--all-settings", "--dry-run"]).contains("convert"));
     let said = place.done(&with(&["--yes"]));
     let gone = format!("`virsh vol-delete --pool {POOL} a.qcow2` destroys it");
     assert!(said.contains(&gone), "{said}");
@@ -166,7 +166,7 @@ fn what_would_lose_something_is_not_converted() {
     images.define("plain", "qcow2", &images.path("b.qcow2"), "");
     qemu_img(&["create", "-q", "-f", "qcow2", &images.path("b.qcow2"), "1M"]);
     qemu_img(&["snapshot", "-c", "s", &a]);
-    let (code, out, _) = place.gpuvm(&["tune", "--all-domains", "--convert", "raw", "--dry-run"]);
+    let (code, out, _) = place.gpuvm(&["tune", "--all", "--convert", "raw", "--dry-run"]);
     assert!(
         code == 1 && out.contains("plain would change") && out.contains("conv: cannot be"),
         "{out}"

@@ -49,7 +49,7 @@ fn one_domain_that_cannot_be_read_does_not_keep_the_others_from_being_verified()
 #[test]
 fn pages_are_not_reserved_on_another_machine() {
     let create = ["create", "--name", "x", "--gpus", "0", "--huge-pages", "2M"];
-    for args in [&create[..], &["tune", "test", "--huge-pages", "2M"], &["tune", "--all-domains"]] {
+    for args in [&create[..], &["tune", "test", "--huge-pages", "2M"], &["tune", "--all"]] {
         for uri in ["test:///default", "qemu+ssh://root@elsewhere.invalid/system"] {
             let verb = args[0];
             let args = [args, &["--reserve-pages", "--connect", uri]].concat();

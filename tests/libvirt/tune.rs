@@ -148,7 +148,7 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
         .stdin(std::process::Stdio::null()));
     assert_eq!(code, 2, "{err}");
     assert_eq!(defined(&daemon).text(), before.text());
-    let all = ["tune", NAME, "--yes", "--all", "--huge-pages", "2M"];
+    let all = ["tune", NAME, "--yes", "--all-settings", "--huge-pages", "2M"];
     let said = gpuvm(&daemon, 0, &all);
     for item in
         ["pins", "emulator", "iothreads", "huge-pages", "cells", "disk-queues", "net-queues"]
@@ -168,7 +168,7 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
     }
     assert_eq!(gpuvm(&daemon, 0, &all), format!("{NAME}: nothing to do\n"));
     assert_eq!(defined(&daemon).text(), tuned.text());
-    gpuvm(&daemon, 0, &["tune", "--all-domains", "--check"]);
+    gpuvm(&daemon, 0, &["tune", "--all", "--check"]);
     gpuvm(&daemon, 0, &["undo", NAME, "--yes"]);
     assert_eq!(defined(&daemon).text(), before.text(), "what was undone is not what it was");
     pages_come_and_go(&daemon, &tiny, &all);

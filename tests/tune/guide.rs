@@ -30,15 +30,15 @@ fn examples() -> Vec<(&'static str, Wanted, &'static [&'static str])> {
             vendor(0, 16),
             &["--pins", "on", "--topology", "on", "--cells", "on", "--memory-nodes", "on"],
         ),
-        ("22-pages-2m", vendor(0, 16), &["--all", "--huge-pages", "2M"]),
+        ("22-pages-2m", vendor(0, 16), &["--all-settings", "--huge-pages", "2M"]),
         (
             "22-pages-2m-1",
             vendor(8, 1),
             &["--pins", "on", "--huge-pages", "2M", "--memory-rounding", "on"],
         ),
-        ("23-pages-1g", vendor(0, 16), &["--all", "--huge-pages", "1G"]),
+        ("23-pages-1g", vendor(0, 16), &["--all-settings", "--huge-pages", "1G"]),
         ("24-no-pages", paged(vendor(0, 8)), &["--huge-pages", "off"]),
-        ("26-cells-16", bare(vendor(0, 16)), &["--all"]),
+        ("26-cells-16", bare(vendor(0, 16)), &["--all-settings"]),
         ("27-cell-1", vendor(9, 1), &["--pins", "on", "--cells", "on", "--memory-nodes", "on"]),
         ("28-emulator-1", vendor(0, 1), &["--pins", "on", "--emulator", "on"]),
         ("28-no-emulator", vendor(0, 1), &["--emulator", "off"]),
@@ -112,11 +112,11 @@ fn more_vcpus_than_the_host_has_threads_are_refused() {
     let file = dir.path().join("many.xml");
     let wanted = Wanted { vcpus: 97, pins: Vec::new(), ..Wanted::vendor(0, 16) };
     fs::write(&file, wanted.xml(&host("dgx-2"))).unwrap();
-    let (code, out, err) = tune(&file, &["--all"]);
+    let (code, out, err) = tune(&file, &["--all-settings"]);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     let said = err.replace(file.to_str().unwrap(), "many.xml");
     let said = said.replace(&format!("{}/", project().display()), "");
-    let (code, _, err) = tune(&file, &["--all", "--pins", "off"]);
+    let (code, _, err) = tune(&file, &["--all-settings", "--pins", "off"]);
     assert_eq!(code, 0, "what is offered does not work: {err}");
     assert_eq!(kept("18-overcommit.err", &said), None, "GPUVM_RENEW=1 renews tests/golden/tune");
 }

@@ -16,10 +16,10 @@ fn files(wanted: &[Wanted]) -> tempfile::TempDir {
     dir
 }
 
-/// Runs `tune --all-domains` on a directory.
+/// Runs `tune --all` on a directory.
 fn tune(dir: &std::path::Path, args: &[&str]) -> (i32, String, String) {
     let topology = project().join("topologies/dgx-2.json");
-    let words = ["tune", "--all-domains", "--host", topology.to_str().unwrap(), "--domain-xml"];
+    let words = ["tune", "--all", "--host", topology.to_str().unwrap(), "--domain-xml"];
     run(&mut gpuvm(&[&words[..], &[dir.to_str().unwrap()], args].concat()))
 }
 

@@ -67,7 +67,7 @@ pub enum HostBridgeVerb {
     /// As with `create` the change lasts until the next boot, is checked, and is reverted unless
     /// confirmed. While `create` waits for `confirm`, reverts it at once. `gpuvm host undo` does
     /// the same if the bridge is the last change of the host.
-    #[command(after_long_help = DELETE)]
+    #[command(after_long_help = DELETE, aliases = ["rm", "remove"])]
     Delete(Late<HostBridgeDeleteArgs>),
 }
 

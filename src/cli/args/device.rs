@@ -30,7 +30,7 @@ pub enum DeviceVerb {
     /// With driver, holder, and whether they can be passed through. RESET lists the kernel's reset
     /// methods in the order in which it tries them; flr resets the function alone. Only root sees
     /// the processes of other users.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<DeviceListArgs>),
     /// Bind devices and their IOMMU groups to vfio-pci

@@ -202,6 +202,9 @@ impl FromStr for DiskSpec {
         if text.starts_with("size=") {
             return blank(text).map(DiskSpec);
         }
+        if text.parse::<MemSize>().is_ok() {
+            return Err(format!("did you mean size={text}?"));
+        }
         let forms = "/PATH, volume=POOL/NAME, size=SIZE, drive=ID or partition=PARTUUID";
         Err(format!("expected {forms}; a path begins with / or ."))
     }

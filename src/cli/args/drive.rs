@@ -36,7 +36,7 @@ pub enum DriveVerb {
     /// A guest gets a drive as a PCI function (--nvme), as a whole disk (--drive) or by partition
     /// (--partition). Only root sees the processes of other users that have a drive open, and the
     /// content of drives that udev has not read.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<TakenArgs>),
     /// Stop a data array to free its drives for guests

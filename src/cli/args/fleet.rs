@@ -35,7 +35,7 @@ pub enum FleetVerb {
     /// Asks all hosts of the file in parallel: libvirt for what guests hold, and gpuvm over ssh for
     /// the layout unless the file names a record of it. A host that cannot be reached is reported
     /// and delays no other. Exits with 1 if one has not answered.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     List(Late<FleetListArgs>),
     /// Print how many guests of each size still fit, by host
     ///

@@ -23,7 +23,7 @@ const LIST: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub enum GpuVerb {
     /// List GPUs, NVSwitches, their partitions and state
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<TakenArgs>),
     /// Exclude a GPU or NVSwitch from use by guests
@@ -41,10 +41,10 @@ pub enum GpuVerb {
 /// Arguments of `gpu exclude`.
 #[derive(Debug, Args)]
 pub struct ExcludeArgs {
-    /// UUID or PCI address of a GPU or NVSwitch
+    /// Index, UUID or PCI address of a GPU or NVSwitch
     ///
     /// UUIDs are known for GPUs that are bound to the NVIDIA driver.
-    #[arg(value_name = "UUID|BDF")]
+    #[arg(value_name = "I|UUID|BDF")]
     pub device: GpuName,
     /// Reason, in one line
     ///
@@ -62,10 +62,10 @@ pub struct ExcludeArgs {
 /// Arguments of `gpu include`.
 #[derive(Debug, Args)]
 pub struct IncludeArgs {
-    /// UUID or PCI address of a GPU or NVSwitch
+    /// Index, UUID or PCI address of a GPU or NVSwitch
     ///
     /// As it was excluded, or its current address.
-    #[arg(value_name = "UUID|BDF")]
+    #[arg(value_name = "I|UUID|BDF")]
     pub device: GpuName,
     /// Offer it although its health is over a limit
     ///

@@ -34,14 +34,14 @@ pub enum ImageVerb {
     #[command(after_long_help = ADD)]
     Add(Late<ImageAddArgs>),
     /// List images, newest first, and their users
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     List(Late<ImageListArgs>),
     /// Delete an unused image
     ///
     /// Lists what will be deleted, then asks for the image's name, or takes --yes. Keeps an image
     /// that a domain uses as a disk or as a backing file, or that backs a volume of any pool.
     /// Overlays outside every pool are seen only if a running domain uses them.
-    #[command(after_long_help = REMOVE)]
+    #[command(after_long_help = REMOVE, aliases = ["rm", "delete"])]
     Remove(Late<ImageRemoveArgs>),
 }
 

@@ -1,5 +1,6 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
+use super::NamesArgs;
 use super::heading::{BEHAVIOUR, CPU, GUEST};
 use super::wish::OnOff;
 use crate::request::DomainName;
@@ -13,7 +14,8 @@ pub const IP: &str = "Examples:
 /// Examples of `stop`.
 pub const STOP: &str = "Examples:
   gpuvm stop train-a
-  gpuvm stop train-a --wait 600
+  gpuvm stop train-a train-b
+  gpuvm stop --all --wait 600
   gpuvm stop train-a --force";
 /// Examples of `restart`.
 pub const RESTART: &str = "Examples:
@@ -65,9 +67,9 @@ pub struct ChangeArgs {
 /// Arguments of `start`.
 #[derive(Debug, Args)]
 pub struct StartArgs {
-    /// Domain name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    /// Which.
+    #[command(flatten)]
+    pub names: NamesArgs,
     /// Which.
     #[command(flatten)]
     pub only: OnlyArgs,
@@ -110,15 +112,20 @@ pub struct DownArgs {
 /// Arguments of `stop` and `restart`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// Domain name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    /// Which.
+    #[command(flatten)]
+    pub names: NamesArgs,
     /// Which.
     #[command(flatten)]
     pub only: OnlyArgs,
     /// How.
     #[command(flatten)]
     pub down: DownArgs,
+    /// Do not ask for confirmation
+    ///
+    /// Only --all asks.
+    #[arg(short, long, help_heading = BEHAVIOUR)]
+    pub yes: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

@@ -70,8 +70,8 @@ pub enum ExportFormat {
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Guest for --bundle
-    #[arg(value_name = "NAME", requires = "bundle")]
+    /// Domain name; same as --name. With --bundle: the guest
+    #[arg(value_name = "NAME", conflicts_with_all = ["name", "domain"])]
     pub of: Option<String>,
     /// Write guest NAME, which is off, to a new directory
     ///

@@ -115,10 +115,12 @@ mod examples {
     /// Of `show`.
     pub const SHOW: &str = "Examples:
   gpuvm show train-a
+  gpuvm show train-a train-b
   gpuvm show train-a --json";
     /// Of `start`.
     pub const START: &str = "Examples:
   gpuvm start train-a
+  gpuvm start train-a train-b
   gpuvm start train-a --reserve-pages";
     /// Of `delete`.
     pub const DELETE: &str = "Examples:
@@ -314,7 +316,7 @@ pub enum Verb {
     /// Also as `gpuvm info`.
     #[command(after_long_help = examples::SHOW)]
     #[command(alias = "info")]
-    Show(Late<NameArgs>),
+    Show(Late<NamesArgs>),
     /// Start a domain
     ///
     /// Refused before anything changes if a device is missing (with the command that brings it
@@ -494,8 +496,8 @@ pub enum Verb {
     /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML,
     /// and prints the tuned XML of a file. Tunes every setting by default, to what `create` would
     /// plan for a guest with these devices, vCPUs and this memory; the guest stays on its cores if
-    /// these are as good. Naming settings tunes only those; with --all, named settings override the
-    /// defaults.
+    /// these are as good. Naming settings tunes only those; with --all-settings, named settings
+    /// override the defaults.
     ///
     /// Settings are the options that take on or off: on as `create` would set it, off for libvirt's
     /// default (balloon: none), keep for no change. Everything else stays byte for byte. Running
@@ -602,6 +604,21 @@ pub enum Verb {
     Schema(Late<SchemaArgs>),
 }
 
+/// Domains by name.
+#[derive(Debug, Args)]
+pub struct NamesArgs {
+    /// Domain names
+    #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(id = "name")]
+    pub names: Vec<String>,
+    /// All domains
+    ///
+    /// Also those that gpuvm did not create. `start` takes those that are off; `stop` and `restart`
+    /// take those that run, and ask first.
+    #[arg(long, help_heading = GUEST)]
+    pub all: bool,
+}
+
 /// A domain's name.
 #[derive(Debug, Args)]
 pub struct NameArgs {
@@ -630,9 +647,10 @@ pub struct ListArgs {
 /// Arguments of `delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArgs {
-    /// Domain name
+    /// Domain names
     #[arg(value_name = "NAME", required_unless_present = "domain", conflicts_with = "domain")]
-    pub name: Option<String>,
+    #[arg(id = "name")]
+    pub names: Vec<String>,
     /// Domain name, as in nvidia-vm
     #[arg(long, value_name = "NAME", help_heading = GUEST, hide_short_help = true)]
     pub domain: Option<String>,

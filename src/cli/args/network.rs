@@ -43,7 +43,7 @@ pub enum NetworkVerb {
     /// List libvirt networks, their guests and leases
     ///
     /// With kind, state, bridge or NIC, and range.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     List,
     /// Show a network: addresses, leases, guests, reachability
     #[command(after_long_help = SHOW)]
@@ -65,7 +65,7 @@ pub enum NetworkVerb {
     ///
     /// Lists what will be deleted and the guests on it, then asks for the network's name, or takes
     /// --yes. Virtual functions stay; `gpuvm nic vfs` removes them.
-    #[command(after_long_help = DELETE)]
+    #[command(after_long_help = DELETE, aliases = ["rm", "remove"])]
     Delete(Late<NetworkDeleteArgs>),
     /// Revert the last change or the deletion of a network
     ///

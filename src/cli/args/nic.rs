@@ -27,7 +27,7 @@ pub enum NicVerb {
     /// One line for each physical function (PF), with its driver, the GPUs below the same PCIe
     /// switch, and the holders of its virtual functions. UP: its network device is up and has a
     /// link.
-    #[command(after_long_help = LIST)]
+    #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<NicListArgs>),
     /// Set the number of virtual functions (VFs) of a NIC

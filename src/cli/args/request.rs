@@ -4,8 +4,8 @@
 use super::program::called_as_vendor;
 use super::wish::ProfileArg;
 use super::{
-    AllowArg, CreateArgs, FleetPlanArgs, GpuArgs, GuestArgs, NearArg, PinsArg, PlanArgs, ShapeArgs,
-    TakenArgs, VirtTypeArg,
+    AllowArg, CreateArgs, ExportArgs, FleetPlanArgs, GpuArgs, GuestArgs, NearArg, PinsArg,
+    PlanArgs, ShapeArgs, TakenArgs, VirtTypeArg,
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
@@ -55,6 +55,15 @@ impl PlanArgs {
     /// What is asked for, as [`GuestArgs::request`].
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         self.guest.request_named(self.named.as_ref())
+    }
+}
+
+impl ExportArgs {
+    /// What is asked for, as [`GuestArgs::request`].
+    pub fn request(&self) -> anyhow::Result<GuestRequest> {
+        let named = self.of.as_deref().map(DomainName::new).transpose();
+        let named = named.map_err(|error| usage(error.to_string(), "`gpuvm export train-a`"))?;
+        self.guest.request_named(named.as_ref())
     }
 }
 

@@ -6,6 +6,7 @@ use super::item;
 use super::life::LockArgs;
 use super::view::ViewArgs;
 use super::wish::AllowArg;
+use crate::cli::output::Output;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
@@ -23,10 +24,10 @@ use gpuvm_ops::world::World;
 /// Examples at the end of the help.
 pub const EXAMPLES: &str = "Examples:
   gpuvm tune train-a --diff
-  gpuvm tune train-a --all --huge-pages 2M
+  gpuvm tune train-a --all-settings --huge-pages 2M
   gpuvm tune train-a --disk-queues on --net-queues 8
   gpuvm tune train-a --convert vda=raw
-  gpuvm tune --all-domains --check
+  gpuvm tune --all --check
   gpuvm tune train-a.xml --host topologies/dgx-2.json >tuned.xml";
 
 /// Arguments of `tune`.
@@ -34,18 +35,21 @@ pub const EXAMPLES: &str = "Examples:
 pub struct TuneArgs {
     /// Domain names, or files of domain XML (`-`: standard input)
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
-    #[arg(required_unless_present = "all_domains", conflicts_with = "all_domains")]
+    #[arg(required_unless_present_any = ["all", "all_domains"], conflicts_with = "all_domains")]
     pub targets: Vec<String>,
     /// Tune every defined domain
     ///
     /// With --host, every domain of --domain-xml.
     #[arg(long, help_heading = GUEST)]
+    pub all: bool,
+    /// The name of --all until it meant guests everywhere.
+    #[arg(long, hide = true)]
     pub all_domains: bool,
     /// Tune every setting
     ///
     /// The default if no setting is named.
     #[arg(long, help_heading = GUEST)]
-    pub all: bool,
+    pub all_settings: bool,
     /// What becomes of each setting.
     #[command(flatten)]
     pub items: ItemArgs,
@@ -304,13 +308,26 @@ impl ItemArgs {
 }
 
 impl TuneArgs {
+    /// Warns of spellings that the next release takes for something else, or not at all.
+    pub fn warn_of_old_spelling(&self, output: Output) {
+        if self.all_domains {
+            output.warning("`--all-domains` is `--all` now; the next release refuses it");
+        }
+        if self.all && !self.targets.is_empty() {
+            output.warning(
+                "`--all` beside a name stands for --all-settings in this release only: `--all` is \
+                 all domains",
+            );
+        }
+    }
+
     /// What they ask for.
     pub fn wanted(&self, world: &World) -> Tune {
         let sources = self.targets.iter().map(|target| Source::named_by(target, world));
         Tune {
             sources: sources.collect(),
-            all_domains: self.all_domains,
-            items: items(&self.items, self.all),
+            all_domains: self.targets.is_empty(),
+            items: items(&self.items, self.all_settings || self.all && !self.targets.is_empty()),
             networks: self.items.network.clone(),
             convert: self.items.convert.clone(),
             allow_remote: self.allow.contains(&AllowArg::Remote),

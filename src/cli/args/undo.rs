@@ -31,9 +31,9 @@ pub struct HistoryArgs {
 /// Arguments of `undo`.
 #[derive(Debug, Args)]
 pub struct UndoArgs {
-    /// Domain name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    /// Domain names
+    #[arg(value_name = "NAME", required = true, id = "name")]
+    pub names: Vec<String>,
     /// Undo despite later changes, which are lost
     ///
     /// Edits of the definition by other means since then are lost; --diff shows them. What the

@@ -13,6 +13,7 @@ pub const CHECK: &str = "Examples:
 /// Examples of `verify`.
 pub const VERIFY: &str = "Examples:
   gpuvm verify train-a
+  gpuvm verify train-a train-b
   gpuvm verify --all --json
   gpuvm verify --all --watch 60 \\
     --metrics /var/lib/prometheus/node-exporter/gpuvm.prom";
@@ -20,9 +21,10 @@ pub const VERIFY: &str = "Examples:
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Domain name
+    /// Domain names
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
-    pub name: Option<String>,
+    #[arg(id = "name")]
+    pub names: Vec<String>,
     /// Verify every domain
     ///
     /// Also those that gpuvm did not create.

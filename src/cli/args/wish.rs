@@ -199,7 +199,13 @@ pub enum AllowArg {
 pub fn number(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number) if !text.starts_with('+') => Ok(number),
-        _ => Err("a number from 0, without a sign: it is the new number, not a change".to_owned()),
+        _ if text.starts_with(['+', '-']) => {
+            Err("a number without a sign: it is the new number, not a change".to_owned())
+        }
+        _ if text == "all" => {
+            Err("a number: `gpuvm capacity` shows how many there are and fit".to_owned())
+        }
+        _ => Err("not a number from 0".to_owned()),
     }
 }
 

@@ -46,6 +46,12 @@ pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
     Ok(hosts)
 }
 
+/// The names of the hosts in a file; none: it cannot be read.
+pub fn names(file: &Path) -> Option<Vec<String>> {
+    let args = HostsArgs { hosts: file.to_owned(), only: Vec::new(), limit: 1 };
+    Some(read(&args).ok()?.into_iter().map(|host| host.name).collect())
+}
+
 /// Marks the hosts whose record is that of another one, too.
 fn mark_shared(hosts: &mut [FleetHost]) {
     let place = |path: &Path| {

@@ -38,7 +38,7 @@ pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
 /// What helps where cores are held.
 pub fn free_cores(name: &str) -> String {
     format!(
-        "`gpuvm tune {} --all --pins auto` finds cores that nobody holds, or lets its vCPUs float \
+        "`gpuvm tune {} --all-settings --pins auto` finds cores that nobody holds, or lets its vCPUs float \
          where none are free",
         word(name)
     )

@@ -312,7 +312,7 @@ impl Subjects {
         }
     }
 
-    /// Tunes the domains. A refused one is an error, except with --all-domains, where the others go
+    /// Tunes the domains. A refused one is an error, except with --all, where the others go
     /// on.
     pub fn tune(&self, world: &World, wanted: &Tune) -> Result<Vec<Result<Tuned, TuneError>>> {
         let (items, tuned) = self.try_all(wanted);
@@ -404,7 +404,9 @@ pub(crate) fn refused(
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
             if hint == NOTHING_LEFT && goes(&Item::Off) =>
         {
-            format!("`gpuvm tune {name} --all --pins off` lets its vCPUs float over all pcpus")
+            format!(
+                "`gpuvm tune {name} --all-settings --pins off` lets its vCPUs float over all pcpus"
+            )
         }
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
         | TuneError::Item { hint, .. } => hint.clone(),

@@ -34,7 +34,10 @@ fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
 
 /// A request for all domains, or the one of this name, with a time limit for agents.
 fn wanted(name: Option<&str>, seconds: u64) -> Verify {
-    Verify { name: name.map(str::to_owned), agent_wait: Duration::from_secs(seconds) }
+    Verify {
+        names: name.map(str::to_owned).into_iter().collect(),
+        agent_wait: Duration::from_secs(seconds),
+    }
 }
 
 /// The names of compared domains.

@@ -367,8 +367,9 @@ fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Resul
         let verb = if pcpus.len() == 1 { "belongs" } else { "belong" };
         format!("{noun} {pcpus} {verb} to domain `{name}`")
     };
-    let tunes =
-        cores.iter().map(|(name, _)| format!("`gpuvm tune {} --all --pins off`", word(name)));
+    let tunes = cores
+        .iter()
+        .map(|(name, _)| format!("`gpuvm tune {} --all-settings --pins off`", word(name)));
     let (are, they, float) = match cores.len() {
         1 => ("is", "it", "lets it float over all pcpus instead"),
         _ => ("are", "them", "let them float over all pcpus instead"),

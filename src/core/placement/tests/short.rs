@@ -37,14 +37,14 @@ fn a_domain_that_is_off_yields_its_cores_where_no_others_are_free() {
     let third = plan_on(&host, &both, &two).unwrap();
     assert_eq!(pcpus(&third), pcpus(&first));
     assert!(says(&third, "belong to domain `a`, which is off", true), "{:?}", third.reasons);
-    assert!(says(&third, "`gpuvm tune a --all --pins off`", true), "{:?}", third.reasons);
+    assert!(says(&third, "`gpuvm tune a --all-settings --pins off`", true), "{:?}", third.reasons);
     // Pinning these anew would lead from one to the other.
     let wide =
         plan_on(&host, &[off("a", &first), off("b", &second)], &guest(6, 2, PinPolicy::Core));
     let wide = wide.unwrap();
     assert!(says(&wide, "to domain `a` and ", true), "{:?}", wide.reasons);
     assert!(says(&wide, "to domain `b`, which are off; no other core", true), "{:?}", wide.reasons);
-    assert!(says(&wide, "`gpuvm tune b --all --pins off` let them float", true));
+    assert!(says(&wide, "`gpuvm tune b --all-settings --pins off` let them float", true));
     // One that starts with the host keeps them, and so does one that runs.
     for firm in [Held { autostart: true, ..off("a", &first) }, held("a", &first)] {
         let (what, holders, _) = refusal(plan_on(&host, &[firm, both[1].clone()], &two));
