@@ -398,6 +398,17 @@ fn the_readme_is_short_and_leads_to_every_page() {
 }
 
 #[test]
+fn every_page_has_the_date_and_the_version() {
+    let made = gpuvm::cli::pages::all().unwrap().into_iter();
+    let head = format!("{} \"gpuvm {}\"", gpuvm::cli::pages::DATE, env!("CARGO_PKG_VERSION"));
+    for (name, page) in made.chain(pages()) {
+        let title = page.lines().find(|line| line.starts_with(".TH ")).unwrap();
+        assert!(title.contains(&head), "{name}: {title}");
+        assert!(!page.contains("\n.br\n.sp\n") && !page.contains("\n.sp\n.br\n"), "{name}");
+    }
+}
+
+#[test]
 fn gpuvm_man_prints_every_page_of_both_sections() {
     let known = BTreeMap::from_iter(
         manual::PAGES.iter().map(|(name, text)| (format!("{name}.7"), (*text).to_owned())),

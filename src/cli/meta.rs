@@ -9,7 +9,9 @@ use super::error::{EXIT_DONE, usage};
 use super::pages;
 use anyhow::Context as _;
 use gpuvm_ops::files::{FileError, write};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -33,8 +35,7 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if let Some(text) = args.verb.as_deref().and_then(super::manual::find) {
-        cx.output.verbatim(text)?;
-        return Ok(EXIT_DONE);
+        return shown(text, cx);
     }
     let wanted = match &args.verb {
         Some(verb) if verb != "gpuvm" => {
@@ -43,16 +44,34 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         _ => "gpuvm.1".to_owned(),
     };
     match pages.iter().find(|(name, _)| *name == wanted) {
-        Some((_, page)) => cx.output.verbatim(page)?,
+        Some((_, page)) => shown(page, cx),
         None => {
             let names = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
             let names = names.chain(super::manual::PAGES.iter().map(|(name, _)| *name));
             let names: Vec<&str> = names.filter_map(|name| name.strip_prefix("gpuvm-")).collect();
             let names = names.join(", ");
-            return Err(usage(format!("no man page `{wanted}`"), format!("pages: {names}")));
+            Err(usage(format!("no man page `{wanted}`"), format!("pages: {names}")))
         }
     }
+}
+
+/// Shows a page by `man` on a terminal; elsewhere, or without `man`, prints its source.
+fn shown(page: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if io::stdout().is_terminal() && show(page).is_ok() {
+        return Ok(EXIT_DONE);
+    }
+    cx.output.verbatim(page)?;
     Ok(EXIT_DONE)
+}
+
+/// Shows a page by `man`.
+fn show(page: &str) -> io::Result<()> {
+    let mut man = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
+    if let Some(mut input) = man.stdin.take() {
+        // A reader that quits early is done with it.
+        let _ = input.write_all(page.as_bytes());
+    }
+    man.wait().map(|_| ())
 }
 
 /// Makes a directory for files unless it is there.

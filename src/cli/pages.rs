@@ -25,6 +25,9 @@ fn collect(command: &Command, path: &str, pages: &mut Vec<(String, String)>) -> 
     Ok(())
 }
 
+/// The date of the pages: that of the version. The pages of section 7 have it, too.
+pub const DATE: &str = "2026-11-28";
+
 /// The page of a command.
 fn page(command: &Command, path: &str) -> io::Result<String> {
     // Options hidden from `-h` belong on the page, and so does the help of options without a long
@@ -38,10 +41,10 @@ fn page(command: &Command, path: &str) -> io::Result<String> {
         // Verbs are listed by group below.
         shown.mut_subcommands(|below| below.hide(true))
     };
-    let man = Man::new(shown).title(path.replace(' ', "-")).date("");
+    let man = Man::new(shown).title(path.replace(' ', "-")).date(DATE);
     let mut page = Vec::new();
     man.source(format!("gpuvm {}", env!("CARGO_PKG_VERSION"))).render(&mut page)?;
-    let page = String::from_utf8_lossy(&page).into_owned();
+    let page = tidy(&String::from_utf8_lossy(&page));
     let mut more = Roff::new();
     if !groups.is_empty() {
         more.control("SH", ["COMMANDS"]);
@@ -64,6 +67,23 @@ fn page(command: &Command, path: &str) -> io::Result<String> {
     }
     see_also(path, &mut more);
     Ok(page + &more.to_roff().replace('\'', "\\(aq"))
+}
+
+/// Takes out what `mandoc -Tlint` warns of: breaks around a vertical space, which breaks by itself,
+/// and spaces at the end of a line.
+fn tidy(page: &str) -> String {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in page.lines().map(str::trim_end) {
+        match (lines.last().copied(), line) {
+            (Some(".sp"), ".br") => continue,
+            (Some(".br"), ".sp") => {
+                lines.pop();
+            }
+            _ => {}
+        }
+        lines.push(line);
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Adds the examples of the help.
