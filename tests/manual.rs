@@ -404,7 +404,9 @@ fn every_page_has_the_date_and_the_version() {
     for (name, page) in made.chain(pages()) {
         let title = page.lines().find(|line| line.starts_with(".TH ")).unwrap();
         assert!(title.contains(&head), "{name}: {title}");
-        assert!(!page.contains("\n.br\n.sp\n") && !page.contains("\n.sp\n.br\n"), "{name}");
+        for break_without_effect in ["\n.br\n.sp\n", "\n.sp\n.br\n", "\n.br\n\n", "\n\n.br\n"] {
+            assert!(!page.contains(break_without_effect), "{name}");
+        }
     }
 }
 

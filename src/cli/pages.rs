@@ -75,8 +75,8 @@ fn tidy(page: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in page.lines().map(str::trim_end) {
         match (lines.last().copied(), line) {
-            (Some(".sp"), ".br") => continue,
-            (Some(".br"), ".sp") => {
+            (Some(".sp" | ""), ".br") => continue,
+            (Some(".br"), ".sp" | "") => {
                 lines.pop();
             }
             _ => {}
