@@ -57,6 +57,8 @@ pub struct Moved {
     pub was: Bdf,
     /// Whether it is a drive.
     pub is_drive: bool,
+    /// Whether this is the one place of the device: others do not report the same.
+    pub is_sure: bool,
 }
 
 impl Held {
@@ -73,6 +75,11 @@ impl Held {
     /// Where it had a device that it holds only by its record.
     pub fn moved_from(&self, bdf: Bdf) -> Option<Bdf> {
         self.moved.iter().find(|moved| moved.bdf == bdf).map(|moved| moved.was)
+    }
+
+    /// Whether a function is surely a device of its own, which has moved.
+    pub fn is_moved_here(&self, bdf: Bdf) -> bool {
+        self.moved.iter().any(|moved| moved.bdf == bdf && moved.is_sure)
     }
 
     /// How it holds a function, to be read after the function's address.

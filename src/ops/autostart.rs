@@ -21,6 +21,7 @@ use crate::guest::find;
 use crate::hypervisor::uses::{Conflict, How, User, Uses};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
+use crate::input;
 use crate::recognise::{self, IdentityError};
 use crate::shell::{domain, word};
 use crate::sriov;
@@ -32,7 +33,7 @@ use gpuvm_core::check::guest::Guest;
 use gpuvm_core::check::memory::wanted_pages;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A request to start a guest with the host, or not.
 #[derive(Debug, Clone)]
@@ -242,10 +243,25 @@ pub(crate) fn undone(
     if !steps.iter().any(|step| matches!(step, Step::Autostart { on: false, .. })) {
         return Ok(steps);
     }
+    // Other guests, and NVLink partitions, may rely on the hook since: it stays, as it does when a
+    // guest starts by hand again.
     let shared = startup::files(None, false).map(|(path, _)| Path::new("/").join(path));
+    let shared: Vec<PathBuf> = shared.into_iter().chain([PathBuf::from(HOOK)]).collect();
     let is_shared =
         |step: &Step| matches!(step, Step::SetFile { path, .. } if shared.contains(path));
-    let mut own: Vec<Step> = steps.into_iter().filter(|step| !is_shared(step)).collect();
+    let mut own = Vec::new();
+    for step in steps {
+        // The start of another guest has changed it since, which its old text would take back.
+        if let Step::SetFile { path, was, .. } = &step
+            && !is_shared(&step)
+            && input::state_bytes(path)?.as_deref() != was.as_deref().map(str::as_bytes)
+        {
+            let kept = format!("{} stays: it was changed for another guest since", path.display());
+            world.warning(&kept);
+        } else if !is_shared(&step) {
+            own.push(step);
+        }
+    }
     own.extend(without(name, hypervisor, world)?);
     Ok(own)
 }

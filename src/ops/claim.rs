@@ -246,7 +246,10 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
-    recognise::refuse_of_others(&xml.name(), &devices, &held)?;
+    // What its own record proves is its own, whatever an older record of another says.
+    let proven = recognise::proven(xml, &FsRoot::live()?)?;
+    let others: Vec<Bdf> = devices.iter().copied().filter(|bdf| !proven.contains(bdf)).collect();
+    recognise::refuse_of_others(&xml.name(), &others, &held)?;
     refuse_barred(&xml.name(), &devices, &topology)?;
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);

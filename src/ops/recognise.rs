@@ -11,7 +11,7 @@ use crate::placement::{Held, Moved, Occupancy};
 use crate::shell::word;
 use crate::topology::{DeviceIdentity, KnownDevice, Likeness};
 use crate::world::World;
-use gpuvm_core::verify::identity::{Presence, command};
+use gpuvm_core::verify::identity::{Presence, hint};
 use std::collections::BTreeSet;
 
 /// The reason a guest does not start with the devices at its addresses.
@@ -120,6 +120,7 @@ pub(crate) fn record(
     if !drives.is_empty() {
         refuse_of_others(&after.name(), &drives, &world.occupancy(false)?)?;
     }
+    warn_of_nameless(world, &after.name(), &new, &found)?;
     kept.extend(found);
     kept.sort_by_key(|one| one.bdf);
     if kept != after.known_devices() {
@@ -147,6 +148,31 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     Ok(all)
 }
 
+/// Functions that are proven to be the recorded ones.
+pub(crate) fn proven(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
+    let finder = Finder::new(root);
+    let mut proven = Vec::new();
+    for one in xml.known_devices() {
+        if finder.whereabouts(&one)?.likeness == Likeness::Same {
+            proven.push(one.bdf);
+        }
+    }
+    Ok(proven)
+}
+
+/// The places of a definition's recorded devices that are now elsewhere.
+pub(crate) fn elsewhere(xml: &DomainXml, root: &FsRoot) -> Result<Vec<(KnownDevice, Vec<Bdf>)>> {
+    let finder = Finder::new(root);
+    let mut all = Vec::new();
+    for one in xml.known_devices() {
+        let places = finder.whereabouts(&one)?.places;
+        if !places.is_empty() {
+            all.push((one, places));
+        }
+    }
+    Ok(all)
+}
+
 /// Functions at whose addresses other devices are than the recorded ones.
 pub(crate) fn replaced(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
     let finder = Finder::new(root);
@@ -168,7 +194,9 @@ pub(crate) fn accepted(world: &World, xml: &DomainXml, named: &[Bdf]) -> Result<
     let is_new = |one: &Presence| match one.likeness {
         Some(Likeness::Other) => true,
         Some(Likeness::Unproven) => one.is_storage && one.now.is_named(),
-        Some(Likeness::Same) | None => false,
+        Some(Likeness::Same) => false,
+        // Nothing says that it is the drive which the guest got.
+        None => one.is_storage && one.now.is_named() && xml.is_ours(),
     };
     let all = presences(&FsRoot::live()?, xml)?.into_iter();
     let new = all.filter(|one| named.contains(&one.bdf) && is_new(one));
@@ -196,9 +224,13 @@ pub(crate) fn relocate(
             Likeness::Unproven => {}
         }
         let is_drive = one.identity.is_of_drive();
+        let is_sure = found.places.len() == 1;
         for bdf in found.places {
-            own.insert((domain, bdf));
-            moved.push((domain, Moved { bdf, was: one.bdf, is_drive }));
+            // Of several that report the same, none is proven to be its own.
+            if is_sure {
+                own.insert((domain, bdf));
+            }
+            moved.push((domain, Moved { bdf, was: one.bdf, is_drive, is_sure }));
         }
     }
     for held in domains {
@@ -231,14 +263,13 @@ pub(crate) fn refuse_of_others(name: &str, functions: &[Bdf], held: &Occupancy) 
 /// Refuses to start a guest with other devices than those that are recorded, and with a drive that
 /// does not report its identity. What is proven is remembered for this boot, since vfio-pci reports
 /// none of it. Returns drives of a guest of ours of which nothing is recorded.
-pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
+pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presence>> {
     let name = xml.name();
     let all = presences(root, xml)?;
     let others = all.iter().filter(|one| one.likeness == Some(Likeness::Other));
     let lines: String = others.map(|one| format!("\n  {}", one.differs(&name))).collect();
     if !lines.is_empty() {
-        let command = command(&name, &all).unwrap_or_default();
-        let hint = format!("`{command}` names its devices as they are now");
+        let hint = hint(&name, &all);
         return Err(IdentityError::Other { name, lines }.hint(hint));
     }
     for one in &all {
@@ -259,20 +290,65 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> 
         }
     }
     all.iter().for_each(|one| identity::remember(root, one.bdf));
-    let is_old = xml.is_ours();
-    let old = all.iter().filter(|one| is_old && one.is_storage && one.recorded.is_none());
-    Ok(old.map(|one| one.bdf).collect())
+    let is_ours = xml.is_ours();
+    let unknown = all.into_iter();
+    let unknown = unknown.filter(|one| is_ours && one.is_storage && one.recorded.is_none());
+    Ok(unknown.collect())
 }
 
 /// The same for a start on this machine, with a warning for what is not recorded.
 pub(crate) fn refuse_others_here(xml: &DomainXml, world: &World) -> Result<()> {
     let name = xml.name();
-    for bdf in refuse_others(xml, &FsRoot::live()?)? {
-        world.warning(&format!(
-            "domain `{name}` was made by an older gpuvm, which did not record which drive {bdf} \
-             is; `gpuvm set {} --nvme {bdf}` records it",
-            word(&name)
-        ));
+    for one in refuse_others(xml, &FsRoot::live()?)? {
+        warn_of_unknown(world, &name, one.bdf, one.now.is_named());
+    }
+    Ok(())
+}
+
+/// Warns of a drive of which a guest's definition does not say which it is. `is_named`: it reports
+/// that now.
+fn warn_of_unknown(world: &World, name: &str, bdf: Bdf, is_named: bool) {
+    let first = if is_named {
+        String::new()
+    } else {
+        format!("`gpuvm device release {bdf}` returns it to its driver, which can read it; then ")
+    };
+    world.warning(&format!(
+        "nothing records which drive {bdf} of domain `{name}` is, so after a change of hardware it \
+         may get another: {first}`gpuvm set {} --nvme {bdf}` records it",
+        word(name)
+    ));
+}
+
+/// The identities of functions of this machine, for a new guest's record; drives that do not report
+/// theirs are named in a warning.
+pub(crate) fn known_or_warn(
+    world: &World,
+    name: &str,
+    functions: &[Bdf],
+) -> Result<Vec<KnownDevice>> {
+    let known = known(world, functions, &[])?;
+    warn_of_nameless(world, name, functions, &known)?;
+    Ok(known)
+}
+
+/// Warns of drives that a new record does not name, because they do not report their serial number.
+fn warn_of_nameless(
+    world: &World,
+    name: &str,
+    functions: &[Bdf],
+    known: &[KnownDevice],
+) -> Result<()> {
+    if functions.is_empty() || world.is_recorded() || !world.has_guests_here()? {
+        return Ok(());
+    }
+    let root = FsRoot::live()?;
+    for &bdf in functions {
+        let is_known = known.iter().any(|one| one.bdf == bdf && one.identity.is_named());
+        let present = if is_known { None } else { identity::read(&root, bdf)? };
+        if present.is_some_and(|now| now.is_storage() && !now.identity.is_named()) {
+            warn_of_unknown(world, name, bdf, false);
+        }
     }
     Ok(())
 }

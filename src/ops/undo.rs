@@ -16,12 +16,15 @@ use crate::domain::guest::VolumeRef;
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
+use crate::fsroot::FsRoot;
 use crate::guest::find;
 use crate::history::{Beyond, DiskCopy, Entry, NewImage};
 use crate::hypervisor::uses::{Conflict, How, Use, User, Uses, files_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::{FileId, Identity};
 use crate::made::{removal_of_file, removal_of_volume, said};
+use crate::placement::{Held, Occupancy};
+use crate::recognise;
 use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
@@ -602,9 +605,37 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
         );
         return Err(classed(Class::InUse, message, hint));
     }
+    if world.has_guests_here()? {
+        refuse_recorded_elsewhere(before, &comes, (row, &held))?;
+    }
     let topology = world.topology()?;
     comes.retain(|bdf| topology.device(*bdf).is_some());
     claim(&row.name, &comes, &topology, &held, world).map(drop)
+}
+
+/// Refuses to give back a device that is at another address by now, and there another domain's: the
+/// revived record would say that it is this one's.
+fn refuse_recorded_elsewhere(
+    before: &str,
+    comes: &[Bdf],
+    (row, held): (&DomainSummary, &Occupancy),
+) -> Result<()> {
+    for (known, places) in recognise::elsewhere(&DomainXml::parse(before)?, &FsRoot::live()?)? {
+        if !comes.contains(&known.bdf) {
+            continue;
+        }
+        let has = |other: &&Held| places.iter().any(|place| other.devices.contains(place));
+        let mut others = held.domains.iter().filter(|other| other.domain != row.name);
+        if let Some(other) = others.find(has) {
+            let message = format!(
+                "domain `{}` cannot have {} back: {} is at {} now, which domain `{}` has",
+                row.name, known.bdf, known.identity, places[0], other.domain
+            );
+            let hint = format!("`gpuvm set {} --no-nvme` gives it up there", word(&other.domain));
+            return Err(classed(Class::InUse, message, hint));
+        }
+    }
+    Ok(())
 }
 
 /// Removes the deletion of copies that others need from the steps. Returns the reasons.

@@ -15,7 +15,7 @@ pub(super) const DRIVE: &str = "0000:2e:00.0";
 /// Another one of the same model.
 pub(super) const OTHER: &str = "0000:2f:00.0";
 /// The hook of libvirt.
-const HOOK: &str = "etc/libvirt/hooks/qemu.d/50-gpuvm";
+pub(super) const HOOK: &str = "etc/libvirt/hooks/qemu.d/50-gpuvm";
 
 /// The host, and the directory of its files.
 pub(super) fn host() -> Option<(Place, tempfile::TempDir)> {
@@ -124,10 +124,13 @@ fn a_guest_of_an_older_version_is_named_and_recorded() {
     place.virsh(&["define", file.to_str().unwrap()]);
     let (_, out, err) = place.gpuvm(&["start", "a", "--dry-run"]);
     let way = format!("`gpuvm set a --nvme {DRIVE}` records it");
-    assert!(err.contains("an older gpuvm") && err.contains(&way), "{out}{err}");
+    assert!(err.contains("nothing records which drive") && err.contains(&way), "{out}{err}");
     let (_, out, _) = place.gpuvm(&["verify", "a"]);
     assert!(out.contains("drive-unrecorded"), "{out}");
-    place.done(&["set", "a", "--nvme", DRIVE, "--yes"]);
+    // Nothing says that it is the drive which the guest got: what is on it is asked about.
+    let (code, out, err) = place.gpuvm(&["set", "a", "--nvme", DRIVE, "--yes"]);
+    assert!(code == 2 && err.contains("--accept-data-loss"), "{code}: {out}{err}");
+    place.done(&["set", "a", "--nvme", DRIVE, "--accept-data-loss", "--yes"]);
     assert!(place.virsh(&["dumpxml", "a"]).contains("serial:S1A"));
     // Others' guests have no record: libvirt would start them with any drive.
     let foreign = xml.replace("<name>a<", "<name>f<");

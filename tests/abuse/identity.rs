@@ -1,7 +1,7 @@
 //! Drives of several guests whose addresses have moved: what is recorded for one guest goes to no
 //! other, wherever it is by now. The host is a copy of the recorded DGX-2, whose sysfs is files.
 
-use super::boot::{DRIVE, OTHER, define, host, serial};
+use super::boot::{DRIVE, HOOK, OTHER, define, host, serial};
 use crate::libvirt::place::Place;
 use std::fs;
 use std::path::Path;
@@ -172,4 +172,119 @@ fn guests_whose_drives_changed_places_each_get_their_own_back() {
         let (_, out, err) = place.gpuvm(&["verify", name]);
         assert!(!out.contains("is now") && !out.contains("is held"), "{out}{err}");
     }
+}
+
+#[test]
+fn of_drives_that_report_the_same_none_is_taken_for_its_own() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(OTHER, "S1A");
+    define(&place, "a", OTHER);
+    put(OTHER, "S9Z");
+    put(DRIVE, "S1A");
+    put(THIRD, "S1A");
+    partition(dir.path(), "nvme2n1");
+    let set = ["set", "a", "--nvme", DRIVE, "--yes"];
+    refused(&place, &set, 2, &["--accept-data-loss", "nvme2n1 holds a partition table"]);
+}
+
+#[test]
+fn a_record_of_what_others_took_out_of_a_definition_holds_nothing() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(OTHER, "S2B");
+    put(THIRD, "S3C");
+    define(&place, "b", OTHER);
+    let file = place.disks.join("hostdev.xml");
+    let xml = place.virsh(&["dumpxml", "b"]);
+    let (_, rest) = xml.split_once("<hostdev").unwrap();
+    let (hostdev, _) = rest.split_once("</hostdev>").unwrap();
+    fs::write(&file, format!("<hostdev{hostdev}</hostdev>")).unwrap();
+    place.virsh(&["detach-device", "b", file.to_str().unwrap(), "--config"]);
+    define(&place, "c", OTHER);
+    put(OTHER, "S9Z");
+    put(THIRD, "S2B");
+    place.done(&["set", "c", "--nvme", THIRD, "--yes"]);
+    assert!(place.virsh(&["dumpxml", "b"]).contains("serial:S2B"));
+    let said = place.done(&["set", "b", "--no-nvme", "--yes"]);
+    assert!(!place.virsh(&["dumpxml", "b"]).contains("serial:S2B"), "{said}");
+    assert!(place.virsh(&["dumpxml", "c"]).contains("serial:S2B"));
+}
+
+#[test]
+fn what_comes_back_by_undo_is_not_what_another_guest_has_by_now() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(OTHER, "S2B");
+    put(THIRD, "S3C");
+    define(&place, "b", OTHER);
+    let saved = place.disks.join("saved.xml");
+    fs::write(&saved, place.virsh(&["dumpxml", "b"])).unwrap();
+    place.done(&["set", "b", "--no-nvme", "--yes"]);
+    put(OTHER, "S9Z");
+    put(THIRD, "S2B");
+    define(&place, "c", THIRD);
+    let said = ["cannot have", "serial number S2B is at 0000:51:00.0 now, which domain `c` has"];
+    refused(&place, &["undo", "b", "--yes"], 1, &said);
+    // Somebody defines it as it was: the guest that has the drive is not kept from it.
+    place.virsh(&["define", saved.to_str().unwrap()]);
+    let (code, out, err) = place.gpuvm(&["start", "c", "--dry-run"]);
+    assert!(!err.contains("recorded for domain"), "{code}: {out}{err}");
+}
+
+#[test]
+fn a_drive_of_which_nothing_is_recorded_is_named_and_accepted_like_a_new_one() {
+    let Some((place, dir)) = host() else { return };
+    serial(dir.path(), OTHER, Some("000000"));
+    let disks = place.disks.to_str().unwrap();
+    let how = ["create", "--name", "a", "--gpus", "0", "--nvme", OTHER, "--no-start"];
+    let size = ["--vcpus", "2", "--memory", "1G", "--disk-dir", disks, "--accept-data-loss"];
+    let (code, out, err) = place.gpuvm(&[&how[..], &size].concat());
+    assert_eq!(code, 0, "{out}{err}");
+    let first = format!("`gpuvm device release {OTHER}`");
+    assert!(err.contains("nothing records which drive") && err.contains(&first), "{err}");
+    serial(dir.path(), OTHER, Some("S7X"));
+    partition(dir.path(), "nvme3n1");
+    let set = ["set", "a", "--nvme", OTHER, "--yes"];
+    refused(&place, &set, 2, &["--accept-data-loss"]);
+    place.done(&[&set[..], &["--accept-data-loss"]].concat());
+    assert!(place.virsh(&["dumpxml", "a"]).contains("serial:S7X"));
+}
+
+#[test]
+fn own_drives_that_changed_places_are_not_asked_about() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(DRIVE, "S1A");
+    put(OTHER, "S2B");
+    let disks = place.disks.to_str().unwrap();
+    let how = ["create", "--name", "b", "--gpus", "0", "--nvme", DRIVE, "--nvme", OTHER];
+    let size = ["--vcpus", "2", "--memory", "1G", "--disk-dir", disks, "--accept-data-loss"];
+    place.done(&[&how[..], &size, &["--no-start"]].concat());
+    put(DRIVE, "S2B");
+    put(OTHER, "S1A");
+    partition(dir.path(), "nvme2n1");
+    let way = format!("`gpuvm set b --nvme {DRIVE} --nvme {OTHER}`");
+    refused(&place, &["verify", "b"], 3, &[&way]);
+    place.done(&["set", "b", "--nvme", DRIVE, "--nvme", OTHER, "--yes"]);
+    assert_eq!(place.gpuvm(&["verify", "b"]).1.matches("is now").count(), 0);
+    // One is gone, and the other is in its place.
+    put(OTHER, "S2B");
+    put(DRIVE, "S9Z");
+    refused(&place, &["verify", "b"], 3, &[&format!("`gpuvm set b --nvme {OTHER}`")]);
+}
+
+#[test]
+fn the_hook_stays_for_other_guests_when_a_start_with_the_host_is_undone() {
+    let Some((place, dir)) = host() else { return };
+    serial(dir.path(), DRIVE, Some("S1A"));
+    serial(dir.path(), OTHER, Some("S2B"));
+    define(&place, "a", DRIVE);
+    define(&place, "b", OTHER);
+    place.done(&["autostart", "b", "on"]);
+    place.done(&["autostart", "a", "on"]);
+    let hook = place.daemon.own_path(&format!("/{HOOK}"));
+    assert!(hook.exists());
+    place.done(&["undo", "b", "--yes"]);
+    assert!(hook.exists(), "{}", hook.display());
 }

@@ -164,7 +164,7 @@ mod tests {
             DomainXml::parse(&text).unwrap()
         };
         let at = |text: &str| text.parse::<crate::bdf::Bdf>().unwrap();
-        let moved = Moved { bdf: at("51:00.0"), was: at("2f:00.0"), is_drive: true };
+        let moved = Moved { bdf: at("51:00.0"), was: at("2f:00.0"), is_drive: true, is_sure: true };
         let mut before = Held { domain: "b".into(), ..Held::default() };
         before.add_moved(moved);
         let other = Held { domain: "c".into(), ..before.clone() };

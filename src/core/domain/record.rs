@@ -109,6 +109,16 @@ impl DomainXml {
         self.ours().filter(|_| !self.is_copy()).map(known).unwrap_or_default()
     }
 
+    /// Returns those that the definition has no longer: others have taken them from it.
+    pub fn stale_devices(&self) -> Result<Vec<KnownDevice>, DomainXmlError> {
+        let mut known = self.known_devices();
+        if !known.is_empty() {
+            let functions = self.held(false)?.devices;
+            known.retain(|one| !functions.contains(&one.bdf));
+        }
+        Ok(known)
+    }
+
     /// Returns the huge pages reserved for the guest, as [`DomainXml::bound`] does.
     pub fn reserved(&self) -> Result<Vec<Reserved>, DomainXmlError> {
         self.given(reserved)

@@ -39,12 +39,32 @@ pub struct Presence {
     pub option: &'static str,
 }
 
+/// What gives a guest the devices that are there now.
+pub fn hint(name: &str, all: &[Presence]) -> String {
+    let others = all.iter().filter(|one| one.likeness == Some(Likeness::Other));
+    let is_gpus = others.clone().all(|one| one.option == "--gpu");
+    if is_gpus {
+        let (name, count) = (word(name), all.iter().filter(|one| one.option == "--gpu").count());
+        return format!(
+            "`gpuvm set {name} --gpus 0`, and then `gpuvm set {name} --gpus {count}`, plans its \
+             GPUs again"
+        );
+    }
+    let command = command(name, all).unwrap_or_default();
+    format!("`{command}` names its devices as they are now")
+}
+
 /// The command that gives a guest its devices of the first kind that differs: those that have
 /// moved, from where they are now; those that are gone, as what is there in their place.
-pub fn command(name: &str, all: &[Presence]) -> Option<String> {
-    let first = all.iter().find(|one| one.likeness == Some(Likeness::Other))?;
+fn command(name: &str, all: &[Presence]) -> Option<String> {
+    let is_other = |one: &&Presence| one.likeness == Some(Likeness::Other) && one.option != "--gpu";
+    let first = all.iter().find(is_other)?;
     let same = all.iter().filter(|one| one.option == first.option);
-    let words = same.map(|one| format!(" {} {}", one.option, one.place().unwrap_or(one.bdf)));
+    let mut places: Vec<Bdf> = same.map(|one| one.place().unwrap_or(one.bdf)).collect();
+    // A device that is gone has the address at which another of the guest's is now.
+    places.sort();
+    places.dedup();
+    let words = places.iter().map(|bdf| format!(" {} {bdf}", first.option));
     Some(format!("gpuvm set {}{}", word(name), words.collect::<String>()))
 }
 
@@ -93,11 +113,10 @@ pub fn with_devices(
                 found: Some(one.now.to_string()),
                 at,
             };
-            let command = command(&name, all).unwrap_or_default();
-            let hint = format!("`{command}` names its devices as they are now");
+            let hint = hint(&name, all);
             findings.push(Finding::by(&OTHER, says, hint));
         } else if is_unrecorded {
-            let message = format!("which drive {bdf} is, is not recorded: an older gpuvm made it");
+            let message = format!("which drive {bdf} is, is not recorded");
             let (expected, found) = (None, None);
             let says = Differs { between: Between::Plan, message, expected, found, at };
             let option = one.option;

@@ -88,7 +88,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
     let guarded = functions.guarded;
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
-    extra.known = recognise::known(world, devices, &[])?;
+    extra.known = recognise::known_or_warn(world, &name, devices)?;
     extra.uuid.clone_from(&wanted.uuid);
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
     if let Some(hypervisor) = hypervisor {

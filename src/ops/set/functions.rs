@@ -139,6 +139,16 @@ fn named(wanted: &SetRequest) -> Vec<Bdf> {
     named
 }
 
+/// The setting that a function belongs to.
+fn item_of(topology: &Topology, bdf: Bdf) -> ItemName {
+    match topology.device(bdf).and_then(ExtraKind::of) {
+        Some(ExtraKind::Nvme) => ItemName::Nvme,
+        Some(ExtraKind::Nic) => ItemName::Nic,
+        Some(ExtraKind::Vf) => ItemName::Vf,
+        None => ItemName::Gpus,
+    }
+}
+
 /// Records the devices that are at the addresses which a request names, and which the guest has
 /// already: another device in the place of one that is gone, or one that was not recorded.
 fn accept(
@@ -148,22 +158,22 @@ fn accept(
     world: &World,
 ) -> Result<()> {
     let named = named(wanted);
-    if named.is_empty() {
+    let stale = subject.xml.stale_devices()?;
+    if named.is_empty() && stale.is_empty() {
         return Ok(());
     }
     let before = tuned.after.known_devices();
     recognise::record(world, &subject.xml, &mut tuned.after, &named)?;
+    for KnownDevice { bdf, identity } in stale {
+        let was = format!("record of {bdf} ({identity}), which it has no longer");
+        tuned.changes.push(Change { item: item_of(topology, bdf), was, now: "none".to_owned() });
+    }
     for KnownDevice { bdf, identity } in tuned.after.known_devices() {
         let was = before.iter().find(|one| one.bdf == bdf).map(|one| &one.identity);
         if was == Some(&identity) {
             continue;
         }
-        let item = match topology.device(bdf).and_then(ExtraKind::of) {
-            Some(ExtraKind::Nvme) => ItemName::Nvme,
-            Some(ExtraKind::Nic) => ItemName::Nic,
-            Some(ExtraKind::Vf) => ItemName::Vf,
-            None => ItemName::Gpus,
-        };
+        let item = item_of(topology, bdf);
         let was = was.map_or_else(|| "not recorded".to_owned(), DeviceIdentity::to_string);
         let (was, now) = (format!("{bdf} ({was})"), format!("{bdf} ({identity})"));
         tuned.changes.push(Change { item, was, now });
@@ -187,7 +197,11 @@ fn refuse_replaced(
     recognise::refuse_of_others(name, &new, subjects.occupancy())?;
     // What is bound for it is bound at its start.
     claim(name, &new, topology, subjects.occupancy(), world)?;
-    extra.losses.extend(remains(topology, &new));
+    // Of its own drives that have changed places each is still its own.
+    let own = subjects.occupancy().domains.iter().filter(|held| held.domain == *name);
+    let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
+    let foreign: Vec<Bdf> = new.into_iter().filter(|bdf| !is_own(bdf)).collect();
+    extra.losses.extend(remains(topology, &foreign));
     Ok(())
 }
 
@@ -226,7 +240,7 @@ pub(super) fn settle(
     let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
     // What is on its own drive, which has moved, is its own.
     let own = subjects.occupancy().domains.iter().filter(|held| held.domain == name);
-    let is_own = |bdf: &Bdf| own.clone().any(|held| held.moved_from(*bdf).is_some());
+    let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
     let new: Vec<Bdf> = moves.comes.iter().copied().filter(|bdf| !is_own(bdf)).collect();
     extra.losses.extend(remains(topology, &new));
     extra.first.extend(claimed.steps);
