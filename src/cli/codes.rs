@@ -72,6 +72,7 @@ use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
+use gpuvm_ops::obstacles::Obstacles;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::recognise::IdentityError;
@@ -114,7 +115,8 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 103] = [
+static KNOWN: [Known; 104] = [
+    Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -235,6 +237,17 @@ static KNOWN: [Known; 103] = [
 /// Returns the code of a refused network: that of its first reason.
 fn of_network(error: &(dyn Error + 'static)) -> Option<&'static str> {
     error.downcast_ref::<network::Refused>()?.problems.first().map(Into::into)
+}
+
+/// Returns the code of several reasons: that of the first one.
+fn of_obstacles(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let first = error.downcast_ref::<Obstacles>()?.errors.first()?;
+    let own = first.refusal().map(|refusal| refusal.code);
+    let plain = <&str>::from(Class::Refused);
+    let first: &(dyn Error + 'static) = first;
+    let mut causes =
+        std::iter::successors(Some(first), |cause: &&(dyn Error + 'static)| (*cause).source());
+    own.filter(|code| *code != plain).or_else(|| causes.find_map(of_cause)).or(own)
 }
 
 /// Returns the code of a refused host bridge: that of its first reason.

@@ -26,6 +26,7 @@ fn made(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.refuse_recorded("create")?;
     }
     let mut wanted = args.request()?;
+    create::refuse_without_libvirt(cx, &wanted)?;
     let existing = if args.if_absent { compare::is_there(cx, &wanted)? } else { None };
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let ChangeArgs { dry_run, diff, ref lock } = args.change;

@@ -310,7 +310,7 @@ mod tests {
             ("gpuvm create --ram 4G", "`--memory SIZE`"),
             ("gpuvm plan --cpus=4", "`--vcpus N`"),
             ("gpuvm create --memroy 3G", "`--memory SIZE`"),
-            ("gpuvm ip a --yes", "leave it out: `ip` does not ask"),
+            ("gpuvm stop a --yes", "leave it out: `stop` does not ask"),
             ("gpuvm rename a b --yes", "leave it out: `rename` does not ask"),
             ("gpuvm ssh -l x a", "`--user USER`"),
             ("gpuvm disk add a --size 10G", "`size=SIZE`"),

@@ -41,9 +41,25 @@ pub enum CreateError {
         /// Why.
         why: String,
     },
-    /// The guest is to run by hardware virtualization, and the machine has no KVM.
-    #[error("this machine has no /dev/kvm, and the guest needs KVM")]
-    NoKvm,
+    /// The guest is to run by hardware virtualization, and the machine has no KVM, or libvirt
+    /// cannot use it.
+    #[error("{what}")]
+    NoKvm {
+        /// What is missing.
+        what: String,
+    },
+    /// The machine has no QEMU.
+    #[error("{what}")]
+    NoQemu {
+        /// What is missing.
+        what: String,
+    },
+    /// The machine has no UEFI firmware for guests.
+    #[error("{what}")]
+    NoFirmware {
+        /// What is missing.
+        what: String,
+    },
     /// A domain of this name exists and is another guest than the requested one.
     #[error("domain `{name}` exists and differs: {what}")]
     Differs {
@@ -106,6 +122,12 @@ pub struct Waits {
     pub address_s: u64,
     /// For reading its seed, which is removed then, counted from its start; none: the seed stays.
     pub seed_s: Option<u64>,
+}
+
+/// Refuses a guest on a machine whose libvirt does not answer, with all else that stops it: nothing
+/// else asks for that once libvirt is missing.
+pub fn refuse_without_libvirt(world: &World, wanted: &CreateRequest) -> Result<()> {
+    prepare::opened(world, wanted).map(drop)
 }
 
 /// Plans the change that makes and starts a guest; its data is the definition.

@@ -17,6 +17,7 @@ use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
+use crate::obstacles::Obstacles;
 use crate::placement::{PlanError, RoomOffer};
 use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
@@ -207,6 +208,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Hypervisor(#[from] HypervisorError),
+    /// Several reasons at once.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Several(#[from] Obstacles),
     /// A guest has no place.
     #[error("{0}")]
     #[strum(to_string = "-")]

@@ -17,6 +17,7 @@ pub mod list;
 pub mod remove;
 pub mod source;
 
+use crate::apply::RESERVATION;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
@@ -88,7 +89,7 @@ impl Image {
 
 /// The name of the marker volume beside an image whose copy is incomplete.
 pub fn marker_name(name: &ImageName) -> String {
-    format!("{name}.adding")
+    format!("{name}{RESERVATION}")
 }
 
 /// The name of an image's volume.

@@ -44,9 +44,11 @@ const LOCK_COUNT: u32 = 1024;
 
 /// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
 /// Everything else is a refusal, for which the job is cancelled.
-const FAULTS: [&str; 36] = [
+const FAULTS: [&str; 38] = [
     "apply-",
+    "create-no-firmware",
     "create-no-kvm",
+    "create-no-qemu",
     "discovery-",
     "fabric-address",
     "fabric-call",

@@ -69,6 +69,9 @@ impl Reporter for Caller {
     fn progress(&self, text: &str) {
         self.hear(text.to_owned());
     }
+    fn detail(&self, text: &str) {
+        self.hear(text.to_owned());
+    }
     fn warning(&self, text: &str) {
         self.hear(format!("warning: {text}"));
     }

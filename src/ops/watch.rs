@@ -114,7 +114,11 @@ impl Watch {
 impl Observer for Watch {
     fn doing(&mut self, step: &Step) {
         self.ticker = None;
-        self.reporter.progress(&step.to_string());
+        if step.is_internal() {
+            self.reporter.detail(&step.to_string());
+        } else {
+            self.reporter.progress(&step.to_string());
+        }
         if let Step::StartDomain { uuid: Some(uuid), .. } = step {
             self.ticker = Ticker::of_start(&self.reporter, uuid.clone());
         }
@@ -168,7 +172,11 @@ impl Observer for Watch {
 
     fn undoing(&mut self, step: &Step) {
         self.ticker = None;
-        self.reporter.progress(&format!("undo: {step}"));
+        if step.is_internal() {
+            self.reporter.detail(&format!("undo: {step}"));
+        } else {
+            self.reporter.progress(&format!("undo: {step}"));
+        }
     }
 
     fn interrupted(&mut self) -> Option<String> {

@@ -101,7 +101,12 @@ pub enum MadeAs {
         /// Their SHA-256.
         sha256: Sha256,
     },
+    /// An image without data. Its domain may run without it.
+    Blank,
 }
+
+/// How the name of an empty volume ends that reserves the name of an image while that is copied.
+pub const RESERVATION: &str = ".adding";
 
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::VariantNames)]
@@ -765,6 +770,18 @@ impl Step {
         // A partition of a removed guest is not activated again.
         let deactivates = matches!(self, Step::DeactivatePartition(_));
         ends || unlinks || deactivates || self.is_final()
+    }
+
+    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what is
+    /// made, and the reservation of an image's name.
+    pub fn is_internal(&self) -> bool {
+        let reserves = |name: &str| name.ends_with(RESERVATION);
+        match self {
+            Step::Remember { .. } => true,
+            Step::MakeVolume { volume, .. } => reserves(&volume.name) && volume.capacity_bytes == 0,
+            Step::DeleteVolume { name, .. } => reserves(name),
+            _ => false,
+        }
     }
 
     /// Whether undoing has an effect.

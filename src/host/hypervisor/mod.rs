@@ -24,7 +24,9 @@ use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::domain::{DomainXml, DomainXmlError};
 use gpuvm_core::network::GuestAddress;
+use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
+use gpuvm_core::words;
 use machine::{Identity, Machine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -203,13 +205,13 @@ pub const SILENT: &str = "has not answered for";
 
 /// The error of the hypervisor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{doing}: {message}")]
+#[error("{doing}{}", self.reason())]
 pub struct HypervisorError {
     /// What the caller can do about it.
     pub kind: HypervisorErrorKind,
     /// The operation: "connect to qemu:///system", "define domain `x`".
     pub doing: String,
-    /// libvirt's message, one line.
+    /// libvirt's message, one line; empty: the operation says all.
     pub message: String,
 }
 
@@ -230,6 +232,25 @@ impl From<HypervisorError> for &'static str {
 }
 
 impl HypervisorError {
+    /// The error that there is no domain of a name, with the most similar of those that there are.
+    pub fn no_domain<'n>(name: &str, there: impl IntoIterator<Item = &'n str>) -> HypervisorError {
+        let similar = words::similar(name, there);
+        HypervisorError {
+            kind: HypervisorErrorKind::NoDomain,
+            doing: format!("there is no domain `{name}`"),
+            message: similar.map(|one| format!("did you mean `{one}`?")).unwrap_or_default(),
+        }
+    }
+
+    /// The message, to follow the operation.
+    fn reason(&self) -> String {
+        match (self.kind, self.message.as_str()) {
+            (_, "") => String::new(),
+            (HypervisorErrorKind::NoDomain, message) => format!("; {message}"),
+            (_, message) => format!(": {message}"),
+        }
+    }
+
     /// Whether libvirt is absent: no library or no daemon. A frozen daemon is present.
     pub fn is_absent(&self) -> bool {
         use HypervisorErrorKind::{NoConnection, NoLibrary};
@@ -327,6 +348,10 @@ pub trait Hypervisor {
     }
     /// The QEMU program of this machine that guests run in; none: they run elsewhere, or in none.
     fn emulator(&self) -> Option<PathBuf> {
+        None
+    }
+    /// What it reports of the guests that it can run; none: a driver that does not report it.
+    fn guest_support(&self) -> Option<GuestSupport> {
         None
     }
     /// Reconnects if the connection was lost.

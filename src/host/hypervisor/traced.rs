@@ -16,6 +16,7 @@ use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::Abilities;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
+use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -117,6 +118,9 @@ impl Hypervisor for Traced {
     }
     fn emulator(&self) -> Option<PathBuf> {
         asked("its QEMU", || self.inner.emulator())
+    }
+    fn guest_support(&self) -> Option<GuestSupport> {
+        asked("the guests that it can run", || self.inner.guest_support())
     }
     fn reconnect(&self) -> Result<(), HypervisorError> {
         told(Changes, format_args!("connect again"), || self.inner.reconnect())

@@ -164,7 +164,7 @@ pub fn xml(name: &str, uuid: &str) -> String {
 
 /// The error that there is no such domain.
 fn absent(name: &str) -> HypervisorError {
-    failed(&format!("find domain `{name}`"), HypervisorErrorKind::NoDomain)
+    HypervisorError::no_domain(name, [])
 }
 
 impl Hypervisor for Fake {

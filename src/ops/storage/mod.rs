@@ -18,6 +18,7 @@ mod tuning;
 
 pub use another::{Owner, another};
 pub use error::StorageError;
+pub use os::refuse_without_image;
 pub use request::{
     DataRequest, ImageRequest, NcclWanted, NewDisk, OsDisk, SeedRequest, SeedWanted, StorageRequest,
 };
