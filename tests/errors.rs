@@ -242,7 +242,7 @@ const PROVOKED: &[&str] = &[
     "network host-bridge show br9",
     "network host-bridge delete br9",
     "image add /nonexistent --connect test:///default",
-    "image add https://nosuch/x --connect test:///default",
+    "image add https://nosuch.invalid/x --connect test:///default",
     "image add src --connect test:///default",
     "image list --connect test:///nosuch",
     "image remove nosuch --connect test:///default",

@@ -199,6 +199,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("network doctor test TEST", "gpuvm-network-doctor"),
         ("network host-bridge show TEST", "gpuvm-host-bridge-list"),
         ("image list TEST", "gpuvm-image-list"),
+        ("image list --known TEST", "gpuvm-image-known"),
         ("recover --dry-run TEST", "gpuvm-recover"),
         ("fleet list --hosts MANY", "gpuvm-fleet-list"),
         ("fleet capacity --hosts MANY", "gpuvm-fleet-capacity"),

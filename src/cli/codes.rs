@@ -19,6 +19,7 @@ use crate::discover::lstopo::LstopoError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
+use crate::fetch::FetchError;
 use crate::fsroot::FsError;
 use crate::held::HeldError;
 use crate::history::HistoryError;
@@ -30,6 +31,7 @@ use crate::nccl::NcclError;
 use crate::placement::PlanError;
 use crate::request::RequestError;
 use crate::seed::SeedError;
+use crate::signature::SignatureError;
 use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
@@ -64,7 +66,7 @@ use gpuvm_ops::guest_disks::error::GuestDiskError;
 use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
-use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::images::error::{ImageError, ImagesFileError};
 use gpuvm_ops::import::ImportError;
 use gpuvm_ops::initramfs::InitramfsError;
 use gpuvm_ops::later::LaterError;
@@ -115,7 +117,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 104] = [
+static KNOWN: [Known; 107] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -140,6 +142,7 @@ static KNOWN: [Known; 104] = [
         codes: &["exclusions-file"],
         of: |error| error.is::<ExclusionsError>().then_some("exclusions-file"),
     },
+    known::<FetchError>(),
     known::<FileError>(),
     known::<FsError>(),
     known::<HeldError>(),
@@ -205,6 +208,7 @@ static KNOWN: [Known; 104] = [
     known::<PlatformError>(),
     known::<RequestError>(),
     known::<SeedError>(),
+    known::<SignatureError>(),
     known::<SettingError>(),
     known::<StepError>(),
     known::<SumError>(),
@@ -222,6 +226,7 @@ static KNOWN: [Known; 104] = [
     known::<ArrayVerbError>(),
     known::<DriveError>(),
     known::<ImageError>(),
+    known::<ImagesFileError>(),
     known::<NetworkError>(),
     known::<HostBridgeError>(),
     known::<DeviceError>(),

@@ -13,16 +13,17 @@ use std::ffi::OsString;
 const NEAR: f32 = 0.75;
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 33] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 34] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
-    (&["shutdown", "halt", "down", "suspend"], "gpuvm stop"),
+    (&["shutdown", "halt", "down"], "gpuvm stop"),
+    (&["suspend", "freeze"], "gpuvm pause"),
     (&["reboot", "reset"], "gpuvm restart"),
-    (&["boot", "resume", "poweron"], "gpuvm start"),
+    (&["boot", "poweron"], "gpuvm start"),
     (&["ps", "vm", "vms", "guest", "guests", "domain", "domains", "status", "state"], "gpuvm list"),
     (&["describe", "inspect", "dominfo", "status", "state"], "gpuvm show"),
-    (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
+    (&["login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer", "file"], "gpuvm cp"),
     (&["pull", "images"], "gpuvm image"),
@@ -32,7 +33,7 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 33] = [
     (&["address", "addr", "domifaddr"], "gpuvm ip"),
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
-    (&["dumpxml", "xml"], "gpuvm export"),
+    (&["dumpxml", "xml"], "gpuvm show --xml"),
     (
         &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
         "gpuvm set",
@@ -310,7 +311,7 @@ mod tests {
             ("gpuvm create --ram 4G", "`--memory SIZE`"),
             ("gpuvm plan --cpus=4", "`--vcpus N`"),
             ("gpuvm create --memroy 3G", "`--memory SIZE`"),
-            ("gpuvm stop a --yes", "leave it out: `stop` does not ask"),
+            ("gpuvm ip a --yes", "leave it out: `ip` does not ask"),
             ("gpuvm rename a b --yes", "leave it out: `rename` does not ask"),
             ("gpuvm ssh -l x a", "`--user USER`"),
             ("gpuvm disk add a --size 10G", "`size=SIZE`"),

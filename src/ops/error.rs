@@ -12,6 +12,7 @@ use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
+use crate::fetch::FetchError;
 use crate::fsroot::FsError;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
@@ -139,6 +140,7 @@ where
 
 impl Coded for HypervisorError {}
 impl Coded for DiskError {}
+impl Coded for FetchError {}
 
 /// Why an operation cannot be done, or was not. Its text and code are those of the wrapped error,
 /// which is its source.

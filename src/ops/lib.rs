@@ -109,8 +109,8 @@ use gpuvm_core::{
     topology, words,
 };
 use gpuvm_host::{
-    apply, blockdev, command, discover, fsroot, held, history, holders, hypervisor, identity,
-    input, trace,
+    apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
+    identity, input, signature, trace,
 };
 
 pub mod address;

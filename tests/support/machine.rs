@@ -10,9 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 /// The directories of the machine that are private.
-pub const PRIVATE: [&str; 7] = [
+pub const PRIVATE: [&str; 8] = [
     "/run/gpuvm",
     "/var/lib/gpuvm",
+    "/var/cache/gpuvm",
     "/etc/gpuvm",
     "/etc/systemd/system",
     "/etc/tmpfiles.d",

@@ -63,7 +63,7 @@ pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
     HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
-pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
+pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb, KnownArgs};
 pub use late::{Late, whole};
 pub use life::{
     AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, OnlyArgs, RenameArgs,
