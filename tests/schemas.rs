@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 32] = [
+const ELSEWHERE: [&str; 33] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -19,6 +19,7 @@ const ELSEWHERE: [&str; 32] = [
     "gpuvm-disk-resized",
     "gpuvm-dropped-seed",
     "gpuvm-exclusions",
+    "gpuvm-executed",
     "gpuvm-fabric-ensure",
     "gpuvm-fabric-file",
     "gpuvm-fabric-restore",

@@ -58,6 +58,7 @@ use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::{Error as OpsError, Refusal};
 use gpuvm_ops::exclude::GpuError;
+use gpuvm_ops::exec::ExecError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::fleet::{FleetError, HostsError};
@@ -117,7 +118,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 107] = [
+static KNOWN: [Known; 108] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -142,6 +143,7 @@ static KNOWN: [Known; 107] = [
         codes: &["exclusions-file"],
         of: |error| error.is::<ExclusionsError>().then_some("exclusions-file"),
     },
+    known::<ExecError>(),
     known::<FetchError>(),
     known::<FileError>(),
     known::<FsError>(),

@@ -213,10 +213,11 @@ pub fn refuse_name_taken(
 
 /// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
 pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
-    let name = domain(name);
     match state {
-        DomainState::Paused => Some(("is paused", format!("`virsh resume {name}`"))),
-        DomainState::Suspended => Some(("is suspended", format!("`virsh dompmwakeup {name}`"))),
+        DomainState::Paused => Some(("is paused", format!("`gpuvm resume {}`", word(name)))),
+        DomainState::Suspended => {
+            Some(("is suspended", format!("`virsh dompmwakeup {}`", domain(name))))
+        }
         _ => None,
     }
 }
@@ -305,9 +306,11 @@ mod tests {
             assert!(refusal.hint.contains(&format!("`vm-{name}`")), "{}", refusal.hint);
         }
         // One that is there already is named by its UUID where virsh is to find it.
-        let (_, wake) = still(DomainState::Paused, "1").unwrap();
-        assert!(wake.starts_with("`virsh resume \"$(virsh list "), "{wake}");
-        let (_, wake) = still(DomainState::Paused, "a").unwrap();
-        assert_eq!(wake, "`virsh resume a`");
+        let (_, wake) = still(DomainState::Suspended, "1").unwrap();
+        assert!(wake.starts_with("`virsh dompmwakeup \"$(virsh list "), "{wake}");
+        let (_, wake) = still(DomainState::Suspended, "a").unwrap();
+        assert_eq!(wake, "`virsh dompmwakeup a`");
+        // gpuvm takes it for a name.
+        assert_eq!(still(DomainState::Paused, "1").unwrap().1, "`gpuvm resume 1`");
     }
 }

@@ -347,7 +347,7 @@ pub fn prolog(
     for guest in guests(world, is_same)? {
         if guest.job.submitted_s == job.submitted_s && (guest.runs || !wanted.starts) {
             let JobGuest { name, runs, .. } = guest;
-            let kept = Created { name, started: runs, mac: None, ip: None, seed_dropped: None };
+            let kept = Created { name, started: runs, ..Created::default() };
             return Ok((Begun::Kept, kept));
         }
         delete_guest(session, &guest, PROLOG)?;

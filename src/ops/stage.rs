@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod fake;
+pub(crate) mod local;
 mod networks;
 pub(crate) mod storage;
 

@@ -57,7 +57,7 @@ pub fn enter() {
 }
 
 /// The directory of this test run, which goes with it, however it ends.
-fn of_run() -> &'static Path {
+pub fn of_run() -> &'static Path {
     /// Where it is.
     static DIR: OnceLock<(PathBuf, Child)> = OnceLock::new();
     let (dir, _) = DIR.get_or_init(|| {

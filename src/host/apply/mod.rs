@@ -335,6 +335,11 @@ impl<'a> Transaction<'a> {
         self.done.iter().any(|done| done.step.is_final())
     }
 
+    /// The signal that was received, for a caller that keeps what was done.
+    pub fn interrupted(&mut self) -> Option<String> {
+        self.observer.interrupted()
+    }
+
     /// Undoes everything if a signal was received; to be called while waiting.
     pub fn go_on(&mut self) -> Result<(), ApplyError> {
         match self.observer.interrupted() {

@@ -177,6 +177,15 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarts: bool,
     },
+    /// Stops the vCPUs of a running domain, or lets those of a paused one go on.
+    PauseDomain {
+        /// Its name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// Whether they are stopped; before, it was the other way.
+        paused: bool,
+    },
     /// Powers a domain off; not undone.
     EndDomain {
         /// Its name.
@@ -578,6 +587,7 @@ impl Step {
                 return Some(Step::AttachDevice { name, device, xml });
             }
             Step::Autostart { on, .. } => *on = !*on,
+            Step::PauseDomain { paused, .. } => *paused = !*paused,
             // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
             Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
@@ -616,6 +626,7 @@ impl Step {
             | Step::PlugVcpus { name, .. }
             | Step::UpdateDevice { name, .. }
             | Step::Autostart { name, .. }
+            | Step::PauseDomain { name, .. }
             | Step::CompareDisk { domain: name, .. }
             | Step::CheckAsMade { domain: name, .. }
                 if *name == before =>
@@ -655,6 +666,7 @@ impl Step {
             | Step::MakeSnapshot { name, uuid, .. }
             | Step::RevertSnapshot { of: MadeSnapshot { name, uuid, .. }, .. }
             | Step::DeleteSnapshot(MadeSnapshot { name, uuid, .. })
+            | Step::PauseDomain { name, uuid, .. }
             | Step::Autostart { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
@@ -666,6 +678,7 @@ impl Step {
         matches!(
             self,
             Step::StartDomain { .. }
+                | Step::PauseDomain { .. }
                 | Step::BindDevice { .. }
                 | Step::ReleaseDevice { .. }
                 | Step::ResetDevice { .. }
@@ -690,6 +703,9 @@ impl Step {
             Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
             Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
             Step::ShutDownDomain { name, .. } => format!("gpuvm start {}", word(name)),
+            Step::PauseDomain { name, paused, .. } => {
+                format!("gpuvm {} {}", if *paused { "resume" } else { "pause" }, word(name))
+            }
             Step::ActivatePartition(step) => format!("gpuvm fabric release {}", step.partition),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
             Step::RenameDomain { name, to, .. } => {

@@ -293,6 +293,15 @@ pub struct DiskSize {
     pub allocation_bytes: u64,
 }
 
+/// What a running guest uses of its host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// CPU time since its start, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Memory of the host that its process occupies, in KiB.
+    pub memory_kib: Option<u64>,
+}
+
 /// The error of a hypervisor without snapshots.
 fn no_snapshots(name: &str, snapshot: &str) -> HypervisorError {
     HypervisorError {
@@ -427,6 +436,14 @@ pub trait Hypervisor {
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
+    /// Stops the vCPUs of a running guest, or lets those of a paused one go on.
+    fn pause(&self, name: &str, _paused: bool) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("pause domain `{name}`"),
+            message: "this hypervisor cannot pause guests".to_owned(),
+        })
+    }
     /// Ends a guest at once, like a power cut; succeeds if it no longer runs.
     fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a running guest to release a device, given as in its running definition; the definition
@@ -440,6 +457,10 @@ pub trait Hypervisor {
             doing: format!("attach a device to domain `{name}`"),
             message: "this hypervisor cannot attach devices to running guests".to_owned(),
         })
+    }
+    /// What a running guest uses of its host, as far as it is known.
+    fn used(&self, _name: &str) -> Result<Used, HypervisorError> {
+        Ok(Used::default())
     }
     /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
     /// of a drive without medium.

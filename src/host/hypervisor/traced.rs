@@ -7,7 +7,7 @@ use super::snapshot::Snapshot;
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
     AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Keep, Kept, Lease,
-    VfPool, XmlOf,
+    Used, VfPool, XmlOf,
 };
 use crate::discover::reach::Reach;
 use crate::hypervisor::machine::{Identity, Machine};
@@ -201,6 +201,10 @@ impl Hypervisor for Traced {
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
         told(Changes, format_args!("shut down domain `{name}`"), || self.inner.shutdown(name, by))
     }
+    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
+        let what = format_args!("{} domain `{name}`", if paused { "pause" } else { "resume" });
+        told(Changes, what, || self.inner.pause(name, paused))
+    }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         told(Changes, format_args!("power off domain `{name}`"), || self.inner.destroy(name))
     }
@@ -211,6 +215,9 @@ impl Hypervisor for Traced {
     fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let what = format_args!("attach a device to domain `{name}`");
         told(Changes, what, || self.inner.attach(name, device))
+    }
+    fn used(&self, name: &str) -> Result<Used, HypervisorError> {
+        told(Reads, format_args!("use of domain `{name}`"), || self.inner.used(name))
     }
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         let what = format_args!("size of disk `{target}` of domain `{name}`");

@@ -82,11 +82,11 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let reserves = !pages.steps.is_empty();
     // First, while memory is least fragmented; and a shortage is detected before a disk is filled.
     steps.splice(0..0, pages.steps);
-    let (bound, reserved) = (claim.bound, pages.reserved);
     let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
-    let guarded = functions.guarded;
+    let (bound, reserved, guarded) = (claim.bound, pages.reserved, functions.guarded);
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
     extra.known = recognise::known_or_warn(world, &name, devices)?;
+    extra.user = seed.as_ref().and_then(|seed| seed.user.clone());
     extra.uuid.clone_from(&wanted.uuid);
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
     if let (Some(hypervisor), Some(Beside { vf_pools, steps: more })) = (hypervisor, networks) {

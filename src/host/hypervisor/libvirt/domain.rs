@@ -5,7 +5,7 @@ use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
 use super::super::snapshot::Snapshot;
 use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, VfPool, XmlOf, network, storage,
+    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, Used, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::discover::reach::Reach;
@@ -354,6 +354,13 @@ impl Hypervisor for Libvirt {
         asked.map_err(|e| error(&doing, &e))
     }
 
+    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
+        let doing = format!("{} domain `{name}`", if paused { "pause" } else { "resume" });
+        let domain = self.find_to_change(&doing, name)?;
+        let done = if paused { domain.suspend() } else { domain.resume() };
+        done.map(drop).map_err(|e| error(&doing, &e))
+    }
+
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         let doing = format!("end domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
@@ -375,6 +382,15 @@ impl Hypervisor for Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.attach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn used(&self, name: &str) -> Result<Used, HypervisorError> {
+        let domain = self.find(&format!("read the use of domain `{name}`"), name)?;
+        // A driver that does not know one of them may know the other.
+        let cpu_ns = domain.info().ok().map(|info| info.cpu_time);
+        let stats = domain.memory_stats(0).unwrap_or_default();
+        let rss = stats.iter().find(|stat| stat.tag == sys::VIR_DOMAIN_MEMORY_STAT_RSS);
+        Ok(Used { cpu_ns, memory_kib: rss.map(|stat| stat.val) })
     }
 
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
