@@ -19,7 +19,6 @@ mod guestnics;
 mod hostset;
 mod image;
 mod imagefail;
-mod imagefetch;
 mod killed;
 mod life;
 mod makeroom;

@@ -86,8 +86,7 @@ fn stranger(command: &str) -> Option<String> {
         root.build();
         root
     };
-    // What follows is a command of the guest's.
-    for word in command.split_whitespace().take_while(|word| *word != "--") {
+    for word in command.split_whitespace() {
         if let Some(option) = word.strip_prefix("--") {
             let option = option.split('=').next().unwrap();
             let has = |arg: &clap::Arg| {

@@ -1,12 +1,11 @@
-//! `stop`, `pause`, `resume`.
+//! `stop`.
 
-use super::args::{DownArgs, PauseArgs, StopArgs};
+use super::args::{DownArgs, StopArgs};
 use super::change::manner;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::several;
 use crate::hypervisor::DomainState;
-use crate::shell::word;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::stop::{Down, stop_or_end};
 
@@ -14,49 +13,6 @@ impl From<&DownArgs> for Down {
     fn from(args: &DownArgs) -> Down {
         Down { force: args.force, wait_s: args.wait }
     }
-}
-
-/// Runs `pause` (true) or `resume`.
-pub fn pause(args: &PauseArgs, paused: bool, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let verb = if paused { "pause" } else { "resume" };
-    cx.refuse_recorded(verb)?;
-    let wanted = if paused { is_running } else { is_paused };
-    let names = several::named(&args.names, wanted, cx)?;
-    several::each(&names, Some(&args.only), cx, |name, cx| pause_one(args, (name, paused), cx))
-}
-
-/// Whether a domain can be paused.
-fn is_running(state: DomainState) -> bool {
-    state == DomainState::Running
-}
-
-/// Whether a domain can be resumed.
-fn is_paused(state: DomainState) -> bool {
-    state == DomainState::Paused
-}
-
-/// Pauses or resumes one domain.
-fn pause_one(
-    args: &PauseArgs,
-    (name, paused): (&str, bool),
-    cx: &Context<'_>,
-) -> anyhow::Result<u8> {
-    let PauseArgs { only, dry_run, lock, .. } = args;
-    let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
-    session.only(name, only.uuid.as_deref());
-    let done = session.run(|world| gpuvm_ops::pause::pause(world, name, paused))?;
-    match (done.made, paused) {
-        _ if *dry_run => {}
-        (true, true) => cx.output.progress(&format!(
-            "domain `{name}` is paused, and keeps its memory and devices; `gpuvm resume {}` lets it \
-             go on",
-            word(name)
-        )),
-        (true, false) => cx.output.progress(&format!("domain `{name}` goes on")),
-        (false, true) => cx.output.progress(&format!("domain `{name}` is paused already")),
-        (false, false) => cx.output.progress(&format!("domain `{name}` is not paused")),
-    }
-    Ok(EXIT_DONE)
 }
 
 /// Runs the verb.

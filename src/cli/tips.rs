@@ -13,17 +13,16 @@ use std::ffi::OsString;
 const NEAR: f32 = 0.75;
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 34] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 33] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
-    (&["shutdown", "halt", "down"], "gpuvm stop"),
-    (&["suspend", "freeze"], "gpuvm pause"),
+    (&["shutdown", "halt", "down", "suspend"], "gpuvm stop"),
     (&["reboot", "reset"], "gpuvm restart"),
-    (&["boot", "poweron"], "gpuvm start"),
+    (&["boot", "resume", "poweron"], "gpuvm start"),
     (&["ps", "vm", "vms", "guest", "guests", "domain", "domains", "status", "state"], "gpuvm list"),
     (&["describe", "inspect", "dominfo", "status", "state"], "gpuvm show"),
-    (&["login", "connect"], "gpuvm ssh"),
+    (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer", "file"], "gpuvm cp"),
     (&["pull", "images"], "gpuvm image"),
@@ -33,7 +32,7 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 34] = [
     (&["address", "addr", "domifaddr"], "gpuvm ip"),
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
-    (&["dumpxml", "xml"], "gpuvm show --xml"),
+    (&["dumpxml", "xml"], "gpuvm export"),
     (
         &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
         "gpuvm set",

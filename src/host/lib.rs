@@ -20,7 +20,6 @@
 
 mod child;
 pub mod command;
-pub mod fetch;
 pub mod fsroot;
 pub mod held;
 pub mod identity;
@@ -46,7 +45,6 @@ pub mod history;
 
 pub mod bundle;
 
-pub mod signature;
 pub mod slurm;
 
 #[cfg(test)]

@@ -44,11 +44,9 @@ const LOCK_COUNT: u32 = 1024;
 
 /// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
 /// Everything else is a refusal, for which the job is cancelled.
-const FAULTS: [&str; 38] = [
+const FAULTS: [&str; 36] = [
     "apply-",
-    "create-no-firmware",
     "create-no-kvm",
-    "create-no-qemu",
     "discovery-",
     "fabric-address",
     "fabric-call",
@@ -347,7 +345,7 @@ pub fn prolog(
     for guest in guests(world, is_same)? {
         if guest.job.submitted_s == job.submitted_s && (guest.runs || !wanted.starts) {
             let JobGuest { name, runs, .. } = guest;
-            let kept = Created { name, started: runs, ..Created::default() };
+            let kept = Created { name, started: runs, mac: None, ip: None, seed_dropped: None };
             return Ok((Begun::Kept, kept));
         }
         delete_guest(session, &guest, PROLOG)?;

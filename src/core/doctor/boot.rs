@@ -204,8 +204,7 @@ fn holders(case: &Case<'_>, report: &mut Report<'_>) {
         }
     }
     let Some(nvidia) = nvidia else { return };
-    let services = report.need_part(&HOLDERS, &case.facts.services, "proc/PID/comm");
-    if let Some(services) = services {
+    if let Some(services) = report.need(&HOLDERS, &case.facts.services, "proc/PID/comm") {
         let held: Vec<&str> = GPU_SERVICES
             .into_iter()
             .filter(|name| services.iter().any(|one| one == name))

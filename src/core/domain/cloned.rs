@@ -58,9 +58,8 @@ impl DomainXml {
             request.allow.split |= own.split;
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
-            let (known, user) = (Vec::new(), record.user);
-            let record =
-                Record { request, made, bound, reserved, guarded, nccl: None, known, user };
+            let known = Vec::new();
+            let record = Record { request, made, bound, reserved, guarded, nccl: None, known };
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }

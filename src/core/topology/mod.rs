@@ -22,7 +22,6 @@ pub mod pci;
 mod peers;
 pub mod proximity;
 mod set_aside;
-pub mod software;
 mod trust;
 pub mod vendor;
 

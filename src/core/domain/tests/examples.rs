@@ -82,7 +82,6 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
-        user: None,
     };
     vec![
         (
