@@ -120,6 +120,10 @@ pub fn script(shell: &str) -> Option<Vec<u8>> {
     let shells = Shells::builtins();
     let shell = shells.completer(shell)?;
     shell.write_registration(ASKED_BY, "gpuvm", "gpuvm", "gpuvm", &mut script).ok()?;
+    if shell.name() == "zsh" {
+        // As a file of $fpath it is the function itself, which has to answer the first Tab, too.
+        script.extend(b"[[ ${funcstack[1]} != _gpuvm ]] || _clap_dynamic_completer_gpuvm \"$@\"\n");
+    }
     Some(script)
 }
 
@@ -258,12 +262,11 @@ impl Now {
                 Some(guests.map(|(name, state)| (format!("{name}:"), state)).collect())
             }
             Kind::Snapshot => {
-                let name = self.plain.get(3)?;
-                let all = self.hypervisor()?.snapshots(name).ok()?;
+                let all = self.hypervisor()?.snapshots(self.guest()?).ok()?;
                 Some(all.into_iter().map(|one| (one.name, String::new())).collect())
             }
             Kind::Disk => {
-                let disks = gpuvm_ops::guest_disks::list::list(&self.world()?, self.plain.get(3)?);
+                let disks = gpuvm_ops::guest_disks::list::list(&self.world()?, self.guest()?);
                 let disks = disks.ok()?.into_iter();
                 Some(disks.map(|disk| (disk.target, String::new())).collect())
             }
@@ -280,6 +283,8 @@ impl Now {
                 let all = self.hypervisor()?.storage().pools().ok()?;
                 Some(all.into_iter().map(|one| (one.name, String::new())).collect())
             }
+            // Standard input is the terminal's.
+            Kind::Host if self.hosts.as_os_str() == "-" => None,
             Kind::Host => {
                 let all = host_names(&self.hosts)?.into_iter();
                 Some(all.map(|name| (name, String::new())).collect())
@@ -288,6 +293,12 @@ impl Now {
                 Some(devices(kind, &self.world()?.topology().ok()?))
             }
         }
+    }
+
+    /// The guest that a verb on disks or snapshots names.
+    fn guest(&self) -> Option<&str> {
+        let group = self.plain.iter().position(|word| word == "disk" || word == "snapshot")?;
+        self.plain.get(group + 2).map(String::as_str)
     }
 
     /// The guests in these states.
@@ -403,6 +414,16 @@ mod tests {
         let on = |line: &[&str]| completions(&[&["gpuvm", "--host", dgx], line].concat());
         assert_eq!(on(&["create", "--gpu", "1"]), ["1", "10", "11", "12", "13", "14", "15"]);
         assert_eq!(on(&["device", "bind", "34"]), ["34:00.0"]);
+    }
+
+    #[test]
+    fn the_guest_of_a_disk_or_snapshot_is_the_one_before_it() {
+        for line in [
+            &["gpuvm", "snapshot", "revert", "a", ""][..],
+            &["gpuvm", "-c", "test:///default", "disk", "remove", "a", ""],
+        ] {
+            assert_eq!(Now::of(&words(line)).guest(), Some("a"), "{line:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::change::manner;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::EXIT_DONE;
-use super::several;
+use super::several::{self, Chosen};
 use crate::hypervisor::XmlOf;
 use gpuvm_ops::delete::{Delete, delete};
 use gpuvm_ops::guest::find;
@@ -15,18 +15,19 @@ use gpuvm_ops::session::{Confirm, Manner, Session};
 pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("delete")?;
     let names: Vec<String> = args.names.iter().chain(&args.domain).cloned().collect();
-    several::each(&names, Some(&args.only), cx, |name, cx| one(args, name, cx))
+    let all = Chosen::by_names(&names, Some(&args.only))?;
+    several::each(&all, cx, |chosen, cx| one(args, chosen, cx))
 }
 
 /// Deletes one domain.
-fn one(args: &DeleteArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let wanted = Delete { name: name.to_owned(), keep_data: args.keep_data };
+fn one(args: &DeleteArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let wanted = Delete { name: name.clone(), keep_data: args.keep_data };
     let confirm = if args.yes { Confirm::Given } else { Confirm::Ask };
     let mut session = Session::begin(
         cx,
         Manner { confirm, dry_run: args.change.dry_run, ..manner(&args.change.lock) },
     )?;
-    session.only(name, args.only.uuid.as_deref());
+    session.only(name, uuid.as_deref());
     if args.change.diff && !args.change.dry_run {
         let hypervisor = cx.hypervisor()?;
         let xml = hypervisor.xml(&find(&*hypervisor, name)?.name, XmlOf::Public)?;

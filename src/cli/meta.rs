@@ -8,10 +8,11 @@ use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use super::pages;
 use anyhow::Context as _;
+use gpuvm_host::program::of_caller;
 use gpuvm_ops::files::{FileError, write};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -66,7 +67,7 @@ fn shown(page: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Shows a page by `man`.
 fn show(page: &str) -> io::Result<()> {
-    let mut man = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
+    let mut man = of_caller("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
     if let Some(mut input) = man.stdin.take() {
         // A reader that quits early is done with it.
         let _ = input.write_all(page.as_bytes());

@@ -16,9 +16,9 @@ use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &NamesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let names = several::named(args, |_| true, cx)?;
-    if let ([name], false) = (&names[..], args.all) {
-        let shown = read(name, cx)?;
+    let chosen = several::chosen(args, None, |_| true, cx)?;
+    if let ([one], false) = (&chosen[..], args.all) {
+        let shown = read(&one.name, cx)?;
         if cx.output.json {
             cx.output.json("gpuvm-domain", &shown)?;
         } else {
@@ -26,20 +26,19 @@ pub fn run(args: &NamesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
         return Ok(EXIT_DONE);
     }
-    let mut all = Vec::new();
-    let done = several::each(&names, None, cx, |name, cx| {
-        let shown = read(name, cx)?;
-        if !cx.output.json {
-            let gap = if all.is_empty() { "" } else { "\n" };
-            cx.output.text(&format!("{gap}{}", text(&shown)))?;
-        }
-        all.push(shown);
-        Ok(EXIT_DONE)
-    })?;
     if cx.output.json {
+        // An error would be a second document.
+        let all = chosen.iter().map(|one| read(&one.name, cx));
+        let all = all.collect::<anyhow::Result<Vec<ShownDomain>>>()?;
         cx.output.json_rows("gpuvm-domains", &all)?;
+        return Ok(EXIT_DONE);
     }
-    Ok(done)
+    let mut gap = "";
+    several::each(&chosen, cx, |one, cx| {
+        cx.output.text(&format!("{gap}{}", text(&read(&one.name, cx)?)))?;
+        gap = "\n";
+        Ok(EXIT_DONE)
+    })
 }
 
 /// Reads a domain, and warns of what is not seen of it.

@@ -4,7 +4,7 @@ use super::args::StartArgs;
 use super::change::manner;
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::several;
+use super::several::{self, Chosen};
 use gpuvm_ops::pages;
 use gpuvm_ops::session::{Manner, Session};
 use gpuvm_ops::start::{Start, start};
@@ -26,19 +26,19 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.reserve_pages {
         pages::refuse_elsewhere("start", cx)?;
     }
-    let names = several::named(&args.names, |state| !state.is_active(), cx)?;
-    if names.is_empty() {
+    let all = several::chosen(&args.names, Some(&args.only), |state| !state.is_active(), cx)?;
+    if all.is_empty() {
         cx.output.progress("no domain is off");
     }
-    several::each(&names, Some(&args.only), cx, |name, cx| one(args, name, cx))
+    several::each(&all, cx, |chosen, cx| one(args, chosen, cx))
 }
 
 /// Starts one domain.
-fn one(args: &StartArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let StartArgs { only, reserve_pages, dry_run, lock, .. } = args;
+fn one(args: &StartArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let StartArgs { reserve_pages, dry_run, lock, .. } = args;
     let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
-    session.only(name, only.uuid.as_deref());
-    let wanted = Start { name: name.to_owned(), reserve_pages: *reserve_pages, dry_run: *dry_run };
+    session.only(name, uuid.as_deref());
+    let wanted = Start { name: name.clone(), reserve_pages: *reserve_pages, dry_run: *dry_run };
     let done = session.run(|world| start(world, &wanted))?;
     if args.dry_run {
         return Ok(EXIT_DONE);

@@ -5,7 +5,7 @@ use super::change::asking;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::EXIT_DONE;
-use super::several;
+use super::several::{self, Chosen};
 use crate::shell::word;
 use gpuvm_ops::domain_history::refuse_elsewhere;
 use gpuvm_ops::session::Session;
@@ -14,7 +14,8 @@ use gpuvm_ops::undo::{self, Undo, Undone, undo};
 /// Runs the verb.
 pub fn run(args: &UndoArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("undo")?;
-    several::each(&args.names, None, cx, |name, cx| one(args, name, cx))
+    let all = Chosen::by_names(&args.names, None)?;
+    several::each(&all, cx, |chosen, cx| one(args, &chosen.name, cx))
 }
 
 /// Reverts the last change of one domain.

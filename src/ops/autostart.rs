@@ -251,12 +251,12 @@ pub(crate) fn undone(
         |step: &Step| matches!(step, Step::SetFile { path, .. } if shared.contains(path));
     let mut own = Vec::new();
     for step in steps {
-        // The start of another guest has changed it since, which its old text would take back.
+        // What another guest needs at boot has come into it: its old text would take that back.
         if let Step::SetFile { path, was, .. } = &step
             && !is_shared(&step)
             && input::state_bytes(path)?.as_deref() != was.as_deref().map(str::as_bytes)
         {
-            let kept = format!("{} stays: it was changed for another guest since", path.display());
+            let kept = format!("{} stays as it is: it has been changed since", path.display());
             world.warning(&kept);
         } else if !is_shared(&step) {
             own.push(step);

@@ -27,7 +27,7 @@ use crate::placement::reason::IsolationReason;
 use crate::placement::{Occupancy, shared_fabric};
 use crate::recognise;
 use crate::shell::word;
-use crate::topology::{Barred, Binding, Topology, Trust, Weakness, is_vfio};
+use crate::topology::{Barred, Binding, Likeness, Topology, Trust, Weakness, is_vfio};
 use crate::words::count;
 use crate::world::World;
 use gpuvm_host::fabric::program;
@@ -247,7 +247,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
     // What its own record proves is its own, whatever an older record of another says.
-    let proven = recognise::proven(xml, &FsRoot::live()?)?;
+    let proven = recognise::compared(xml, &FsRoot::live()?, Likeness::Same)?;
     let others: Vec<Bdf> = devices.iter().copied().filter(|bdf| !proven.contains(bdf)).collect();
     recognise::refuse_of_others(&xml.name(), &others, &held)?;
     refuse_barred(&xml.name(), &devices, &topology)?;
@@ -360,7 +360,7 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
     let bound = xml.bound()?;
     let others = world.hypervisor()?;
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
-    let replaced = recognise::replaced(xml, &root)?;
+    let replaced = recognise::compared(xml, &root, Likeness::Other)?;
     for bdf in ours {
         if replaced.contains(&bdf) {
             world.warning(&format!(

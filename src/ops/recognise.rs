@@ -148,16 +148,16 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     Ok(all)
 }
 
-/// Functions that are proven to be the recorded ones.
-pub(crate) fn proven(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
+/// The recorded functions at whose addresses the recorded device is, or another, as `likeness` says.
+pub(crate) fn compared(xml: &DomainXml, root: &FsRoot, likeness: Likeness) -> Result<Vec<Bdf>> {
     let finder = Finder::new(root);
-    let mut proven = Vec::new();
+    let mut all = Vec::new();
     for one in xml.known_devices() {
-        if finder.whereabouts(&one)?.likeness == Likeness::Same {
-            proven.push(one.bdf);
+        if finder.whereabouts(&one)?.likeness == likeness {
+            all.push(one.bdf);
         }
     }
-    Ok(proven)
+    Ok(all)
 }
 
 /// The places of a definition's recorded devices that are now elsewhere.
@@ -171,18 +171,6 @@ pub(crate) fn elsewhere(xml: &DomainXml, root: &FsRoot) -> Result<Vec<(KnownDevi
         }
     }
     Ok(all)
-}
-
-/// Functions at whose addresses other devices are than the recorded ones.
-pub(crate) fn replaced(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Bdf>> {
-    let finder = Finder::new(root);
-    let mut replaced = Vec::new();
-    for one in xml.known_devices() {
-        if finder.whereabouts(&one)?.likeness == Likeness::Other {
-            replaced.push(one.bdf);
-        }
-    }
-    Ok(replaced)
 }
 
 /// Functions that a request names and a guest has, and that would be recorded as another device: it

@@ -29,8 +29,7 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
         let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
         let held = xml.held(is_active(&xml)).doing(failed)?;
         if !held.active {
-            let recorded = xml.known_devices().into_iter();
-            let recorded = recorded.filter(|one| held.devices.contains(&one.bdf));
+            let recorded = xml.valid_devices(&held.devices).into_iter();
             known.extend(recorded.map(|one| (held.domain.clone(), one)));
         }
         occupancy.domains.push(held);

@@ -598,12 +598,7 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
     if let Some((bdf, holder, holds)) = comes.iter().find_map(holds) {
         let message = format!("domain `{}` cannot have {bdf} back", row.name);
         let message = format!("{message}: it {holds}");
-        let hint = format!(
-            "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` \
-             got it",
-            word(&holder)
-        );
-        return Err(classed(Class::InUse, message, hint));
+        return Err(classed(Class::InUse, message, who_holds(&holder)));
     }
     if world.has_guests_here()? {
         refuse_recorded_elsewhere(before, &comes, (row, &held))?;
@@ -613,8 +608,16 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
     claim(&row.name, &comes, &topology, &held, world).map(drop)
 }
 
-/// Refuses to give back a device that is at another address by now, and there another domain's: the
-/// revived record would say that it is this one's.
+/// What shows how another domain got a device.
+fn who_holds(holder: &str) -> String {
+    format!(
+        "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` got it",
+        word(holder)
+    )
+}
+
+/// Refuses to give back a device that has moved to another address and belongs to another domain
+/// there: the revived record would say that it is this one's.
 fn refuse_recorded_elsewhere(
     before: &str,
     comes: &[Bdf],
@@ -631,8 +634,7 @@ fn refuse_recorded_elsewhere(
                 "domain `{}` cannot have {} back: {} is at {} now, which domain `{}` has",
                 row.name, known.bdf, known.identity, places[0], other.domain
             );
-            let hint = format!("`gpuvm set {} --no-nvme` gives it up there", word(&other.domain));
-            return Err(classed(Class::InUse, message, hint));
+            return Err(classed(Class::InUse, message, who_holds(&other.domain)));
         }
     }
     Ok(())

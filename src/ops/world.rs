@@ -418,9 +418,7 @@ impl World {
                 held.devices.extend(drives.doing(failed)?);
             }
             if has_guests_here && which == XmlOf::Inactive {
-                // Of a device that others took out of the definition the record counts no more.
-                let recorded = xml.known_devices().into_iter();
-                let recorded = recorded.filter(|one| held.devices.contains(&one.bdf));
+                let recorded = xml.valid_devices(&held.devices).into_iter();
                 known.extend(recorded.map(|one| (summary.name.clone(), one)));
             }
             if domains.last() != Some(&held) {

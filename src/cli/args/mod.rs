@@ -608,6 +608,9 @@ pub enum Verb {
 #[derive(Debug, Args)]
 pub struct NamesArgs {
     /// Domain names
+    ///
+    /// Of several, one that is refused does not prevent the others. With --json each is answered by
+    /// a document of its own; `show` prints an array.
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     #[arg(id = "name")]
     pub names: Vec<String>,

@@ -109,14 +109,19 @@ impl DomainXml {
         self.ours().filter(|_| !self.is_copy()).map(known).unwrap_or_default()
     }
 
-    /// Returns those that the definition has no longer: others have taken them from it.
-    pub fn stale_devices(&self) -> Result<Vec<KnownDevice>, DomainXmlError> {
+    /// Returns those that a definition which holds these functions has no longer: others have taken
+    /// them from it, and the record counts no more.
+    pub fn stale_devices(&self, functions: &[Bdf]) -> Vec<KnownDevice> {
         let mut known = self.known_devices();
-        if !known.is_empty() {
-            let functions = self.held(false)?.devices;
-            known.retain(|one| !functions.contains(&one.bdf));
-        }
-        Ok(known)
+        known.retain(|one| !functions.contains(&one.bdf));
+        known
+    }
+
+    /// Returns the others.
+    pub fn valid_devices(&self, functions: &[Bdf]) -> Vec<KnownDevice> {
+        let mut known = self.known_devices();
+        known.retain(|one| functions.contains(&one.bdf));
+        known
     }
 
     /// Returns the huge pages reserved for the guest, as [`DomainXml::bound`] does.

@@ -158,7 +158,7 @@ fn accept(
     world: &World,
 ) -> Result<()> {
     let named = named(wanted);
-    let stale = subject.xml.stale_devices()?;
+    let stale = subject.xml.stale_devices(&subject.xml.held(false)?.devices);
     if named.is_empty() && stale.is_empty() {
         return Ok(());
     }
@@ -181,6 +181,15 @@ fn accept(
     Ok(())
 }
 
+/// What a guest may overwrite on functions that it gets. What is on its own drive, which has moved,
+/// is its own.
+fn losses(name: &str, gets: &[Bdf], subjects: &Subjects) -> Vec<String> {
+    let own = subjects.occupancy().domains.iter().filter(|held| held.domain == name);
+    let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
+    let foreign: Vec<Bdf> = gets.iter().copied().filter(|bdf| !is_own(bdf)).collect();
+    remains(subjects.topology(), &foreign)
+}
+
 /// The functions that a request names and the guest has already, of which another device is there
 /// now: refused like those that it gets, and their data is named.
 fn refuse_replaced(
@@ -197,11 +206,7 @@ fn refuse_replaced(
     recognise::refuse_of_others(name, &new, subjects.occupancy())?;
     // What is bound for it is bound at its start.
     claim(name, &new, topology, subjects.occupancy(), world)?;
-    // Of its own drives that have changed places each is still its own.
-    let own = subjects.occupancy().domains.iter().filter(|held| held.domain == *name);
-    let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
-    let foreign: Vec<Bdf> = new.into_iter().filter(|bdf| !is_own(bdf)).collect();
-    extra.losses.extend(remains(topology, &foreign));
+    extra.losses.extend(losses(name, &new, subjects));
     Ok(())
 }
 
@@ -238,11 +243,7 @@ pub(super) fn settle(
         doctor::before(world, topology, subjects.occupancy(), &moves.comes, &[])?;
     }
     let claimed = claim(&name, &moves.comes, topology, subjects.occupancy(), world)?;
-    // What is on its own drive, which has moved, is its own.
-    let own = subjects.occupancy().domains.iter().filter(|held| held.domain == name);
-    let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
-    let new: Vec<Bdf> = moves.comes.iter().copied().filter(|bdf| !is_own(bdf)).collect();
-    extra.losses.extend(remains(topology, &new));
+    extra.losses.extend(losses(&name, &moves.comes, subjects));
     extra.first.extend(claimed.steps);
     let is_ours = subject.xml.is_ours();
     moves.rebind(&subject.xml, &mut tuned.after, &claimed.bound, world)?;
