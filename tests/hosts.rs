@@ -17,8 +17,9 @@ const HOSTS: [&str; 6] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket
 const RENEW: &str = "GPUVM_RENEW";
 
 /// Records that hwloc counts differently, with the reason.
-const OTHER_THAN_HWLOC: [(&str, &str); 2] = [
+const OTHER_THAN_HWLOC: [(&str, &str); 3] = [
     ("nvidiagpunumanodes", "hwloc drops the memory of GPUs from its nodes"),
+    ("gb300-tray", "hwloc drops the memory of GPUs from its nodes"),
     ("64amd64-4p2n4ca2co", "hwloc takes the two halves of an AMD compute unit for cores"),
 ];
 

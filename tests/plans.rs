@@ -274,7 +274,7 @@ fn bad_input_says_what_to_do() {
         ("--gpus 1 --allow everything", 2, "remote, split", ""),
         ("--threads 2", 2, "--threads goes only with --pins none", "--pins none"),
         ("--vcpus 0", 2, "at least one vCPU", ""),
-        ("--memory 12", 2, "powers of 1024", ""),
+        ("--memory 12", 2, "did you mean 12G?", ""),
         ("--name a/b", 2, "character '/' at 2", ""),
         ("--name ..", 2, "character '.' at 1", ""),
         ("--gpu 34:00", 2, "is not a PCI address", ""),

@@ -166,6 +166,7 @@ pub mod logs;
 pub mod made;
 pub mod make_room;
 pub mod modules;
+pub(crate) mod moved;
 pub mod nccl;
 pub mod networks;
 pub mod nics;

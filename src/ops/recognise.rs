@@ -7,12 +7,11 @@ use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
-use crate::placement::{Held, Moved, Occupancy};
+use crate::placement::{Moved, Occupancy};
 use crate::shell::word;
 use crate::topology::{DeviceIdentity, KnownDevice, Likeness};
 use crate::world::World;
 use gpuvm_core::verify::identity::{Presence, hint};
-use std::collections::BTreeSet;
 
 /// The reason a guest does not start with the devices at its addresses.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -189,48 +188,6 @@ pub(crate) fn accepted(world: &World, xml: &DomainXml, named: &[Bdf]) -> Result<
     let all = presences(&FsRoot::live()?, xml)?.into_iter();
     let new = all.filter(|one| named.contains(&one.bdf) && is_new(one));
     Ok(new.map(|one| one.bdf).collect())
-}
-
-/// Completes what domains hold by what is recorded for them (`known`, with the domain of each): a
-/// device that has moved is held where it is now. Its old address stays held, since the definition
-/// has it, unless the device there is proven to be another domain's. What a running domain has stays
-/// its own.
-pub(crate) fn relocate(
-    root: &FsRoot,
-    domains: &mut [Held],
-    known: &[(String, KnownDevice)],
-) -> Result<()> {
-    let finder = Finder::new(root);
-    // A domain and a function that is proven to be its own, or to be another's than it was.
-    let (mut own, mut outdated) = (BTreeSet::new(), BTreeSet::new());
-    let mut moved = Vec::new();
-    for (domain, one) in known {
-        let found = finder.whereabouts(one)?;
-        match found.likeness {
-            Likeness::Same => drop(own.insert((domain, one.bdf))),
-            Likeness::Other => drop(outdated.insert((domain, one.bdf))),
-            Likeness::Unproven => {}
-        }
-        let is_drive = one.identity.is_of_drive();
-        let is_sure = found.places.len() == 1;
-        for bdf in found.places {
-            // Of several that report the same, none is proven to be its own.
-            if is_sure {
-                own.insert((domain, bdf));
-            }
-            moved.push((domain, Moved { bdf, was: one.bdf, is_drive, is_sure }));
-        }
-    }
-    for held in domains {
-        let name = held.domain.clone();
-        if !held.active {
-            let is_of_another = |bdf: Bdf| own.iter().any(|(of, at)| *at == bdf && **of != name);
-            held.devices.retain(|bdf| !outdated.contains(&(&name, *bdf)) || !is_of_another(*bdf));
-        }
-        let its = moved.iter().filter(|(domain, _)| **domain == name);
-        its.for_each(|(_, moved)| held.add_moved(*moved));
-    }
-    Ok(())
 }
 
 /// Refuses drives that are recorded for other domains, which had them at other addresses.

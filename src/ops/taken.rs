@@ -4,9 +4,9 @@
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result, usage};
 use crate::input::{self, DOMAIN_BYTES, InputError};
+use crate::moved;
 use crate::partition::readiness;
 use crate::placement::Occupancy;
-use crate::recognise;
 use crate::topology::Topology;
 use crate::world::World;
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
         occupancy.domains.push(held);
     }
     if let Some(root) = world.root()?.filter(|_| !known.is_empty()) {
-        recognise::relocate(&root, &mut occupancy.domains, &known)?;
+        moved::relocate(&root, &mut occupancy.domains, &known)?;
     }
     Ok(occupancy)
 }

@@ -14,8 +14,8 @@ use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
     Definition, DomainSummary, Hypervisor, HypervisorError, VfPool, XmlOf, definitions,
 };
+use crate::moved;
 use crate::placement::{Exclusion, Held, Occupancy};
-use crate::recognise;
 use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::Topology;
@@ -426,7 +426,7 @@ impl World {
             }
         }
         if !known.is_empty() {
-            recognise::relocate(&FsRoot::live()?, &mut domains, &known)?;
+            moved::relocate(&FsRoot::live()?, &mut domains, &known)?;
         }
         let mut excluded = self.excluded()?;
         // libvirt gives them to the next guest that starts.

@@ -44,7 +44,8 @@ pub fn hint(name: &str, all: &[Presence]) -> String {
     let others = all.iter().filter(|one| one.likeness == Some(Likeness::Other));
     let is_gpus = others.clone().all(|one| one.option == "--gpu");
     if is_gpus {
-        let (name, count) = (word(name), all.iter().filter(|one| one.option == "--gpu").count());
+        let count = all.iter().filter(|one| one.option == "--gpu").count();
+        let name = word(name);
         return format!(
             "`gpuvm set {name} --gpus 0`, and then `gpuvm set {name} --gpus {count}`, plans its \
              GPUs again"
