@@ -313,15 +313,18 @@ fn at_boot(
 }
 
 /// What a guest lacks for its start with the host, in words; none: it lacks nothing, or does not
-/// start with it.
-pub fn lacking(world: &World, xml: &DomainXml) -> Result<Vec<String>> {
+/// start with it. `read`: the host, if it has been read.
+pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Result<Vec<String>> {
     let hypervisor = &*world.hypervisor()?;
     let mut others = hypervisor.autostarted()?;
     if !others.remove(&xml.name()) || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
-    let (root, topology) = (FsRoot::live()?, world.topology()?);
-    let mut missing = needed(xml, &others, (&root, &topology), hypervisor)?.missing;
+    let root = FsRoot::live()?;
+    let mut missing = match read {
+        Some(topology) => needed(xml, &others, (&root, topology), hypervisor)?.missing,
+        None => needed(xml, &others, (&root, &world.topology()?), hypervisor)?.missing,
+    };
     if !xml.known_devices().is_empty() && !Path::new(HOOK).exists() {
         missing.push("the hook by which libvirt compares its devices before a start".to_owned());
     }

@@ -244,6 +244,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
         return Ok(Vec::new());
     }
     let (topology, held) = (world.topology()?, world.occupancy(false)?);
+    recognise::refuse_moved(xml, &FsRoot::live()?)?;
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
     // What its own record proves is its own, whatever an older record of another says.
@@ -362,6 +363,9 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
     let others = owner::runs_with(&*others, &xml.uuid().unwrap_or_default(), &ours);
     let replaced = recognise::compared(xml, &root, Likeness::Other)?;
     for bdf in ours {
+        if topology.device(bdf).is_none() {
+            continue;
+        }
         if replaced.contains(&bdf) {
             world.warning(&format!(
                 "{bdf} is not the device that domain `{}` had: it is left as it is",

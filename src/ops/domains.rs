@@ -195,7 +195,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let autostart = hypervisor.autostart(name).ok();
     // Where the host cannot be read it is shown all the same.
     let lacks_at_boot = match autostart {
-        Some(true) if summary.persistent => lacking(world, &xml).unwrap_or_default(),
+        Some(true) if summary.persistent => lacking(world, &xml, None).unwrap_or_default(),
         _ => Vec::new(),
     };
     let clashes_at_boot = match autostart {

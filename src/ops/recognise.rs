@@ -2,7 +2,7 @@
 //! metadata. Cards that are added or removed move addresses: the drive at one may now be the host's.
 
 use crate::bdf::Bdf;
-use crate::discover::identity::{self, Finder, Present};
+use crate::discover::identity::{self, Finder};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::error::{Coded, Result};
@@ -11,6 +11,7 @@ use crate::placement::{Moved, Occupancy};
 use crate::shell::word;
 use crate::topology::{DeviceIdentity, KnownDevice, Likeness};
 use crate::world::World;
+use gpuvm_core::tune::kinds;
 use gpuvm_core::verify::identity::{Presence, hint};
 
 /// The reason a guest does not start with the devices at its addresses.
@@ -133,15 +134,27 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     let (known, finder) = (xml.known_devices(), Finder::new(root));
     let mut all = Vec::new();
     for bdf in xml.held(false)?.devices {
-        let Some(present) = identity::settled(root, bdf)? else { continue };
+        let present = identity::settled(root, bdf)?;
         let recorded = known.iter().find(|one| one.bdf == bdf).map(|one| one.identity.clone());
-        let likeness = recorded.as_ref().map(|one| one.likeness(&present.identity));
+        let likeness = recorded.as_ref().map(|one| match &present {
+            Some(present) => one.likeness(&present.identity),
+            None => Likeness::Other,
+        });
         let places = match &recorded {
             Some(one) if likeness == Some(Likeness::Other) => finder.places(one)?,
             _ => Vec::new(),
         };
-        let (is_storage, option) = (present.is_storage(), present.option());
-        let Present { identity: now, driver, .. } = present;
+        // Of a missing one without a record nothing is known.
+        let (now, driver, is_storage, option) = match (present, &recorded) {
+            (Some(present), _) => {
+                let (is_storage, option) = (present.is_storage(), present.option());
+                (Some(present.identity), present.driver, is_storage, option)
+            }
+            (None, Some(recorded)) => {
+                (None, None, recorded.is_of_drive(), kinds::option_of(recorded))
+            }
+            (None, None) => continue,
+        };
         all.push(Presence { bdf, recorded, likeness, now, driver, places, is_storage, option });
     }
     Ok(all)
@@ -178,12 +191,13 @@ pub(crate) fn accepted(world: &World, xml: &DomainXml, named: &[Bdf]) -> Result<
     if named.is_empty() || world.is_recorded() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
+    let is_named = |one: &Presence| one.now.as_ref().is_some_and(DeviceIdentity::is_named);
     let is_new = |one: &Presence| match one.likeness {
-        Some(Likeness::Other) => true,
-        Some(Likeness::Unproven) => one.is_storage && one.now.is_named(),
+        Some(Likeness::Other) => one.now.is_some(),
+        Some(Likeness::Unproven) => one.is_storage && is_named(one),
         Some(Likeness::Same) => false,
         // Nothing says that it is the drive which the guest got.
-        None => one.is_storage && one.now.is_named() && xml.is_ours(),
+        None => one.is_storage && is_named(one) && xml.is_ours(),
     };
     let all = presences(&FsRoot::live()?, xml)?.into_iter();
     let new = all.filter(|one| named.contains(&one.bdf) && is_new(one));
@@ -205,6 +219,19 @@ pub(crate) fn refuse_of_others(name: &str, functions: &[Bdf], held: &Occupancy) 
     Err(IdentityError::OfAnother { name, bdf: *bdf, of, was: *was }.hint(hint))
 }
 
+/// Refuses to start a guest with devices that are missing at their addresses and found at others.
+pub(crate) fn refuse_moved(xml: &DomainXml, root: &FsRoot) -> Result<()> {
+    let name = xml.name();
+    let all = presences(root, xml)?;
+    let moved = all.iter().filter(|one| one.now.is_none() && !one.places.is_empty());
+    let lines: String = moved.map(|one| format!("\n  {}", one.differs(&name))).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let hint = hint(&name, &all);
+    Err(IdentityError::Other { name, lines }.hint(hint))
+}
+
 /// Refuses to start a guest with other devices than those that are recorded, and with a drive that
 /// does not report its identity. What is proven is remembered for this boot, since vfio-pci reports
 /// none of it. Returns drives of a guest of ours of which nothing is recorded.
@@ -220,7 +247,7 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presen
     for one in &all {
         let Some(recorded) = &one.recorded else { continue };
         if one.likeness == Some(Likeness::Unproven) && one.is_storage {
-            let has_others = recorded.has_other_namespaces(&one.now);
+            let has_others = one.now.as_ref().is_some_and(|now| recorded.has_other_namespaces(now));
             let (bdf, recorded) = (one.bdf, Box::new(recorded.clone()));
             if has_others {
                 let hint = format!("`gpuvm set {} --nvme {bdf}` accepts them", word(&name));
@@ -245,7 +272,8 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presen
 pub(crate) fn refuse_others_here(xml: &DomainXml, world: &World) -> Result<()> {
     let name = xml.name();
     for one in refuse_others(xml, &FsRoot::live()?)? {
-        warn_of_unknown(world, &name, one.bdf, one.now.is_named());
+        let is_named = one.now.is_some_and(|now| now.is_named());
+        warn_of_unknown(world, &name, one.bdf, is_named);
     }
     Ok(())
 }

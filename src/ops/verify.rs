@@ -6,6 +6,7 @@ pub mod metrics;
 pub mod watch;
 
 use crate::agent::{has_agent, view};
+use crate::autostart::lacking;
 use crate::discover::{files, process, tuning};
 use crate::disks;
 use crate::domain::DomainXml;
@@ -18,6 +19,7 @@ use crate::placement::Occupancy;
 use crate::recognise::presences;
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
+use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
 use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
@@ -105,7 +107,7 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         if !wanted.names.is_empty() && !wanted.names.contains(&summary.name) {
             continue;
         }
-        let found = host.compare(&*hypervisor, summary, wanted.agent_wait);
+        let found = host.compare(world, &*hypervisor, (summary, wanted.agent_wait));
         all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
     let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
@@ -232,9 +234,9 @@ impl Machine {
     /// Compares one domain.
     fn compare(
         &self,
+        world: &World,
         hypervisor: &dyn Hypervisor,
-        summary: &DomainSummary,
-        wait: Duration,
+        (summary, wait): (&DomainSummary, Duration),
     ) -> Result<Verified> {
         let name = &summary.name;
         let parse = |which| {
@@ -281,6 +283,14 @@ impl Machine {
                 findings = with_devices(findings, &definition, &all.unwrap_or_default());
             }
             Err(error) => not_checked.push(format!("its devices ({})", error.whole())),
+        }
+        if let Some(here) = here.filter(|_| summary.persistent) {
+            match lacking(world, &definition, Some(&here.topology)) {
+                Ok(lacks) => findings = with_lacks(findings, name, &lacks),
+                Err(error) => {
+                    not_checked.push(format!("its start with the host ({})", error.whole()))
+                }
+            }
         }
         Ok(Verified {
             domain: name.clone(),

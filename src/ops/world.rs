@@ -4,7 +4,7 @@
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
-use crate::disks::functions_of_disks;
+use crate::disks::{functions_of_disks, linked_functions};
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
@@ -416,6 +416,8 @@ impl World {
             if is_here {
                 let drives = functions_of_disks(&xml);
                 held.devices.extend(drives.doing(failed)?);
+                let linked = linked_functions(&xml);
+                held.unread.retain(|why| !linked.iter().any(|(read, _)| read == why));
             }
             if has_guests_here && which == XmlOf::Inactive {
                 let recorded = xml.valid_devices(&held.devices).into_iter();

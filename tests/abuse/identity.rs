@@ -76,7 +76,8 @@ fn a_recorded_drive_goes_to_no_other_guest_wherever_it_is() {
     ] {
         refused(&place, &args, 1, &[THIRD, OF_B]);
     }
-    refused(&place, &["drive", "wipe", THIRD, "--yes"], 1, &["not erased", OF_B]);
+    let its = format!("`gpuvm set b --nvme {THIRD}`");
+    refused(&place, &["drive", "wipe", THIRD, "--yes"], 1, &["not erased", OF_B, &its]);
     for list in ["drive", "device"] {
         let shown = place.done(&[list, "list"]);
         assert!(shown.contains(OF_B), "{list}: {shown}");
@@ -287,4 +288,42 @@ fn the_hook_stays_for_other_guests_when_a_start_with_the_host_is_undone() {
     assert!(hook.exists());
     place.done(&["undo", "b", "--yes"]);
     assert!(hook.exists(), "{}", hook.display());
+    // What somebody removes is missing for its start with the host, and verify says so.
+    fs::remove_file(&hook).unwrap();
+    let way = "`gpuvm autostart a on` writes it";
+    refused(&place, &["verify", "a"], 3, &["boot-lacks", "libvirt compares its devices", way]);
+    place.done(&["autostart", "a", "on"]);
+    let (_, out, err) = place.gpuvm(&["verify", "a"]);
+    assert!(!out.contains("boot-lacks"), "{out}{err}");
+}
+
+/// Takes a function out of the host.
+fn unplug(dir: &Path, bdf: &str) {
+    fs::remove_file(dir.join("sys/bus/pci/devices").join(bdf)).unwrap_or_else(|_| {
+        fs::remove_dir_all(dir.join("sys/bus/pci/devices").join(bdf)).unwrap();
+    });
+}
+
+#[test]
+fn a_drive_whose_old_address_is_empty_is_found_at_its_new_one() {
+    let Some((place, dir)) = host() else { return };
+    let put = |bdf, text| serial(dir.path(), bdf, Some(text));
+    put(OTHER, "S2B");
+    define(&place, "b", OTHER);
+    put(THIRD, "S2B");
+    unplug(dir.path(), OTHER);
+    let now_at = format!("which is now at {THIRD}");
+    let set = format!("`gpuvm set b --nvme {THIRD}`");
+    refused(&place, &["start", "b"], 1, &["0000:2f:00.0 is missing", &now_at, &set]);
+    refused(&place, &["verify", "b"], 3, &["0000:2f:00.0 is missing", &now_at, &set]);
+    let shown = place.done(&["set", "b", "--nvme", THIRD, "--yes"]);
+    let xml = place.virsh(&["dumpxml", "b"]);
+    assert!(!xml.contains("bus='0x2f'") && xml.contains("serial:S2B"), "{shown}{xml}");
+    // One that is found nowhere goes, too, and names no address.
+    unplug(dir.path(), THIRD);
+    refused(&place, &["start", "b"], 1, &["needs 0000:51:00.0, which is missing"]);
+    place.done(&["set", "b", "--no-nvme", "--yes"]);
+    let xml = place.virsh(&["dumpxml", "b"]);
+    assert!(!xml.contains("<hostdev") && !xml.contains("serial:S2B"), "{xml}");
+    place.done(&["delete", "b", "--yes"]);
 }

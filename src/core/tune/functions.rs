@@ -3,26 +3,9 @@
 
 use super::items::OtherFunctions;
 use crate::bdf::Bdf;
-use crate::domain::claims::Claims;
 use crate::domain::live::Plugged;
 use crate::domain::{DomainXml, Element};
-use crate::placement::ExtraKind;
 use crate::request::{DeviceWish, Extras, VfSettings};
-use crate::topology::Topology;
-
-/// The functions of a kind among these.
-pub(super) fn of(functions: &[Bdf], topology: &Topology, kind: ExtraKind) -> Vec<Bdf> {
-    let is = |bdf: &Bdf| topology.device(*bdf).and_then(ExtraKind::of) == Some(kind);
-    functions.iter().copied().filter(is).collect()
-}
-
-/// The functions of a kind that are passed to a domain, without drives that are disks.
-pub(super) fn functions_of(claims: &Claims<'_>, topology: &Topology, kind: ExtraKind) -> Vec<Bdf> {
-    let passed = claims.passed.iter();
-    let passed = passed.filter(|passed| passed.is_hostdev());
-    let all: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
-    of(&all, topology, kind)
-}
 
 /// The settings that a virtual function has: its MAC address and VLAN in the definition, and what it
 /// may do by the record.

@@ -15,6 +15,7 @@ mod functions;
 mod gpus;
 mod iothreads;
 pub mod items;
+pub mod kinds;
 mod nics;
 mod place;
 mod refuse;
@@ -178,7 +179,8 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     if repaged && items.memory_rounding.is_kept() {
         items.memory_rounding = Item::On;
     }
-    place::refuse_arguments(&claims, &items, given.topology)?;
+    let kinds = kinds::Kinds::new(given.topology, current);
+    place::refuse_arguments(&claims, &items, (given.topology, &kinds))?;
     let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {
         Some(place::place(current, &guest, &Given { items: &items, ..*given })?)

@@ -1,6 +1,7 @@
 //! Places a domain: on the planner's choice, or on its current cores if these are as good. Its
 //! functions stay unless others are requested.
 
+use super::kinds::Kinds;
 use super::wish::Guest;
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
@@ -11,11 +12,10 @@ use crate::domain::claims::{Cell, Claims};
 use crate::memsize::MemSize;
 use crate::placement::reason::TreeReason;
 use crate::placement::{
-    Because, ExtraKind, GuestCell, GuestPcie, Held, Occupancy, PcieGroup, Placement, Reason, Topic,
-    plan,
+    Because, GuestCell, GuestPcie, Held, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
 };
 use crate::request::{PageSize, PinPolicy, Profile, Request};
-use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::topology::Topology;
 use std::collections::BTreeSet;
 
 /// The most repetitions of planning on the previous plan's cores until the plan is stable.
@@ -51,7 +51,8 @@ pub(super) fn place(
     };
     let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
     if given.items.moves_functions() {
-        let moves = |bdf: &Bdf| moves(*bdf, given.items, given.topology);
+        let kinds = Kinds::new(given.topology, current);
+        let moves = |bdf: &Bdf| moves(*bdf, given.items, (given.topology, &kinds));
         own.retain(|bdf| !moves(bdf));
         own.extend(placement.devices.iter().copied().filter(moves));
     }
@@ -71,11 +72,11 @@ pub(super) fn place(
 pub(super) fn refuse_arguments(
     claims: &Claims<'_>,
     items: &Items,
-    topology: &Topology,
+    of: (&Topology, &Kinds<'_>),
 ) -> Result<(), TuneError> {
     let Some(item) = items.first_moved() else { return Ok(()) };
     let mut passed = claims.passed.iter().filter(|passed| passed.by_argument);
-    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, topology)) else {
+    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, of)) else {
         return Ok(());
     };
     let message = format!(
@@ -88,13 +89,13 @@ pub(super) fn refuse_arguments(
 
 /// Whether a function comes or goes with these settings: it is of a kind that does, or in the IOMMU
 /// group of one, since these come and go together. NVSwitches do so with GPUs.
-fn moves(bdf: Bdf, items: &Items, topology: &Topology) -> bool {
+fn moves(bdf: Bdf, items: &Items, (topology, kinds): (&Topology, &Kinds<'_>)) -> bool {
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
-    let of_kind = |device: &PciDevice| match device.kind() {
-        DeviceKind::Gpu | DeviceKind::NvSwitch => !items.gpus.is_kept(),
-        _ => ExtraKind::of(device).is_some_and(|kind| items.functions.of(kind).is_some()),
+    let of_kind = |bdf: &Bdf| {
+        !items.gpus.is_kept() && kinds.is_of_board(*bdf)
+            || kinds.extra(*bdf).is_some_and(|kind| items.functions.of(kind).is_some())
     };
-    group.iter().chain([&bdf]).filter_map(|bdf| topology.device(*bdf)).any(of_kind)
+    group.iter().chain([&bdf]).any(of_kind)
 }
 
 /// How many vCPUs a cell has, and its memory.

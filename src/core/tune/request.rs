@@ -2,6 +2,7 @@
 //! too, otherwise `verify` would report the admin's own change. Guests made by others have no
 //! record and get none.
 
+use super::kinds::Kinds;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, functions};
 use crate::domain::DomainEdit;
@@ -93,8 +94,9 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         };
     }
     if let (Some(placement), false) = (work.placement, items.functions.is_kept()) {
-        let has = functions::of(&placement.devices, work.given.topology, ExtraKind::Vf);
-        let had = functions::functions_of(work.guest.claims, work.given.topology, ExtraKind::Vf);
+        let kinds = Kinds::new(work.given.topology, &work.xml);
+        let has = kinds.of(&placement.devices, ExtraKind::Vf);
+        let had = kinds.passed(work.guest.claims, ExtraKind::Vf);
         let vfs = (&had[..], &has[..]);
         request.extras = functions::recorded(&request.extras, &items.functions, vfs);
     }

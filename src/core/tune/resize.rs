@@ -2,8 +2,9 @@
 //! planned anew, as far as it has such; queues, threads and hints follow where they are as `tune`
 //! would have them, and stay where somebody has chosen others.
 
-use super::functions::{functions_of, settings_now};
+use super::functions::settings_now;
 use super::items::PinOrder;
+use super::kinds::Kinds;
 use super::wish::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
 use crate::bdf::Bdf;
@@ -86,7 +87,8 @@ fn as_it_has(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items:
         })
     };
     let wanted = &mut items.functions;
-    let has = |kind| functions_of(claims, given.topology, kind);
+    let kinds = Kinds::new(given.topology, current);
+    let has = |kind| kinds.passed(claims, kind);
     let is_so = |wish: &DeviceWish, has: &[Bdf]| match wish {
         DeviceWish::Count(count) => has.len() == *count as usize,
         DeviceWish::Exact(bdfs) => {

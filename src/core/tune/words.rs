@@ -1,6 +1,7 @@
 //! Short descriptions of a domain's settings, for users. Judges nothing.
 
 use super::ItemName;
+use super::kinds::Kinds;
 use crate::bdf::Bdf;
 use crate::domain::claims::Claims;
 use crate::domain::read::memory;
@@ -36,7 +37,8 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
                 .map_or_else(|| all.to_string(), |size| format!("{size} of {all}"))
         }
         ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
-            let kind = |bdf: Bdf| topology.device(bdf).and_then(ExtraKind::of);
+            let kinds = Kinds::new(topology, xml);
+            let kind = |bdf: Bdf| kinds.extra(bdf);
             let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
             let all = claims.passed.iter().map(|passed| passed.bdf.value);
             // A function that the host does not have counts as one of the board.

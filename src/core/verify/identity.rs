@@ -26,8 +26,8 @@ pub struct Presence {
     pub recorded: Option<DeviceIdentity>,
     /// How the two compare; none: nothing is recorded.
     pub likeness: Option<Likeness>,
-    /// The identity now.
-    pub now: DeviceIdentity,
+    /// The identity now; none: the host has no function there.
+    pub now: Option<DeviceIdentity>,
     /// The driver now.
     pub driver: Option<String>,
     /// Where the recorded device is now, if another is at its address; several: they cannot be
@@ -61,12 +61,18 @@ fn command(name: &str, all: &[Presence]) -> Option<String> {
     let is_other = |one: &&Presence| one.likeness == Some(Likeness::Other) && one.option != "--gpu";
     let first = all.iter().find(is_other)?;
     let same = all.iter().filter(|one| one.option == first.option);
-    let mut places: Vec<Bdf> = same.map(|one| one.place().unwrap_or(one.bdf)).collect();
+    // One that is missing and found nowhere is left out.
+    let place = |one: &Presence| one.place().or(one.now.as_ref().map(|_| one.bdf));
+    let mut places: Vec<Bdf> = same.filter_map(place).collect();
     // A device that is gone has the address at which another of the guest's is now.
     places.sort();
     places.dedup();
-    let words = places.iter().map(|bdf| format!(" {} {bdf}", first.option));
-    Some(format!("gpuvm set {}{}", word(name), words.collect::<String>()))
+    let none = format!(" --no{}", &first.option[1..]);
+    let words = match &places[..] {
+        [] => none,
+        some => some.iter().map(|bdf| format!(" {} {bdf}", first.option)).collect(),
+    };
+    Some(format!("gpuvm set {}{words}", word(name)))
 }
 
 impl Presence {
@@ -90,7 +96,10 @@ impl Presence {
                 format!("and each of {} reports to be it", all.join(", "))
             }
         };
-        format!("{bdf} is now {now}; `{name}` had {had}, {place}")
+        match now {
+            Some(now) => format!("{bdf} is now {now}; `{name}` had {had}, {place}"),
+            None => format!("{bdf} is missing; `{name}` had {had}, {place}"),
+        }
     }
 }
 
@@ -105,13 +114,17 @@ pub fn with_devices(
     for one in all {
         let bdf = one.bdf;
         let at = format!("/sys/bus/pci/devices/{bdf}");
+        // One that is missing everywhere is a finding of the checker.
+        if one.now.is_none() && one.places.is_empty() {
+            continue;
+        }
         let is_unrecorded = one.recorded.is_none() && one.is_storage && definition.is_ours();
         if one.likeness == Some(Likeness::Other) {
             let says = Differs {
                 between: Between::Reality,
                 message: one.differs(&name),
                 expected: one.recorded.as_ref().map(ToString::to_string),
-                found: Some(one.now.to_string()),
+                found: one.now.as_ref().map(ToString::to_string),
                 at,
             };
             let hint = hint(&name, all);

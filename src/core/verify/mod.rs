@@ -3,6 +3,7 @@
 //! memory, open devices, the host's settings, the guest's own view. Pure: everything comes in as
 //! values. The rules on a domain by itself are those of [`crate::check`].
 
+pub mod boot;
 mod definition;
 mod devices;
 pub mod files;
@@ -85,6 +86,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         files::RULES,
         definition::RULES,
         identity::RULES,
+        boot::RULES,
         plan::RULES,
     ];
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())

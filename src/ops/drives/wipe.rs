@@ -46,12 +46,18 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     if let Some(first) = reasons.first() {
         let lines: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
         let hint = match first {
-            reason if reason.is_system() => "the host runs from it, so it is never erased",
-            Reason::Disk { .. } | Reason::Function { .. } => {
-                "`gpuvm delete NAME` deletes the guest and keeps the drive's data until it is \
-                 erased"
-            }
-            _ => "free it first; `gpuvm drive list` shows who uses what",
+            reason if reason.is_system() => "the host runs from it, so it is never erased".into(),
+            Reason::Function { domain, bdf, recorded_at: Some(_) } => format!(
+                "`gpuvm set {} --nvme {bdf}` gives it to the guest that has it recorded; \
+                 `--no-nvme` has the guest give it up",
+                word(domain)
+            ),
+            Reason::Disk { domain, .. } | Reason::Function { domain, .. } => format!(
+                "`gpuvm delete {}` deletes the guest and keeps the drive's data until it is \
+                 erased",
+                word(domain)
+            ),
+            _ => "free it first; `gpuvm drive list` shows who uses what".into(),
         };
         return Err(classed(
             Class::InUse,

@@ -17,7 +17,7 @@ use crate::recognise;
 use crate::request::{DeviceWish, VfSettings};
 use crate::shell::word;
 use crate::storage::remains;
-use crate::topology::{DeviceIdentity, DeviceKind, KnownDevice, Topology};
+use crate::topology::{DeviceIdentity, KnownDevice, Topology};
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
@@ -25,6 +25,7 @@ use crate::vfs;
 use crate::world::World;
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::tune::items::OtherFunctions;
+use gpuvm_core::tune::kinds::Kinds;
 use gpuvm_core::tune::{Change, ItemName, Tuned};
 use std::collections::BTreeSet;
 
@@ -70,11 +71,8 @@ impl Moves {
     }
 
     /// Whether GPUs or NVSwitches are among them.
-    fn has_gpus(&self, topology: &Topology) -> bool {
-        let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
-        let is_of_board =
-            |bdf: &Bdf| matches!(kind(bdf), Some(DeviceKind::Gpu | DeviceKind::NvSwitch));
-        self.comes.iter().chain(&self.gone).any(is_of_board)
+    fn has_gpus(&self, kinds: &Kinds<'_>) -> bool {
+        self.comes.iter().chain(&self.gone).any(|bdf| kinds.is_of_board(*bdf))
     }
 }
 
@@ -114,13 +112,11 @@ pub(super) fn ports(
     let Some(live) = subject.live.as_ref().filter(|_| !wanted.functions.is_kept()) else {
         return Ok(None);
     };
-    let is_left = |bdf: &Bdf| {
-        let kind = subjects.topology().device(*bdf).and_then(ExtraKind::of);
-        match kind.and_then(|kind| wanted.functions.of(kind)) {
-            Some(DeviceWish::Exact(named)) => !named.contains(bdf),
-            Some(DeviceWish::Count(count)) => *count == 0,
-            None => false,
-        }
+    let kinds = Kinds::new(subjects.topology(), &subject.xml);
+    let is_left = |bdf: &Bdf| match kinds.extra(*bdf).and_then(|kind| wanted.functions.of(kind)) {
+        Some(DeviceWish::Exact(named)) => !named.contains(bdf),
+        Some(DeviceWish::Count(count)) => *count == 0,
+        None => false,
     };
     let left = subject.xml.held(false)?.devices.into_iter().filter(is_left);
     let left: Vec<Plugged> = left.map(Plugged::Function).collect();
@@ -140,8 +136,8 @@ fn named(wanted: &SetRequest) -> Vec<Bdf> {
 }
 
 /// The setting that a function belongs to.
-fn item_of(topology: &Topology, bdf: Bdf) -> ItemName {
-    match topology.device(bdf).and_then(ExtraKind::of) {
+fn item_of(kinds: &Kinds<'_>, bdf: Bdf) -> ItemName {
+    match kinds.extra(bdf) {
         Some(ExtraKind::Nvme) => ItemName::Nvme,
         Some(ExtraKind::Nic) => ItemName::Nic,
         Some(ExtraKind::Vf) => ItemName::Vf,
@@ -162,18 +158,18 @@ fn accept(
     if named.is_empty() && stale.is_empty() {
         return Ok(());
     }
-    let before = tuned.after.known_devices();
+    let (before, kinds) = (tuned.after.known_devices(), Kinds::new(topology, &subject.xml));
     recognise::record(world, &subject.xml, &mut tuned.after, &named)?;
     for KnownDevice { bdf, identity } in stale {
         let was = format!("record of {bdf} ({identity}), which it has no longer");
-        tuned.changes.push(Change { item: item_of(topology, bdf), was, now: "none".to_owned() });
+        tuned.changes.push(Change { item: item_of(&kinds, bdf), was, now: "none".to_owned() });
     }
     for KnownDevice { bdf, identity } in tuned.after.known_devices() {
         let was = before.iter().find(|one| one.bdf == bdf).map(|one| &one.identity);
         if was == Some(&identity) {
             continue;
         }
-        let item = item_of(topology, bdf);
+        let item = item_of(&kinds, bdf);
         let was = was.map_or_else(|| "not recorded".to_owned(), DeviceIdentity::to_string);
         let (was, now) = (format!("{bdf} ({was})"), format!("{bdf} ({identity})"));
         tuned.changes.push(Change { item, was, now });
@@ -226,7 +222,7 @@ pub(super) fn settle(
         return accept(subject, tuned, (subjects.topology(), wanted), world);
     }
     let (name, topology) = (subject.name.clone(), subjects.topology());
-    let has_gpus = moves.has_gpus(topology);
+    let has_gpus = moves.has_gpus(&Kinds::new(topology, &subject.xml));
     if !moves.is_none() && subject.running && (has_gpus || subject.live.is_none()) {
         let stop = format!("`gpuvm stop {}` first", word(&name));
         let what = if has_gpus { "GPUs" } else { "its devices" };

@@ -2,8 +2,9 @@
 //! place, and the checker, `tune` and `verify` agree with what they get.
 
 use super::super::items::OtherFunctions;
-use super::super::{Given, Items, TuneError, Tuned, functions, tune};
+use super::super::{Given, Items, TuneError, Tuned, tune};
 use super::tests::not_as_asked;
+use super::{Kinds, settings_now};
 use crate::bdf::Bdf;
 use crate::domain::claims::Claims;
 use crate::domain::guest::VirtType;
@@ -71,7 +72,7 @@ fn request(gpus: u32, nics: u32, nvmes: u32) -> Request {
 
 /// The functions of a kind that it has.
 fn of(xml: &DomainXml, topology: &Topology, kind: ExtraKind) -> Vec<Bdf> {
-    functions::functions_of(&Claims::read(xml), topology, kind)
+    Kinds::new(topology, xml).passed(&Claims::read(xml), kind)
 }
 
 /// The guest addresses of functions, by address on the host, with their aliases.
@@ -243,7 +244,7 @@ fn with_vfs() -> (Topology, Vec<Bdf>) {
 
 /// The MAC address and VLAN of each virtual function.
 fn macs(xml: &DomainXml, vfs: &[Bdf]) -> Vec<(Option<String>, Option<u16>)> {
-    let settings = vfs.iter().map(|vf| functions::settings_now(xml, *vf));
+    let settings = vfs.iter().map(|vf| settings_now(xml, *vf));
     settings.map(|settings| (settings.mac, settings.vlan)).collect()
 }
 
@@ -282,7 +283,7 @@ fn virtual_functions_come_as_nics_with_settings_and_keep_what_is_not_named() {
     let named = wish(DeviceWish::Exact(vec![has[0]]), vec![trusted]);
     let one = agreed(&three, &topology, named, "one with other settings");
     assert_eq!(macs(&one, &has[..1]), [(was[0].0.clone(), Some(7))]);
-    assert_eq!(functions::settings_now(&one, has[0]).guard, guard);
+    assert_eq!(settings_now(&one, has[0]).guard, guard);
     // The address of another NIC is refused.
     let mac = was[0].0.clone();
     let twice = VfSettings { mac, ..VfSettings::default() };
