@@ -28,8 +28,8 @@ pub use gpuvm_core::{
     request, seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{
-    apply, blockdev, command, discover, fsroot, held, history, holders, hypervisor, identity,
-    input, netlink, program, trace,
+    apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
+    identity, input, netlink, program, signature, trace,
 };
 
 pub mod cli;

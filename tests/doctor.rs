@@ -19,11 +19,26 @@ const DROP_IN: &str = "etc/systemd/system/libvirtd.service.d/hardened.conf";
 const GUESTS: &str = "usr/lib/systemd/system/libvirt-guests.service";
 const RESOURCE: &str = "0x00000000e4000000 0x00000000e4ffffff 0x0000000000040200\n\
                         0x0000004000000000 0x0000004fffffffff 0x000000000014220c\n";
+/// A descriptor of firmware, as packages have it.
+const OVMF: &str = r#"{"interface-types": ["uefi"], "mapping": {"device": "flash", "executable":
+    {"filename": "/usr/share/OVMF/OVMF_CODE.fd", "format": "raw"}}, "targets": [{"architecture": "x86_64"}]}"#;
 const VFIO_IDS: &str = "options vfio-pci ids=10de:2230,10de:1aef\n";
 
 /// A rule, its severity, and files that make it fire; the first one is the sign.
 #[rustfmt::skip]
 const CASES: &[(&str, &str, Overlay)] = &[
+    ("no-kvm", "error", &[("dev/vhost-net", "")]),
+    ("no-libvirt", "error", &[
+        ("etc/os-release", "ID=debian\n"), ("usr/bin/qemu-system-x86_64", ""),
+        ("usr/share/qemu/firmware/60-ovmf.json", OVMF), ("usr/share/OVMF/OVMF_CODE.fd", ""),
+    ]),
+    ("no-qemu", "error", &[
+        ("etc/os-release", "ID=debian\n"), ("usr/sbin/libvirtd", ""),
+        ("usr/share/qemu/firmware/60-ovmf.json", OVMF), ("usr/share/OVMF/OVMF_CODE.fd", ""),
+    ]),
+    ("no-firmware", "error", &[
+        ("etc/os-release", "ID=debian\n"), ("usr/sbin/libvirtd", ""), ("usr/bin/qemu-system-x86_64", ""),
+    ]),
     ("driver-first", "error", &[("etc/modprobe.d/vfio.conf", VFIO_IDS)]),
     ("driver-first", "warning", &[("etc/modules", "vfio\nvfio_virqfd\n"), ("proc/sys/kernel/osrelease", "6.14.0-1-pve\n")]),
     ("boot-unidentified", "warning", &[("etc/systemd/system/gpuvm-vfio.service", "# Functions: 0000:b0:00.0\n")]),
@@ -112,6 +127,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
 /// Rules without such files, and why.
 const WITHOUT_CASE: &[(&str, &str)] = &[
     ("iommu-off", "files are taken away for it: a test of its own"),
+    ("no-gpu", "devices are taken away for it: a test of its own"),
     ("hostdev-unhealthy", "NVML and the kernel's log tell it"),
     ("program-replaceable", "owners of files are this machine's: a test of its own"),
     ("slow-large-bars", "the plain host's kernel has it"),
@@ -442,6 +458,94 @@ fn an_iommu_that_is_off_is_said_with_where_to_turn_it_on() {
     );
 }
 
+/// A real machine: the guest of another hypervisor, which gives it a GPU and no IOMMU.
+#[test]
+fn a_virtual_machine_without_an_iommu_has_one_verdict_and_says_what_its_hypervisor_lacks() {
+    let dir = scratch();
+    let (root, record) = (dir.path().join("root"), dir.path().join("record.json"));
+    unpack(&host_text("h100-guest"), &root).unwrap();
+    // As the kernel shows it, each function has a link to its bus; the record written by hand lacks it.
+    let functions = root.join("sys/devices/pci0000:00");
+    for entry in fs::read_dir(functions).unwrap() {
+        let function = entry.unwrap().path();
+        if function.is_dir() {
+            std::os::unix::fs::symlink("../../../bus/pci", function.join("subsystem")).unwrap();
+        }
+    }
+    let words = ["host", "capture", record.to_str().unwrap(), "--host", root.to_str().unwrap()];
+    let (code, _, err) = run(&mut gpuvm(&words));
+    assert_eq!(code, 0, "{err}");
+    for host in [&root, &record] {
+        let (code, answer) = doctor(host);
+        let finding = &answer["findings"][0];
+        assert_eq!((code, finding["rule"].as_str()), (3, Some("iommu-off")), "{answer}");
+        assert_eq!(rules(&answer).iter().filter(|(_, s)| s == "error").count(), 1, "{answer}");
+        let said = [
+            "cannot be passed through: the IOMMU is off, so the host has no IOMMU group",
+            "says why it is off and how to turn it on",
+        ];
+        agrees(host, "0000:00:06.0", said);
+    }
+    let (_, answer) = doctor(&root);
+    let text = |key: &str| answer["findings"][0][key].as_str().unwrap().to_owned();
+    let message = text("message");
+    assert!(
+        message.contains("this is a virtual machine") && !message.contains("BIOS"),
+        "{message}"
+    );
+    assert!(text("hint").contains("-device intel-iommu,intremap=on,caching-mode=on`"), "{answer}");
+}
+
+/// The first obstacles of a bare machine, in the words of its distribution.
+#[test]
+fn what_a_bare_machine_lacks_comes_first_with_the_command_that_installs_it() {
+    let (_dir, _, root) = hosts();
+    let said = |release: &str, cpu: &str| -> Vec<(String, String, String)> {
+        lay_text(&root, "etc/os-release", release);
+        let text = format!("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t: {cpu}\n");
+        lay_text(&root, "proc/cpuinfo", &text);
+        let (code, answer) = doctor(&root);
+        assert_eq!(code, 3, "{answer}");
+        let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+        let all = answer["findings"].as_array().unwrap().iter();
+        let errors = all.filter(|one| one["severity"] == "error");
+        errors.map(|one| (text(one, "rule"), text(one, "message"), text(one, "hint"))).collect()
+    };
+    lay(&root, &[("dev/vhost-net", "")]);
+    let devices = root.join("sys/bus/pci/devices");
+    for gpu in ["0000:18:00.0", "0000:86:00.0"] {
+        fs::remove_file(devices.join(gpu)).unwrap();
+    }
+    let debian = said("ID=debian\n", "fpu vmx");
+    let names: Vec<&str> = debian.iter().map(|(rule, ..)| rule.as_str()).collect();
+    assert_eq!(names, ["no-kvm", "no-libvirt", "no-qemu", "no-firmware", "no-gpu"]);
+    assert!(debian[0].2.starts_with("`sudo modprobe kvm_intel` loads it"), "{debian:?}");
+    assert_eq!(debian[1].2, "`sudo apt install libvirt-daemon-system`");
+    assert_eq!(debian[2].2, "`sudo apt install qemu-system-x86`");
+    assert_eq!(debian[3].2, "`sudo apt install ovmf`");
+    assert!(debian[4].1.contains("the PCI bus shows none"), "{debian:?}");
+    let rocky = said("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", "fpu hypervisor");
+    assert_eq!(rocky[1].2, "`sudo dnf install libvirt-daemon-kvm`");
+    assert_eq!(rocky[3].2, "`sudo dnf install edk2-ovmf`");
+    for at in [0, 4] {
+        assert!(rocky[at].1.contains("this is a virtual machine (Example Systems "), "{rocky:?}");
+    }
+    assert!(rocky[0].2.starts_with("turn on nested virtualization in its hypervisor"), "{rocky:?}");
+    let bare = said("ID=debian\n", "fpu");
+    assert!(bare[0].1.ends_with("VT-x is off in the BIOS setup"), "{bare:?}");
+    let words = ["host", "doctor", "--fix", "--host", root.to_str().unwrap()];
+    let (_, script, _) = run(&mut gpuvm(&words));
+    let install = script.lines().filter(|line| line.starts_with("apt install ")).count();
+    assert_eq!(install, 3, "{script}");
+}
+
+/// Writes a file of a host.
+fn lay_text(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
 /// Every verb says in these words that no guest gets a GPU of a host, and what helps.
 fn agrees(host: &Path, gpu: &str, [why, helps]: [&str; 2]) {
     let host = host.to_str().unwrap();
@@ -536,7 +640,8 @@ fn a_damaged_file_is_not_checked_and_nothing_else() {
         let sign = overlay[0].0;
         // Without its content a kernel argument or a release is none, and of these files it is the
         // name that counts.
-        let others = ["proc/cmdline", "uevent", "osrelease", ".service", "dev/kvm"];
+        let others =
+            ["proc/cmdline", "uevent", "osrelease", ".service", "dev/kvm", "dev/vhost-net"];
         if others.iter().any(|one| sign.ends_with(one)) || overlay[0].1.starts_with("->") {
             continue;
         }
@@ -661,6 +766,41 @@ fn create_and_bind_refuse_what_surely_fails_and_let_the_other_gpus_be() {
     }
 }
 
+/// A KVM that is none, a request that no host meets and an image that is missing: all are named, and
+/// no step is done.
+#[test]
+fn create_names_all_obstacles_at_once() {
+    let Some(host) = with_rmrr("0000:34:00.0") else { return };
+    let own = tempfile::tempdir().unwrap();
+    let uri = format!("qemu:///embed?root={}/root", own.path().display());
+    fs::create_dir_all(own.path().join("root/etc")).unwrap();
+    let conf = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\n";
+    fs::write(own.path().join("root/etc/qemu.conf"), conf).unwrap();
+    // A device that is there and not KVM, where there is one at all.
+    let hide = "umount /dev/kvm; [[ ! -e /dev/kvm ]] || mount --bind /dev/null /dev/kvm";
+    let create =
+        |more: &str| on(host.path(), &format!("{hide}; $GPUVM create d --gpus 99 -c {uri} {more}"));
+    let (code, out, err) = create("");
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("error: the guest cannot be created, for 3 reasons\n"), "{err}");
+    for said in ["/dev/kvm", "99 GPUs", "image"] {
+        assert!(
+            err.lines().any(|line| line.starts_with("  ") && line.contains(said)),
+            "{said}: {err}"
+        );
+    }
+    assert!(err.matches("\nhint: ").count() >= 3 && !err.contains("'efi'"), "{err}");
+    let (_, out, _) = create("--json");
+    let told: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"));
+    assert_eq!(
+        (&told["code"], told["causes"].as_array().unwrap().len() >= 3),
+        (&"create-no-kvm".into(), true)
+    );
+    // An emulated guest needs none.
+    let (_, _, err) = create("--virt-type qemu");
+    assert!(err.contains("for 2 reasons") && !err.contains("/dev/kvm"), "{err}");
+}
+
 #[test]
 fn fix_prints_the_commands_and_runs_none() {
     let Some(host) = with_rmrr("0000:34:00.0") else { return };
@@ -780,7 +920,10 @@ fn what_is_found_is_told_without_counts_of_nothing() {
         run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
     };
     let (code, out, _) = doctor(&[]);
-    assert!(code == 0 && out.contains("no problem found by "), "{out}");
+    let line = "14 of 38 rules checked: no problem; 24 not checked:\n";
+    assert!(code == 0 && out.starts_with(line), "{out}");
+    let listed = out.lines().skip(1).take_while(|line| line.starts_with("  ")).count();
+    assert_eq!(listed, 24, "{out}");
     let (code, out, _) = doctor(&["--fix"]);
     assert!(code == 0 && out.contains("\n# nothing to fix: no rule found a problem"), "{out}");
     fs::write(dir.path().join("log"), "\n").unwrap();
@@ -790,14 +933,14 @@ fn what_is_found_is_told_without_counts_of_nothing() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n1 error found by "), "{out}");
+    assert!(out.contains("\n18 of 42 rules checked: 1 error; 24 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();
     lay(&root, &[("sys/kernel/mm/ksm/run", "1\n")]);
     let (_, out, _) = run(gpuvm(&["host", "doctor", "--host"]).arg(&root));
-    let last = out.lines().find(|line| line.contains(" found by ")).unwrap();
-    assert!(last.starts_with("2 warnings found by "), "{last}");
+    let last = out.lines().find(|line| line.contains(" rules checked: ")).unwrap();
+    assert!(last.contains(" of 38 rules checked: 2 warnings; "), "{last}");
 }
 
 /// What `journalctl -k` prints where it may read nothing.

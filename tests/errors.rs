@@ -12,7 +12,12 @@ const DGX: &str = "topologies/dgx-2.json";
 
 /// Runs a command line in the project, with `--json` if requested.
 fn answer(line: &str, json: bool) -> (i32, String, String) {
-    let words: Vec<&str> = line.split_whitespace().chain(json.then_some("--json")).collect();
+    // A command of the guest's follows `--`.
+    let (own, others) =
+        line.split_once(" -- ").map_or((line, None), |(own, rest)| (own, Some(rest)));
+    let others = others.into_iter().flat_map(|rest| ["--"].into_iter().chain(rest.split(' ')));
+    let words = own.split_whitespace().chain(json.then_some("--json")).chain(others);
+    let words: Vec<&str> = words.collect();
     run(gpuvm(&words).current_dir(project()))
 }
 
@@ -168,6 +173,10 @@ const PROVOKED: &[&str] = &[
     "console test --connect test:///default",
     "logs test --connect test:///default",
     "ssh nosuch --print --connect test:///default",
+    "exec nosuch --connect test:///default -- true",
+    "shell nosuch --connect test:///default",
+    "pause nosuch --connect test:///default",
+    "resume nosuch --connect test:///default",
     "cp README.md nosuch: --print --connect test:///default",
     "cp README.md CHANGELOG.md --connect test:///default",
     "create --name x --gpus 99 --host topologies/dgx-2.json --dry-run",
@@ -242,7 +251,7 @@ const PROVOKED: &[&str] = &[
     "network host-bridge show br9",
     "network host-bridge delete br9",
     "image add /nonexistent --connect test:///default",
-    "image add https://nosuch/x --connect test:///default",
+    "image add https://nosuch.invalid/x --connect test:///default",
     "image add src --connect test:///default",
     "image list --connect test:///nosuch",
     "image remove nosuch --connect test:///default",

@@ -12,9 +12,9 @@ const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
 const SHORT_LINES: usize = 60;
 /// Options that have another meaning, and so other words, in some verbs.
-const OF_THE_VERB: [&str; 13] = [
-    "address", "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print", "user",
-    "wait", "nvme",
+const OF_THE_VERB: [&str; 14] = [
+    "stdin", "address", "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print",
+    "user", "wait", "nvme",
 ];
 
 /// The command line, built for a width, without clap's own verb.
@@ -123,7 +123,7 @@ fn short_help_is_short() {
     walk(&built(80), "gpuvm", &mut |command, words| {
         let short = help(command, false);
         // The first one lists every verb.
-        let most = if words == "gpuvm" { SHORT_LINES + 11 } else { SHORT_LINES };
+        let most = if words == "gpuvm" { SHORT_LINES + 15 } else { SHORT_LINES };
         assert!(short.lines().count() <= most, "{words}: {} lines", short.lines().count());
         // Text that did not fit beside an option is indented deeper than any option.
         let second = short.lines().find(|line| line.starts_with("       "));

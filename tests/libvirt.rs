@@ -19,6 +19,7 @@ mod guestnics;
 mod hostset;
 mod image;
 mod imagefail;
+mod imagefetch;
 mod killed;
 mod life;
 mod makeroom;

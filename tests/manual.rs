@@ -86,7 +86,8 @@ fn stranger(command: &str) -> Option<String> {
         root.build();
         root
     };
-    for word in command.split_whitespace() {
+    // What follows is a command of the guest's.
+    for word in command.split_whitespace().take_while(|word| *word != "--") {
         if let Some(option) = word.strip_prefix("--") {
             let option = option.split('=').next().unwrap();
             let has = |arg: &clap::Arg| {

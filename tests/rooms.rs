@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 37] = [
+const VERBS: [&str; 38] = [
     "apply",
     "autostart",
     "capacity",
@@ -76,6 +76,7 @@ const VERBS: [&str; 37] = [
     "delete",
     "device",
     "drive",
+    "exec",
     "export",
     "fabric",
     "fleet",

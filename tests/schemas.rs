@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 32] = [
+const ELSEWHERE: [&str; 33] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -19,6 +19,7 @@ const ELSEWHERE: [&str; 32] = [
     "gpuvm-disk-resized",
     "gpuvm-dropped-seed",
     "gpuvm-exclusions",
+    "gpuvm-executed",
     "gpuvm-fabric-ensure",
     "gpuvm-fabric-file",
     "gpuvm-fabric-restore",
@@ -199,6 +200,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         ("network doctor test TEST", "gpuvm-network-doctor"),
         ("network host-bridge show TEST", "gpuvm-host-bridge-list"),
         ("image list TEST", "gpuvm-image-list"),
+        ("image list --known TEST", "gpuvm-image-known"),
         ("recover --dry-run TEST", "gpuvm-recover"),
         ("fleet list --hosts MANY", "gpuvm-fleet-list"),
         ("fleet capacity --hosts MANY", "gpuvm-fleet-capacity"),

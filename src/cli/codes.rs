@@ -19,6 +19,7 @@ use crate::discover::lstopo::LstopoError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
+use crate::fetch::FetchError;
 use crate::fsroot::FsError;
 use crate::held::HeldError;
 use crate::history::HistoryError;
@@ -30,6 +31,7 @@ use crate::nccl::NcclError;
 use crate::placement::PlanError;
 use crate::request::RequestError;
 use crate::seed::SeedError;
+use crate::signature::SignatureError;
 use crate::topology::TopologyError;
 use crate::topology::file::FileError;
 use crate::tune::TuneError;
@@ -56,6 +58,7 @@ use gpuvm_ops::drop_seed::DropSeedError;
 pub use gpuvm_ops::error::Class;
 use gpuvm_ops::error::{Error as OpsError, Refusal};
 use gpuvm_ops::exclude::GpuError;
+use gpuvm_ops::exec::ExecError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::fleet::{FleetError, HostsError};
@@ -64,7 +67,7 @@ use gpuvm_ops::guest_disks::error::GuestDiskError;
 use gpuvm_ops::host::HostUndoError;
 use gpuvm_ops::host_bridge::HostBridgeError;
 use gpuvm_ops::host_settings::HostVerbError;
-use gpuvm_ops::images::error::ImageError;
+use gpuvm_ops::images::error::{ImageError, ImagesFileError};
 use gpuvm_ops::import::ImportError;
 use gpuvm_ops::initramfs::InitramfsError;
 use gpuvm_ops::later::LaterError;
@@ -72,6 +75,7 @@ use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
+use gpuvm_ops::obstacles::Obstacles;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::recognise::IdentityError;
@@ -114,7 +118,8 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 103] = [
+static KNOWN: [Known; 108] = [
+    Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
@@ -138,6 +143,8 @@ static KNOWN: [Known; 103] = [
         codes: &["exclusions-file"],
         of: |error| error.is::<ExclusionsError>().then_some("exclusions-file"),
     },
+    known::<ExecError>(),
+    known::<FetchError>(),
     known::<FileError>(),
     known::<FsError>(),
     known::<HeldError>(),
@@ -203,6 +210,7 @@ static KNOWN: [Known; 103] = [
     known::<PlatformError>(),
     known::<RequestError>(),
     known::<SeedError>(),
+    known::<SignatureError>(),
     known::<SettingError>(),
     known::<StepError>(),
     known::<SumError>(),
@@ -220,6 +228,7 @@ static KNOWN: [Known; 103] = [
     known::<ArrayVerbError>(),
     known::<DriveError>(),
     known::<ImageError>(),
+    known::<ImagesFileError>(),
     known::<NetworkError>(),
     known::<HostBridgeError>(),
     known::<DeviceError>(),
@@ -235,6 +244,17 @@ static KNOWN: [Known; 103] = [
 /// Returns the code of a refused network: that of its first reason.
 fn of_network(error: &(dyn Error + 'static)) -> Option<&'static str> {
     error.downcast_ref::<network::Refused>()?.problems.first().map(Into::into)
+}
+
+/// Returns the code of several reasons: that of the first one.
+fn of_obstacles(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let first = error.downcast_ref::<Obstacles>()?.errors.first()?;
+    let own = first.refusal().map(|refusal| refusal.code);
+    let plain = <&str>::from(Class::Refused);
+    let first: &(dyn Error + 'static) = first;
+    let mut causes =
+        std::iter::successors(Some(first), |cause: &&(dyn Error + 'static)| (*cause).source());
+    own.filter(|code| *code != plain).or_else(|| causes.find_map(of_cause)).or(own)
 }
 
 /// Returns the code of a refused host bridge: that of its first reason.

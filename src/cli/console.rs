@@ -37,7 +37,7 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// A terminal in raw mode; restored on drop, even after a panic.
-struct Raw<'a> {
+pub(super) struct Raw<'a> {
     /// The terminal.
     terminal: BorrowedFd<'a>,
     /// Its settings before.
@@ -46,7 +46,7 @@ struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     /// Enters raw mode: every key goes to the guest, even Ctrl-C.
-    fn new(terminal: BorrowedFd<'a>) -> anyhow::Result<Raw<'a>> {
+    pub(super) fn new(terminal: BorrowedFd<'a>) -> anyhow::Result<Raw<'a>> {
         let before = tcgetattr(terminal).context("cannot read the terminal's mode")?;
         let mut raw = before.clone();
         cfmakeraw(&mut raw);

@@ -3,29 +3,52 @@
 
 use super::args::{ChangeArgs, CreateArgs};
 use super::change::manner;
+use super::codes::told_by;
 use super::context::Context;
 use super::diff::Diff;
-use super::error::{EXIT_DONE, EXIT_FOUND};
-use super::output::Output;
+use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND};
+use super::output::{Output, ask_yes};
 use super::room;
 use crate::identity::random_uuid;
+use crate::shell::word;
 use anyhow::Context as _;
 use gpuvm_host::hypervisor::DomainSummary;
 use gpuvm_ops::compare;
 use gpuvm_ops::create::{self, CreateRequest, Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};
+use gpuvm_ops::storage::Keyless;
+use nix::sys::signal::Signal;
+use std::io::IsTerminal as _;
+
+/// The code of a guest that nobody could log in to.
+const NO_LOGIN: &str = "storage-no-login";
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    made(args, cx).map_err(|error| room::of_error(error, &(&args.guest.taken).into(), cx))
+    let made = match made(args, None, cx) {
+        Err(error) if asks(&error, cx)? => made(args, Some(Keyless::Accepted), cx),
+        made => made,
+    };
+    made.map_err(|error| room::of_error(error, &(&args.guest.taken).into(), cx))
 }
 
-/// Makes the guest, or shows how.
-fn made(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+/// Asks at a terminal whether a guest is to be made that nobody can log in to.
+fn asks(error: &anyhow::Error, cx: &Context<'_>) -> anyhow::Result<bool> {
+    let is_it = told_by(error).is_some_and(|refusal| refusal.code == NO_LOGIN);
+    if !is_it || cx.output.json || !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    Ok(ask_yes(&format!("{error}; make it all the same?"))?)
+}
+
+/// Makes the guest, or shows how. `keyless`: the answer about a guest that nobody can log in to.
+fn made(args: &CreateArgs, keyless: Option<Keyless>, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.change.dry_run && !args.change.diff {
         cx.refuse_recorded("create")?;
     }
     let mut wanted = args.request()?;
+    wanted.seed.keyless = keyless.unwrap_or(wanted.seed.keyless);
+    create::refuse_without_libvirt(cx, &wanted)?;
     let existing = if args.if_absent { compare::is_there(cx, &wanted)? } else { None };
     let confirm = if args.accept_data_loss { Confirm::Given } else { Confirm::IfNeeded };
     let ChangeArgs { dry_run, diff, ref lock } = args.change;
@@ -76,6 +99,11 @@ fn made(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Prints the answer; a guest without an address in time is not all that was asked for.
 fn ended(made: &Created, address_s: u64, output: Output) -> anyhow::Result<u8> {
     answer(made, output)?;
+    if let Some(signal) = &made.signal {
+        // As a shell has it, 130 for Ctrl-C.
+        let number = signal.parse::<Signal>().map_or(0, |signal| signal as i32);
+        return Ok(u8::try_from(128 + number).unwrap_or(EXIT_FAILED));
+    }
     let is_awaited = made.started && made.mac.is_some() && address_s > 0;
     Ok(if is_awaited && made.ip.is_none() { EXIT_FOUND } else { EXIT_DONE })
 }
@@ -85,7 +113,7 @@ fn there(existing: &DomainSummary, cx: &Context<'_>) -> anyhow::Result<u8> {
     let DomainSummary { name, state, .. } = existing;
     if cx.output.json {
         let (name, started) = (name.clone(), state.is_active());
-        let same = Created { name, started, mac: None, ip: None, seed_dropped: None };
+        let same = Created { name, started, ..Created::default() };
         cx.output.json("gpuvm-created", &same)?;
     } else {
         cx.output.progress(&format!("domain `{name}` exists as requested; nothing to do"));
@@ -98,11 +126,16 @@ fn answer(created: &Created, output: Output) -> std::io::Result<()> {
     if output.json {
         return output.json("gpuvm-created", created);
     }
-    let Created { name, started, mac, ip, .. } = created;
+    let Created { name, started, mac, ip, user, .. } = created;
     let mac = mac.as_deref().unwrap_or("-");
     if !started {
         return output.verbatim(&format!("{name}: create mac: {mac}"));
     }
-    let ip = ip.map_or("-".to_owned(), |ip| ip.to_string());
-    output.verbatim(&format!("{name}: create start mac: {mac} ip: {ip}"))
+    let shown = ip.map_or("-".to_owned(), |ip| ip.to_string());
+    output.verbatim(&format!("{name}: create start mac: {mac} ip: {shown}"))?;
+    if let Some(ip) = ip {
+        let login = if user.is_some() { "" } else { " --user NAME" };
+        output.progress(&format!("{name} runs at {ip}: gpuvm ssh {}{login}", word(name)));
+    }
+    Ok(())
 }

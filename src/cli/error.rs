@@ -10,6 +10,7 @@ use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{PlanError, RoomOffer};
 use gpuvm_ops::error::NoPlace;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
+use gpuvm_ops::obstacles::Obstacles;
 use hint::hint;
 use std::fmt::Write as _;
 
@@ -69,36 +70,62 @@ pub struct Told {
     pub hint: Option<String>,
     /// The command of a request that would fit.
     pub command: Option<String>,
+    /// What would help against further reasons.
+    pub more: Vec<String>,
 }
 
 impl Told {
     /// Takes an error apart.
     pub fn of(error: &anyhow::Error) -> Told {
+        match error.chain().find_map(|cause| cause.downcast_ref::<Obstacles>()) {
+            Some(obstacles) => Told::of_several(obstacles),
+            // The context of a cause is reachable only through the whole error.
+            None => Told::of_one(error.as_ref(), told_by(error)),
+        }
+    }
+
+    /// Takes an error of several reasons apart, each with its hint.
+    fn of_several(obstacles: &Obstacles) -> Told {
+        let (mut causes, mut hints) = (Vec::new(), Vec::new());
+        for error in &obstacles.errors {
+            let told = Told::of_one(error, error.refusal());
+            causes.push(told.message);
+            causes.extend(told.causes.into_iter().map(|cause| format!("  {cause}")));
+            hints.extend(told.hint);
+            hints.extend(told.command.map(|command| format!("`{command}`")));
+        }
+        let message = obstacles.to_string();
+        let mut hints = hints.into_iter();
+        Told { message, causes, hint: hints.next(), command: None, more: hints.collect() }
+    }
+
+    /// Takes one error apart; `around`: its own refusal.
+    fn of_one(error: &(dyn std::error::Error + 'static), around: Option<&Hinted>) -> Told {
+        let chain = || std::iter::successors(Some(error), |cause| cause.source());
         let message = error.to_string();
         let mut causes = Vec::new();
         let mut said = message.clone();
-        for cause in error.chain().skip(1).map(ToString::to_string) {
+        for cause in chain().skip(1).map(ToString::to_string) {
             if !said.contains(&cause) {
                 said.push_str(&cause);
                 causes.push(cause);
             }
         }
-        let planned = error.chain().find_map(|cause| cause.downcast_ref::<PlanError>());
+        let planned = chain().find_map(|cause| cause.downcast_ref::<PlanError>());
         if let Some(PlanError::Taken { holders, .. }) = planned {
             causes.extend_from_slice(holders);
         }
-        let applied = error.chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
+        let applied = chain().find_map(|cause| cause.downcast_ref::<ApplyError>());
         let left = applied.iter().flat_map(|error| error.left());
         causes.extend(left.map(ToString::to_string));
-        let refused = error.chain().find_map(|cause| cause.downcast_ref::<NoPlace>());
+        let refused = chain().find_map(|cause| cause.downcast_ref::<NoPlace>());
         let (nearest, command) = refused.map(offer::nearest).unwrap_or_default();
-        // The context of a cause is reachable only through the whole error.
-        let around = told_by(error).map(|hinted| hinted.hint.clone());
+        let around = around.map(|hinted| hinted.hint.clone());
         let around = around.filter(|hint| !hint.is_empty());
-        let hint = around.or_else(|| error.chain().find_map(hint)).map(offer::fitting);
+        let hint = around.or_else(|| chain().find_map(hint)).map(offer::fitting);
         let room = refused.and_then(|refused| refused.room.as_deref());
         let hint = with_nearest(hint.filter(|hint| !hint.is_empty()), &nearest);
-        Told { message, causes, hint: with_room(hint, room), command }
+        Told { message, causes, hint: with_room(hint, room), command, more: Vec::new() }
     }
 }
 
@@ -114,6 +141,9 @@ pub fn report(error: &anyhow::Error) -> String {
     }
     if let Some(command) = told.command {
         writeln!(text, "hint: `{command}`").expect("text");
+    }
+    for hint in told.more {
+        writeln!(text, "hint: {hint}").expect("text");
     }
     text
 }

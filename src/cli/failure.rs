@@ -50,6 +50,7 @@ impl Failure {
             causes: Vec::new(),
             hint: Some(hints.join("; ")).filter(|hint| !hint.is_empty()),
             command: None,
+            more: Vec::new(),
         };
         Failure::told(Class::Usage.into(), told)
     }
@@ -57,7 +58,8 @@ impl Failure {
     /// The document of an internal error.
     pub fn internal(message: &str) -> Failure {
         let message = format!("internal error: {message}");
-        let told = Told { message, causes: Vec::new(), hint: None, command: None };
+        let (causes, more) = (Vec::new(), Vec::new());
+        let told = Told { message, causes, hint: None, command: None, more };
         Failure::told(Class::Internal.into(), told)
     }
 
@@ -69,7 +71,8 @@ impl Failure {
         let named = lines.map(str::to_owned);
         let causes = told.causes.iter().flat_map(|cause| cause.lines()).map(str::trim);
         let causes = named.chain(causes.map(str::to_owned)).filter(|cause| !cause.is_empty());
-        let hint = told.hint.map(|hint| offered(&hint));
+        let hints: Vec<String> = told.hint.into_iter().chain(told.more).collect();
+        let hint = (!hints.is_empty()).then(|| offered(&hints.join("; ")));
         let command = told.command.map(|command| offered(&format!("`{command}`")));
         let texts = [command.as_deref(), hint.as_deref()];
         let mut commands: Vec<String> = Vec::new();

@@ -16,12 +16,16 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if let Some(number) = args.diff {
         let (before, after) = change_of(cx, name, &history, number)?;
         Diff::of(name, Some(&before), Some(&after)).print(cx.output)?;
-    } else if cx.output.json {
-        cx.output.json_rows("gpuvm-history", &history.entries)?;
-    } else if history.entries.is_empty() {
-        cx.output.progress(&format!("nothing was changed of domain `{name}`"));
+        return Ok(EXIT_DONE);
+    }
+    let mut all: Vec<Entry> = history.all().cloned().collect();
+    all.sort_by_key(|entry| entry.number);
+    if cx.output.json {
+        cx.output.json_rows("gpuvm-history", &all)?;
+    } else if all.is_empty() {
+        cx.output.progress(&format!("no change of domain `{name}` is recorded"));
     } else {
-        cx.output.table(&table(&history.entries))?;
+        cx.output.table(&table(&all))?;
     }
     Ok(EXIT_DONE)
 }
@@ -30,7 +34,10 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn table(entries: &[Entry]) -> Table {
     let mut table = Table::new(["NUMBER", "WHEN (UTC)", "VERB", "WHAT"]);
     for entry in entries {
-        let (number, what) = (entry.number.to_string(), entry.what.join("\n"));
+        let (number, mut what) = (entry.number.to_string(), entry.what.join("\n"));
+        if let Some(at_s) = entry.undone_at_s {
+            what = format!("undone {}: {what}", when(at_s));
+        }
         table.push([number, when(entry.at_s), entry.verb.clone(), what]);
     }
     table

@@ -1,12 +1,16 @@
 //! Images: `image add`, `image list`, `image remove`.
 
+mod known;
+
 use super::args::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 use super::change::{asking, manner};
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::table::Table;
+use crate::image::Sum;
 use crate::memsize::MemSize;
 use gpuvm_ops::images::add::{self, Added};
+use gpuvm_ops::images::fetch::Published;
 use gpuvm_ops::images::list::{self, UsedImage};
 use gpuvm_ops::images::remove::{self, RemoveImage};
 use gpuvm_ops::images::source::AddImage;
@@ -27,9 +31,10 @@ fn add(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("image add")?;
     let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
     let mut session = Session::begin(cx, manner)?;
-    let ImageAddArgs { file, name, sha256, pool, .. } = args;
-    let (file, pool) = (file.clone(), pool.pool.clone());
-    let wanted = AddImage { file, name: name.clone(), sha256: *sha256, pool };
+    let (file, name, pool) = (args.file.clone(), args.name.clone(), args.pool.pool.clone());
+    let given = (args.sha256.map(Sum::Sha256)).or(args.sha512.map(Sum::Sha512));
+    let known = known::read(&args.known)?;
+    let wanted = AddImage { file, name, expected: given, pool, known };
     let Some(added) = add::add(&mut session, &wanted)? else { return Ok(EXIT_DONE) };
     if cx.output.json {
         cx.output.json("gpuvm-image-added", &added)?;
@@ -40,6 +45,10 @@ fn add(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let by = match &added.verified {
         Word::Given => "as given".to_owned(),
         Word::Listed(list) => format!("as {} says", list.display()),
+        Word::Published(Published { list, signed_by: None }) => format!("as {list} says"),
+        Word::Published(Published { list, signed_by: Some(key) }) => {
+            format!("as {list} says, signed by {key}")
+        }
         Word::None => "not verified".to_owned(),
     };
     cx.output
@@ -49,12 +58,23 @@ fn add(args: &ImageAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `image list`.
 fn list(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.known {
+        let known = known::read(&args.file)?;
+        if cx.output.json {
+            cx.output.json_rows("gpuvm-image-known", &known)?;
+            return Ok(EXIT_DONE);
+        }
+        let mut table = Table::new(["NAME", "URL"]);
+        known.iter().for_each(|image| table.push([image.name.to_string(), image.url.clone()]));
+        cx.output.table(&table)?;
+        return Ok(EXIT_DONE);
+    }
     cx.refuse_without_guests("image list")?;
     let images = list::list(cx, &args.pool.pool)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-image-list", &images)?;
     } else if images.is_empty() {
-        cx.output.progress("there is no image; `gpuvm image add FILE` adds one");
+        cx.output.progress("there is no image; `gpuvm image add debian-13` fetches one");
     } else {
         cx.output.table(&table(&images))?;
     }

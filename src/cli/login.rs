@@ -7,7 +7,7 @@ use crate::shell::word;
 use anyhow::Context as _;
 use gpuvm_host::program::of_caller;
 use gpuvm_ops::error::usage;
-use gpuvm_ops::login::{Login, LoginWanted, login};
+use gpuvm_ops::login::{Login, LoginWanted, login, wait_for_server};
 use nix::unistd::{Gid, Uid, User, geteuid, initgroups, setgid, setuid};
 use serde::Serialize;
 use std::ffi::{CString, OsStr, OsString};
@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The command that logs in to a guest.
 #[derive(Debug, Serialize)]
@@ -31,15 +32,16 @@ pub struct LoginCommand {
 pub fn ssh(args: &SshArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let found = find(&args.name, &args.login, cx)?;
     let caller = become_caller()?;
+    let options = options(&found, &args.login, caller.as_ref());
     let mut words: Vec<OsString> = vec!["ssh".into()];
-    words.extend(options(&found, &args.login, caller.as_ref()));
+    words.extend(options.iter().cloned());
     words.extend(["--".into(), found.address.to_string().into()]);
     // ssh joins its arguments by spaces, and the guest's shell splits them.
     match &args.command[..] {
         [line] => words.push(line.into()),
         several => words.extend(several.iter().map(|part| word(part).into_owned().into())),
     }
-    run((words, caller), found, args.login.print, cx)
+    run((words, options, caller), found, args.login.print, cx)
 }
 
 /// Runs `scp`.
@@ -51,7 +53,8 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.recursive {
         words.push("-r".into());
     }
-    words.extend(options(&found, &args.login, caller.as_ref()));
+    let options = options(&found, &args.login, caller.as_ref());
+    words.extend(options.iter().cloned());
     words.push("--".into());
     for path in &args.paths {
         words.push(match in_guest(path) {
@@ -66,7 +69,7 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             None => path.clone(),
         });
     }
-    run((words, caller), found, args.login.print, cx)
+    run((words, options, caller), found, args.login.print, cx)
 }
 
 /// Splits `NAME:PATH`; none: a path of this machine.
@@ -118,7 +121,23 @@ fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login>
         address: args.address,
         wait_s: args.wait,
     };
-    Ok(login(cx, &wanted)?)
+    let since = Instant::now();
+    let found = login(cx, &wanted)?;
+    if args.print || cx.output.json {
+        return Ok(found);
+    }
+    let left = Duration::from_secs(args.wait).saturating_sub(since.elapsed());
+    Ok(wait_for_server(cx, &wanted, found, (port(&args.option), left))?)
+}
+
+/// The port that an option of ssh names: `Port=NUMBER` or `Port NUMBER`, the first of several.
+fn port(options: &[String]) -> u16 {
+    let value = |option: &String| {
+        let (key, value) = option.trim().split_once(|c: char| c == '=' || c.is_whitespace())?;
+        let value = value.trim_start_matches(|c: char| c == '=' || c.is_whitespace());
+        key.eq_ignore_ascii_case("port").then(|| value.trim().parse().ok())?
+    };
+    options.iter().find_map(value).unwrap_or(22)
 }
 
 /// Whether an option of ssh names the user: `User=NAME` or `User NAME`.
@@ -167,7 +186,7 @@ fn is_strict(asks: &mut Command) -> bool {
 
 /// Prints the command, or becomes it.
 fn run(
-    (words, caller): (Vec<OsString>, Option<User>),
+    (words, options, caller): (Vec<OsString>, Vec<OsString>, Option<User>),
     found: Login,
     print: bool,
     cx: &Context<'_>,
@@ -184,9 +203,52 @@ fn run(
         }
         return Ok(EXIT_DONE);
     }
-    let error = by(&words[0], caller.as_ref()).args(&words[1..]).exec();
-    let program = shown[0].clone();
-    Err(around(error, format!("cannot run {program}"), "`sudo apt install openssh-client`"))
+    let error = by("sh".as_ref(), caller.as_ref())
+        .args(["-c", &script(&options, &found, caller.as_ref()), "gpuvm"])
+        .args(&words)
+        .exec();
+    Err(around(error, "cannot run sh", "`sudo apt install openssh-client`"))
+}
+
+/// A script that runs its words, a command of ssh, and ends with its status. Where it did not get in
+/// it is asked once more, without a question and without a command: if the guest refuses every key,
+/// the script says so. As a script it needs no gpuvm that waits, and is as deaf to signals as ssh.
+fn script(options: &[OsString], found: &Login, caller: Option<&User>) -> String {
+    let quoted = |text: &OsStr| word(&text.to_string_lossy()).into_owned();
+    let options: Vec<String> = options.iter().map(|option| quoted(option)).collect();
+    let again = ["BatchMode=yes", "ConnectTimeout=10", "LogLevel=ERROR"];
+    let again: Vec<String> = again.iter().map(|option| format!("-o {option}")).collect();
+    let (again, options) = (again.join(" "), options.join(" "));
+    let (address, says) = (found.address, explained(found, caller));
+    format!(
+        "command -v \"$1\" >/dev/null || {{
+  printf 'error: cannot run %s\\nhint: `sudo apt install openssh-client`\\n' \"$1\" >&2
+  exit 1
+}}
+\"$@\"
+status=$?
+if [ $status = 255 ] &&
+  ssh {again} {options} -- {address} true </dev/null 2>&1 >/dev/null | grep -q 'Permission denied ('; then
+  printf 'hint: %s\\n' {says} >&2
+fi
+exit $status",
+        says = word(&says)
+    )
+}
+
+/// Says why a guest refuses, and what helps.
+fn explained(found: &Login, caller: Option<&User>) -> String {
+    let own = caller.map(|caller| caller.name.clone());
+    let own = own.or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.name));
+    let (own, name) = (own.unwrap_or_else(|| "you".into()), word(&found.domain).into_owned());
+    let user = found.user.as_deref().unwrap_or("the user of your options");
+    format!(
+        "`{}` accepts no key of `{own}` for {user}: it accepts those that `create` was given \
+         (--ssh-key, or ~/.ssh/id_*.pub of who ran it); `gpuvm ssh {name} --user NAME` logs in as \
+         another user of the guest, `gpuvm shell {name}` needs no key and can add yours to \
+         ~{user}/.ssh/authorized_keys",
+        found.domain
+    )
 }
 
 /// A program as this caller runs it.
@@ -280,6 +342,56 @@ mod tests {
                 "ProxyCommand=ssh -W '[%h]:%p' -l root -- fe80::1%%eth0",
             ]
         );
+    }
+
+    #[test]
+    fn a_guest_that_refuses_every_key_is_explained_and_other_failures_are_not() {
+        let found = Login {
+            domain: "g".into(),
+            uuid: "u".into(),
+            address: "192.0.2.7".parse().unwrap(),
+            proven: true,
+            user: Some("lab".into()),
+            through: None,
+        };
+        let options: Vec<OsString> = vec!["-o".into(), "User=it's".into()];
+        let dir = tempfile::tempdir().unwrap();
+        let ssh = dir.path().join("ssh");
+        let run = |says: &str, status: i32| {
+            let text = format!(
+                "#!/bin/sh\necho \"$*\" >>\"$0.asked\"\necho '{says}' >&2\nexit {status}\n"
+            );
+            std::fs::write(&ssh, text).unwrap();
+            std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
+            let mut sh = gpuvm_host::program::command("sh");
+            sh.env("PATH", format!("{}:/usr/bin:/bin", dir.path().display()));
+            sh.args(["-c", &script(&options, &found, None), "gpuvm", "ssh", "a b"]);
+            let out = sh.output().unwrap();
+            (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
+        };
+        let (status, said) = run("lab@192.0.2.7: Permission denied (publickey).", 255);
+        assert!(status == 255 && said.contains("hint: `g` accepts no key of"), "{said}");
+        let asked = std::fs::read_to_string(dir.path().join("ssh.asked")).unwrap();
+        let again = "-o BatchMode=yes -o ConnectTimeout=10 -o LogLevel=ERROR -o User=it's -- 192.0.2.7 true";
+        assert_eq!(asked, format!("a b\n{again}\n"));
+        for (says, status) in [("Connection refused", 255), ("Permission denied (x", 1), ("", 0)] {
+            let (ended, said) = run(says, status);
+            assert!(ended == status && !said.contains("hint"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_port_of_the_options_is_found() {
+        let of = |options: &[&str]| {
+            let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+            port(&options)
+        };
+        assert_eq!(
+            (of(&[]), of(&["Port=2222"]), of(&["User=a", " port 23 ", "Port=24"])),
+            (22, 2222, 23)
+        );
+        assert_eq!((of(&["Port = 25"]), of(&["Port=x"]), of(&["PortX=1"])), (25, 22, 22));
     }
 
     #[test]

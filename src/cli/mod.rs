@@ -24,6 +24,7 @@ pub mod device;
 pub mod diff;
 pub mod disk;
 pub mod drive;
+mod exec;
 pub mod export;
 mod fabric;
 pub mod failure;
@@ -196,9 +197,13 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Start(args) => start::run(args, &cx),
         Verb::Stop(args) => stop::run(args, &cx),
         Verb::Restart(args) => restart::run(args, &cx),
+        Verb::Pause(args) => stop::pause(args, true, &cx),
+        Verb::Resume(args) => stop::pause(args, false, &cx),
         Verb::Autostart(args) => autostart::run(args, &cx),
         Verb::Ip(args) => ip::run(args, &cx),
         Verb::Console(args) => console::run(args, &cx),
+        Verb::Exec(args) => exec::run(args, &cx),
+        Verb::Shell(args) => exec::shell(args, &cx),
         Verb::Logs(args) => logs::run(args, &cx),
         Verb::Ssh(args) => login::ssh(args, &cx),
         Verb::Cp(args) => login::cp(args, &cx),

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 type Listed = (&'static str, fn(&str) -> Schema);
 
 /// Every schema, by name.
-const ALL: [Listed; 82] = [
+const ALL: [Listed; 84] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -68,6 +68,7 @@ const ALL: [Listed; 82] = [
     ("gpuvm-host-trust", document::<host::trust::Answer>),
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),
     ("gpuvm-image-added", document::<gpuvm_ops::images::add::Added>),
+    ("gpuvm-image-known", rows::<gpuvm_ops::images::fetch::KnownImage>),
     ("gpuvm-image-list", rows::<gpuvm_ops::images::list::UsedImage>),
     ("gpuvm-list", rows::<gpuvm_ops::domains::ListedDomain>),
     ("gpuvm-log", document::<gpuvm_ops::logs::GuestLog>),
@@ -85,6 +86,7 @@ const ALL: [Listed; 82] = [
     ("gpuvm-nic-list", rows::<gpuvm_ops::nics::NetworkCard>),
     ("gpuvm-plan", document::<plan::Answer<'static>>),
     ("gpuvm-recover", rows::<gpuvm_ops::recover::Killed>),
+    ("gpuvm-executed", document::<gpuvm_ops::exec::Executed>),
     ("gpuvm-exported", document::<gpuvm_ops::bundle::ExportedGuest>),
     ("gpuvm-imported", document::<gpuvm_ops::import::ImportedGuest>),
     ("gpuvm-cloned", document::<gpuvm_ops::clone::ClonedGuest>),

@@ -1,23 +1,33 @@
 //! `show`: one domain, what it holds, its addresses, how it was planned.
 
-use super::args::NamesArgs;
+use super::args::ShowArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::names::state;
 use super::options::{changes, told};
 use super::several;
-use crate::domain::view::AgentState;
-use crate::network::AddressSource;
+use crate::domain::view::{AgentState, View};
+use crate::memsize::MemSize;
+use crate::network::{AddressSource, GuestAddress};
 use crate::request::Request;
 use crate::shell::word;
-use gpuvm_ops::domains::{ShownDomain, show};
+use gpuvm_ops::domains::{ShownDomain, definition, show};
+use gpuvm_ops::usage::{FileSystem, Part, Usage};
 use gpuvm_ops::world::unread_of_users;
+use humantime::format_duration;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Runs the verb.
-pub fn run(args: &NamesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let chosen = several::chosen(args, None, |_| true, cx)?;
-    if let ([one], false) = (&chosen[..], args.all) {
+pub fn run(args: &ShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let chosen = several::chosen(&args.names, None, |_| true, cx)?;
+    if args.xml {
+        return several::each(&chosen, cx, |one, cx| {
+            cx.output.verbatim(definition(cx, &one.name)?.trim_end())?;
+            Ok(EXIT_DONE)
+        });
+    }
+    if let ([one], false) = (&chosen[..], args.names.all) {
         let shown = read(&one.name, cx)?;
         if cx.output.json {
             cx.output.json("gpuvm-domain", &shown)?;
@@ -53,9 +63,69 @@ fn read(name: &str, cx: &Context<'_>) -> anyhow::Result<ShownDomain> {
     Ok(shown)
 }
 
+/// Lines of its disks.
+fn disks(usage: &Usage, view: &View, line: &mut dyn FnMut(&str, String)) {
+    for disk in &view.disks {
+        let source = if disk.source.is_empty() { "no medium" } else { &disk.source };
+        let made = if disk.made { ", made for it" } else { "" };
+        let format = if disk.format.is_empty() { "" } else { ", " };
+        let size = usage.disks.iter().find(|size| size.target == disk.target).map(|size| {
+            let (all, used) = (bytes(size.capacity_bytes), bytes(size.allocation_bytes));
+            format!(", {all}, {used} on the host")
+        });
+        let size = size.unwrap_or_default();
+        line("disk", format!("{}: {source}{format}{}{made}{size}", disk.target, disk.format));
+    }
+}
+
+/// Lines of its addresses and its console.
+fn reached(addresses: &[GuestAddress], view: &View, line: &mut dyn FnMut(&str, String)) {
+    for address in addresses {
+        let source = match address.source {
+            AddressSource::Lease => "DHCP lease",
+            AddressSource::Agent => "said by the guest",
+            AddressSource::Arp => "seen in the host's ARP table",
+        };
+        line("address", format!("{} of {} ({source})", address.ip, address.mac));
+    }
+    let console = view.console.as_ref().map(|console| {
+        let at = console.path.as_ref().map_or(String::new(), |path| format!(" {path}"));
+        format!("{}{at}", console.kind)
+    });
+    line("console", console.unwrap_or_else(|| "none".into()));
+}
+
+/// Lines of what a domain uses.
+fn used(usage: &Usage, view: &View, line: &mut dyn FnMut(&str, String)) {
+    let uptime = usage.uptime_s.map(Duration::from_secs);
+    line("uptime", uptime.map(|age| format_duration(age).to_string()).unwrap_or_default());
+    if let Some(percent) = usage.cpu_percent {
+        let (whole, part) = (percent / 100, percent % 100);
+        line("cpu use", format!("{whole}.{part:02} of {} vCPUs", view.vcpu_text()));
+    }
+    let guest = usage.guest_memory.map(|part| format!("{} in the guest", of_whole(part)));
+    let host = usage.host_memory_kib.map(|kib| format!("{} of the host", MemSize::from_kib(kib)));
+    let both: Vec<String> = guest.into_iter().chain(host).collect();
+    line("mem use", both.join(", "));
+    for FileSystem { mount, part } in &usage.file_systems {
+        line("files", format!("{mount}: {} used", of_whole(*part)));
+    }
+}
+
+/// A part of a whole.
+fn of_whole(part: Part) -> String {
+    format!("{} of {}", MemSize::from_kib(part.used_kib), MemSize::from_kib(part.total_kib))
+}
+
+/// A number of bytes.
+fn bytes(bytes: u64) -> MemSize {
+    MemSize::from_kib(bytes.div_ceil(1024))
+}
+
 /// A domain for people, one fact a line.
 fn text(shown: &ShownDomain) -> String {
-    let ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses } = shown;
+    let ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses, usage } =
+        shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -91,28 +161,11 @@ fn text(shown: &ShownDomain) -> String {
     for device in &view.devices {
         line("device", device.to_string());
     }
-    for disk in &view.disks {
-        let source = if disk.source.is_empty() { "no medium" } else { &disk.source };
-        let made = if disk.made { ", made for it" } else { "" };
-        let format = if disk.format.is_empty() { "" } else { ", " };
-        line("disk", format!("{}: {source}{format}{}{made}", disk.target, disk.format));
-    }
+    disks(usage, view, &mut line);
     for nic in &view.nics {
         line("nic", format!("{} on {}", nic.mac, nic.source));
     }
-    for address in addresses {
-        let source = match address.source {
-            AddressSource::Lease => "DHCP lease",
-            AddressSource::Agent => "said by the guest",
-            AddressSource::Arp => "seen in the host's ARP table",
-        };
-        line("address", format!("{} of {} ({source})", address.ip, address.mac));
-    }
-    let console = view.console.as_ref().map(|console| {
-        let at = console.path.as_ref().map_or(String::new(), |path| format!(" {path}"));
-        format!("{}{at}", console.kind)
-    });
-    line("console", console.unwrap_or_else(|| "none".into()));
+    reached(addresses, view, &mut line);
     let agent = match (view.agent, summary.state) {
         (AgentState::None, _) => "no channel for one",
         (_, state) if !state.has_guest() => "",
@@ -120,6 +173,7 @@ fn text(shown: &ShownDomain) -> String {
         (AgentState::Disconnected, _) => "not connected",
     };
     line("agent", agent.into());
+    used(usage, view, &mut line);
     let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
     let request = request.map(|request| told(&changes(&Request::for_gpus(0), request)));
     line("request", request.unwrap_or_default());

@@ -39,6 +39,10 @@ impl Reporter for Screen {
         self.output.warning(text);
     }
 
+    fn detail(&self, text: &str) {
+        tracing::info!("{text}");
+    }
+
     fn bytes(&self, through: u64, of: u64) {
         if of == 0 {
             return self.bar().clear();
@@ -71,7 +75,8 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
     let will = |lines: &mut dyn Iterator<Item = String>| {
         lines.for_each(|line| tell(&format!("will {line}")));
     };
-    let mut steps = asked.steps.iter().map(Step::to_string);
+    let steps = asked.steps.iter().filter(|step| is_shown(step));
+    let mut steps = steps.map(Step::to_string);
     let is_terminal = io::stdin().is_terminal();
     match asked.question {
         Question::Name { .. } => will(&mut steps),
@@ -119,5 +124,11 @@ pub fn shown(steps: &[Step], output: Output) -> io::Result<()> {
     if steps.is_empty() {
         return output.text("nothing to do");
     }
-    output.text(&steps.iter().map(|step| format!("{step}\n")).collect::<String>())
+    let shown = steps.iter().filter(|step| is_shown(step));
+    output.text(&shown.map(|step| format!("{step}\n")).collect::<String>())
+}
+
+/// Whether a step is shown: bookkeeping is only with `-v`.
+fn is_shown(step: &Step) -> bool {
+    !step.is_internal() || tracing::enabled!(tracing::Level::INFO)
 }

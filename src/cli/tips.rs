@@ -13,16 +13,17 @@ use std::ffi::OsString;
 const NEAR: f32 = 0.75;
 
 /// Names that other tools use for our verbs, with these verbs.
-const VERBS_ELSEWHERE: [(&[&str], &str); 33] = [
+const VERBS_ELSEWHERE: [(&[&str], &str); 34] = [
     (&["launch", "new", "run", "install", "deploy", "add", "up", "define"], "gpuvm create"),
     (&["destroy", "kill", "poweroff"], "gpuvm stop --force"),
     (&["destroy", "remove", "purge", "undefine", "terminate"], "gpuvm delete"),
-    (&["shutdown", "halt", "down", "suspend"], "gpuvm stop"),
+    (&["shutdown", "halt", "down"], "gpuvm stop"),
+    (&["suspend", "freeze"], "gpuvm pause"),
     (&["reboot", "reset"], "gpuvm restart"),
-    (&["boot", "resume", "poweron"], "gpuvm start"),
+    (&["boot", "poweron"], "gpuvm start"),
     (&["ps", "vm", "vms", "guest", "guests", "domain", "domains", "status", "state"], "gpuvm list"),
     (&["describe", "inspect", "dominfo", "status", "state"], "gpuvm show"),
-    (&["shell", "exec", "login", "connect"], "gpuvm ssh"),
+    (&["login", "connect"], "gpuvm ssh"),
     (&["attach", "serial", "tty"], "gpuvm console"),
     (&["copy", "scp", "push", "pull", "transfer", "file"], "gpuvm cp"),
     (&["pull", "images"], "gpuvm image"),
@@ -32,7 +33,7 @@ const VERBS_ELSEWHERE: [(&[&str], &str); 33] = [
     (&["address", "addr", "domifaddr"], "gpuvm ip"),
     (&["topology", "topo", "numa", "layout"], "gpuvm host show"),
     (&["bind", "vfio", "pci", "lspci"], "gpuvm device list"),
-    (&["dumpxml", "xml"], "gpuvm export"),
+    (&["dumpxml", "xml"], "gpuvm show --xml"),
     (
         &["resize", "modify", "edit", "config", "scale", "setvcpus", "setmem", "setmaxmem"],
         "gpuvm set",

@@ -25,6 +25,15 @@ pub fn are(number: impl TryInto<u64>) -> &'static str {
     if number.try_into().is_ok_and(|number: u64| number == 1) { "is" } else { "are" }
 }
 
+/// Returns the name most similar to a mistyped one; none: none is similar.
+pub fn similar<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    // Two of some six letters may be wrong; transposed ones count once.
+    let most = 1 + name.chars().count() / 6;
+    let near = names.into_iter().map(|one| (strsim::osa_distance(name, one), one));
+    let near = near.filter(|(distance, _)| *distance <= most);
+    near.min_by_key(|(distance, _)| *distance).map(|(_, one)| one)
+}
+
 /// Compares names in natural order: `mlx5_9` before `mlx5_10`.
 pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
     let key = |text: &str| {
@@ -38,6 +47,18 @@ pub fn natural(a: &str, b: &str) -> std::cmp::Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistyped_name_is_the_most_similar_one() {
+        let there = ["train-a", "train-b", "web"];
+        let like = |name: &str| similar(name, there);
+        assert_eq!(like("trian-b"), Some("train-b"));
+        assert_eq!(like("train-bb"), Some("train-b"));
+        assert_eq!(like("wbe"), Some("web"));
+        assert_eq!(like("db"), None);
+        assert_eq!(like("x"), None);
+        assert_eq!(similar("a", []), None);
+    }
 
     #[test]
     fn nouns_follow_their_number() {

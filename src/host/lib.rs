@@ -20,6 +20,7 @@
 
 mod child;
 pub mod command;
+pub mod fetch;
 pub mod fsroot;
 pub mod held;
 pub mod identity;
@@ -45,6 +46,7 @@ pub mod history;
 
 pub mod bundle;
 
+pub mod signature;
 pub mod slurm;
 
 #[cfg(test)]

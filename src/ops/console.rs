@@ -110,7 +110,7 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
 /// A console between an input and an output.
 pub struct Relay<'a> {
     /// The guest's side.
-    console: Box<dyn Console>,
+    console: Box<dyn Console + 'a>,
     /// The source of keys.
     input: BorrowedFd<'a>,
     /// The destination of the guest's output.
@@ -124,7 +124,7 @@ pub struct Relay<'a> {
 impl<'a> Relay<'a> {
     /// Makes a relay of an attached console.
     pub fn new(
-        console: Box<dyn Console>,
+        console: Box<dyn Console + 'a>,
         (input, is_terminal): (BorrowedFd<'a>, bool),
         output: &'a mut dyn Write,
     ) -> Relay<'a> {

@@ -8,12 +8,12 @@ mod tests;
 mod told;
 
 use crate::address::{Wait, Waited};
-use crate::apply::Step;
+use crate::apply::{Step, Transaction};
 use crate::change::{Change, Part};
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::drop_seed::{self, FirstBoot, wait_for};
-use crate::error::{Coded, Error, Result};
+use crate::error::{Coded, Result};
 use crate::guest::{GuestRequest, log_hint, refuse_name_taken};
 use crate::history::guest::{AppliedFile, SlurmJob};
 use crate::hypervisor::{Hypervisor, XmlOf};
@@ -41,9 +41,25 @@ pub enum CreateError {
         /// Why.
         why: String,
     },
-    /// The guest is to run by hardware virtualization, and the machine has no KVM.
-    #[error("this machine has no /dev/kvm, and the guest needs KVM")]
-    NoKvm,
+    /// The guest is to run by hardware virtualization, and the machine has no KVM, or libvirt
+    /// cannot use it.
+    #[error("{what}")]
+    NoKvm {
+        /// What is missing.
+        what: String,
+    },
+    /// The machine has no QEMU.
+    #[error("{what}")]
+    NoQemu {
+        /// What is missing.
+        what: String,
+    },
+    /// The machine has no UEFI firmware for guests.
+    #[error("{what}")]
+    NoFirmware {
+        /// What is missing.
+        what: String,
+    },
     /// A domain of this name exists and is another guest than the requested one.
     #[error("domain `{name}` exists and differs: {what}")]
     Differs {
@@ -83,7 +99,7 @@ pub struct CreateRequest {
 }
 
 /// The result of `create`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Created {
     /// Full name.
@@ -94,9 +110,40 @@ pub struct Created {
     pub mac: Option<String>,
     /// Address of its first NIC that has one; none if there was none in time.
     pub ip: Option<IpAddr>,
+    /// The user that its seed makes; none: that of its image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Whether its seed was removed; none: not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed_dropped: Option<bool>,
+    /// The signal that ended the wait for its address; none: none came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+}
+
+/// What a wait for an address has found.
+#[derive(Debug, Default)]
+struct Found {
+    /// The address.
+    address: Option<GuestAddress>,
+    /// The signal that ended the wait.
+    signal: Option<String>,
+}
+
+impl Found {
+    /// The MAC address and the address of the NIC that has one; of the first of these if none has.
+    fn of(&self, macs: Vec<String>) -> (Option<String>, Option<IpAddr>) {
+        match &self.address {
+            Some(address) => (Some(address.mac.clone()), Some(address.ip)),
+            None => (macs.into_iter().next(), None),
+        }
+    }
+}
+
+/// Why a wait goes on no longer.
+enum Stopped {
+    /// A signal.
+    Signal(String),
 }
 
 /// Time limits of waiting, in seconds.
@@ -106,6 +153,12 @@ pub struct Waits {
     pub address_s: u64,
     /// For reading its seed, which is removed then, counted from its start; none: the seed stays.
     pub seed_s: Option<u64>,
+}
+
+/// Refuses a guest on a machine whose libvirt does not answer, with all else that stops it: nothing
+/// else asks for that once libvirt is missing.
+pub fn refuse_without_libvirt(world: &World, wanted: &CreateRequest) -> Result<()> {
+    prepare::opened(world, wanted).map(drop)
 }
 
 /// Plans the change that makes and starts a guest; its data is the definition.
@@ -127,7 +180,8 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     Ok(change)
 }
 
-/// Makes a guest, and waits as requested; a signal meanwhile undoes everything.
+/// Makes a guest, and waits as requested. A signal undoes everything until the guest is started, and
+/// ends the wait for its address.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,
@@ -153,27 +207,47 @@ pub(crate) fn make(
         let name = &change.subject;
         let macs = defined_macs(running.hypervisor, name);
         let began = Instant::now();
-        let found = if starts { wait(name, &macs, waits.address_s, running, world)? } else { None };
-        let (mac, ip) = match found {
-            Some(address) => (Some(address.mac), Some(address.ip)),
-            None => (macs.into_iter().next(), None),
+        let mut found = if starts {
+            wait(name, &macs, waits.address_s, running, world)?
+        } else {
+            Found::default()
         };
-        let seed = match waits.seed_s {
+        let (mac, ip) = found.of(macs);
+        let seed = match waits.seed_s.filter(|_| found.signal.is_none()) {
             // What is left after the wait for its address.
             Some(seconds) => {
                 let rest = Duration::from_secs(seconds).saturating_sub(began.elapsed());
-                let go_on = || running.transaction.go_on().map_err(Error::from);
-                Some((seconds, wait_for(running.hypervisor, name, rest, go_on)?))
+                running.transaction.go_on()?;
+                running.keep();
+                let transaction = &mut *running.transaction;
+                match wait_for(running.hypervisor, name, rest, || unless_stopped(transaction)) {
+                    Ok(ended) => Some((seconds, ended)),
+                    Err(Stopped::Signal(signal)) => {
+                        world.warning(&format!(
+                            "the seed of `{name}` stays: `gpuvm seed drop {}` removes it later",
+                            word(name)
+                        ));
+                        found.signal = Some(signal);
+                        None
+                    }
+                }
             }
             None => None,
         };
-        Ok((mac, ip, seed))
+        Ok((mac, ip, seed, found.signal))
     })?;
-    let (mac, ip, seed) = waited.unwrap_or_default();
+    let (mac, ip, seed, signal) = waited.unwrap_or_default();
     let name = done.change.subject;
     let seed_dropped =
         seed.map(|(seconds, ended)| drop_seed(session, world, &name, seconds, ended));
-    Ok(Created { name, started: starts, mac, ip, seed_dropped })
+    let user = user_of(world, &name);
+    Ok(Created { name, started: starts, mac, ip, user, seed_dropped, signal })
+}
+
+/// The user that logs in to a guest, as its record has it.
+fn user_of(world: &World, name: &str) -> Option<String> {
+    let xml = world.hypervisor().ok()?.xml(name, XmlOf::Inactive).ok()?;
+    DomainXml::parse(&xml).ok()?.login_user()
 }
 
 /// Starts a guest that exists as requested and is off, and waits for its address as for that of a
@@ -191,14 +265,13 @@ pub fn start_existing(
         |running, _| -> Result<_> {
             let macs = defined_macs(running.hypervisor, name);
             let found = wait(name, &macs, waits.address_s, running, world)?;
-            Ok(match found {
-                Some(address) => (Some(address.mac), Some(address.ip)),
-                None => (macs.into_iter().next(), None),
-            })
+            let (mac, ip) = found.of(macs);
+            Ok((mac, ip, found.signal))
         },
     )?;
-    let (mac, ip) = waited.unwrap_or_default();
-    Ok(Created { name: name.to_owned(), started: !dry_run, mac, ip, seed_dropped: None })
+    let (mac, ip, signal) = waited.unwrap_or_default();
+    let (name, user) = (name.to_owned(), user_of(world, name));
+    Ok(Created { name, started: !dry_run, mac, ip, user, seed_dropped: None, signal })
 }
 
 /// Refuses a name that a domain has, before anything is made.
@@ -226,14 +299,29 @@ fn wait(
     seconds: u64,
     running: &mut Running<'_, '_>,
     world: &World,
-) -> Result<Option<GuestAddress>> {
+) -> Result<Found> {
     // A guest that has just been started has none, and the question takes some time.
     if macs.is_empty() || seconds == 0 {
-        return Ok(None);
+        return Ok(Found::default());
     }
+    // A signal until now undoes all of it; the guest runs from now on, as after the time limit.
+    running.transaction.go_on()?;
+    running.keep();
     world.progress(&format!("waiting up to {seconds} s for an address of `{name}`"));
     let wait = Wait { name, macs, wait: Duration::from_secs(seconds), each: false };
-    match wait.run(running.hypervisor, || running.transaction.go_on())?.0 {
+    let transaction = &mut *running.transaction;
+    let waited = match wait.run(running.hypervisor, || unless_stopped(transaction)) {
+        Ok((waited, _)) => waited,
+        Err(Stopped::Signal(signal)) => {
+            world.warning(&format!(
+                "`{name}` runs on: `gpuvm ip {name} --wait` waits for its address, `gpuvm console \
+                 {name}` shows what it does, `gpuvm delete {name}` removes it",
+                name = word(name)
+            ));
+            return Ok(Found { address: None, signal: Some(signal) });
+        }
+    };
+    match waited {
         Waited::Found(address) => {
             let first = &macs[0];
             if address.mac != *first {
@@ -242,7 +330,7 @@ fn wait(
                     address.mac
                 ));
             }
-            return Ok(Some(address));
+            return Ok(Found { address: Some(address), signal: None });
         }
         Waited::Claimed(GuestAddress { ip, .. }) => world.warning(&format!(
             "the agent of `{name}` reports the address {ip}, which this host cannot confirm; if you \
@@ -260,7 +348,12 @@ fn wait(
             name = word(name)
         )),
     }
-    Ok(None)
+    Ok(Found::default())
+}
+
+/// Ends a wait by a signal, which undoes nothing.
+fn unless_stopped(transaction: &mut Transaction<'_>) -> Result<(), Stopped> {
+    transaction.interrupted().map_or(Ok(()), |signal| Err(Stopped::Signal(signal)))
 }
 
 /// Removes the seed of a guest that has read it; returns whether it did. A failure is only a

@@ -27,6 +27,7 @@ use crate::guest::{PlannedPlace, find, with_template};
 use crate::history::guest::{AppliedFile, applied, set_set};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::random_uuid;
+use crate::obstacles::Obstacles;
 use crate::pages;
 use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
 use crate::placement::{Occupancy, Placement, PlanError, nearest};
@@ -511,6 +512,10 @@ fn or_shared(error: Error, name: &DomainName) -> Error {
                 "`accept-shared-fabric: true` in its entry takes it for this guest",
             );
             Error::Refused(refusal)
+        }
+        Error::Several(Obstacles { errors }) => {
+            let errors = errors.into_iter().map(|error| or_shared(error, name)).collect();
+            Error::Several(Obstacles { errors })
         }
         other => other,
     }

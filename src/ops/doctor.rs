@@ -8,12 +8,14 @@ use crate::discover::facts;
 use crate::error::{Coded, Error, Result};
 use crate::fabric::{HOOK, UNIT as FABRIC_UNIT};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::HypervisorErrorKind;
 use crate::placement::Occupancy;
 use crate::topology::{Facts, Topology};
 use crate::world::World;
-use gpuvm_core::doctor::{self, Case, Entry, Finding, KnownDefect};
+use gpuvm_core::doctor::{self, Case, Connection, Entry, Finding, KnownDefect};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::topology::facts::ReplaceableProgram;
+use gpuvm_core::topology::software::Software;
 use gpuvm_core::versions::Versions;
 use gpuvm_host::later;
 use serde::Serialize;
@@ -28,10 +30,27 @@ pub struct Diagnosed {
     pub known_defects: Vec<KnownDefect>,
     /// What the kernel's log tells; empty if it was not given.
     pub journal: Vec<Entry>,
-    /// Number of rules applied.
+    /// Number of rules.
     pub rules: usize,
-    /// Rules that were not checked, or not wholly, each with the reason.
+    /// Number of rules that were checked, wholly or in part.
+    pub checked: usize,
+    /// Rules that were not checked, or not wholly, and sources that were not read, each with the
+    /// reason.
     pub not_checked: Vec<String>,
+    /// The same, apart.
+    #[serde(skip)]
+    pub skipped: Skipped,
+}
+
+/// What was not checked.
+#[derive(Debug, Default)]
+pub struct Skipped {
+    /// Rules that were not checked.
+    pub rules: Vec<String>,
+    /// Rules that were checked in part.
+    pub in_part: Vec<String>,
+    /// Sources that were not read.
+    pub sources: Vec<String>,
 }
 
 impl Diagnosed {
@@ -85,6 +104,11 @@ pub fn facts(root: &FsRoot, topology: &Topology) -> Facts {
     facts
 }
 
+/// The programs for guests that this machine has; none: it cannot be read.
+pub fn software() -> Option<Software> {
+    facts::read_needs(&FsRoot::live().ok()?).software
+}
+
 /// The programs of files of ours that others than root can replace. A file that cannot be read is
 /// not one of ours.
 fn replaceable_programs(root: &FsRoot) -> Vec<ReplaceableProgram> {
@@ -110,31 +134,40 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     };
     let libvirt = libvirt(world)?;
     let guests = libvirt.guests.as_ref().ok();
-    let case = Case { topology: &topology, facts: &read, guests, versions: &libvirt.versions };
+    let Libvirt { versions, connection, .. } = &libvirt;
+    let case = Case { topology: &topology, facts: &read, guests, versions, connection };
     let diagnosis = doctor::diagnose(&case);
-    let mut not_checked = diagnosis.not_checked;
+    let mut sources = Vec::new();
     if let Err(why) = &libvirt.guests {
-        not_checked.push(format!("guests of libvirt ({why})"));
+        sources.push(format!("guests of libvirt ({why})"));
     }
     if let Some(why) = &topology.fabric().links_unread {
-        not_checked.push(format!("NVLinks ({why})"));
+        sources.push(format!("NVLinks ({why})"));
     }
     let journal = log.map(|log| doctor::search(log.lines())).unwrap_or_default();
-    match log {
-        None => not_checked
-            .push("the kernel's log (`journalctl -k | gpuvm host doctor --journal -`)".to_owned()),
-        Some(log) if log.trim().is_empty() => not_checked
-            .push("the kernel's log (what was given is empty: `journalctl -k` needs root)".into()),
-        Some(log) if journal.is_empty() && !doctor::is_kernel_log(log) => not_checked
-            .push("the kernel's log (no line of what was given is one of the kernel)".to_owned()),
-        Some(_) => {}
-    }
+    let unread_log = match log {
+        None => Some("`journalctl -k | gpuvm host doctor --journal -`"),
+        Some(log) if log.trim().is_empty() => {
+            Some("what was given is empty: `journalctl -k` needs root")
+        }
+        Some(log) if journal.is_empty() && !doctor::is_kernel_log(log) => {
+            Some("no line of what was given is one of the kernel")
+        }
+        Some(_) => None,
+    };
+    sources.extend(unread_log.map(|why| format!("the kernel's log ({why})")));
+    // Rules on the log alone count once there is one.
+    let rules = doctor::count_of_rules(unread_log.is_none());
+    let skipped =
+        Skipped { rules: diagnosis.not_checked, in_part: diagnosis.partly_checked, sources };
     Ok(Diagnosed {
         findings: diagnosis.findings,
         known_defects: diagnosis.known_defects,
         journal,
-        rules: doctor::count_of_rules(log.is_some()),
-        not_checked,
+        rules,
+        checked: rules - skipped.rules.len(),
+        not_checked: [&skipped.rules[..], &skipped.in_part, &skipped.sources].concat(),
+        skipped,
     })
 }
 
@@ -144,27 +177,49 @@ struct Libvirt {
     versions: Versions,
     /// What its domains hold, or why that is not known.
     guests: std::result::Result<Occupancy, String>,
+    /// Whether it answers.
+    connection: Connection,
 }
 
 /// Asks libvirt. Most rules do without, so one that refuses, hangs or is not there is no error,
 /// unless it was named by `--connect`.
 fn libvirt(world: &World) -> Result<Libvirt> {
-    let without = |why: String| Libvirt { versions: Versions::default(), guests: Err(why) };
+    let without = |why: String, connection: Connection| Libvirt {
+        versions: Versions::default(),
+        guests: Err(why),
+        connection,
+    };
+    let not_asked = |why: String| without(why.clone(), Connection::NotAsked(why));
     if world.is_recorded() {
-        return Ok(without("not asked about a recorded host".to_owned()));
+        return Ok(not_asked("not asked about a recorded host".to_owned()));
     }
     let hypervisor = match world.hypervisor_to_look() {
         Ok(Some(hypervisor)) => hypervisor,
         Ok(None) => {
-            return Ok(without(format!("no libvirt answers at {}", world.settings.connect)));
+            let why = format!("no libvirt answers at {}", world.settings.connect);
+            return Ok(without(why, absent(world)));
         }
         Err(Error::Hypervisor(error)) if !world.settings.connect_is_given => {
-            return Ok(without(error.to_string()));
+            return Ok(not_asked(error.to_string()));
         }
         Err(error) => return Err(error),
     };
     let guests = world.occupancy_to_look(false).map_err(|error| error.to_string());
-    Ok(Libvirt { versions: hypervisor.versions(), guests })
+    let connection = Connection::Answers(hypervisor.guest_support());
+    Ok(Libvirt { versions: hypervisor.versions(), guests, connection })
+}
+
+/// Why no libvirt answers at the connection of a world, of which that is known.
+pub(crate) fn absent(world: &World) -> Connection {
+    let connect = &world.settings.connect;
+    let Err(Error::Hypervisor(error)) = world.hypervisor() else {
+        return Connection::NotAsked(format!("no libvirt answers at {connect}"));
+    };
+    if !cfg!(feature = "libvirt") || !connect.starts_with("qemu") {
+        return Connection::NotAsked(error.message);
+    }
+    let is_library = error.kind == HypervisorErrorKind::NoLibrary;
+    Connection::Absent { why: error.message, is_library }
 }
 
 /// Applies the rules to devices of this machine that a guest is to get: refuses if one says that it
@@ -183,7 +238,9 @@ pub fn before(
     let Some(root) = world.root()? else { return Ok(()) };
     let facts = facts(&root, topology);
     let versions = Versions::default();
-    let case = Case { topology, facts: &facts, guests: Some(held), versions: &versions };
+    let connection = &Connection::NotAsked("its rules are others'".to_owned());
+    let (facts, versions) = (&facts, &versions);
+    let case = Case { topology, facts, guests: Some(held), versions, connection };
     let found = doctor::concerning(doctor::diagnose(&case).findings, devices);
     let (fatal, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.says.fatal);
     if !fatal.is_empty() {

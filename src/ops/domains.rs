@@ -12,6 +12,7 @@ use crate::hypervisor::network::NetworkLease;
 use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::network::{AddressSource, GuestAddress};
 use crate::taken::{domains_of_files, is_active};
+use crate::usage::{Usage, use_of};
 use crate::verify::{Verify, verify};
 use crate::world::World;
 use gpuvm_core::finding::Severity;
@@ -75,6 +76,8 @@ pub struct ShownDomain {
     pub clashes_at_boot: Vec<String>,
     /// Its addresses, while it runs.
     pub addresses: Vec<GuestAddress>,
+    /// What it uses now.
+    pub usage: Usage,
 }
 
 /// A domain with its definition, if that can be parsed.
@@ -202,7 +205,18 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         Some(true) if summary.persistent => clashing(&*hypervisor, &xml, world).unwrap_or_default(),
         _ => Vec::new(),
     };
-    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses })
+    let usage = use_of(&*hypervisor, &summary, &view);
+    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses, usage })
+}
+
+/// Reads the definition of a domain as libvirt has it: that of its next start, or of a domain that
+/// is gone when it ends, the one that it runs with.
+pub fn definition(world: &World, name: &str) -> Result<String> {
+    world.refuse_without_guests("show")?;
+    let hypervisor = world.hypervisor()?;
+    let persistent = find(&*hypervisor, name)?.persistent;
+    let of = if persistent { XmlOf::Inactive } else { XmlOf::Live };
+    Ok(hypervisor.xml(name, of)?)
 }
 
 /// Returns the hypervisor's domains, each with its definition if that can be parsed.

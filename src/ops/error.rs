@@ -12,11 +12,13 @@ use crate::discover::DiscoverError;
 use crate::discover::source::LoadError;
 use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
+use crate::fetch::FetchError;
 use crate::fsroot::FsError;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
+use crate::obstacles::Obstacles;
 use crate::placement::{PlanError, RoomOffer};
 use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
@@ -138,6 +140,7 @@ where
 
 impl Coded for HypervisorError {}
 impl Coded for DiskError {}
+impl Coded for FetchError {}
 
 /// Why an operation cannot be done, or was not. Its text and code are those of the wrapped error,
 /// which is its source.
@@ -207,6 +210,10 @@ pub enum Error {
     #[error("{0}")]
     #[strum(to_string = "-")]
     Hypervisor(#[from] HypervisorError),
+    /// Several reasons at once.
+    #[error("{0}")]
+    #[strum(to_string = "-")]
+    Several(#[from] Obstacles),
     /// A guest has no place.
     #[error("{0}")]
     #[strum(to_string = "-")]

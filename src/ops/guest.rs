@@ -16,7 +16,7 @@ use crate::disks::linked_functions;
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::{NicWish, mac_twice};
-use crate::error::{Class, Coded as _, NoPlace, Result, classed, dump_hint, usage};
+use crate::error::{Class, Coded as _, NoPlace, Refusal, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
@@ -213,10 +213,11 @@ pub fn refuse_name_taken(
 
 /// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
 pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
-    let name = domain(name);
     match state {
-        DomainState::Paused => Some(("is paused", format!("`virsh resume {name}`"))),
-        DomainState::Suspended => Some(("is suspended", format!("`virsh dompmwakeup {name}`"))),
+        DomainState::Paused => Some(("is paused", format!("`gpuvm resume {}`", word(name)))),
+        DomainState::Suspended => {
+            Some(("is suspended", format!("`virsh dompmwakeup {}`", domain(name))))
+        }
         _ => None,
     }
 }
@@ -268,12 +269,24 @@ pub fn log_hint(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
 
 /// Finds the domain of this name.
 pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
-    let found = hypervisor.domains()?.into_iter().find(|row| row.name == name);
-    found.ok_or_else(|| HypervisorError {
-        kind: HypervisorErrorKind::NoDomain,
-        doing: format!("find domain `{name}`"),
-        message: format!("{} has no domain of this name", hypervisor.uri()),
-    })
+    let mut rows = hypervisor.domains()?;
+    match rows.iter().position(|row| row.name == name) {
+        Some(at) => Ok(rows.swap_remove(at)),
+        None => Err(no_domain(name, &rows)),
+    }
+}
+
+/// The same for a verb about several domains or guests, whose name is in a list of its own.
+pub fn not_found(name: &str, rows: &[DomainSummary]) -> Refusal {
+    Refusal::new(Class::NotFound, no_domain(name, rows).to_string(), LISTED)
+}
+
+/// The hint of a name that no domain has.
+pub const LISTED: &str = "`gpuvm list` shows the domains that are there";
+
+/// The error that none of these domains has this name.
+pub fn no_domain(name: &str, rows: &[DomainSummary]) -> HypervisorError {
+    HypervisorError::no_domain(name, rows.iter().map(|row| row.name.as_str()))
 }
 
 #[cfg(test)]
@@ -293,9 +306,11 @@ mod tests {
             assert!(refusal.hint.contains(&format!("`vm-{name}`")), "{}", refusal.hint);
         }
         // One that is there already is named by its UUID where virsh is to find it.
-        let (_, wake) = still(DomainState::Paused, "1").unwrap();
-        assert!(wake.starts_with("`virsh resume \"$(virsh list "), "{wake}");
-        let (_, wake) = still(DomainState::Paused, "a").unwrap();
-        assert_eq!(wake, "`virsh resume a`");
+        let (_, wake) = still(DomainState::Suspended, "1").unwrap();
+        assert!(wake.starts_with("`virsh dompmwakeup \"$(virsh list "), "{wake}");
+        let (_, wake) = still(DomainState::Suspended, "a").unwrap();
+        assert_eq!(wake, "`virsh dompmwakeup a`");
+        // gpuvm takes it for a name.
+        assert_eq!(still(DomainState::Paused, "1").unwrap().1, "`gpuvm resume 1`");
     }
 }

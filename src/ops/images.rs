@@ -13,10 +13,12 @@
 
 pub mod add;
 pub mod error;
+pub mod fetch;
 pub mod list;
 pub mod remove;
 pub mod source;
 
+use crate::apply::RESERVATION;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::{Storage, Volume};
@@ -88,7 +90,7 @@ impl Image {
 
 /// The name of the marker volume beside an image whose copy is incomplete.
 pub fn marker_name(name: &ImageName) -> String {
-    format!("{name}.adding")
+    format!("{name}{RESERVATION}")
 }
 
 /// The name of an image's volume.
@@ -122,7 +124,7 @@ pub fn resolve(hypervisor: &dyn Hypervisor, pool: &str, name: Option<&ImageName>
         let sound = images.into_iter().find(|image| image.fault.is_none());
         return sound.ok_or_else(|| {
             let message = format!("pool `{pool}` holds no image that a guest can be made from");
-            classed(Class::NotFound, message, "`gpuvm image add FILE` adds one")
+            classed(Class::NotFound, message, "`gpuvm image add debian-13` fetches one")
         });
     };
     let image = find(images, pool, name)?;
@@ -144,7 +146,8 @@ pub fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> Result<Image> {
     let there: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
         let hint = if there.is_empty() {
-            "`gpuvm image add FILE` adds one".to_owned()
+            "`gpuvm image add FILE` adds one, `gpuvm image list --known` has those that it fetches"
+                .to_owned()
         } else {
             format!("there are: {}", there.join(", "))
         };

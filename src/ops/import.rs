@@ -279,7 +279,7 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
     if let Some(what) = not_bundled(&xml)? {
         return Err(unfit(bundle, format!("it has {what}, which a bundle cannot contain")));
     }
-    let Some(Record { request, .. }) = xml.record()? else {
+    let Some(Record { request, user, .. }) = xml.record()? else {
         return Err(unfit(bundle, "it has no record of ours".to_owned()));
     };
     let made = bundle.manifest.disks.iter().map(|disk| {
@@ -289,7 +289,7 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
     let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
     let known = Vec::new();
     let made = made.collect();
-    let record = Record { request, made, bound, reserved, guarded, nccl: None, known };
+    let record = Record { request, made, bound, reserved, guarded, nccl: None, known, user };
     let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
     let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
     let mut xml = xml.for_another_host(record, log)?;

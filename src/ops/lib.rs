@@ -109,8 +109,8 @@ use gpuvm_core::{
     topology, words,
 };
 use gpuvm_host::{
-    apply, blockdev, command, discover, fsroot, held, history, holders, hypervisor, identity,
-    input, trace,
+    apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
+    identity, input, signature, trace,
 };
 
 pub mod address;
@@ -141,6 +141,7 @@ pub mod drives;
 pub mod drop_seed;
 pub mod error;
 pub mod exclude;
+pub mod exec;
 pub mod export;
 pub mod fabric;
 pub mod fabric_desk;
@@ -150,6 +151,7 @@ pub mod gone;
 pub mod gpu_health;
 pub mod guest;
 pub mod guest_disks;
+pub mod guest_shell;
 pub mod host;
 pub mod host_bridge;
 pub mod host_files;
@@ -171,8 +173,10 @@ pub mod nccl;
 pub mod networks;
 pub mod nics;
 pub(crate) mod nvram;
+pub mod obstacles;
 pub mod pages;
 pub mod partition;
+pub mod pause;
 pub mod plan;
 pub mod pools;
 pub mod recognise;
@@ -198,6 +202,7 @@ pub mod trust;
 pub mod tune;
 pub mod undo;
 pub mod unfinished;
+pub mod usage;
 pub mod uses;
 pub mod verify;
 pub mod vfs;

@@ -4,17 +4,20 @@ use crate::address::{AddressWanted, Addresses, addresses};
 use crate::apply::mac_owner;
 use crate::discover::network::is_own_address;
 use crate::discover::reach::Reach;
+use crate::domain::DomainXml;
 use crate::error::{Class, Result, classed};
-use crate::guest::{find, find_alive};
+use crate::guest::{find, find_alive, has_ended};
 use crate::history::guest;
-use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, Uri};
+use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::remote::way;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
-use std::net::IpAddr;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 /// A request to log in to a guest.
 #[derive(Debug, Clone)]
@@ -73,13 +76,66 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
         return Err(classed(Class::Refused, message, hint));
     }
     let recorded = || guest::told(world.state(), &uuid)?.remove("user")?.into_iter().next();
-    let user = user.clone().or_else(recorded);
+    let user = user.clone().or_else(|| user_of(hypervisor, name)).or_else(recorded);
     if user.is_none() && !wanted.user_is_set {
         let message = format!("the user to log in to `{name}` as is not recorded");
         let hint = "--user NAME: the one of its image, such as `ubuntu` or `debian`";
         return Err(classed(Class::Refused, message, hint));
     }
     Ok(Login { domain: name.clone(), uuid, address, proven, user, through })
+}
+
+/// The user in the record that the domain itself has, which whoever may see the domain can read.
+fn user_of(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
+    DomainXml::parse(&hypervisor.xml(name, XmlOf::Live).ok()?).ok()?.login_user()
+}
+
+/// Waits until a server of ssh answers at a guest's address, which is proven again then; none of it
+/// where one answers at once, or on another machine, which is not reached from here. One that never
+/// answers is left to ssh itself.
+pub fn wait_for_server(
+    world: &World,
+    wanted: &LoginWanted,
+    found: Login,
+    (port, time): (u16, Duration),
+) -> Result<Login> {
+    let (name, at) = (&wanted.name, SocketAddr::new(found.address, port));
+    if found.through.is_some() || time.is_zero() || answers(at) {
+        return Ok(found);
+    }
+    world.progress(&format!("waiting up to {} s for ssh of `{name}` at {at}", time.as_secs()));
+    let hypervisor = &*world.hypervisor()?;
+    let (until, mut uuid) = (Instant::now() + time, Some(found.uuid.clone()));
+    while !answers(at) {
+        if has_ended(hypervisor, name, &mut uuid) {
+            let message = format!("domain `{name}` has ended before its ssh answered");
+            let hint = format!("`gpuvm logs {}` shows its last messages", word(name));
+            return Err(classed(Class::WrongState, message, hint));
+        }
+        if Instant::now() >= until {
+            world.warning(&format!(
+                "no ssh server answers at {at} after {} s; `gpuvm console {name}` shows whether the \
+                 guest has started, `gpuvm shell {name}` needs no ssh",
+                time.as_secs(),
+                name = word(name)
+            ));
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // Another may have taken the address meanwhile.
+    login(world, wanted)
+}
+
+/// Whether a server of ssh answers: it sends its version first (RFC 4253, 4.2). One that systemd
+/// starts for the connection may take a moment.
+fn answers(at: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect_timeout(&at, Duration::from_secs(2)) else {
+        return false;
+    };
+    let mut first = [0; 4];
+    let limited = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    limited.and_then(|()| stream.read_exact(&mut first)).is_ok() && first == *b"SSH-"
 }
 
 /// Finds the address of a guest at which packets of this machine arrive at the guest itself, and
@@ -149,6 +205,7 @@ mod tests {
     use crate::stage::{Caller, UUID};
     use crate::world::Settings;
     use gpuvm_core::network::{AddressSource, GuestAddress};
+    use std::io::Write as _;
     use std::rc::Rc;
 
     #[test]
@@ -224,6 +281,64 @@ mod tests {
             let error = named(own).unwrap_err().to_string();
             assert!(error.contains("is an address of this machine"), "{own}: {error}");
         }
+    }
+
+    #[test]
+    fn the_user_of_the_domains_record_is_taken_and_another_word_is_not() {
+        let of = |user: &str| {
+            let ours = format!(
+                "<metadata><g:guest xmlns:g='urn:gpuvm:domain:1' uuid='{UUID}'><g:login \
+                 user='{user}'/></g:guest></metadata><devices>"
+            );
+            let fake = Fake::default();
+            fake.put_xml(&guest("g", UUID, MAC).replace("<devices>", &ours), true);
+            user_of(&fake, "g")
+        };
+        assert_eq!(of("lab").as_deref(), Some("lab"));
+        // Words that ssh would take for something else, and none.
+        for bad in ["-oProxyCommand=x", "a b", "a@b", ""] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn ssh_is_waited_for_until_it_says_its_version() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        drop(listener);
+        assert!(!answers(at));
+        let listener = std::net::TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            for said in ["HTTP", "SSH-2.0-x\r\n"] {
+                listener.accept().unwrap().0.write_all(said.as_bytes()).unwrap();
+            }
+        });
+        assert!(!answers(at) && answers(at));
+        let fake = Rc::new(Fake::default());
+        fake.put_xml(&guest("g", UUID, MAC), true);
+        let caller = Caller::who_says(Answer::Nobody);
+        let world = World::on(fake.clone(), Settings::default(), caller.clone());
+        let found = |through| Login {
+            domain: "g".into(),
+            uuid: UUID.into(),
+            address: "127.0.0.1".parse().unwrap(),
+            proven: true,
+            user: None,
+            through,
+        };
+        let second = Duration::from_secs(1);
+        let wait = |found, time| wait_for_server(&world, &wanted(), found, (at.port(), time));
+        // It says so, and then leaves it to ssh; on another machine nothing is known.
+        assert!(wait(found(Some(Vec::new())), second).is_ok());
+        assert_eq!(caller.heard("waiting up to"), 0);
+        assert!(wait(found(None), second).is_ok());
+        assert_eq!(
+            (caller.heard("waiting up to 1 s for ssh"), caller.heard("no ssh server")),
+            (1, 1)
+        );
+        fake.put_xml(&guest("g", UUID, MAC), false);
+        let error = wait(found(None), second).unwrap_err();
+        assert!(error.to_string().contains("has ended"), "{error}");
     }
 
     #[test]

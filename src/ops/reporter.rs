@@ -169,6 +169,8 @@ pub struct Asked<'a> {
 pub trait Reporter: Send + Sync {
     /// Reports progress.
     fn progress(&self, text: &str);
+    /// Reports progress that only whoever asks for more details wants.
+    fn detail(&self, _text: &str) {}
     /// Reports a problem despite which the operation goes on.
     fn warning(&self, text: &str);
     /// Reports the bytes done of a long step, and their total.

@@ -19,7 +19,7 @@ use crate::links;
 use crate::reporter::{Answer, Asked, Question};
 use crate::shell::word;
 use crate::unfinished;
-use crate::watch::Watch;
+use crate::watch::{Keeps, Watch};
 use crate::world::World;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -75,6 +75,15 @@ pub struct Running<'r, 't> {
     pub transaction: &'r mut Transaction<'t>,
     /// The hypervisor they were done on.
     pub hypervisor: &'r dyn Hypervisor,
+    /// Whether a signal only ends the wait, and what was done stays.
+    keeps: Keeps,
+}
+
+impl Running<'_, '_> {
+    /// From now on a signal ends the wait, and undoes nothing.
+    pub fn keep(&self) {
+        self.keeps.set(true);
+    }
 }
 
 /// One run that changes something.
@@ -263,6 +272,7 @@ impl<'w> Session<'w> {
         // It holds its devices already.
         let mut lock = lock.filter(|_| change.hold != Hold::Planning);
         let world = self.world;
+        let keeps = self.watch.keeps();
         let mut transaction = Transaction::new(&*hypervisor, &mut self.watch, journal);
         for part in &change.parts {
             make_part(part, change.verb, &*hypervisor, &mut transaction, world)?;
@@ -275,10 +285,16 @@ impl<'w> Session<'w> {
         };
         // From here on everybody sees what the domains hold.
         let lock = lock.filter(|_| change.hold == Hold::Answered);
-        let mut running = Running { transaction: &mut transaction, hypervisor: &*hypervisor };
+        let (transaction_of, kept) = (&mut transaction, keeps.clone());
+        let mut running =
+            Running { transaction: transaction_of, hypervisor: &*hypervisor, keeps: kept };
         let after = then(&mut running, change)?;
         // A signal that came until here undoes all of it.
-        transaction.go_on().map_err(Error::from)?;
+        let kept = keeps.get();
+        keeps.set(false);
+        if !kept {
+            transaction.go_on().map_err(Error::from)?;
+        }
         transaction.close().map_err(Error::from)?;
         drop(lock);
         Ok(Some(after))

@@ -44,9 +44,11 @@ const LOCK_COUNT: u32 = 1024;
 
 /// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
 /// Everything else is a refusal, for which the job is cancelled.
-const FAULTS: [&str; 36] = [
+const FAULTS: [&str; 38] = [
     "apply-",
+    "create-no-firmware",
     "create-no-kvm",
+    "create-no-qemu",
     "discovery-",
     "fabric-address",
     "fabric-call",
@@ -345,7 +347,7 @@ pub fn prolog(
     for guest in guests(world, is_same)? {
         if guest.job.submitted_s == job.submitted_s && (guest.runs || !wanted.starts) {
             let JobGuest { name, runs, .. } = guest;
-            let kept = Created { name, started: runs, mac: None, ip: None, seed_dropped: None };
+            let kept = Created { name, started: runs, ..Created::default() };
             return Ok((Begun::Kept, kept));
         }
         delete_guest(session, &guest, PROLOG)?;

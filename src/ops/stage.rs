@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod fake;
+pub(crate) mod local;
 mod networks;
 pub(crate) mod storage;
 
@@ -67,6 +68,9 @@ impl Caller {
 
 impl Reporter for Caller {
     fn progress(&self, text: &str) {
+        self.hear(text.to_owned());
+    }
+    fn detail(&self, text: &str) {
         self.hear(text.to_owned());
     }
     fn warning(&self, text: &str) {

@@ -78,7 +78,7 @@ fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
         _ if dry_run => return Ok(()),
         // One that is just starting is paused, too.
         DomainState::Paused => {
-            let hint = format!("`virsh resume {}` lets it go on", domain(name));
+            let hint = format!("`gpuvm resume {of}` lets it go on");
             ("is active already, and paused", hint)
         }
         DomainState::Suspended => {

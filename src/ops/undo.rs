@@ -4,7 +4,7 @@ mod other;
 mod written;
 
 use crate::apply::nic::NicStep;
-use crate::apply::{self, ApplyError, Step, StepError};
+use crate::apply::{self, ApplyError, MadeAs, Step, StepError, now_s};
 use crate::autostart;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
@@ -12,7 +12,7 @@ use crate::claim::claim;
 use crate::delete::{Delete, delete};
 use crate::discover::silent::Silent;
 use crate::domain::disk_change::path_of;
-use crate::domain::guest::VolumeRef;
+use crate::domain::guest::{Made, VolumeRef};
 use crate::domain::{DomainXml, differences};
 use crate::domain_history::{boot, refuse_unread, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
@@ -22,7 +22,7 @@ use crate::history::{Beyond, DiskCopy, Entry, NewImage};
 use crate::hypervisor::uses::{Conflict, How, Use, User, Uses, files_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::{FileId, Identity};
-use crate::made::{removal_of_file, removal_of_volume, said};
+use crate::made::{Fate, Proof, removal_of_file, removal_of_volume, said};
 use crate::placement::{Held, Occupancy};
 use crate::recognise;
 use crate::reporter::Question;
@@ -31,6 +31,7 @@ use crate::shell::word;
 use crate::snapshot::over_it;
 use crate::world::World;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use written::unwritten;
 
@@ -167,8 +168,8 @@ pub struct Undoing {
     pub entry: Entry,
     /// The current definition.
     pub now: String,
-    /// Whether the domain runs.
-    pub runs: bool,
+    /// Whether the domain runs with the change, so that going back waits for its next start.
+    pub waits: bool,
 }
 
 /// What was undone.
@@ -210,7 +211,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     let plugs = |step: &Step| step.is_plugging();
     let steps = done.change.steps();
     let is_live = steps.iter().any(plugs);
-    let waits_for_start = done.change.about.runs && steps.iter().any(redefines) && !is_live;
+    let waits_for_start = done.change.about.waits && steps.iter().any(redefines) && !is_live;
     let Undoing { entry, .. } = done.change.about;
     let change = named(&entry);
     let name = match entry.beyond() {
@@ -262,7 +263,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
             world,
             (&summary, *force),
             all,
-            Undoing { entry: entry.clone(), now, runs },
+            Undoing { entry: entry.clone(), now, waits: runs },
         );
     }
     if !edited {
@@ -282,14 +283,15 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let steps = entry.undo(&now, runs, &boot()?, !force);
     refuse_kept_vcpus(&steps, hypervisor)?;
     let mut steps = autostart::undone(steps, name, hypervisor, world)?;
-    steps.push(history.forget(entry));
+    let images = entry.images().collect();
+    let images = unwritten_go(world, (&summary, entry, &now), images, &mut steps)?;
+    steps.extend(history.undone(entry, now_s()));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     stays.extend(entry.grown());
     if *force {
         stays.extend(left_over(hypervisor, entry)?);
     }
     stays.extend(lost_edits(entry, &now, name));
-    let images: Vec<NewImage> = entry.images().collect();
     if !images.is_empty() {
         let uses = Uses::read(hypervisor)?;
         stays.extend(images.iter().map(|image| left(image, &uses, &summary.uuid)));
@@ -297,9 +299,61 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let what = format!("undoing {} of domain `{name}`", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));
-    let about = Undoing { entry: entry.clone(), now, runs };
+    // A running guest that never had the disk has nothing to give back.
+    let makes = entry.images().next().is_some();
+    let waits = runs && !(makes && is_only_for_start(hypervisor, entry, name)?);
+    let about = Undoing { entry: entry.clone(), now, waits };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// Adds the steps that delete images of a change which are proven to be the domain's own and without
+/// data, so that nothing is lost with them. Returns the others.
+fn unwritten_go(
+    world: &World,
+    (row, entry, now): (&DomainSummary, &Entry, &str),
+    mut images: Vec<NewImage>,
+    steps: &mut Vec<Step>,
+) -> Result<Vec<NewImage>> {
+    if images.is_empty() || !world.is_here()? {
+        return Ok(images);
+    }
+    let hypervisor = &*world.hypervisor()?;
+    let (xml, uses) = (DomainXml::parse(now)?, Uses::read(hypervisor)?);
+    let made = xml.made();
+    let proof = Proof::of(&xml, &row.uuid, &uses, (hypervisor, world.state()));
+    images.retain(|image| {
+        let is_its = |made: &&Made| match &image.volume {
+            Some(volume) => made.volume.as_ref() == Some(volume),
+            None => made.volume.is_none() && image.path == Path::new(&made.path),
+        };
+        let Some(made) = made.iter().find(is_its) else { return true };
+        let path = PathBuf::from(&made.path);
+        match proof.fate(made) {
+            Fate::Goes(delete) if apply::is_blank(&path) => {
+                let domain = entry.domain.clone();
+                steps.push(Step::CheckAsMade { domain, path, made: MadeAs::Blank });
+                steps.push(delete);
+                false
+            }
+            fate => fate != Fate::Gone,
+        }
+    });
+    Ok(images)
+}
+
+/// Whether a change is only in the definition of the next start of a running domain: what it gave is
+/// missing in the running one, and what it took is there.
+fn is_only_for_start(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result<bool> {
+    let Some(after) = &entry.after else { return Ok(false) };
+    let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+    let (before, after) = (DomainXml::parse(&entry.before)?, DomainXml::parse(after)?);
+    let paths = |one: &DomainXml, other: &DomainXml| -> BTreeSet<String> {
+        differences(one, other).into_iter().map(|found| found.path).collect()
+    };
+    let (given, taken) = (paths(&after, &before), paths(&before, &after));
+    let (lacks, lost) = (paths(&after, &live), paths(&before, &live));
+    Ok(given.len() + taken.len() > 0 && given.is_subset(&lacks) && taken.is_disjoint(&lost))
 }
 
 /// What is said of an image that stays; where somebody else has it, no command that deletes it.
@@ -464,7 +518,7 @@ fn unmake(
     let what = format!("undoing {}: it deletes domain `{name}` with its disks", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));
-    let about = Undoing { entry: entry.clone(), now, runs };
+    let about = Undoing { entry: entry.clone(), now, waits: runs };
     let change = Change::new("undo", name, Vec::new(), about);
     Ok(Change { parts, warnings, question, again, ..change })
 }
@@ -671,13 +725,17 @@ fn keep_needed(
 /// The error of an undo, with a hint if a disk no longer equals the image it was copied from.
 fn written_since(error: Error, name: &str) -> Error {
     if let Error::Apply(ApplyError::Failed { step, source, .. }) = &error
-        && let Step::CheckAsMade { path, .. } = &**step
+        && let Step::CheckAsMade { path, made, .. } = &**step
         && source.signal().is_none()
     {
         let path = path.display();
         let message =
             format!("domain `{name}` may have written on disk {path}: nothing is deleted");
-        return error.around(Refusal::around(message, delete_hint(name)));
+        let hint = match made {
+            MadeAs::Blank => format!("`gpuvm undo {}` once more keeps the disk", word(name)),
+            _ => delete_hint(name),
+        };
+        return error.around(Refusal::around(message, hint));
     }
     let Error::Apply(ApplyError::Failed { step, source: StepError::OtherVolume { .. }, .. }) =
         &error

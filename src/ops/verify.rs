@@ -11,9 +11,10 @@ use crate::discover::{files, process, tuning};
 use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
-use crate::error::{Doing as _, Error, Result, coded};
+use crate::error::{Coded as _, Doing as _, Error, Result};
 use crate::fabric::compared;
 use crate::fsroot::FsRoot;
+use crate::guest::{LISTED, no_domain};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::placement::Occupancy;
 use crate::recognise::presences;
@@ -112,9 +113,7 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     }
     let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
     if let Some(name) = wanted.names.iter().find(|name| !is_there(name)) {
-        let hint = "`gpuvm list` shows the domains that are there";
-        let message = format!("there is no domain `{name}`");
-        return Err(coded(HypervisorErrorKind::NoDomain.into(), message, hint));
+        return Err(no_domain(name, &summaries).hint(LISTED));
     }
     if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.names.is_empty()) {
         let known: Vec<&str> = summaries.iter().map(|summary| summary.uuid.as_str()).collect();

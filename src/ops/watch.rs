@@ -12,11 +12,30 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use ticker::Ticker;
 
+/// Whether a signal only ends a wait, as the thread that reports signals sees it.
+#[derive(Debug, Clone, Default)]
+pub struct Keeps(Arc<AtomicBool>);
+
+impl Keeps {
+    /// Sets it.
+    pub fn set(&self, keeps: bool) {
+        self.0.store(keeps, Ordering::SeqCst);
+    }
+
+    /// Whether it does.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// Reports steps as progress, and signals.
 pub struct Watch {
+    /// Whether a signal only ends a wait.
+    keeps: Keeps,
     /// The reporter.
     reporter: Arc<dyn Reporter>,
     /// The signals that are held back.
@@ -39,12 +58,19 @@ const UNDO_WAIT: Duration = Duration::from_secs(60);
 const LEAST_WAIT: Duration = Duration::from_secs(5);
 
 impl Watch {
+    /// Whether a signal only ends a wait: shared with who waits.
+    pub fn keeps(&self) -> Keeps {
+        self.keeps.clone()
+    }
+
     /// Holds signals back from now on. Must be called before the hypervisor is opened.
     pub fn begin(reporter: Arc<dyn Reporter>) -> Result<Watch> {
-        let teller = Arc::clone(&reporter);
+        let (teller, keeps) = (Arc::clone(&reporter), Keeps::default());
+        let kept = keeps.clone();
         let tell = move |heard, signal: Signal| {
             let name = signal.as_str();
             teller.progress(&match heard {
+                Heard::First if kept.get() => format!("{name}: the wait ends; the guest stays"),
                 Heard::First => {
                     format!("{name}: what was begun is undone; another signal ends gpuvm at once")
                 }
@@ -55,6 +81,7 @@ impl Watch {
         };
         let interrupt = Interrupt::hold(Box::new(tell))?;
         Ok(Watch {
+            keeps,
             reporter,
             interrupt,
             lock: None,
@@ -114,7 +141,11 @@ impl Watch {
 impl Observer for Watch {
     fn doing(&mut self, step: &Step) {
         self.ticker = None;
-        self.reporter.progress(&step.to_string());
+        if step.is_internal() {
+            self.reporter.detail(&step.to_string());
+        } else {
+            self.reporter.progress(&step.to_string());
+        }
         if let Step::StartDomain { uuid: Some(uuid), .. } = step {
             self.ticker = Ticker::of_start(&self.reporter, uuid.clone());
         }
@@ -168,7 +199,11 @@ impl Observer for Watch {
 
     fn undoing(&mut self, step: &Step) {
         self.ticker = None;
-        self.reporter.progress(&format!("undo: {step}"));
+        if step.is_internal() {
+            self.reporter.detail(&format!("undo: {step}"));
+        } else {
+            self.reporter.progress(&format!("undo: {step}"));
+        }
     }
 
     fn interrupted(&mut self) -> Option<String> {

@@ -629,7 +629,7 @@ fn a_running_guest_is_changed_only_where_said() {
     files.write(&[("rn-a", "  memory: 384M\n  restart: allowed\n")]);
     for more in [&["--dry-run"][..], &[]] {
         let said = files.ends(1, more);
-        assert!(said.contains("is paused") && said.contains("`virsh resume rn-a`"), "{said}");
+        assert!(said.contains("is paused") && said.contains("`gpuvm resume rn-a`"), "{said}");
     }
     let defined = place.virsh(&["dumpxml", "--inactive", "rn-a"]);
     assert!(defined.contains("<memory unit='KiB'>327680</memory>"), "{defined}");

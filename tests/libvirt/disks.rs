@@ -172,6 +172,7 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
             guarded: Vec::new(),
             nccl: None,
             known: Vec::new(),
+            user: None,
         },
     };
     let mut xml = DomainXml::parse(&std::fs::read_to_string(&tiny.template).unwrap()).unwrap();

@@ -218,12 +218,12 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
         let (code, out, err) = place.gpuvm(&[&["apply", "-f", at], more].concat());
         let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(code == 3 && out.contains("pending: vcpus 2 -> 3"), "{out}{err}");
-        let first = format!("`virsh resume {NAME}` first, then `gpuvm apply -f {at}` changes it");
+        let first = format!("`gpuvm resume {NAME}` first, then `gpuvm apply -f {at}` changes it");
         assert!(said.contains(&first) && !said.contains("--restart"), "{err}");
     }
     let (_, out, err) = place.gpuvm(&["apply", "-f", at, "--dry-run", "--json"]);
     let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
-    assert_eq!(answer["guests"][0]["wake"], format!("`virsh resume {NAME}`"), "{answer}");
+    assert_eq!(answer["guests"][0]["wake"], format!("`gpuvm resume {NAME}`"), "{answer}");
     std::fs::write(&file, text.replace("max-vcpus: 3\n", "max-vcpus: 4\n")).unwrap();
     let (code, out, err) = place.gpuvm(&["apply", "-f", at]);
     assert!(code == 3 && err.contains("--restart") && !err.contains("resume"), "{out}{err}");

@@ -10,9 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 /// The directories of the machine that are private.
-pub const PRIVATE: [&str; 7] = [
+pub const PRIVATE: [&str; 8] = [
     "/run/gpuvm",
     "/var/lib/gpuvm",
+    "/var/cache/gpuvm",
     "/etc/gpuvm",
     "/etc/systemd/system",
     "/etc/tmpfiles.d",
@@ -56,7 +57,7 @@ pub fn enter() {
 }
 
 /// The directory of this test run, which goes with it, however it ends.
-fn of_run() -> &'static Path {
+pub fn of_run() -> &'static Path {
     /// Where it is.
     static DIR: OnceLock<(PathBuf, Child)> = OnceLock::new();
     let (dir, _) = DIR.get_or_init(|| {

@@ -17,6 +17,7 @@ pub use tree::host_tree;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// The program under test, with an environment free of the caller's settings.
 pub fn gpuvm(args: &[&str]) -> Command {
@@ -24,7 +25,22 @@ pub fn gpuvm(args: &[&str]) -> Command {
     machine::enter();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
     command.args(args).env_remove("LIBVIRT_DEFAULT_URI").env_remove("COLUMNS").env("LC_ALL", "C");
+    command.env("HOME", home());
     command
+}
+
+/// The home directory of who calls the program: with a key, without which no guest is made of an
+/// image.
+fn home() -> &'static Path {
+    /// Where it is.
+    static HOME: OnceLock<PathBuf> = OnceLock::new();
+    HOME.get_or_init(|| {
+        let home = machine::of_run().join("home");
+        std::fs::create_dir_all(home.join(".ssh")).unwrap();
+        let key = format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA{} tests\n", "a".repeat(44));
+        std::fs::write(home.join(".ssh/id_ed25519.pub"), key).unwrap();
+        home
+    })
 }
 
 /// Runs a command and returns its exit code, standard output and standard error.

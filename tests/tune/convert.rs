@@ -24,6 +24,7 @@ fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
+        user: None,
     };
     let (record, devices) = (Box::new(record), Vec::new());
     ours.apply(&DomainEdit::SetMetadata { record, partition: None, devices }).unwrap();

@@ -21,6 +21,14 @@ pub const STOP: &str = "Examples:
 pub const RESTART: &str = "Examples:
   gpuvm restart train-a
   gpuvm restart train-a --dry-run";
+/// Examples of `pause`.
+pub const PAUSE: &str = "Examples:
+  gpuvm pause train-a
+  gpuvm pause train-a --dry-run";
+/// Examples of `resume`.
+pub const RESUME: &str = "Examples:
+  gpuvm resume train-a
+  gpuvm resume train-a --dry-run";
 /// Examples of `autostart`.
 pub const AUTOSTART: &str = "Examples:
   gpuvm autostart train-a on
@@ -126,6 +134,23 @@ pub struct StopArgs {
     /// Only --all asks.
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `pause` and `resume`.
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// Which.
+    #[command(flatten)]
+    pub names: NamesArgs,
+    /// Which.
+    #[command(flatten)]
+    pub only: OnlyArgs,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

@@ -15,12 +15,49 @@ pub const CP: &str = "Examples:
   gpuvm cp train.py train-a:
   gpuvm cp --recursive train-a:results results-a";
 
+/// Examples of `exec`.
+pub const EXEC: &str = "Examples:
+  gpuvm exec train-a -- nvidia-smi -L
+  gpuvm exec train-a -- sh -c 'journalctl -b | tail -50'
+  gpuvm exec train-a --stdin -- tee /etc/motd <motd";
+/// Examples of `shell`.
+pub const SHELL: &str = "Examples:
+  gpuvm shell train-a
+  gpuvm shell train-a --connect qemu+ssh://root@dgx/system";
+
+/// Arguments of `exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Pass standard input on, at most 1 MiB
+    #[arg(long)]
+    pub stdin: bool,
+    /// Time limit; the command then goes on in the guest
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+    /// Command to run in the guest
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<String>,
+}
+
+/// Arguments of `shell`.
+#[derive(Debug, Args)]
+pub struct ShellArgs {
+    /// Domain name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
 /// How a guest is entered.
 #[derive(Debug, Clone, Args)]
 pub struct LoginArgs {
     /// User in the guest
     ///
-    /// Default: the one that `create --user` was given. What the guest itself reports is not used.
+    /// Default: the one that `create --user` was given, as the domain's record has it. What the
+    /// guest itself reports is not used.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Address of the guest, which you answer for
@@ -36,7 +73,7 @@ pub struct LoginArgs {
     /// `--option 'LocalForward 8888 localhost:8888'` forwards a port.
     #[arg(long, value_name = "OPTION")]
     pub option: Vec<String>,
-    /// Time limit for an address
+    /// Time limit for an address, and for the guest's ssh server
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub wait: u64,
     /// Print the command and do not run it

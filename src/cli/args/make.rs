@@ -187,7 +187,8 @@ pub struct CreateArgs {
     pub no_wait: bool,
     /// Time limit for the guest's address
     ///
-    /// Ctrl-C before the answer is printed removes the guest again.
+    /// Ctrl-C while it waits leaves the guest running, and ends with 130; before, it removes what was
+    /// made.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub wait: u64,

@@ -63,13 +63,13 @@ pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
     HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, TrustArg,
 };
-pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
+pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb, KnownArgs};
 pub use late::{Late, whole};
 pub use life::{
-    AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, OnlyArgs, RenameArgs,
-    StartArgs, StopArgs,
+    AutostartArgs, ChangeArgs, ConsoleArgs, DownArgs, IpArgs, LockArgs, OnlyArgs, PauseArgs,
+    RenameArgs, StartArgs, StopArgs,
 };
-pub use login::{CpArgs, LoginArgs, SshArgs};
+pub use login::{CpArgs, ExecArgs, LoginArgs, ShellArgs, SshArgs};
 pub use logs::LogsArgs;
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
@@ -116,6 +116,7 @@ mod examples {
     pub const SHOW: &str = "Examples:
   gpuvm show train-a
   gpuvm show train-a train-b
+  gpuvm show train-a --xml
   gpuvm show train-a --json";
     /// Of `start`.
     pub const START: &str = "Examples:
@@ -311,12 +312,13 @@ pub enum Verb {
     #[command(alias = "ls")]
     #[command(group = about_records())]
     List(Late<ListArgs>),
-    /// Show a domain: its devices, addresses and plan
+    /// Show a domain: its devices, addresses, use and plan
     ///
-    /// Also as `gpuvm info`.
+    /// Sizes of disks and use of CPU and memory are those of the host; memory and file systems of
+    /// the guest are as its agent reports them. Also as `gpuvm info`.
     #[command(after_long_help = examples::SHOW)]
     #[command(alias = "info")]
-    Show(Late<NamesArgs>),
+    Show(Late<ShowArgs>),
     /// Start a domain
     ///
     /// Refused before anything changes if a device is missing (with the command that brings it
@@ -338,6 +340,15 @@ pub enum Verb {
     /// not shut down in time keeps running. A stopped domain is started.
     #[command(after_long_help = life::RESTART)]
     Restart(Late<StopArgs>),
+    /// Stop the vCPUs of a running guest
+    ///
+    /// The guest keeps its memory, its devices and its disks, and its clock stands still. `resume`
+    /// lets it go on.
+    #[command(after_long_help = life::PAUSE)]
+    Pause(Late<PauseArgs>),
+    /// Let a paused guest go on
+    #[command(after_long_help = life::RESUME)]
+    Resume(Late<PauseArgs>),
     /// Start a guest when the host boots
     ///
     /// libvirt starts the guest at boot, after everything it needs: its GPUs and NVSwitches are
@@ -374,7 +385,8 @@ pub enum Verb {
     Logs(Late<LogsArgs>),
     /// Log in to a running guest by ssh
     ///
-    /// Runs `ssh` with the guest's address, waiting for it if the guest has just started. Host keys
+    /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the guest
+    /// has just started. If the guest accepts no key of yours, says which it accepts. Host keys
     /// are stored by the guest's UUID and accepted without a question at the first login, so that a
     /// new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
     /// configuration is respected. A guest on another machine (--connect) is reached through that
@@ -388,6 +400,19 @@ pub enum Verb {
     /// destination.
     #[command(after_long_help = login::CP)]
     Cp(Late<CpArgs>),
+    /// Run a command in a running guest by its agent
+    ///
+    /// Needs no address, key or network: qemu-guest-agent, which `create` installs with the seed,
+    /// runs the command as root. Passes on its output, at most 1 MiB of each stream, and its exit
+    /// status; 127 if there is no such command. Errors of gpuvm itself exit with 1.
+    #[command(after_long_help = login::EXEC)]
+    Exec(Late<ExecArgs>),
+    /// Open a root shell in a running guest by its agent
+    ///
+    /// Needs no address, key or network. Ctrl-] leaves and ends the shell. For terminals; `exec`
+    /// runs single commands. Slower than `ssh`, for guests that ssh does not reach.
+    #[command(after_long_help = login::SHELL)]
+    Shell(Late<ShellArgs>),
     /// Change the vCPUs, memory, GPUs, NICs and drives of a domain
     ///
     /// The domain is planned again with what it keeps: devices, disks, NICs, UUID and name;
@@ -620,6 +645,19 @@ pub struct NamesArgs {
     /// take those that run, and ask first.
     #[arg(long, help_heading = GUEST)]
     pub all: bool,
+}
+
+/// Arguments of `show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Which.
+    #[command(flatten)]
+    pub names: NamesArgs,
+    /// Print the definition and change nothing
+    ///
+    /// That of the next start, without secrets. It cannot be combined with --json.
+    #[arg(long, conflicts_with = "json", help_heading = BEHAVIOUR)]
+    pub xml: bool,
 }
 
 /// A domain's name.

@@ -3,11 +3,12 @@
 use super::heading::{BEHAVIOUR, FIRST_BOOT};
 use super::late::Late;
 use super::life::LockArgs;
+use super::program::called_as_vendor;
 use crate::cli::error::around;
 use crate::input;
 use crate::seed::{self, Hidden, MAX_BYTES};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use gpuvm_ops::storage::{NcclWanted, SeedRequest, SeedWanted};
+use gpuvm_ops::storage::{Keyless, NcclWanted, SeedRequest, SeedWanted};
 use std::path::{Path, PathBuf};
 
 /// How a guest finds its NCCL topology file.
@@ -71,6 +72,12 @@ pub struct SeedArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
     pub nccl: NcclArg,
+    /// Make a guest that nobody can log in to
+    ///
+    /// Without it, a guest of an image is refused if there is no key, no --password-hash and no
+    /// --user-data; at a terminal `create` asks.
+    #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
+    pub no_login: bool,
     /// Create no cloud-init seed
     ///
     /// Default for guests without an image that have none of the options of this section.
@@ -107,6 +114,12 @@ impl SeedArgs {
                 (true, _) => SeedWanted::No,
                 (false, true) => SeedWanted::Yes,
                 (false, false) => SeedWanted::Usual,
+            },
+            keyless: match (self.no_login, called_as_vendor()) {
+                (true, _) => Keyless::Accepted,
+                // Images of that tool have a user of their own.
+                (false, true) => Keyless::Warned,
+                (false, false) => Keyless::Refused,
             },
         })
     }

@@ -10,12 +10,13 @@ use crate::discover::fabric::modules;
 use crate::discover::lstopo::LstopoError;
 use crate::fsroot::FsError;
 use crate::history::HistoryError;
-use crate::hypervisor::machine::command_there;
+use crate::hypervisor::machine::{command_there, is_plain};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
 use crate::placement::PlanError;
 use crate::shell::word;
 use gpuvm_core::fabric::PartitionRefusal;
+use gpuvm_core::topology::software::Package;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_ops::error::Error as OpsError;
 use std::path::Path;
@@ -209,18 +210,41 @@ fn no_log_dir(message: &str) -> Option<String> {
     Some(gpuvm_ops::guest::make_log_dir(dir))
 }
 
+/// Returns the hint where no libvirt answers, by what is installed on this machine if the
+/// connection is of it.
+fn no_connection_hint(doing: &str) -> String {
+    let uri = doing.strip_prefix("connect to ").unwrap_or_default();
+    let is_here = is_plain(uri) && uri.starts_with("qemu");
+    let software = is_here.then(gpuvm_ops::doctor::software).flatten();
+    let start = match software.map(|software| software.daemon) {
+        Some(None) => install(&[Package::Daemon]).map_or_else(
+            || "install libvirt's daemon with its QEMU driver".to_owned(),
+            |install| format!("libvirt is not installed: {install}"),
+        ),
+        Some(Some(daemon)) => format!("`sudo {}` starts it, also at each boot", daemon.start()),
+        None => "is libvirtd running there? `systemctl start libvirtd`".to_owned(),
+    };
+    format!("{start}, or name another connection with --connect URI")
+}
+
+/// Returns the command that installs packages on this machine; none: of an unknown distribution.
+fn install(packages: &[Package]) -> Option<String> {
+    let command = gpuvm_ops::doctor::software()?.install(packages, Some(std::env::consts::ARCH))?;
+    Some(format!("`sudo {command}`"))
+}
+
 /// Returns the hint for a hypervisor's error.
 fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
     let hint = match error.kind {
-        HypervisorErrorKind::NoLibrary => "install libvirt's client library: apt install libvirt0",
+        HypervisorErrorKind::NoLibrary => {
+            let install = install(&[Package::Library]);
+            return Some(install.unwrap_or_else(|| "install libvirt's client library".into()));
+        }
         HypervisorErrorKind::NoConnection if error.is_silent() => {
             "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and \
              `journalctl -u libvirtd -n 30` there; guests run on without it"
         }
-        HypervisorErrorKind::NoConnection => {
-            "is libvirtd running there? `systemctl start libvirtd`, or name another connection \
-             with --connect URI"
-        }
+        HypervisorErrorKind::NoConnection => return Some(no_connection_hint(&error.doing)),
         HypervisorErrorKind::Denied => {
             "run as root, or join the group libvirt: `sudo usermod -aG libvirt $USER`, then log in \
              again"

@@ -8,7 +8,7 @@ use crate::input::{self, InputError};
 use crate::words;
 use gpuvm_core::doctor::{Entry, Finding, KnownDefect, OfHost, script};
 use gpuvm_core::versions::Evidence;
-use gpuvm_ops::doctor::{Diagnosed, diagnose};
+use gpuvm_ops::doctor::{Diagnosed, Skipped, diagnose};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -51,8 +51,11 @@ fn read(file: &Path) -> anyhow::Result<String> {
 fn commands(answer: &Diagnosed) -> String {
     let lines = script(&answer.findings);
     if lines.is_empty() {
-        "# nothing to fix: no rule found a problem; `gpuvm host doctor` lists what was not checked\n"
-            .to_owned()
+        format!(
+            "# nothing to fix: no rule found a problem ({} of {} rules checked); `gpuvm host doctor` \
+             lists what was not checked\n",
+            answer.checked, answer.rules
+        )
     } else {
         lines.join("\n") + "\n"
     }
@@ -87,8 +90,21 @@ fn text(answer: &Diagnosed) -> String {
     let found = found.into_iter().filter(|(count, _)| *count > 0);
     let found: Vec<String> = found.map(|(count, name)| words::count(count, name)).collect();
     let found = if found.is_empty() { "no problem".to_owned() } else { found.join(", ") };
-    let end = if answer.not_checked.is_empty() { "" } else { "; not or only partly checked:" };
-    writeln!(text, "{found} found by {} rules{end}", answer.rules).expect("text");
-    answer.not_checked.iter().for_each(|line| writeln!(text, "  {line}").expect("text"));
+    let Diagnosed { rules, checked, skipped: Skipped { rules: none, in_part, sources }, .. } =
+        answer;
+    let missing = match none.len() {
+        0 => String::new(),
+        count => format!("; {count} not checked:"),
+    };
+    writeln!(text, "{checked} of {rules} rules checked: {found}{missing}").expect("text");
+    let mut list = |head: &str, lines: &[String]| {
+        if !lines.is_empty() {
+            text += head;
+        }
+        lines.iter().for_each(|line| writeln!(text, "  {line}").expect("text"));
+    };
+    list("", none);
+    list(&format!("{} of these rules checked in part:\n", in_part.len()), in_part);
+    list("not read:\n", sources);
     text
 }

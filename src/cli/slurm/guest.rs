@@ -19,6 +19,7 @@ use gpuvm_host::slurm::{Slurm, keys_of};
 use gpuvm_ops::create::{Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::slurm::{Begun, gpus, lock_job, prolog, request_refused, running, slurm_failed};
+use gpuvm_ops::storage::Keyless;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::time::Duration;
@@ -107,6 +108,8 @@ pub(super) fn make(
         create.seed.ssh_key.push(file.path().to_owned());
     }
     let mut wanted = create.request()?;
+    // Who logs in is the matter of the cluster: its template, or its user-data.
+    wanted.seed.keyless = Keyless::Warned;
     wanted.uuid = Some(random_uuid().context("cannot choose a UUID")?);
     wanted.job = Some(SlurmJob {
         cluster: call.cluster.clone(),

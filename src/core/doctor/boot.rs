@@ -204,7 +204,8 @@ fn holders(case: &Case<'_>, report: &mut Report<'_>) {
         }
     }
     let Some(nvidia) = nvidia else { return };
-    if let Some(services) = report.need(&HOLDERS, &case.facts.services, "proc/PID/comm") {
+    let services = report.need_part(&HOLDERS, &case.facts.services, "proc/PID/comm");
+    if let Some(services) = services {
         let held: Vec<&str> = GPU_SERVICES
             .into_iter()
             .filter(|name| services.iter().any(|one| one == name))

@@ -43,7 +43,8 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     for silent in case.topology.devices().iter().filter(|device| device.may_be_silent_gpu()) {
         // A device that is lost reads all ones; no kernel lists one whose ids are zero.
         if silent.vendor == 0 && silent.device == 0 {
-            report.skip(&D3COLD, format!("the ids of {} are not in this record", silent.bdf));
+            let why = format!("the ids of {} are not in this record", silent.bdf);
+            report.skip_part(&D3COLD, why);
             continue;
         }
         let ids = format!("{:04x}:{:04x}", silent.vendor, silent.device);
@@ -167,7 +168,7 @@ fn power(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
     if !on_vfio {
         return;
     }
-    let idle = report.need(
+    let idle = report.need_part(
         &D3COLD,
         &case.facts.kernel.idle_d3,
         "sys/module/vfio_pci/parameters/disable_idle_d3",
@@ -176,7 +177,7 @@ fn power(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
         return;
     }
     let path = "sys/bus/pci/devices/N/d3cold_allowed";
-    if report.need(&D3COLD, &facts.d3cold_allowed, path) == Some(&true) {
+    if report.need_part(&D3COLD, &facts.d3cold_allowed, path) == Some(&true) {
         let wrong = Wrong {
             message: format!("{}: its power may be cut while no guest has it", name(gpu)),
             values: ("d3cold_allowed 0, or disable_idle_d3=Y".into(), "d3cold_allowed 1".into()),

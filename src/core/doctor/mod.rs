@@ -9,6 +9,7 @@ mod guests;
 mod iommu;
 mod journal;
 mod memory;
+mod needs;
 mod peers;
 mod report;
 mod speed;
@@ -17,6 +18,7 @@ pub use fix::script;
 pub use guests::{NO_VHOST, NO_VHOST_HINT};
 pub use iommu::ACS_OVERRIDE;
 pub use journal::{Entry, PATTERNS, is_kernel_log, search};
+pub use needs::{Connection, NO_FIRMWARE, NO_KVM, NO_QEMU, missing};
 pub use report::{Finding, OfHost};
 
 use crate::bdf::Bdf;
@@ -26,11 +28,16 @@ use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, Facts, PciDevice, Topology};
 use crate::verify::{BALANCING, GOVERNOR, THP, UNHEALTHY};
 use crate::versions::{Component, DEFECTS, Defect, Evidence, Version, Versions};
-use report::Report;
+use report::{Outcome, Report};
 use serde::Serialize;
 
 /// Every rule, in the order in which users meet what it finds.
 const RULES: &[&Rule] = &[
+    &NO_KVM,
+    &needs::NO_LIBVIRT,
+    &NO_QEMU,
+    &NO_FIRMWARE,
+    &needs::NO_GPU,
     &iommu::OFF,
     &boot::DRIVER_FIRST,
     &boot::REPLACEABLE,
@@ -101,6 +108,8 @@ pub struct Case<'a> {
     pub guests: Option<&'a Occupancy>,
     /// Versions of QEMU and libvirt.
     pub versions: &'a Versions,
+    /// Whether libvirt answers, and what it reports.
+    pub connection: &'a Connection,
 }
 
 /// A defect of a version that this host has.
@@ -129,8 +138,10 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// Defects of the versions that the host has.
     pub known_defects: Vec<KnownDefect>,
-    /// Rules that were not checked, or not wholly, each with the reason.
+    /// Rules that were not checked, each with the reason.
     pub not_checked: Vec<String>,
+    /// Rules that were checked in part, each with what is missing.
+    pub partly_checked: Vec<String>,
 }
 
 impl Case<'_> {
@@ -164,6 +175,11 @@ impl Case<'_> {
         self.version(defect.of).filter(|version| defect.is_in(*version, release))
     }
 
+    /// The product of a machine, in parentheses after a blank; empty: unknown.
+    fn product(&self) -> String {
+        self.topology.machine().title().map_or_else(String::new, |title| format!(" ({title})"))
+    }
+
     /// GPUs, boot displays included.
     fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
         self.topology.of_kind(DeviceKind::Gpu)
@@ -181,6 +197,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     if let Some(why) = case.facts.unread.get(ARGUMENTS) {
         BY_ARGUMENTS.iter().for_each(|rule| report.skip(rule, why.as_str()));
     }
+    needs::judge(case, &mut report);
     iommu::judge(case, &mut report);
     boot::judge(case, &mut report);
     device::judge(case, &mut report);
@@ -188,14 +205,15 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     speed::judge(case, &mut report);
     peers::judge(case, &mut report);
     guests::judge(case, &mut report);
-    let (findings, not_checked) = report.finish();
+    let Outcome { findings, not_checked, partly_checked } = report.finish();
     let known_defects = DEFECTS.iter().filter_map(|defect| {
         let version = case.defect(defect)?;
         let Defect { of, what, source, evidence, .. } = *defect;
         let good_from = defect.good_from();
         Some(KnownDefect { of, version, what, good_from, source, evidence })
     });
-    Diagnosis { findings, known_defects: known_defects.collect(), not_checked }
+    let known_defects = known_defects.collect();
+    Diagnosis { findings, known_defects, not_checked, partly_checked }
 }
 
 /// Returns the errors and warnings that concern a guest with these devices, or its binding: those
@@ -210,6 +228,8 @@ pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
         // would be read by nobody.
         Some(_) if finding.rule == device::D3COLD.id && finding.severity > Severity::Error => false,
         Some(device) => devices.contains(&device) && finding.severity < Severity::Note,
+        // Whoever makes a guest finds what its machine lacks.
+        None if needs::RULES.iter().any(|rule| rule.id == finding.rule) => false,
         None => finding.severity == Severity::Error,
     };
     findings.into_iter().filter(concerns).collect()

@@ -65,12 +65,25 @@ pub(super) struct Report<'a> {
     found: Vec<Finding>,
     /// Rules that were not checked, with the reason.
     not_checked: BTreeMap<&'static str, String>,
+    /// Rules that were checked in part, with what is missing.
+    partly_checked: BTreeMap<&'static str, String>,
+}
+
+/// What the rules found.
+pub(super) struct Outcome {
+    /// Findings, errors first, then in the order of the rules.
+    pub findings: Vec<Finding>,
+    /// Rules that were not checked, in their order, each with the reason.
+    pub not_checked: Vec<String>,
+    /// The same of rules that were checked in part.
+    pub partly_checked: Vec<String>,
 }
 
 impl<'a> Report<'a> {
     /// An empty report.
     pub fn new(facts: &'a Facts) -> Report<'a> {
-        Report { facts, found: Vec::new(), not_checked: BTreeMap::new() }
+        let (not_checked, partly_checked) = (BTreeMap::new(), BTreeMap::new());
+        Report { facts, found: Vec::new(), not_checked, partly_checked }
     }
 
     /// Adds a finding about the host.
@@ -107,21 +120,50 @@ impl<'a> Report<'a> {
         fact.as_ref()
     }
 
-    /// Notes that a rule was not checked, or not wholly.
+    /// The same for a fact without which a rule is still checked in part.
+    pub fn need_part<'f, T>(
+        &mut self,
+        rule: &'static Rule,
+        fact: &'f Option<T>,
+        path: &str,
+    ) -> Option<&'f T> {
+        if fact.is_none() {
+            let unread = self.facts.unread.get(path).cloned();
+            self.skip_part(rule, unread.unwrap_or_else(|| format!("/{path} is not known")));
+        }
+        fact.as_ref()
+    }
+
+    /// Notes that a rule was not checked.
     pub fn skip(&mut self, rule: &'static Rule, why: impl Into<String>) {
         self.not_checked.entry(rule.id).or_insert_with(|| line(&why.into()));
     }
 
-    /// The findings, errors first, then in the order of the rules; and what was not checked, in
-    /// that order.
-    pub fn finish(self) -> (Vec<Finding>, Vec<String>) {
+    /// Notes that a rule was checked in part.
+    pub fn skip_part(&mut self, rule: &'static Rule, why: impl Into<String>) {
+        self.partly_checked.entry(rule.id).or_insert_with(|| line(&why.into()));
+    }
+
+    /// Returns what was found and what was not checked. A rule with a finding was checked, at least
+    /// in part.
+    pub fn finish(mut self) -> Outcome {
         let order: Vec<&str> = super::rules().map(|rule| rule.id).collect();
         let place = |id: &str| order.iter().position(|known| *known == id);
-        let mut found = finding::capped(self.found);
-        found.sort_by_key(|finding| (finding.severity, place(finding.rule)));
-        let mut skipped: Vec<_> = self.not_checked.into_iter().collect();
-        skipped.sort_by_key(|(id, _)| place(id));
-        (found, skipped.into_iter().map(|(id, why)| format!("{id} ({why})")).collect())
+        let mut findings = finding::capped(self.found);
+        findings.sort_by_key(|finding| (finding.severity, place(finding.rule)));
+        for finding in &findings {
+            if let Some(why) = self.not_checked.remove(finding.rule) {
+                self.partly_checked.entry(finding.rule).or_insert(why);
+            }
+        }
+        self.partly_checked.retain(|id, _| !self.not_checked.contains_key(id));
+        let listed = |skipped: BTreeMap<&'static str, String>| {
+            let mut skipped: Vec<_> = skipped.into_iter().collect();
+            skipped.sort_by_key(|(id, _)| place(id));
+            skipped.into_iter().map(|(id, why)| format!("{id} ({why})")).collect()
+        };
+        let (not_checked, partly_checked) = (listed(self.not_checked), listed(self.partly_checked));
+        Outcome { findings, not_checked, partly_checked }
     }
 }
 

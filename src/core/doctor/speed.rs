@@ -151,7 +151,10 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
             "give both the same list",
         );
     }
-    let Some(guests) = case.guests else { return };
+    let Some(guests) = case.guests else {
+        report.skip_part(&ISOLATION, "pins of guests are not known");
+        return;
+    };
     let pinned = guests.domains.iter().flat_map(|held| &held.vcpu_pins);
     let pinned = pinned.fold(CpuSet::new(), |all, pin| all.or(pin));
     if !guests.domains.is_empty() && !pinned.intersects(isolated) {

@@ -11,7 +11,8 @@ fn host() -> Topology {
 /// Diagnoses a host with these facts.
 fn found(topology: &Topology, facts: &Facts) -> Diagnosis {
     let versions = Versions::default();
-    diagnose(&Case { topology, facts, guests: None, versions: &versions })
+    let connection = &Connection::NotAsked("not asked".into());
+    diagnose(&Case { topology, facts, guests: None, versions: &versions, connection })
 }
 
 #[test]
@@ -28,7 +29,7 @@ fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: std::collections::BTreeSet<_> = rules().map(|rule| rule.id).collect();
-    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (37, 37));
+    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (42, 42));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
         aspm: Some("powersave".into()),
@@ -58,7 +59,9 @@ fn a_libvirt_before_12_7_is_named_with_its_vulnerabilities() {
     let (host, facts) = (host(), Facts::default());
     let found = |libvirt: Option<Version>| {
         let versions = Versions { libvirt, ..Versions::default() };
-        let case = Case { topology: &host, facts: &facts, guests: None, versions: &versions };
+        let connection = &Connection::NotAsked("not asked".into());
+        let (topology, facts, versions) = (&host, &facts, &versions);
+        let case = Case { topology, facts, guests: None, versions, connection };
         let Diagnosis { findings, not_checked, .. } = diagnose(&case);
         let one = findings.into_iter().find(|finding| finding.rule == "libvirt-cves");
         (one, not_checked.iter().any(|rule| rule.starts_with("libvirt-cves (")))

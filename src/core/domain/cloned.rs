@@ -58,8 +58,9 @@ impl DomainXml {
             request.allow.split |= own.split;
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
-            let known = Vec::new();
-            let record = Record { request, made, bound, reserved, guarded, nccl: None, known };
+            let (known, user) = (Vec::new(), record.user);
+            let record =
+                Record { request, made, bound, reserved, guarded, nccl: None, known, user };
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }

@@ -312,6 +312,9 @@ pub struct Record {
     /// The identities of its passed-through functions, where known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownDevice>,
+    /// The user that its seed makes; none: that of its image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses

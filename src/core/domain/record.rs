@@ -11,6 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::request::Guard;
+use crate::seed::user_name;
 use crate::topology::{Binding, KnownDevice};
 
 impl DomainXml {
@@ -32,8 +33,8 @@ impl DomainXml {
         })?;
         let (made, bound) = (made(guest), bound(guest));
         let (reserved, guarded) = (reserved(guest), guarded(guest));
-        let (nccl, known) = (nccl(guest), known(guest));
-        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl, known }))
+        let (nccl, known, user) = (nccl(guest), known(guest), user(guest));
+        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl, known, user }))
     }
 
     /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and what
@@ -139,6 +140,12 @@ impl DomainXml {
     /// domain.
     pub fn seeded_nccl(&self) -> Option<SeededNccl> {
         nccl(self.ours().filter(|_| !self.is_copy())?)
+    }
+
+    /// Returns the user that the guest's seed makes, also of a copy, whose disk has that user; none:
+    /// that of its image. Anybody can write metadata: it is a name and nothing else.
+    pub fn login_user(&self) -> Option<String> {
+        user(self.ours()?)
     }
 
     /// Reads a part of our metadata whose resources are released with the guest.
@@ -252,6 +259,12 @@ fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
     let read = |device: Element<'_>| Some((address(device, "bdf")?, address(device, "guest")?));
     let functions = listed(guest, "nccl").filter_map(read).collect();
     Some(SeededNccl { sum: found.attr("sum")?.into_owned(), functions })
+}
+
+/// Reads the user that a guest's seed makes from our metadata's root.
+fn user(guest: Element<'_>) -> Option<String> {
+    let found = guest.elements().find(|element| local(element.name()) == "login")?;
+    Some(found.attr("user")?.into_owned()).filter(|user| user_name(user).is_ok())
 }
 
 /// Reads the huge pages reserved for a guest from our metadata's root.

@@ -242,6 +242,10 @@ pub(super) fn metadata(
             nccl.children(functions).only("gpuvm:device")
         }
     };
+    let login = match &record.user {
+        None => Fragment::gone("gpuvm:login"),
+        Some(user) => Fragment::new("gpuvm:login").attr("user", user),
+    };
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(request(&record.request))
@@ -251,7 +255,8 @@ pub(super) fn metadata(
         .child(known(&record.known))
         .child(reserved(&record.reserved))
         .child(guarded(&record.guarded))
-        .child(nccl);
+        .child(nccl)
+        .child(login);
     Fragment::new("metadata").child(guest)
 }
 

@@ -3,13 +3,15 @@
 
 mod below;
 mod content;
+mod listing;
 mod snapshots;
 mod sums;
 
 pub use below::{Below, BelowError, below, is_untouched};
 pub use content::{BACKED, Content, ContentError, Format, Found, HEAD, content, disk, kept};
+pub use listing::{fits, newest};
 pub use snapshots::{ImageSnapshot, snapshots};
-pub use sums::{Sha256, SumError, Summing, Sums};
+pub use sums::{Computed, Digest, Sha256, Sha512, Sum, SumError, Summing, Sums};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -83,7 +83,8 @@ fn lists_of_sums_are_read_in_both_forms() {
     let text = format!(
         "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{none}  ./a.img\n{abc} *b c.qcow2\n# \
          x\n\
-         SHA256 (d.img) = {abc}\nSHA512 (d.img) = {abc}{abc}\n{abc}{abc}  d.img\n\
+         SHA256 (d.img) = {abc}\nSHA512 (d.img) = {abc}{none}\n{abc}{none}  d.img\n\
+         SHA1 (e.img) = abc\n{none}{none}  f.img\n\
          -----BEGIN PGP SIGNATURE-----\nnonsense\n"
     );
     let sums = Sums::parse(&text).unwrap();
@@ -91,7 +92,11 @@ fn lists_of_sums_are_read_in_both_forms() {
     assert_eq!(of("a.img").as_deref(), Some(none));
     assert_eq!(of("b c.qcow2").as_deref(), Some(abc));
     assert_eq!(of("d.img").as_deref(), Some(abc));
-    assert_eq!(of("absent"), None);
+    assert_eq!((of("absent"), of("e.img"), of("f.img")), (None, None, None));
+    let stated = |name: &str| sums.stated(name).map(|sum| (sum.algorithm(), sum.to_string()));
+    assert_eq!(stated("a.img"), Some(("SHA-256", none.to_owned())));
+    assert_eq!(stated("d.img"), Some(("SHA-512", format!("{abc}{none}"))));
+    assert_eq!(stated("f.img"), Some(("SHA-512", format!("{none}{none}"))));
     let sum = Sha256::of(&b"abc"[..], &mut |_| true).unwrap();
     assert_eq!(sum, abc.to_uppercase().parse().unwrap());
     assert!(Sha256::of(&b"abc"[..], &mut |_| false).is_err());
@@ -101,6 +106,18 @@ fn lists_of_sums_are_read_in_both_forms() {
     for bad in ["", "abc", &none[1..], &format!("{none}0"), &"é".repeat(32)] {
         assert!(bad.parse::<Sha256>().is_err(), "{bad}");
     }
+    // SHA-512 of "abc" (FIPS 180-4).
+    let wide: Sha512 = "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
+                        2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f"
+        .parse()
+        .unwrap();
+    let computed = |wants| Computed::of(&b"abc"[..], wants, &mut |_| true).unwrap();
+    assert_eq!(computed(true), Computed { sha256: sum, sha512: Some(wide) });
+    assert!(computed(true).is(&Sum::Sha512(wide)) && computed(true).is(&Sum::Sha256(sum)));
+    // A checksum that was not computed is not taken for right.
+    assert!(!computed(false).is(&Sum::Sha512(wide)) && computed(false).is(&Sum::Sha256(sum)));
+    let error = "abc".parse::<Sha512>().unwrap_err().to_string();
+    assert_eq!(error, "\"abc\" is not a SHA-512 of 128 hexadecimal digits");
 }
 
 #[test]

@@ -27,9 +27,22 @@ pub(super) struct Shortage<'a> {
     pub(super) gpus: &'a [Bdf],
 }
 
+/// Whether an error ends with the guests that hold what is missing.
+fn is_temporary(error: &PlanError) -> bool {
+    matches!(error, PlanError::Taken { .. })
+}
+
 impl Shortage<'_> {
-    /// Writes the error.
+    /// Writes the error. Memory that the host never has is said before cores that others hold.
     pub(super) fn error(&self, short: Short) -> PlanError {
+        let error = self.first(short);
+        let memory = self.budget.request.memory_kib.filter(|_| is_temporary(&error));
+        let memory = memory.map(|size| self.memory(None, size));
+        memory.filter(|error| !is_temporary(error)).unwrap_or(error)
+    }
+
+    /// Writes the error of what was found first.
+    fn first(&self, short: Short) -> PlanError {
         let impossible = |what: String, hint: String| PlanError::Impossible { what, hint };
         match short {
             Short::Refused(error) => error,

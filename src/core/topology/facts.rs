@@ -3,6 +3,7 @@
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
+use crate::topology::software::{Platform, Software};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -190,6 +191,9 @@ pub struct KernelSettings {
     /// Whether the kernel serves virtio NICs: /dev/vhost-net is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vhost_net: Option<bool>,
+    /// Whether the kernel offers hardware virtualization: /dev/kvm is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<bool>,
 }
 
 /// What libvirt's configuration says about devices and shutdown.
@@ -262,6 +266,12 @@ impl InitramfsTool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
+    /// The machine below the kernel: virtual or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
+    /// The programs that guests need; none: the files are not those of a whole system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software: Option<Software>,
     /// The firmware's tables of IOMMUs: `DMAR`, `IVRS`, `IORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_tables: Option<Vec<String>>,

@@ -22,6 +22,7 @@ pub mod pci;
 mod peers;
 pub mod proximity;
 mod set_aside;
+pub mod software;
 mod trust;
 pub mod vendor;
 

@@ -2,13 +2,16 @@
 //! formats. Nothing is read of an image over the source that has no content of its own. Changes
 //! nothing.
 
+use super::blank::is_blank;
 use super::disk::Source;
 use super::domain::{is_active, row};
 use super::step::MadeAs;
 use super::{Observer, Step, StepError, copy, overlay};
 use crate::command::{CommandError, output_unless};
-use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
+use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::input::open_regular;
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::disk_change::path_of;
 use gpuvm_core::image::{HEAD, kept};
 use std::io::Read as _;
 use std::path::Path;
@@ -55,8 +58,29 @@ pub(super) fn as_made(
             copy::read(&file, (*bytes, *sha256), observer)?;
             file.expect()?;
         }
+        MadeAs::Blank => {
+            if !is_blank(path) {
+                return Err(copy::other(format!("{} has data", path.display())));
+            }
+            return refuse_in_use(domain, path, hypervisor);
+        }
     }
     refuse_active(domain, hypervisor)
+}
+
+/// Refuses a domain that runs with a disk.
+fn refuse_in_use(domain: &str, path: &Path, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
+    if !is_active(row(hypervisor, domain)?) {
+        return Ok(());
+    }
+    let live = DomainXml::parse(&hypervisor.xml(domain, XmlOf::Live)?);
+    let has = |xml: DomainXml| {
+        xml.disks().any(|disk| path_of(disk).is_some_and(|p| path == Path::new(&p)))
+    };
+    if live.is_ok_and(|live| !has(live)) {
+        return Ok(());
+    }
+    Err(copy::other(format!("domain `{domain}` runs with {}", path.display())))
 }
 
 /// Refuses a domain that runs.

@@ -4,6 +4,7 @@
 pub mod array;
 mod attach;
 pub mod bind;
+mod blank;
 pub mod boot;
 mod bundle;
 mod compare;
@@ -45,6 +46,7 @@ mod undo;
 mod vcpus;
 mod volume;
 
+pub use blank::is_blank;
 pub use bundle::{BundleStep, BundledCopy, BundledText};
 pub use disk::{DiskError, Preallocate, Space, locked_in, modified_ns, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
@@ -65,7 +67,9 @@ pub use snapshot::is_by_gpuvm;
 pub use state::{
     OWN_STATE, is_shared_state, kept_in, now_s, other_state, state_directory, state_root,
 };
-pub use step::{GrowBy, LET_GO_S, MadeAs, MadeSnapshot, Step, StepError, unknown_step};
+pub use step::{
+    GrowBy, LET_GO_S, MadeAs, MadeSnapshot, RESERVATION, Step, StepError, unknown_step,
+};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};
@@ -329,6 +333,11 @@ impl<'a> Transaction<'a> {
     /// Whether a step was done that cannot be undone.
     fn is_final(&self) -> bool {
         self.done.iter().any(|done| done.step.is_final())
+    }
+
+    /// The signal that was received, for a caller that keeps what was done.
+    pub fn interrupted(&mut self) -> Option<String> {
+        self.observer.interrupted()
     }
 
     /// Undoes everything if a signal was received; to be called while waiting.

@@ -194,6 +194,7 @@ pub(super) fn perform(
         Step::ShutDownDomain { name, by, wait_s, .. } => {
             shut_down(hypervisor, observer, name, *by, *wait_s)?;
         }
+        Step::PauseDomain { name, paused, .. } => hypervisor.pause(name, *paused)?,
         Step::EndDomain { name, .. } => hypervisor.destroy(name)?,
         Step::UndefineDomain { name, xml } => {
             // Its NVRAM and TPM state are removed last, by steps of their own.

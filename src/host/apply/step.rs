@@ -101,7 +101,12 @@ pub enum MadeAs {
         /// Their SHA-256.
         sha256: Sha256,
     },
+    /// An image without data. Its domain may run without it.
+    Blank,
 }
+
+/// How the name of an empty volume ends that reserves the name of an image while that is copied.
+pub const RESERVATION: &str = ".adding";
 
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::VariantNames)]
@@ -171,6 +176,15 @@ pub enum Step {
         /// Whether undoing it starts the guest again: it is off only for the rest of the change.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarts: bool,
+    },
+    /// Stops the vCPUs of a running domain, or lets those of a paused one go on.
+    PauseDomain {
+        /// Its name.
+        name: String,
+        /// Its UUID.
+        uuid: String,
+        /// Whether they are stopped; before, it was the other way.
+        paused: bool,
     },
     /// Powers a domain off; not undone.
     EndDomain {
@@ -573,6 +587,7 @@ impl Step {
                 return Some(Step::AttachDevice { name, device, xml });
             }
             Step::Autostart { on, .. } => *on = !*on,
+            Step::PauseDomain { paused, .. } => *paused = !*paused,
             // Its caller reverses it based on the file's current content.
             Step::EditText(_) => {}
             Step::Set(setting) => std::mem::swap(&mut setting.to, &mut setting.was),
@@ -611,6 +626,7 @@ impl Step {
             | Step::PlugVcpus { name, .. }
             | Step::UpdateDevice { name, .. }
             | Step::Autostart { name, .. }
+            | Step::PauseDomain { name, .. }
             | Step::CompareDisk { domain: name, .. }
             | Step::CheckAsMade { domain: name, .. }
                 if *name == before =>
@@ -650,6 +666,7 @@ impl Step {
             | Step::MakeSnapshot { name, uuid, .. }
             | Step::RevertSnapshot { of: MadeSnapshot { name, uuid, .. }, .. }
             | Step::DeleteSnapshot(MadeSnapshot { name, uuid, .. })
+            | Step::PauseDomain { name, uuid, .. }
             | Step::Autostart { name, uuid, .. } => Some((name, Some(uuid.clone()))),
             Step::RedefineDomain { name, before, .. } => Some((name, uuid_of(before))),
             _ => None,
@@ -661,6 +678,7 @@ impl Step {
         matches!(
             self,
             Step::StartDomain { .. }
+                | Step::PauseDomain { .. }
                 | Step::BindDevice { .. }
                 | Step::ReleaseDevice { .. }
                 | Step::ResetDevice { .. }
@@ -685,6 +703,9 @@ impl Step {
             Step::DefineDomain { name, .. } => format!("gpuvm delete {}", word(name)),
             Step::StartDomain { name, .. } => format!("gpuvm stop {}", word(name)),
             Step::ShutDownDomain { name, .. } => format!("gpuvm start {}", word(name)),
+            Step::PauseDomain { name, paused, .. } => {
+                format!("gpuvm {} {}", if *paused { "resume" } else { "pause" }, word(name))
+            }
             Step::ActivatePartition(step) => format!("gpuvm fabric release {}", step.partition),
             Step::RedefineDomain { name, .. } => format!("gpuvm history {} --diff", word(name)),
             Step::RenameDomain { name, to, .. } => {
@@ -765,6 +786,18 @@ impl Step {
         // A partition of a removed guest is not activated again.
         let deactivates = matches!(self, Step::DeactivatePartition(_));
         ends || unlinks || deactivates || self.is_final()
+    }
+
+    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what is
+    /// made, and the reservation of an image's name.
+    pub fn is_internal(&self) -> bool {
+        let reserves = |name: &str| name.ends_with(RESERVATION);
+        match self {
+            Step::Remember { .. } => true,
+            Step::MakeVolume { volume, .. } => reserves(&volume.name) && volume.capacity_bytes == 0,
+            Step::DeleteVolume { name, .. } => reserves(name),
+            _ => false,
+        }
     }
 
     /// Whether undoing has an effect.

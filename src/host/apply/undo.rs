@@ -20,7 +20,7 @@ use crate::discover::silent::Silent;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{FileId, Identity, Mark, Proof, sum_of, uuid_of};
 use crate::input;
 use gpuvm_core::domain::live::Plugged;
@@ -143,6 +143,7 @@ pub(super) fn undo(
         Step::WriteBundle(step) => bundle(step, proof),
         Step::DefineDomain { name, xml } => definition(hypervisor, name, xml, proof),
         Step::StartDomain { name, uuid } => run(hypervisor, name, uuid.as_deref(), proof),
+        Step::PauseDomain { name, uuid, paused } => pause(hypervisor, name, uuid, !paused),
         Step::Autostart { name, uuid, on } => autostart(hypervisor, name, uuid, !on),
         Step::UndefineDomain { name, xml } => define_again(hypervisor, name, xml),
         Step::RedefineDomain { name, xml, before } => {
@@ -288,6 +289,21 @@ fn run_again(
             Some(_) if Instant::now() >= until => return Ok(()),
             Some(_) => std::thread::sleep(Duration::from_millis(200)),
         }
+    }
+}
+
+/// Stops a domain's vCPUs or lets them go on, unless another has its name by now or it is off.
+fn pause(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    uuid: &str,
+    paused: bool,
+) -> Result<(), StepError> {
+    let row = hypervisor.domains()?.into_iter().find(|row| row.name == name);
+    let was = if paused { DomainState::Running } else { DomainState::Paused };
+    match row {
+        Some(row) if row.uuid == uuid && row.state == was => Ok(hypervisor.pause(name, paused)?),
+        _ => Ok(()),
     }
 }
 

@@ -35,9 +35,9 @@ pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
 
 /// Reads the number of IOMMU groups; none where the host's files do not tell.
 pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>, FsError> {
-    // A kernel that is built without an IOMMU has no such directory.
-    let has_none = root.is_live() && root.exists("sys/kernel/mm");
-    if !root.exists(GROUPS) && !has_none {
+    // A kernel without an IOMMU has no such directory.
+    let has_none = || root.exists("sys/kernel/mm") && (root.is_live() || shows_no_group(root));
+    if !root.exists(GROUPS) && !has_none() {
         return Ok(None);
     }
     let mut count = 0;
@@ -47,6 +47,17 @@ pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>
         count += u64::from(!is_made_up);
     }
     Ok(Some(count))
+}
+
+/// Whether a record has the directories of PCI functions whole, and none of them a group. Records by
+/// hwloc, and those written by hand, have a few files of each, and not the link to the bus, which
+/// the kernel makes beside that to the group.
+fn shows_no_group(root: &FsRoot) -> bool {
+    let dir = "sys/bus/pci/devices";
+    let names = root.names(dir).unwrap_or_default();
+    let functions = || names.iter().filter_map(|name| root.dir(&format!("{dir}/{name}")).ok()?);
+    let links = |link: &str| functions().any(|one| matches!(one.link(link), Ok(Some(_))));
+    links("subsystem") && links("driver") && !links("iommu_group")
 }
 
 /// Reads which of these groups have memory that the firmware keeps for itself; none where no file

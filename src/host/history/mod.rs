@@ -36,6 +36,8 @@ use std::path::{Path, PathBuf};
 
 /// The directory of the changes of domains and of the host.
 const DIRECTORY: &str = "history";
+/// How many undone changes are kept.
+const MOST_UNDONE: usize = 20;
 /// The name used for the host in place of a domain's UUID.
 const HOST: &str = "host";
 
@@ -46,6 +48,8 @@ pub struct History {
     directory: PathBuf,
     /// The changes, the first one first.
     pub entries: Vec<Entry>,
+    /// Changes that were undone, the first one first, the last [`MOST_UNDONE`].
+    pub undone: Vec<Entry>,
 }
 
 /// The error of reading the store.
@@ -174,14 +178,15 @@ impl History {
         let entries = documents.iter().map(|(path, text)| store::parse(path, text));
         let mut entries = entries.collect::<Result<Vec<Entry>, HistoryError>>()?;
         entries.sort_by_key(|entry| entry.number);
-        Ok(History { directory, entries })
+        let (undone, entries) = entries.into_iter().partition(|entry| entry.undone_at_s.is_some());
+        Ok(History { directory, entries, undone })
     }
 
     /// Makes the entry of the next change, with only the caller's values.
     pub fn next(&self, verb: &str, uri: &str, domain: &str, at_s: u64, before: String) -> Entry {
         Entry {
             format: store::FORMAT,
-            number: self.entries.last().map_or(1, |last| last.number.saturating_add(1)),
+            number: self.all().map(|entry| entry.number).max().unwrap_or(0).saturating_add(1),
             verb: verb.to_owned(),
             at_s,
             boot: String::new(),
@@ -191,7 +196,28 @@ impl History {
             before,
             after: None,
             steps: Vec::new(),
+            undone_at_s: None,
         }
+    }
+
+    /// All changes, undone ones too.
+    pub fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().chain(&self.undone)
+    }
+
+    /// Returns the steps that record a change as undone, and remove the record of the oldest undone
+    /// ones.
+    pub fn undone(&self, entry: &Entry, at_s: u64) -> Vec<Step> {
+        let undone = Entry {
+            before: String::new(),
+            after: None,
+            steps: Vec::new(),
+            undone_at_s: Some(at_s),
+            ..entry.clone()
+        };
+        let old = (self.undone.len() + 1).saturating_sub(MOST_UNDONE);
+        let oldest = self.undone.iter().take(old).map(|entry| self.forget(entry));
+        oldest.chain([self.remember(&undone, Some(entry))]).collect()
     }
 
     /// Returns the step that writes an entry, replacing its old content.
@@ -224,7 +250,7 @@ impl History {
 
     /// Returns the steps that remove all entries, the last first.
     pub fn forget_all(&self) -> Vec<Step> {
-        self.entries.iter().rev().map(|entry| self.forget(entry)).collect()
+        self.entries.iter().rev().chain(&self.undone).map(|entry| self.forget(entry)).collect()
     }
 
     /// Returns the steps that release huge pages reserved for the domain in this boot and not yet

@@ -43,6 +43,27 @@ fn changes_are_numbered_and_go_one_by_one() {
 }
 
 #[test]
+fn undone_changes_are_remembered_without_their_definitions_and_only_the_last_of_them() {
+    let (_root, mut history) = history();
+    for at_s in 1..=MOST_UNDONE as u64 + 2 {
+        let entry = history.next("set", "test:///default", "a", at_s, "<domain/>".into());
+        assert_eq!(u64::from(entry.number), at_s, "a number is used once");
+        perform(&history.remember(&entry, None));
+        history = History::read(history.directory).unwrap();
+        history.undone(&history.entries[0], at_s + 100).iter().for_each(perform);
+        history = History::read(history.directory).unwrap();
+        assert!(history.entries.is_empty());
+    }
+    assert_eq!(history.undone.len(), MOST_UNDONE);
+    let last = history.undone.last().unwrap();
+    assert_eq!((last.number, last.undone_at_s), (22, Some(122)));
+    assert_eq!((last.before.as_str(), &last.after, last.steps.len()), ("", &None, 0));
+    assert_eq!(history.all().count(), MOST_UNDONE);
+    history.forget_all().iter().for_each(perform);
+    assert!(!history.directory.exists());
+}
+
+#[test]
 fn undoing_goes_backwards_and_leaves_what_does_not_run() {
     let (_root, history) = history();
     let mut entry = history.next("tune", "test:///default", "a", 0, "<domain/>".into());

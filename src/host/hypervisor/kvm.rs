@@ -2,6 +2,7 @@
 //! were probed with KVM while QEMU's user cannot open /dev/kvm, so that QEMU is probed at every
 //! define: 14 to 113 s were seen (libvirt, `virQEMUCapsIsValid` of src/qemu/qemu_capabilities.c).
 
+use gpuvm_core::shell::word;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::ffi::CString;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -64,28 +65,35 @@ fn configured_user(text: &str) -> Option<&str> {
     values.next_back()
 }
 
-/// Explains why a define took long, and what to do.
-pub fn why_slow(kvm: &Node) -> String {
-    const LONG: &str = "libvirt took long to define it";
-    let once = "libvirt probes QEMU at the first define after QEMU, libvirt or the kernel changed";
+/// Says that the user of QEMU cannot open the node, and the command that lets it; none: it can, or
+/// that is unknown.
+pub fn closed(kvm: &Node) -> Option<(String, String)> {
     let (Some((_, group, mode)), Some((user, ..)), Some(false)) =
         (kvm.node, &kvm.user, kvm.opens())
     else {
-        return format!("{LONG}: {once}; the next one is quick");
+        return None;
     };
     let name = Group::from_gid(Gid::from_raw(group)).ok().flatten().map(|group| group.name);
     let name = name.unwrap_or_else(|| group.to_string());
     // Joining a group without access does not help.
     let command = match mode & 0o060 {
-        0o060 => format!("sudo usermod -aG {name} {user}"),
-        _ => format!(
-            "sudo chown root:kvm {NODE} && sudo chmod 660 {NODE} && sudo usermod -aG kvm {user}"
-        ),
+        0o060 => format!("usermod -aG {name} {user}"),
+        _ => format!("chown root:kvm {NODE} && chmod 660 {NODE} && usermod -aG kvm {user}"),
+    };
+    let why = format!("user `{user}` of QEMU cannot open {NODE} (group {name}, mode {mode:03o})");
+    Some((why, format!("{command} && systemctl restart libvirtd")))
+}
+
+/// Explains why a define took long, and what to do.
+pub fn why_slow(kvm: &Node) -> String {
+    const LONG: &str = "libvirt took long to define it";
+    let once = "libvirt probes QEMU at the first define after QEMU, libvirt or the kernel changed";
+    let Some((why, command)) = closed(kvm) else {
+        return format!("{LONG}: {once}; the next one is quick");
     };
     format!(
-        "{LONG}: it probes QEMU anew at every define, because user `{user}` of QEMU cannot open \
-         {NODE} (group {name}, mode {mode:03o})\nhint: `{command}`, then `sudo systemctl restart \
-         libvirtd`"
+        "{LONG}: it probes QEMU anew at every define, because {why}\nhint: `sudo sh -c {}`",
+        word(&command)
     )
 }
 
@@ -106,7 +114,8 @@ mod tests {
         assert!(told(107, 0o660).ends_with(at_first) && told(0, 0o666).ends_with(at_first));
         let shut = told(0, 0o660);
         assert!(shut.contains("user `qemu` of QEMU cannot open /dev/kvm (group root, mode 660)"));
-        assert!(shut.contains("`sudo usermod -aG root qemu`"), "{shut}");
+        let joins = "`sudo sh -c 'usermod -aG root qemu && systemctl restart libvirtd'`";
+        assert!(shut.contains(joins), "{shut}");
         // The group has no access either: joining it does not help.
         assert!(told(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", told(107, 0o600));
         assert!(why_slow(&Node { node: None, user: None }).ends_with(at_first));

@@ -16,6 +16,7 @@ mod storage;
 use super::machine::{Machine, Uri, decide};
 use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
 use gpuvm_core::domain::guest::Abilities;
+use gpuvm_core::topology::software::GuestSupport;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
@@ -52,6 +53,8 @@ pub struct Libvirt {
     agents: address::Agents,
     /// The machine, once read.
     machine: OnceCell<Machine>,
+    /// The guests that it can run, once asked.
+    support: OnceCell<Option<GuestSupport>>,
     /// A probe of its disk features that has begun.
     asked: Cell<Option<JoinHandle<Abilities>>>,
 }
@@ -94,6 +97,7 @@ impl Libvirt {
             seen: RefCell::default(),
             agents: address::Agents::default(),
             machine: OnceCell::new(),
+            support: OnceCell::new(),
             asked: Cell::default(),
         };
         let denied = match in_time(uri, &doing, Connect::open) {
@@ -144,7 +148,17 @@ impl Libvirt {
 
     /// Finds a domain.
     fn find(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
-        self.connection().lookup_domain_by_name(name).map_err(|e| error(doing, &e))
+        self.connection().lookup_domain_by_name(name).map_err(|e| match error(doing, &e) {
+            missing if missing.kind == HypervisorErrorKind::NoDomain => self.missing(name),
+            other => other,
+        })
+    }
+
+    /// The error that there is no domain of a name.
+    fn missing(&self, name: &str) -> HypervisorError {
+        let there = self.connection().list_all_domains(0).unwrap_or_default();
+        let there: Vec<String> = there.iter().filter_map(|domain| domain.name().ok()).collect();
+        HypervisorError::no_domain(name, there.iter().map(String::as_str))
     }
 
     /// Finds a domain that is to be changed.

@@ -24,7 +24,9 @@ use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::domain::{DomainXml, DomainXmlError};
 use gpuvm_core::network::GuestAddress;
+use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
+use gpuvm_core::words;
 use machine::{Identity, Machine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -203,13 +205,13 @@ pub const SILENT: &str = "has not answered for";
 
 /// The error of the hypervisor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{doing}: {message}")]
+#[error("{doing}{}", self.reason())]
 pub struct HypervisorError {
     /// What the caller can do about it.
     pub kind: HypervisorErrorKind,
     /// The operation: "connect to qemu:///system", "define domain `x`".
     pub doing: String,
-    /// libvirt's message, one line.
+    /// libvirt's message, one line; empty: the operation says all.
     pub message: String,
 }
 
@@ -230,6 +232,25 @@ impl From<HypervisorError> for &'static str {
 }
 
 impl HypervisorError {
+    /// The error that there is no domain of a name, with the most similar of those that there are.
+    pub fn no_domain<'n>(name: &str, there: impl IntoIterator<Item = &'n str>) -> HypervisorError {
+        let similar = words::similar(name, there);
+        HypervisorError {
+            kind: HypervisorErrorKind::NoDomain,
+            doing: format!("there is no domain `{name}`"),
+            message: similar.map(|one| format!("did you mean `{one}`?")).unwrap_or_default(),
+        }
+    }
+
+    /// The message, to follow the operation.
+    fn reason(&self) -> String {
+        match (self.kind, self.message.as_str()) {
+            (_, "") => String::new(),
+            (HypervisorErrorKind::NoDomain, message) => format!("; {message}"),
+            (_, message) => format!(": {message}"),
+        }
+    }
+
     /// Whether libvirt is absent: no library or no daemon. A frozen daemon is present.
     pub fn is_absent(&self) -> bool {
         use HypervisorErrorKind::{NoConnection, NoLibrary};
@@ -270,6 +291,15 @@ pub struct DiskSize {
     pub capacity_bytes: u64,
     /// Bytes that it occupies on the host.
     pub allocation_bytes: u64,
+}
+
+/// What a running guest uses of its host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// CPU time since its start, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Memory of the host that its process occupies, in KiB.
+    pub memory_kib: Option<u64>,
 }
 
 /// The error of a hypervisor without snapshots.
@@ -327,6 +357,10 @@ pub trait Hypervisor {
     }
     /// The QEMU program of this machine that guests run in; none: they run elsewhere, or in none.
     fn emulator(&self) -> Option<PathBuf> {
+        None
+    }
+    /// What it reports of the guests that it can run; none: a driver that does not report it.
+    fn guest_support(&self) -> Option<GuestSupport> {
         None
     }
     /// Reconnects if the connection was lost.
@@ -402,6 +436,14 @@ pub trait Hypervisor {
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
+    /// Stops the vCPUs of a running guest, or lets those of a paused one go on.
+    fn pause(&self, name: &str, _paused: bool) -> Result<(), HypervisorError> {
+        Err(HypervisorError {
+            kind: HypervisorErrorKind::Other,
+            doing: format!("pause domain `{name}`"),
+            message: "this hypervisor cannot pause guests".to_owned(),
+        })
+    }
     /// Ends a guest at once, like a power cut; succeeds if it no longer runs.
     fn destroy(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a running guest to release a device, given as in its running definition; the definition
@@ -415,6 +457,10 @@ pub trait Hypervisor {
             doing: format!("attach a device to domain `{name}`"),
             message: "this hypervisor cannot attach devices to running guests".to_owned(),
         })
+    }
+    /// What a running guest uses of its host, as far as it is known.
+    fn used(&self, _name: &str) -> Result<Used, HypervisorError> {
+        Ok(Used::default())
     }
     /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
     /// of a drive without medium.

@@ -7,7 +7,7 @@ use super::snapshot::Snapshot;
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
     AskedBy, Console, DiskSize, DomainSummary, Hypervisor, HypervisorError, Keep, Kept, Lease,
-    VfPool, XmlOf,
+    Used, VfPool, XmlOf,
 };
 use crate::discover::reach::Reach;
 use crate::hypervisor::machine::{Identity, Machine};
@@ -16,6 +16,7 @@ use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::Abilities;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
+use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -118,6 +119,9 @@ impl Hypervisor for Traced {
     fn emulator(&self) -> Option<PathBuf> {
         asked("its QEMU", || self.inner.emulator())
     }
+    fn guest_support(&self) -> Option<GuestSupport> {
+        asked("the guests that it can run", || self.inner.guest_support())
+    }
     fn reconnect(&self) -> Result<(), HypervisorError> {
         told(Changes, format_args!("connect again"), || self.inner.reconnect())
     }
@@ -197,6 +201,10 @@ impl Hypervisor for Traced {
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
         told(Changes, format_args!("shut down domain `{name}`"), || self.inner.shutdown(name, by))
     }
+    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
+        let what = format_args!("{} domain `{name}`", if paused { "pause" } else { "resume" });
+        told(Changes, what, || self.inner.pause(name, paused))
+    }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         told(Changes, format_args!("power off domain `{name}`"), || self.inner.destroy(name))
     }
@@ -207,6 +215,9 @@ impl Hypervisor for Traced {
     fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let what = format_args!("attach a device to domain `{name}`");
         told(Changes, what, || self.inner.attach(name, device))
+    }
+    fn used(&self, name: &str) -> Result<Used, HypervisorError> {
+        told(Reads, format_args!("use of domain `{name}`"), || self.inner.used(name))
     }
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         let what = format_args!("size of disk `{target}` of domain `{name}`");

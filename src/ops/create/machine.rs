@@ -1,22 +1,70 @@
 //! Requirements of a guest on its machine that libvirt checks only when defining or starting it,
 //! after its disks were copied: KVM, vhost-net, networks that are up.
 
-use super::CreateError;
+use super::{CreateError, CreateRequest};
+use crate::discover::facts;
+use crate::doctor::absent;
 use crate::domain::guest::VirtType;
 use crate::domain::{DomainXml, Element};
-use crate::error::{Coded as _, Result};
+use crate::error::{Coded as _, Error};
 use crate::fsroot::FsRoot;
-use gpuvm_core::doctor::{NO_VHOST, NO_VHOST_HINT};
+use crate::guest::template_of;
+use crate::hypervisor::Hypervisor;
+use crate::topology::{Facts, Topology};
+use crate::world::World;
+use gpuvm_core::doctor::{
+    Case, Connection, NO_FIRMWARE, NO_KVM, NO_QEMU, NO_VHOST, NO_VHOST_HINT, missing,
+};
+use gpuvm_core::versions::Versions;
 
-/// Refuses a guest with hardware virtualization on a machine without KVM.
-pub(super) fn refuse_without_kvm(virt: VirtType, root: &FsRoot) -> Result<()> {
-    if virt != VirtType::Kvm || root.exists("dev/kvm") {
-        return Ok(());
+/// What a machine lacks that the guest needs: KVM, QEMU, firmware. `hypervisor`: none where no
+/// libvirt answers; `root`: the machine's files, if they are here.
+pub(super) fn lacks(
+    world: &World,
+    (wanted, topology): (&CreateRequest, &Topology),
+    hypervisor: Option<&dyn Hypervisor>,
+    root: Option<&FsRoot>,
+) -> Vec<Error> {
+    let connection = match hypervisor {
+        Some(hypervisor) => Connection::Answers(hypervisor.guest_support()),
+        None => absent(world),
+    };
+    let needs_efi = template_of(&wanted.guest, topology).is_ok_and(|xml| needs_efi(&xml));
+    let facts = root.map(facts::read_needs).unwrap_or_default();
+    reasons((wanted.guest.virt, needs_efi), topology, facts, &connection)
+}
+
+/// Whether the firmware of a definition is UEFI that libvirt chooses.
+fn needs_efi(xml: &DomainXml) -> bool {
+    let firmware = xml.root().child("os").and_then(|os| os.attr("firmware"));
+    firmware.is_some_and(|firmware| firmware == "efi")
+}
+
+/// The same by what is known of the machine.
+fn reasons(
+    (virt, needs_efi): (VirtType, bool),
+    topology: &Topology,
+    mut facts: Facts,
+    connection: &Connection,
+) -> Vec<Error> {
+    // libvirt's test driver runs guests without QEMU.
+    if *connection == Connection::Answers(None) {
+        facts.software = None;
     }
-    Err(CreateError::NoKvm.hint(
-        "`--virt-type qemu` emulates the CPU, many times slower; `sudo modprobe kvm_intel` or \
-         `sudo modprobe kvm_amd` loads KVM where the firmware has virtualization on",
-    ))
+    let versions = &Versions::default();
+    let case = Case { topology, facts: &facts, guests: None, versions, connection };
+    let reason = |rule: &str, what: String, hint: String| match rule {
+        rule if rule == NO_KVM.id && virt == VirtType::Kvm => {
+            Some(CreateError::NoKvm { what }.hint(hint))
+        }
+        rule if rule == NO_QEMU.id => Some(CreateError::NoQemu { what }.hint(hint)),
+        rule if rule == NO_FIRMWARE.id && needs_efi => {
+            Some(CreateError::NoFirmware { what }.hint(hint))
+        }
+        _ => None,
+    };
+    let found = missing(&case).into_iter();
+    found.filter_map(|found| reason(found.rule, found.says.message, found.hint)).collect()
 }
 
 /// The warning that the kernel does not serve the NICs of a guest that asks for it, so that libvirt
@@ -47,15 +95,56 @@ fn nics(xml: &DomainXml) -> impl Iterator<Item = Element<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use gpuvm_core::topology::file::from_json;
+    use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
 
-    /// The code of a refusal; none: not refused.
-    fn code(answer: Result<()>) -> Option<&'static str> {
-        answer.err().map(|error: Error| error.refusal().expect("a refusal").code)
+    #[test]
+    fn all_that_the_machine_lacks_is_said_at_once_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let topology = from_json(include_str!("../../../topologies/dual-socket.json")).unwrap();
+        let said = |virt, connection: &Connection| -> Vec<(&'static str, String)> {
+            let facts = facts::read_needs(&FsRoot::at(dir.path()).unwrap());
+            let found = reasons((virt, true), &topology, facts, connection).into_iter();
+            let told = found.map(|error| error.refusal().cloned().expect("a refusal"));
+            told.map(|one| (one.code, format!("{} | {}", one.message, one.hint))).collect()
+        };
+        let codes = |said: &[(&'static str, String)]| -> Vec<&'static str> {
+            said.iter().map(|(code, _)| *code).collect()
+        };
+        file("dev/null", "");
+        file("etc/os-release", "ID=debian\n");
+        let why = "Failed to connect socket".to_owned();
+        let absent = Connection::Absent { why, is_library: false };
+        let all = said(VirtType::Kvm, &absent);
+        assert_eq!(codes(&all), ["create-no-kvm", "create-no-qemu", "create-no-firmware"]);
+        assert!(all[0].1.contains("no /dev/kvm") && all[0].1.contains("`--virt-type qemu`"));
+        assert!(all[1].1.ends_with("| `sudo apt install qemu-system-x86`"), "{}", all[1].1);
+        assert!(all[2].1.ends_with("| `sudo apt install ovmf`"), "{}", all[2].1);
+        assert_eq!(codes(&said(VirtType::Qemu, &absent)), codes(&all)[1..]);
+        // The test driver needs none of these, and libvirt's word counts before its files.
+        assert_eq!(codes(&said(VirtType::Qemu, &Connection::Answers(None))), [""; 0]);
+        let support = GuestSupport {
+            emulator: Some("/opt/qemu".into()),
+            no_kvm: Some(UnusableKvm { why: "it is a plain file".into(), command: None }),
+            has_firmware: true,
+        };
+        file("dev/kvm", "");
+        let answers = Connection::Answers(Some(support.clone()));
+        let shut = said(VirtType::Kvm, &answers);
+        assert_eq!(codes(&shut), ["create-no-kvm"]);
+        assert!(shut[0].1.contains("cannot run guests with it: it is a plain file"), "{shut:?}");
+        assert_eq!(said(VirtType::Qemu, &answers), []);
+        let good = GuestSupport { no_kvm: None, ..support };
+        assert_eq!(said(VirtType::Kvm, &Connection::Answers(Some(good))), []);
     }
 
     #[test]
-    fn what_the_machine_lacks_is_said_with_the_way_round_it() {
+    fn a_nic_that_asks_for_vhost_needs_it() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         let xml = |driver: &str| {
@@ -64,19 +153,14 @@ mod tests {
             DomainXml::parse(&text).unwrap()
         };
         let (kernel, own) = (xml("<driver name='vhost' queues='2'/>"), xml(""));
-        assert_eq!(code(refuse_without_kvm(VirtType::Kvm, &root)), Some("create-no-kvm"));
-        assert_eq!(code(refuse_without_kvm(VirtType::Qemu, &root)), None);
         let warning = without_vhost(&kernel, &root).unwrap();
         assert!(warning.contains("`sudo modprobe vhost_net`"), "{warning}");
         assert_eq!(without_vhost(&own, &root), None);
-        let hint = refuse_without_kvm(VirtType::Kvm, &root).unwrap_err();
-        assert!(hint.refusal().unwrap().hint.contains("`--virt-type qemu`"));
         std::fs::create_dir(dir.path().join("dev")).unwrap();
-        for node in ["kvm", "vhost-net"] {
-            std::fs::write(dir.path().join("dev").join(node), "").unwrap();
-        }
-        assert_eq!(code(refuse_without_kvm(VirtType::Kvm, &root)), None);
+        std::fs::write(dir.path().join("dev/vhost-net"), "").unwrap();
         assert_eq!(without_vhost(&kernel, &root), None);
         assert_eq!(networks_of(&kernel), ["n"]);
+        assert!(needs_efi(&DomainXml::parse("<domain><os firmware='efi'/></domain>").unwrap()));
+        assert!(!needs_efi(&own));
     }
 }

@@ -1,7 +1,7 @@
 //! Prepares a new guest: its place, its disks, pages and functions, its definition, and the steps
 //! that make them. Changes nothing.
 
-use super::machine::{networks_of, refuse_without_kvm, without_vhost};
+use super::machine::{lacks, networks_of, without_vhost};
 use super::{CreateError, CreateRequest, Told, macs, refuse_existing, told};
 use crate::apply::Step;
 use crate::claim::claim;
@@ -16,17 +16,19 @@ use crate::fsroot::FsRoot;
 use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
 use crate::history::guest::{AppliedFile, GuestRecord, SlurmJob};
 use crate::host_files::too_few_files;
+use crate::hypervisor::machine::is_plain;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::network::{Kind, known};
 use crate::networks::{self, on_demand, taken_up};
 use crate::nvram::refuse_settings;
+use crate::obstacles::Found;
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
 use crate::recognise;
 use crate::request::HugePages;
 use crate::seed::Seed;
 use crate::shell::word;
-use crate::storage::{self, Disks, NcclWanted, Notice, remains, room};
+use crate::storage::{self, Disks, NcclWanted, Notice, refuse_without_image, remains, room};
 
 use crate::topology::{Topology, Trust};
 use crate::world::World;
@@ -37,6 +39,7 @@ use gpuvm_core::finding::Severity;
 use gpuvm_core::nccl::{self, NcclError, place};
 use gpuvm_core::versions::Versions;
 use std::path::Path;
+use std::rc::Rc;
 
 /// The network of [`CreateRequest::private_net`].
 const PRIVATE_NET: &str = "private-net";
@@ -60,16 +63,11 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if wanted.reserve_pages {
         pages::refuse_elsewhere("create", world)?;
     }
-    let hypervisor = if world.is_recorded() { None } else { Some(world.hypervisor()?) };
-    let hypervisor = hypervisor.as_deref();
-    // The host is read, and a place looked for, until the answer is needed.
-    if let Some(hypervisor) = hypervisor {
-        hypervisor.storage().ask_ahead();
-    }
-    let planned = placed(world, wanted, hypervisor)?;
+    let opened = opened(world, wanted)?;
+    let hypervisor = opened.as_deref();
+    let Possible { planned, disks, networks } = possible(world, wanted, hypervisor)?;
     let name = planned.name.to_string();
-    let Disks { mut steps, disks, made, abilities, seed, notices, mut losses, image } =
-        storage::plan(&wanted.storage, Some(&wanted.seed), &planned, world)?;
+    let Disks { mut steps, disks, made, abilities, seed, notices, mut losses, image } = disks;
     for notice in &notices {
         match notice {
             Notice::NoDataDisk => world.note(&notice.to_string()),
@@ -84,15 +82,16 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let reserves = !pages.steps.is_empty();
     // First, while memory is least fragmented; and a shortage is detected before a disk is filled.
     steps.splice(0..0, pages.steps);
-    let (bound, reserved) = (claim.bound, pages.reserved);
     let functions = vfs::claim(devices, &planned.request, &planned.topology, world)?;
-    let guarded = functions.guarded;
+    let (bound, reserved, guarded) = (claim.bound, pages.reserved, functions.guarded);
     let mut extra = Extra { disks, made, abilities, bound, guarded, reserved, ..Extra::default() };
     extra.known = recognise::known_or_warn(world, &name, devices)?;
+    extra.user = seed.as_ref().and_then(|seed| seed.user.clone());
     extra.uuid.clone_from(&wanted.uuid);
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
-    if let Some(hypervisor) = hypervisor {
-        steps.extend(beside(wanted, &planned, &mut extra, hypervisor, world)?);
+    if let (Some(hypervisor), Some(Beside { vf_pools, steps: more })) = (hypervisor, networks) {
+        extra.vf_pools = vf_pools;
+        steps.extend(more);
         room::refuse_taken(&steps, hypervisor)?;
         for warning in room::warnings(&steps, hypervisor)? {
             world.warning(&warning);
@@ -134,20 +133,89 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     Ok(Prepared { name, xml, steps, losses })
 }
 
-/// The guest at its place; its name is free, and its NVLinks are isolated unless sharing was
-/// accepted.
+/// A guest that nothing stops, as far as place, disks and networks go.
+struct Possible {
+    /// Its place.
+    planned: Planned,
+    /// Its disks.
+    disks: Disks,
+    /// Its networks; none: of a recorded host.
+    networks: Option<Beside>,
+}
+
+/// Finds a guest's place, disks and networks. What stops it is looked for in all of them before it
+/// is refused.
+fn possible(
+    world: &World,
+    wanted: &CreateRequest,
+    hypervisor: Option<&dyn Hypervisor>,
+) -> Result<Possible> {
+    // The host is read, and a place looked for, until the answer is needed.
+    if let Some(hypervisor) = hypervisor {
+        hypervisor.storage().ask_ahead();
+    }
+    let (planned, mut obstacles) = placed(world, wanted, hypervisor)?;
+    let disks = storage::plan(&wanted.storage, Some(&wanted.seed), &planned, world);
+    let disks = obstacles.keep(disks);
+    let networks = hypervisor.map(|hypervisor| beside(wanted, &planned, hypervisor, world));
+    let networks = networks.and_then(|networks| obstacles.keep(networks));
+    let disks = obstacles.end_with(disks)?;
+    Ok(Possible { planned, disks, networks })
+}
+
+/// The hypervisor; none: of a recorded host.
+pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<dyn Hypervisor>>> {
+    if world.is_recorded() {
+        return Ok(None);
+    }
+    let opened = world.hypervisor();
+    opened.map(Some).map_err(|error| without_hypervisor(world, wanted, error))
+}
+
+/// The error of a machine whose libvirt does not answer, with what else stops the guest.
+fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Error {
+    let is_absent = matches!(&error, Error::Hypervisor(error) if error.is_absent());
+    if !is_absent || !is_plain(&world.settings.connect) {
+        return error;
+    }
+    let mut obstacles = Found::default();
+    obstacles.add(error);
+    let (Ok(topology), Ok(root)) = (world.topology(), FsRoot::live()) else {
+        return obstacles.error();
+    };
+    obstacles.extend(lacks(world, (wanted, &topology), None, Some(&root)));
+    // Without libvirt no domain holds anything.
+    let mut guest = wanted.guest.clone();
+    guest.taken.assume_empty = true;
+    obstacles.keep(resolve(world, &guest, None));
+    obstacles.error()
+}
+
+/// The guest at its place, whose name is free, and what stops it from being created so far: what
+/// the machine lacks, and NVLinks that are not isolated unless sharing was accepted.
 fn placed(
     world: &World,
     wanted: &CreateRequest,
     hypervisor: Option<&dyn Hypervisor>,
-) -> Result<Planned> {
+) -> Result<(Planned, Found)> {
     if let (Some(hypervisor), NameRequest::Exact(name)) = (hypervisor, &wanted.guest.name) {
         refuse_existing(hypervisor, name.as_str())?;
     }
-    if let Some(root) = machine_of_guests(world, hypervisor)? {
-        refuse_without_kvm(wanted.guest.virt, &root)?;
+    let mut obstacles = Found::default();
+    if hypervisor.is_some() && world.settings.host.is_none() {
+        let root = machine_of_guests(world, hypervisor)?;
+        obstacles.extend(lacks(world, (wanted, &world.topology()?), hypervisor, root.as_ref()));
     }
-    let mut planned = resolve(world, &wanted.guest, Some(&wanted.storage))?;
+    let mut planned = match resolve(world, &wanted.guest, Some(&wanted.storage)) {
+        Ok(planned) => planned,
+        Err(error) => {
+            obstacles.add(error);
+            if let Some(hypervisor) = hypervisor {
+                obstacles.keep(refuse_without_image(&wanted.storage, hypervisor));
+            }
+            return Err(obstacles.error());
+        }
+    };
     if wanted.reserve_pages && planned.placement.huge_pages.is_none() {
         if wanted.guest.place.is_some() {
             let hint = "leave --reserve-pages out, or plan with --huge-pages 2M or 1G";
@@ -163,12 +231,12 @@ fn placed(
     let is_refused = Trust::refuses(said, wanted.accept_shared_fabric);
     if let Some(why) = planned.placement.shared_fabric().filter(|_| is_refused) {
         let advice = why.advice(&planned.topology);
-        return Err(CreateError::SharedFabric { why: why.to_string() }.hint(advice));
+        obstacles.add(CreateError::SharedFabric { why: why.to_string() }.hint(advice));
     }
     if let Some(hypervisor) = hypervisor {
         refuse_existing(hypervisor, planned.name.as_str())?;
     }
-    Ok(planned)
+    Ok((planned, obstacles))
 }
 
 /// The files of the machine that the guest is to run on; none: it is another one, or only a record
@@ -178,17 +246,24 @@ fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Resu
     Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })
 }
 
+/// A guest's networks.
+struct Beside {
+    /// Those that hand out virtual functions.
+    vf_pools: Vec<String>,
+    /// The steps that make missing ones.
+    steps: Vec<Step>,
+}
+
 /// Returns a guest's networks that hand out virtual functions, and the steps that make missing
 /// networks.
 fn beside(
     wanted: &CreateRequest,
     planned: &Planned,
-    extra: &mut Extra,
     hypervisor: &dyn Hypervisor,
     world: &World,
-) -> Result<Vec<Step>> {
+) -> Result<Beside> {
     let nics = &wanted.guest.networks;
-    extra.vf_pools = vfs::pools(nics, &planned.occupancy, wanted.starts, hypervisor)?;
+    let vf_pools = vfs::pools(nics, &planned.occupancy, wanted.starts, hypervisor)?;
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
     // Those of the template matter where its NICs stay, and once it starts.
@@ -217,7 +292,7 @@ fn beside(
     if wanted.starts {
         steps.extend(taken_up(asked, hypervisor, world)?);
     }
-    Ok(steps)
+    Ok(Beside { vf_pools, steps })
 }
 
 /// Returns a network that does not exist and is not made with the guest, which libvirt would refuse

@@ -4,6 +4,7 @@
 use super::*;
 use crate::domain::guest::{VirtType, mac};
 use crate::domain::wish::NicWish;
+use crate::error::Error;
 use crate::guest::NameRequest;
 use crate::hypervisor::HypervisorErrorKind;
 use crate::memsize::MemSize;
@@ -13,7 +14,7 @@ use crate::reporter::Answer;
 use crate::request::{DomainName, PinPolicy, Request};
 use crate::session::Confirm;
 use crate::stage::{Stage, UUID, is_free, manner};
-use crate::storage::{DataRequest, SeedWanted};
+use crate::storage::{DataRequest, Keyless, SeedWanted};
 use crate::taken::Taken;
 use std::path::Path;
 
@@ -52,6 +53,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
             agent: false,
             nccl: crate::storage::NcclWanted::Link,
             wanted: SeedWanted::No,
+            keyless: Keyless::Refused,
         },
         uuid: Some(UUID.into()),
         private_net: false,
@@ -120,6 +122,48 @@ fn kind(error: &Error) -> Option<HypervisorErrorKind> {
         Error::Around { source, .. } => kind(source),
         _ => None,
     }
+}
+
+#[test]
+fn a_guest_that_nobody_can_log_in_to_is_made_only_where_it_is_so_wanted() {
+    let (stage, disk) = stage();
+    let mut none = wanted("a", &disk);
+    none.seed.wanted = SeedWanted::Yes;
+    let error = refused(&stage, &none);
+    assert_eq!(refusal_code(&error), Some("storage-no-login"));
+    assert!(error.refusal().unwrap().hint.contains("--no-login"), "{error:?}");
+    // A key in the caller's home directory is one.
+    let home = stage.dir.path().join("home");
+    std::fs::create_dir_all(home.join(".ssh")).unwrap();
+    let key = format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA{} me\n", "a".repeat(44));
+    std::fs::write(home.join(".ssh/id_ed25519.pub"), key).unwrap();
+    let mut with_key = none.clone();
+    with_key.seed.home = Some(home);
+    with_key.seed.user = Some("lab".into());
+    for (wanted, warned) in [(with_key, 0), (with_keyless(&none, Keyless::Accepted), 0)] {
+        create(&stage.world, &wanted).unwrap();
+        assert_eq!(stage.caller.heard("nobody will be able"), warned);
+    }
+    create(&stage.world, &with_keyless(&none, Keyless::Warned)).unwrap();
+    assert_eq!(stage.caller.heard("nobody will be able"), 1);
+}
+
+/// The same with another answer about keys.
+fn with_keyless(wanted: &CreateRequest, keyless: Keyless) -> CreateRequest {
+    let mut wanted = wanted.clone();
+    wanted.seed.keyless = keyless;
+    wanted
+}
+
+#[test]
+fn the_user_of_the_seed_is_in_the_domains_record() {
+    let (stage, disk) = stage();
+    let mut with_user = with_keyless(&wanted("a", &disk), Keyless::Accepted);
+    with_user.seed.user = Some("lab".into());
+    with_user.seed.wanted = SeedWanted::Yes;
+    let user = |wanted: &CreateRequest| create(&stage.world, wanted).unwrap().about.login_user();
+    assert_eq!(user(&with_user).as_deref(), Some("lab"));
+    assert_eq!(user(&wanted("a", &disk)), None);
 }
 
 #[test]

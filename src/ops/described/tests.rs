@@ -234,8 +234,10 @@ fn what_guests_share_is_taken_by_a_field_and_printed() {
     wanted.guests[0].create.accept_shared_fabric = false;
     let drift = look(&stage.world, &wanted).unwrap();
     let error = foresee(&stage.world, &wanted, &drift).unwrap_err();
-    let refusal = error.refusal().unwrap();
-    assert_eq!(refusal.code, "create-shared-fabric", "{error}");
+    // It has no image, either.
+    let Error::Several(Obstacles { errors }) = &error else { panic!("{error}") };
+    let refusal = errors[0].refusal().unwrap();
+    assert_eq!((refusal.code, errors.len()), ("create-shared-fabric", 2), "{error}");
     assert!(refusal.message.starts_with("guest `a`: "), "{error}");
     assert!(refusal.hint.contains("`accept-shared-fabric: true`"), "{}", refusal.hint);
     assert!(!refusal.hint.contains("--accept"), "{}", refusal.hint);

@@ -62,6 +62,8 @@ pub struct Extra {
     pub guarded: Vec<Guarded>,
     /// Networks that hand out virtual functions.
     pub vf_pools: Vec<String>,
+    /// The user that the guest's seed makes.
+    pub user: Option<String>,
 }
 
 /// Renders a planned guest's domain XML from its template.
@@ -75,6 +77,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         guarded: extra.guarded.clone(),
         nccl: None,
         known: extra.known.clone(),
+        user: extra.user.clone(),
     };
     let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
     let guest = Guest {

@@ -5,7 +5,9 @@ use super::list::{DiskSort, DiskWhen, list};
 use super::remove::{RemoveDisk, remove};
 use super::resize::{self, ResizeDisk, ResizedDisk};
 use crate::apply::Preallocate;
+use crate::domain::guest::VolumeRef;
 use crate::error::Result;
+use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor as _, XmlOf};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Session};
@@ -137,7 +139,7 @@ fn a_disk_is_listed_with_what_it_is_and_who_else_has_it() {
     assert_eq!(second.bytes, Some(BYTES));
     assert_eq!(
         list(&stage.world, "nosuch").unwrap_err().to_string(),
-        "find domain `nosuch`: test:///fake has no domain of this name"
+        "there is no domain `nosuch`"
     );
 }
 
@@ -154,11 +156,41 @@ fn a_disk_is_added_for_the_next_start_kept_and_undone() {
         assert!(stage.fake.definition("a").contains("volume='a-vdb.raw'"));
         // `vda` has no queues, so its domain is not as tuned, and stays so but for the new disk.
         assert_eq!(stage.fake.definition("a").matches("queues='4'").count(), 1);
+        let made = VolumeRef { pool: "p".into(), name: "a-vdb.raw".into() };
+        let uses = Uses::read(&*stage.fake).unwrap();
+        std::fs::write(&uses.volume(&made).unwrap().path, "written").unwrap();
         run_undo(&stage).unwrap();
         assert_eq!(stage.fake.definition("a"), before);
-        // What the guest may have written stays, and is said.
+        // What the guest has written stays, and is said.
         assert_eq!(stage.fake.names("p"), volume());
         assert_eq!(stage.caller.heard("`virsh vol-delete --pool p a-vdb.raw` deletes it"), 1);
+    }
+}
+
+#[test]
+fn an_added_disk_is_deleted_by_undo_unless_something_was_written_on_it() {
+    for (runs, is_written) in [(false, false), (true, false), (false, true)] {
+        let stage = stage(runs);
+        let (dir, pool) = (Some(stage.dir.path().to_owned()), "p".to_owned());
+        let disk = NewDisk::Blank { bytes: BYTES, dir, pool, preallocate: Preallocate::None };
+        run_add(&stage, &wanted(disk, false)).unwrap();
+        let file = stage.dir.path().join("a-vdb.raw");
+        assert_eq!(file.metadata().unwrap().len(), BYTES);
+        if is_written {
+            let written = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&written, b"x", BYTES - 1).unwrap();
+        }
+        let wanted = Undo { name: "a".into(), force: false, edited: false };
+        let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+        let undone = undo::run(&mut session, &stage.world, &wanted).unwrap().unwrap();
+        // The running guest never had it, so nothing waits for its next start.
+        assert!(!undone.waits_for_start, "{runs} {is_written}");
+        assert_eq!(file.exists(), is_written);
+        let stays = stage.caller.heard("stays with what the guest wrote on it");
+        assert_eq!(stays, usize::from(is_written));
+        let history = stage.world.history(UUID).unwrap();
+        assert_eq!((history.entries.len(), history.undone.len()), (0, 1));
+        assert!(history.undone[0].undone_at_s.is_some() && history.undone[0].steps.is_empty());
     }
 }
 

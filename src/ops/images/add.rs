@@ -2,6 +2,7 @@
 //! it.
 
 use super::error::ImageError;
+use super::fetch::{KnownImage, Meant, meant};
 use super::source::{AddImage, Source, Word};
 use super::{POOL, POOL_DIR, images, marker_name, volume_name};
 use crate::apply::Step;
@@ -40,22 +41,70 @@ pub struct Added {
     pub sha256: Sha256,
     /// Who had said that sum before.
     pub verified: Word,
+    /// The URL that it was fetched from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// Adds an image; none: its steps were only shown.
 pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>> {
+    match meant(&wanted.file, wanted.name.as_ref(), &wanted.known)? {
+        Meant::Local => add_source(session, wanted, Source::open(wanted)?),
+        Meant::Fetch(known) => add_fetched(session, wanted, &known),
+    }
+}
+
+/// Fetches an image into the cache, and adds it from there.
+fn add_fetched(
+    session: &mut Session<'_>,
+    wanted: &AddImage,
+    known: &KnownImage,
+) -> Result<Option<Added>> {
     let world = session.world();
-    let mut source = Source::open(wanted)?;
-    let hypervisor = world.hypervisor()?;
-    // Obstacles are reported before a long file is read.
+    let name = wanted.name.as_ref().unwrap_or(&known.name).clone();
+    refuse_obstacles(session, &wanted.pool, &name, None)?;
+    let fetched = known.fetch(wanted.expected, world)?;
+    let added =
+        Source::fetched(&fetched, name).and_then(|source| add_source(session, wanted, source));
+    // What is not the published image is of no use, and what has been added is needed no longer.
+    let is_wrong = added.as_ref().is_err_and(|error| {
+        error.refusal().is_some_and(|refusal| refusal.code == "image-other-sum")
+    });
+    if is_wrong || matches!(added, Ok(Some(_))) {
+        let path = fetched.part.path.clone();
+        if let Err(error) = fetched.part.remove() {
+            world.warning(&format!("{} stays: {error}", path.display()));
+        }
+    }
+    added
+}
+
+/// Reports obstacles before a long file is read or fetched.
+fn refuse_obstacles(
+    session: &Session<'_>,
+    pool: &str,
+    name: &ImageName,
+    file: Option<(&str, u64)>,
+) -> Result<()> {
     if !session.manner().dry_run {
         session.refuse_unfinished()?;
     }
-    refuse(&*hypervisor, &wanted.pool, &source)?;
+    refuse(&*session.world().hypervisor()?, pool, name, file)
+}
+
+/// Adds a file that is here.
+fn add_source(
+    session: &mut Session<'_>,
+    wanted: &AddImage,
+    mut source: Source,
+) -> Result<Option<Added>> {
+    let world = session.world();
+    let file = (&*source.shown(), source.bytes);
+    refuse_obstacles(session, &wanted.pool, &source.name, Some(file))?;
     let sha256 = sum(&mut source, world)?;
     warn(&source, world);
     let done = session.run(|world| plan(&*world.hypervisor()?, &wanted.pool, &source, sha256))?;
-    let Source { name, content, bytes, word, .. } = source;
+    let Source { name, content, bytes, word, url, .. } = source;
     Ok(done.made.then(|| Added {
         volume: volume_name(&name, content.format),
         name,
@@ -65,13 +114,14 @@ pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>
         bytes,
         sha256,
         verified: word,
+        url,
     }))
 }
 
 /// Computes the file's checksum. Nothing has begun yet, so a signal ends the program.
 fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
     let reporter = world.reporter();
-    reporter.progress(&format!("compute the SHA-256 of {}", source.path.display()));
+    reporter.progress(&format!("compute the SHA-256 of {}", source.shown()));
     let bytes = source.bytes;
     let summed = source.sum(&mut |through| {
         reporter.bytes(through, bytes);
@@ -83,10 +133,11 @@ fn sum(source: &mut Source, world: &World) -> Result<Sha256> {
 
 /// Warns of properties of the image that could be better.
 fn warn(source: &Source, world: &World) {
-    let shown = source.path.display();
+    let shown = source.shown();
     if source.word == Word::None {
         world.warning(&format!(
-            "{shown} is not verified: no --sha256 is given, and no SHA256SUMS beside it lists it"
+            "{shown} is not verified: no --sha256 or --sha512 is given, and no SHA512SUMS, \
+             SHA256SUMS or CHECKSUM beside it lists it"
         ));
     }
     if !source.content.boots {
@@ -98,8 +149,13 @@ fn warn(source: &Source, world: &World) {
 }
 
 /// Refuses a name that an image already has, and a pool that cannot hold the file.
-fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> Result<()> {
-    let (storage, name) = (hypervisor.storage(), &source.name);
+fn refuse(
+    hypervisor: &dyn Hypervisor,
+    pool_name: &str,
+    name: &ImageName,
+    file: Option<(&str, u64)>,
+) -> Result<()> {
+    let storage = hypervisor.storage();
     let Some(pool) = file_pool(storage, pool_name, POOL)? else {
         return make_pool(hypervisor, pool_name, POOL_DIR).map(drop);
     };
@@ -110,13 +166,14 @@ fn refuse(hypervisor: &dyn Hypervisor, pool_name: &str, source: &Source) -> Resu
                 name = word(&name.to_string())
             )));
     }
-    if pool.available_bytes < source.bytes {
+    let Some((file, bytes)) = file else { return Ok(()) };
+    if pool.available_bytes < bytes {
         let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
         return Err(ImageError::PoolFull {
             pool_name: pool_name.to_owned(),
             left: size(pool.available_bytes).to_string(),
-            file: source.path.display().to_string(),
-            size: size(source.bytes).to_string(),
+            file: file.to_owned(),
+            size: size(bytes).to_string(),
         }
         .hint("remove what is not used (`gpuvm image list`), or name another --pool"));
     }
@@ -130,7 +187,7 @@ fn plan(
     source: &Source,
     sha256: Sha256,
 ) -> Result<Change> {
-    refuse(hypervisor, pool_name, source)?;
+    refuse(hypervisor, pool_name, &source.name, Some((&source.shown(), source.bytes)))?;
     let mut steps = Vec::new();
     if file_pool(hypervisor.storage(), pool_name, POOL)?.is_none() {
         steps.push(make_pool(hypervisor, pool_name, POOL_DIR)?);

@@ -58,21 +58,79 @@ pub enum ImageError {
         /// The system's error.
         error: String,
     },
-    /// The image has another SHA-256 than the published one.
+    /// No list of checksums of the vendor has the image.
+    #[error("no list of checksums has {url}: {lists}")]
+    Unlisted {
+        /// The URL of the image.
+        url: String,
+        /// The lists.
+        lists: String,
+    },
+    /// The vendor's list of checksums is not signed by the vendor.
+    #[error("{list} is not the vendor's: {why}")]
+    NotSigned {
+        /// The URL of the list.
+        list: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The server has no image that the pattern of a known one fits.
+    #[error("{dir} has nothing named {pattern}")]
+    NoneNewest {
+        /// The directory.
+        dir: String,
+        /// The pattern.
+        pattern: String,
+    },
+    /// The image has another checksum than the published one.
     #[error(
-        "{shown} is not the image that was published\n  its SHA-256 is {sum}\n  by {who} it is    \
+        "{shown} is not the image that was published\n  its {algorithm} is {sum}\n  by {who} it is    \
                  {expected}"
     )]
     OtherSum {
         /// The file, as it was given.
         shown: String,
-        /// Its SHA-256.
+        /// The algorithm: SHA-256 or SHA-512.
+        algorithm: &'static str,
+        /// Its checksum.
         sum: String,
         /// The source of the expected value.
         who: String,
-        /// The expected SHA-256.
+        /// The expected checksum.
         expected: String,
     },
 }
 
 impl Coded for ImageError {}
+
+/// The reason a table of known images is refused.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "images-file-")]
+pub enum ImagesFileError {
+    /// It cannot be parsed.
+    #[error("{at}: {why}")]
+    Syntax {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// It has a field that is not known.
+    #[error("{at}: unknown field `{field}`")]
+    Field {
+        /// The place in the file.
+        at: String,
+        /// The field.
+        field: String,
+    },
+    /// A field cannot have this value.
+    #[error("{at}: {why}")]
+    Value {
+        /// The place in the file.
+        at: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Coded for ImagesFileError {}

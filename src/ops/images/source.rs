@@ -2,19 +2,22 @@
 //! one.
 
 use super::error::ImageError;
+use super::fetch::{Fetched, KnownImage, Published};
 use crate::apply::open;
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
-use crate::image::{BACKED, Content, ContentError, ImageName, Sha256, Sums, content};
+use crate::image::{
+    BACKED, Computed, Content, ContentError, ImageName, Sha256, Sum, Sums, content,
+};
 use crate::input;
-use crate::shell::word;
+use crate::shell::word as shell_word;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// The list of checksums that publishers put beside their images.
-const SUMS: &str = "SHA256SUMS";
+/// The lists of checksums that publishers put beside their images; the first that has it counts.
+const SUMS: [&str; 3] = ["SHA512SUMS", "SHA256SUMS", "CHECKSUM"];
 /// The largest such list, in bytes: about a hundred thousand lines.
 const MOST_SUMS: u64 = 10 << 20;
 /// File name extensions, which are not part of an image's name.
@@ -23,14 +26,16 @@ const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
 /// A request to add a file as an image.
 #[derive(Debug, Clone)]
 pub struct AddImage {
-    /// The file, or its URL.
+    /// The file, its URL, or the name of a known image.
     pub file: PathBuf,
     /// The name of the image; none: derived from the file's.
     pub name: Option<ImageName>,
-    /// The expected SHA-256; none: the one in a list beside the file.
-    pub sha256: Option<Sha256>,
+    /// The expected checksum; none: the one in a list beside the file.
+    pub expected: Option<Sum>,
     /// The pool.
     pub pool: String,
+    /// Images that are known by name.
+    pub known: Vec<KnownImage>,
 }
 
 /// Source of the expected sum of the image.
@@ -42,6 +47,8 @@ pub enum Word {
     Given,
     /// The list beside it.
     Listed(PathBuf),
+    /// The list beside its URL.
+    Published(Published),
     /// Nobody.
     None,
 }
@@ -58,21 +65,49 @@ pub struct Source {
     pub content: Content,
     /// The name of the image.
     pub name: ImageName,
-    /// The expected SHA-256.
-    expected: Option<Sha256>,
-    /// The source of the expected SHA-256.
+    /// The expected checksum.
+    expected: Option<Sum>,
+    /// The source of the expected checksum.
     pub word: Word,
+    /// Where it was fetched from; none: it is a file of the caller.
+    pub url: Option<String>,
 }
 
 impl Source {
     /// Opens the requested file, and reads its first bytes.
     pub fn open(wanted: &AddImage) -> Result<Source> {
         let given = path(&wanted.file)?;
-        let shown = given.display();
         let name = match &wanted.name {
             Some(name) => name.clone(),
             None => default_name(&given)?,
         };
+        let real = given.canonicalize().unwrap_or_else(|_| given.clone());
+        let (expected, word) = match wanted.expected {
+            Some(sum) => (Some(sum), Word::Given),
+            None => listed(&given, &real)?,
+        };
+        let shown = given.display().to_string();
+        Source::at((&given, shown), name, (expected, word), None)
+    }
+
+    /// Opens a file that was fetched.
+    pub fn fetched(fetched: &Fetched, name: ImageName) -> Result<Source> {
+        let (expected, word) = match fetched.stated.clone() {
+            Some((sum, Some(published))) => (Some(sum), Word::Published(published)),
+            Some((sum, None)) => (Some(sum), Word::Given),
+            None => (None, Word::None),
+        };
+        let url = fetched.url.clone();
+        Source::at((&fetched.part.path, url.clone()), name, (expected, word), Some(url))
+    }
+
+    /// Opens a file.
+    fn at(
+        (given, shown): (&Path, String),
+        name: ImageName,
+        (expected, word): (Option<Sum>, Word),
+        url: Option<String>,
+    ) -> Result<Source> {
         let taken = |error: std::io::Error| {
             ImageError::NotTaken { shown: shown.to_string(), error: error.to_string() }.refusal("")
         };
@@ -87,42 +122,49 @@ impl Source {
             let hint = match &error {
                 ContentError::Qcow2(why) if why == BACKED => format!(
                     "`qemu-img convert -O qcow2 {} {}` makes one with all that it shows",
-                    word(&shown.to_string()),
-                    word(&given.with_extension("whole.qcow2").to_string_lossy())
+                    shell_word(&given.to_string_lossy()),
+                    shell_word(&given.with_extension("whole.qcow2").to_string_lossy())
                 ),
                 _ => String::new(),
             };
             Error::from(error).around(Refusal::around(message, hint))
         })?;
-        let (expected, word) = match wanted.sha256 {
-            Some(sum) => (Some(sum), Word::Given),
-            None => listed(&given, &path)?,
-        };
-        Ok(Source { path, file, bytes, content, name, expected, word })
+        Ok(Source { path, file, bytes, content, name, expected, word, url })
     }
 
-    /// Computes the SHA-256 of the whole file, and refuses it if that is not the expected one.
-    /// `progress` gets the number of bytes read so far, and cancels by returning false.
+    /// Where it came from: the file or its URL.
+    pub fn shown(&self) -> String {
+        self.url.clone().unwrap_or_else(|| self.path.display().to_string())
+    }
+
+    /// Computes the SHA-256 of the whole file, and refuses it if its checksum is not the expected
+    /// one. `progress` gets the number of bytes read so far, and cancels by returning false.
     pub fn sum(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<Sha256> {
-        let shown = self.path.display();
+        let shown = self.shown();
+        let wide = matches!(self.expected, Some(Sum::Sha512(_)));
         let read = self.file.seek(SeekFrom::Start(0));
-        let sum = read.and_then(|_| Sha256::of(&self.file, progress)).map_err(|error| {
-            ImageError::NotRead { shown: shown.to_string(), error: error.to_string() }.refusal("")
+        let read = read.and_then(|_| Computed::of(&self.file, wide, progress));
+        let computed = read.map_err(|error| {
+            ImageError::NotRead { shown: shown.clone(), error: error.to_string() }.refusal("")
         })?;
-        let Some(expected) = self.expected.filter(|expected| *expected != sum) else {
-            return Ok(sum);
+        let Some(expected) = self.expected.filter(|expected| !computed.is(expected)) else {
+            return Ok(computed.sha256);
         };
+        let algorithm = expected.algorithm();
         let who = match &self.word {
             Word::Listed(list) => list.display().to_string(),
-            _ => "--sha256".to_owned(),
+            Word::Published(published) => published.list.clone(),
+            _ => format!("--{}", algorithm.to_ascii_lowercase().replace('-', "")),
         };
-        Err(ImageError::OtherSum {
-            shown: shown.to_string(),
-            sum: sum.to_string(),
-            who: who.to_string(),
-            expected: expected.to_string(),
-        }
-        .hint("fetch it again; it may have been cut off or changed on the way"))
+        let sum = computed.sha512.filter(|_| wide).map(|sum| sum.to_string());
+        let sum = sum.unwrap_or_else(|| computed.sha256.to_string());
+        let expected = expected.to_string();
+        Err(ImageError::OtherSum { shown, algorithm, sum, who, expected }.hint(if self.url.is_some() {
+            "the same command fetches it again; a vendor that has just published a new image may \
+             still have the list of the old one"
+        } else {
+            "fetch it again; it may have been cut off or changed on the way"
+        }))
     }
 }
 
@@ -142,10 +184,10 @@ fn path(given: &Path) -> Result<PathBuf> {
         Some(other) => {
             return Err(usage(
                 format!(
-                    "{} is a URL of scheme `{other}`; images are taken from files",
+                    "{} is a URL of scheme `{other}`; images come from files and by https",
                     given.display()
                 ),
-                "fetch it first, with SHA256SUMS beside it: `curl -fLO URL`",
+                "fetch it first, and put the list of its checksums beside it",
             ));
         }
     };
@@ -177,7 +219,7 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The image's name, derived from the file's.
-fn default_name(file: &Path) -> Result<ImageName> {
+pub(super) fn default_name(file: &Path) -> Result<ImageName> {
     let own = file.file_name().unwrap_or_default().to_string_lossy();
     let stem = ENDINGS.iter().find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own);
     ImageName::new(stem).map_err(|error| usage(error.to_string(), "--name NAME names the image"))
@@ -185,10 +227,10 @@ fn default_name(file: &Path) -> Result<ImageName> {
 
 /// The file's checksum in a list beside it: beside the given path, otherwise beside the link's
 /// target.
-fn listed(given: &Path, real: &Path) -> Result<(Option<Sha256>, Word)> {
-    for image in [given, real] {
+fn listed(given: &Path, real: &Path) -> Result<(Option<Sum>, Word)> {
+    for (image, list) in [given, real].iter().flat_map(|at| SUMS.map(|list| (at, list))) {
         let (Some(dir), Some(name)) = (image.parent(), image.file_name()) else { continue };
-        let list = dir.join(SUMS);
+        let list = dir.join(list);
         if list.symlink_metadata().is_err() {
             continue;
         }
@@ -196,7 +238,7 @@ fn listed(given: &Path, real: &Path) -> Result<(Option<Sha256>, Word)> {
             let message = format!("{} cannot be used: {reason}", list.display());
             reason.around(Refusal::around(message, "--sha256 HEX says the sum instead"))
         })?;
-        if let Some(sum) = name.to_str().and_then(|name| sums.of(name)) {
+        if let Some(sum) = name.to_str().and_then(|name| sums.stated(name)) {
             return Ok((Some(sum), Word::Listed(list)));
         }
     }
@@ -236,7 +278,7 @@ mod tests {
         for bad in ["file://other/x", "file://", "file:///x%2", "file:///%zz", "file:///%00"] {
             assert!(meant(bad).contains("not the URL of a file on this machine"), "{bad}");
         }
-        for scheme in ["https", "http", "s3", "ssh+x"] {
+        for scheme in ["http", "s3", "ssh+x"] {
             let text = meant(&format!("{scheme}://h/a.img"));
             assert!(text.contains(&format!("scheme `{scheme}`")), "{text}");
         }

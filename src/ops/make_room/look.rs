@@ -10,8 +10,8 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::DomainXml;
 use crate::domain::view::gpu_indexes;
-use crate::error::{Class, Coded as _, Error, NoPlace, Result, classed};
-use crate::guest::with_template;
+use crate::error::{Coded as _, Error, NoPlace, Refusal, Result};
+use crate::guest::{not_found, with_template};
 use crate::hypervisor::{DomainSummary, XmlOf};
 use crate::placement::{Held, Occupancy, PlanError, nearest, plan};
 use crate::request::{GpuWish, Request};
@@ -216,9 +216,9 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     let hypervisor = world.hypervisor()?;
     let rows = hypervisor.domains()?;
     if let Some(name) = named.iter().find(|name| rows.iter().all(|row| row.name != **name)) {
-        let message = format!("--allow-stop: there is no domain `{name}`");
-        let hint = "`gpuvm list` shows the domains that are there";
-        return Err(classed(Class::NotFound, message, hint));
+        let missing = not_found(name, &rows);
+        let message = format!("--allow-stop: {}", missing.message);
+        return Err(Refusal { message, ..missing }.into());
     }
     let mut all = Vec::new();
     for row in rows {

@@ -153,14 +153,16 @@ impl<'a> Inside<'a> {
             return Err(off().hint(format!("`gpuvm start {}` starts it", word(name))));
         }
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-        let listens = has_agent(&live).then(|| Agent::greet(hypervisor, name, WAIT)).flatten();
+        let has_channel = has_agent(&live);
+        let listens = has_channel.then(|| Agent::greet(hypervisor, name, WAIT)).flatten();
         let Some(agent) = listens else {
-            let hint = format!(
-                "install qemu-guest-agent in the guest (`gpuvm tune {name} --agent on` gives it \
-                 the channel), or {}",
-                by_hand(name),
-                name = word(name)
-            );
+            let channel = if has_channel {
+                String::new()
+            } else {
+                format!(" (`gpuvm tune {} --agent on` gives it the channel)", word(name))
+            };
+            let by_hand = by_hand(name);
+            let hint = format!("install qemu-guest-agent in the guest{channel}, or {by_hand}");
             return Err(InstallError::NoAgent { name: name.to_owned() }.hint(hint));
         };
         let inside = Inside { agent, name };

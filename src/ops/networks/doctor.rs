@@ -65,14 +65,16 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     let root = if world.has_guests_here()? { Some(FsRoot::live()?) } else { None };
     let host = root.as_ref().map(|root| path::read(root, filter::read(root)));
     let host = host.transpose().doing(|| "cannot read the host's network".into())?;
-    let asked = state.has_guest() && !wait.is_zero() && has_agent(&domain);
+    let has_channel = has_agent(&domain);
+    let asked = state.has_guest() && !wait.is_zero() && has_channel;
     let agent = if asked { Agent::greet(hypervisor, name, wait) } else { None };
     let known = if state.has_guest() {
         hypervisor.addresses(name, &[]).unwrap_or_default()
     } else {
         Vec::new()
     };
-    let seen = Seen { running, agent: agent.as_ref().map(Inner::ask), known: &known };
+    let agent = agent.as_ref().map(Inner::ask);
+    let seen = Seen { running, has_channel, agent, known: &known };
     let sides = (root.as_ref(), host.as_ref());
     let looked = nics.into_iter().map(|nic| look((name, &uuid), nic, &seen, sides, hypervisor));
     let nics = looked.collect::<Result<Vec<Diagnosed>>>()?;
@@ -84,6 +86,8 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
 struct Seen<'a> {
     /// Whether it runs.
     running: bool,
+    /// Whether it has the channel of an agent.
+    has_channel: bool,
     /// Its agent's report; none: it does not answer.
     agent: Option<Inner<'a>>,
     /// Addresses of its NICs.
@@ -149,12 +153,14 @@ fn look(
     let known: Vec<GuestAddress> =
         seen.known.iter().filter(|address| address.mac == nic.mac).cloned().collect();
     let inside = seen.agent.as_ref().and_then(|agent| agent.view(&nic.mac));
-    let running = seen.running;
+    let Seen { running, has_channel, .. } = *seen;
     let kind = on.network().map(|network| network.kind.to_string());
     let twin = Some(&nic.mac).filter(|mac| !mac.is_empty());
     let twin = twin.and_then(|mac| mac_owner(hypervisor, mac, Some(uuid)).ok().flatten());
     let twin = twin.as_ref().map(|twin| twin.name.as_str());
-    let case = Case { guest, running, nic: &nic, twin, on, known: &known, inside, behind, host };
+    let (nic_of, known) = (&nic, &known[..]);
+    let case =
+        Case { guest, running, nic: nic_of, twin, on, known, has_channel, inside, behind, host };
     let diagnosis = examine(&case);
     Ok(Diagnosed { network: nic.network.clone(), kind, diagnosis })
 }

@@ -15,7 +15,7 @@ use crate::request::{
     CellWish, DeviceWish, DomainName, GpuWish, HugePages, PageSize, PinPolicy, Profile, Request,
 };
 use crate::stage::{Caller, Stage, UUID};
-use crate::storage::{DataRequest, SeedRequest, SeedWanted, StorageRequest};
+use crate::storage::{DataRequest, Keyless, SeedRequest, SeedWanted, StorageRequest};
 use crate::taken::Taken;
 use crate::topology::{Topology, file};
 use crate::world::Settings;
@@ -228,6 +228,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         agent: false,
         nccl: crate::storage::NcclWanted::Link,
         wanted: SeedWanted::No,
+        keyless: Keyless::Refused,
     };
     let wanted = CreateRequest {
         guest: guest.clone(),

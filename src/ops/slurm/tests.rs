@@ -10,7 +10,7 @@ use crate::reporter::Answer;
 use crate::request::{DomainName, Prefer, Request};
 use crate::session::{Confirm, Manner};
 use crate::stage::{Stage, UUID, kill, manner};
-use crate::storage::{DataRequest, NcclWanted, SeedRequest, SeedWanted, StorageRequest};
+use crate::storage::{DataRequest, Keyless, NcclWanted, SeedRequest, SeedWanted, StorageRequest};
 use crate::taken::Taken;
 use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,6 +53,7 @@ fn made(name: &str, uuid: &str) -> String {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
+        user: None,
     };
     let devices = Vec::new();
     xml.apply(&DomainEdit::SetMetadata { record: Box::new(record), partition: None, devices })
@@ -238,6 +239,7 @@ fn wanted(stage: &Stage) -> CreateRequest {
             agent: false,
             nccl: NcclWanted::No,
             wanted: SeedWanted::No,
+            keyless: Keyless::Refused,
         },
         uuid: Some(UUID.into()),
         private_net: false,

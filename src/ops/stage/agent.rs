@@ -202,7 +202,7 @@ fn handle(given: &Value) -> i64 {
 }
 
 /// libvirt's error for an agent's refusal.
-fn refused(message: &str) -> HypervisorError {
+pub(super) fn refused(message: &str) -> HypervisorError {
     let message = format!("unable to execute QEMU agent command: {message}");
     HypervisorError { message, ..failed("ask the agent", HypervisorErrorKind::Other) }
 }

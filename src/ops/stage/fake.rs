@@ -2,6 +2,7 @@
 
 use super::agent::FakeAgent;
 use super::failed;
+use super::local::LocalAgent;
 use crate::discover::reach::Reach;
 use crate::hypervisor::network::{NetworkState, Networks};
 use crate::hypervisor::storage::Storage;
@@ -55,6 +56,8 @@ pub struct Fake {
     pub reach: RefCell<Option<Reach>>,
     /// The guest behind every agent; none: they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
+    /// The agent that runs programs of this machine; none: it is one of the others.
+    pub local: RefCell<Option<LocalAgent>>,
     /// Versions of libvirt and QEMU.
     pub versions: Cell<Versions>,
     /// The number of commands to agents so far.
@@ -164,7 +167,7 @@ pub fn xml(name: &str, uuid: &str) -> String {
 
 /// The error that there is no such domain.
 fn absent(name: &str) -> HypervisorError {
-    failed(&format!("find domain `{name}`"), HypervisorErrorKind::NoDomain)
+    HypervisorError::no_domain(name, [])
 }
 
 impl Hypervisor for Fake {
@@ -238,6 +241,12 @@ impl Hypervisor for Fake {
         let keeps = name == "stubborn" || self.crashed.borrow().contains(name);
         self.with(name, |domain| domain.1 = keeps)
     }
+    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
+        self.call("pause")?;
+        let state = if paused { DomainState::Paused } else { DomainState::Running };
+        self.states.borrow_mut().insert(name.to_owned(), state);
+        Ok(())
+    }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("destroy")?;
         self.crashed.borrow_mut().remove(name);
@@ -304,6 +313,9 @@ impl Hypervisor for Fake {
         self.asked.set(self.asked.get() + 1);
         if let Some(guest) = &*self.guest.borrow() {
             return guest.answer(what);
+        }
+        if let Some(local) = &*self.local.borrow() {
+            return local.answer(what);
         }
         let agent = self.agent.borrow();
         let answer = agent.iter().find(|(command, _)| what.contains(*command));

@@ -65,7 +65,7 @@ fn who_stands_still_is_not_asked_to_shut_down() {
     let stage = Stage::who_says(Answer::Nobody);
     stage.fake.put("a", UUID, true);
     for (state, first) in [
-        (DomainState::Paused, "`virsh resume a` "),
+        (DomainState::Paused, "`gpuvm resume a` "),
         (DomainState::Suspended, "`virsh dompmwakeup a` "),
     ] {
         stage.fake.states.borrow_mut().insert("a".into(), state);

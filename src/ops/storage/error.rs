@@ -6,6 +6,16 @@ use crate::error::Coded;
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
 pub enum StorageError {
+    /// Nothing lets anybody log in to the guest.
+    #[error(
+        "nobody could log in to `{name}`: no --ssh-key, --password-hash or --user-data, {looked}"
+    )]
+    NoLogin {
+        /// The guest.
+        name: String,
+        /// Where a key was looked for.
+        looked: String,
+    },
     /// The data disk is too large.
     #[error("a data volume of {gigabytes} GB is too large")]
     TooLarge {

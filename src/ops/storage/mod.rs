@@ -18,8 +18,10 @@ mod tuning;
 
 pub use another::{Owner, another};
 pub use error::StorageError;
+pub use os::refuse_without_image;
 pub use request::{
-    DataRequest, ImageRequest, NcclWanted, NewDisk, OsDisk, SeedRequest, SeedWanted, StorageRequest,
+    DataRequest, ImageRequest, Keyless, NcclWanted, NewDisk, OsDisk, SeedRequest, SeedWanted,
+    StorageRequest,
 };
 pub use seed::complete;
 pub use tuning::{abilities, best_io};

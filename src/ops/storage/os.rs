@@ -1,11 +1,12 @@
 //! The boot disk: created from an image, blank, or an existing one.
 
 use super::existing::existing_disk;
-use super::{Disks, ImageRequest, OsDisk, Place, StorageError};
+use super::{Disks, ImageRequest, OsDisk, Place, StorageError, StorageRequest};
 use crate::apply::{Preallocate, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
 use crate::guest::path_text;
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::images::{self, Image};
 use crate::memsize::MemSize;
@@ -47,6 +48,20 @@ pub(super) fn add(place: &Place<'_>, disks: &mut Disks) -> Result<bool> {
         },
     };
     of_image(place, disks, image.as_ref(), source).map(|()| true)
+}
+
+/// Refuses a guest whose image is missing, before its place is known.
+pub fn refuse_without_image(wanted: &StorageRequest, hypervisor: &dyn Hypervisor) -> Result<()> {
+    let named = match &wanted.image {
+        ImageRequest::Blank => return Ok(()),
+        ImageRequest::Newest if wanted.disk_dir.is_some() => return Ok(()),
+        ImageRequest::Named(name) => Some(name),
+        ImageRequest::Newest => None,
+    };
+    if wanted.disk.is_empty() {
+        images::resolve(hypervisor, &wanted.image_pool, named)?;
+    }
+    Ok(())
 }
 
 /// Plans a blank boot disk, sparse, as a file.

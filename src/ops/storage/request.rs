@@ -147,6 +147,20 @@ pub struct SeedRequest {
     pub nccl: NcclWanted,
     /// Whether the guest gets a seed.
     pub wanted: SeedWanted,
+    /// What happens if nothing lets anybody log in.
+    pub keyless: Keyless,
+}
+
+/// What happens if a guest's seed has no key, no password and no user-data of the caller.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Keyless {
+    /// A warning.
+    #[default]
+    Warned,
+    /// The guest is refused.
+    Refused,
+    /// Nothing: it is so wanted.
+    Accepted,
 }
 
 /// How a guest gets the topology file for NCCL.

@@ -1,10 +1,11 @@
 //! The seed: the volume that cloud-init reads a guest's first settings from. All of the admin's
 //! input is read and checked here, before anything is created.
 
-use super::{Disks, NcclWanted, Place, SeedRequest, SeedWanted};
+use super::error::StorageError;
+use super::{Disks, Keyless, NcclWanted, Place, SeedRequest, SeedWanted};
 use crate::apply::{Secret, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
-use crate::error::{Error, Refusal, Result, usage};
+use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::guest::path_text;
 use crate::hypervisor::storage::NewVolume;
 use crate::input;
@@ -143,6 +144,17 @@ fn keys(
         let looked = home.map_or("and no home directory is known".to_owned(), |home| {
             format!("and {} has no id_*.pub", home.join(".ssh").display())
         });
+        match wanted.keyless {
+            Keyless::Accepted => return Ok(keys),
+            Keyless::Warned => {}
+            Keyless::Refused => {
+                let name = place.planned.name.to_string();
+                return Err(StorageError::NoLogin { name, looked }.hint(
+                    "`ssh-keygen -t ed25519` makes a key; --no-login makes a guest that is entered \
+                     by its console or its agent (`gpuvm shell`)",
+                ));
+            }
+        }
         disks.warn(format!(
             "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and \
              --user-data is given, {looked}; `ssh-keygen` makes a key",

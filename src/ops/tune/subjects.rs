@@ -10,7 +10,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
 };
-use crate::guest::{make_log_dir, refuse_same_mac};
+use crate::guest::{make_log_dir, not_found, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
@@ -200,12 +200,7 @@ fn of_hypervisor(
         };
         let summary = there.iter().find(|summary| summary.name == *name);
         let Some(summary) = summary else {
-            let message = format!("there is no domain `{name}`");
-            return Err(classed(
-                Class::NotFound,
-                message,
-                "`gpuvm list` shows the domains that are there",
-            ));
+            return Err(not_found(name, &there).into());
         };
         if !summary.persistent {
             return Err(TunedError::NoDefinition { name: name.clone() }.hint(dump_and_define(name)));

@@ -2,7 +2,7 @@
 //! refused, so that no earlier change is undone in its place.
 
 use super::{UndoError, Undoing, named};
-use crate::apply::{Step, is_by_gpuvm};
+use crate::apply::{Step, is_by_gpuvm, now_s};
 use crate::change::Change;
 use crate::error::{Coded as _, Result};
 use crate::history::{Beyond, Entry, History};
@@ -47,7 +47,7 @@ pub(super) fn undo(
             return Err(kept(name, entry, format!("snapshot `{snapshot}` is gone")));
         }
     };
-    steps.push(history.forget(entry));
+    steps.extend(history.undone(entry, now_s()));
     let what = format!("undoing {} of domain `{name}`", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));

@@ -1,6 +1,7 @@
 //! The comparison on a hypervisor in memory, with changes by others meanwhile.
 
 use super::{verify as compare, *};
+use crate::error::coded;
 use crate::hypervisor::HypervisorErrorKind;
 use crate::reporter::Answer;
 use crate::stage::{Stage, UUID};

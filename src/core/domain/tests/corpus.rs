@@ -119,6 +119,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
+        user: None,
     });
     let topology = GuestTopology { sockets: 1, dies: 1, cores: 2, threads: 1 };
     let cpu =

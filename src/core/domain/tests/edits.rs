@@ -102,6 +102,7 @@ fn documents_without_line_breaks_get_none() {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
+        user: None,
     };
     let devices = Vec::new();
     let metadata =
@@ -140,6 +141,7 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
             guarded: Vec::new(),
             nccl: None,
             known: Vec::new(),
+            user: None,
         });
         let metadata = DomainEdit::SetMetadata { record, partition: None, devices: Vec::new() };
         let disks = vec![seat(odd), DiskSeat { target: "vdb".into(), ..seat(other) }];

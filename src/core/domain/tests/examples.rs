@@ -82,6 +82,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         guarded: Vec::new(),
         nccl: None,
         known: Vec::new(),
+        user: None,
     };
     vec![
         (

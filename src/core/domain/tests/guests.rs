@@ -89,6 +89,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             guarded: Vec::new(),
             nccl: None,
             known: Vec::new(),
+            user: None,
         },
     }
 }

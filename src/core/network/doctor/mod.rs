@@ -93,6 +93,8 @@ pub struct Case<'a> {
     pub on: On,
     /// Addresses that it is known to have.
     pub known: &'a [GuestAddress],
+    /// Whether the guest has the channel of an agent.
+    pub has_channel: bool,
     /// The guest agent's report; none: the agent does not answer.
     pub inside: Option<Inside>,
     /// The physical function behind it.

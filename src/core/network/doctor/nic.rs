@@ -143,10 +143,16 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     }
     let Some(inside) = &case.inside else {
         if case.running {
-            let why = format!(
-                "no agent answers (`gpuvm tune {} --agent on` gives it the channel)",
-                word(case.guest)
-            );
+            let why = if case.has_channel {
+                "the agent in the guest does not answer: qemu-guest-agent is not installed there, \
+                 or does not run yet"
+                    .to_owned()
+            } else {
+                format!(
+                    "no agent answers (`gpuvm tune {} --agent on` gives it the channel)",
+                    word(case.guest)
+                )
+            };
             hops.unchecked("inside the guest", &why);
         }
         return;

@@ -244,6 +244,20 @@ fn what_cannot_be_asked_is_said() {
 }
 
 #[test]
+fn an_agent_that_does_not_answer_is_no_missing_channel() {
+    let said = |has_channel: bool| {
+        let mut place = nat();
+        (place.inside, place.has_channel) = (None, has_channel);
+        let diagnosis = place.look();
+        let hop = diagnosis.hops.iter().find(|hop| hop.name == "inside the guest").unwrap();
+        format!("{hop:?}")
+    };
+    let (there, missing) = (said(true), said(false));
+    assert!(there.contains("qemu-guest-agent is not installed there") && !there.contains("tune"));
+    assert!(missing.contains("`gpuvm tune a --agent on` gives it the channel"), "{missing}");
+}
+
+#[test]
 fn nics_are_read_as_libvirt_writes_them() {
     let text = "<domain type='kvm'><name>a</name><devices>
       <interface type='network'><mac address='52:54:00:AA:00:01'/>

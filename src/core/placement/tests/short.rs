@@ -53,6 +53,21 @@ fn a_domain_that_is_off_yields_its_cores_where_no_others_are_free() {
     }
 }
 
+/// Cores become free again; memory that the host does not have never comes.
+#[test]
+fn memory_that_no_host_has_is_refused_before_cores_that_others_hold() {
+    let host = laptop();
+    let all = plan_on(&host, &[], &guest(6, 2, PinPolicy::Core)).unwrap();
+    let held = [held("a", &all)];
+    let asked = |gib: u64, pins| plan_on(&host, &held, &guest(2, gib, pins)).unwrap_err();
+    for pins in [PinPolicy::Core, PinPolicy::None] {
+        let PlanError::Impossible { what, .. } = asked(900, pins) else { panic!("{pins:?}") };
+        assert!(what.starts_with("900 GiB of memory are more than the "), "{what}");
+    }
+    let PlanError::Taken { what, holders, .. } = asked(2, PinPolicy::Core) else { panic!("cores") };
+    assert!(what.contains("0 of its 4 are free") && holders.len() == 1, "{what}");
+}
+
 #[test]
 fn devices_and_huge_pages_of_a_domain_that_is_off_stay_its_own() {
     let host = HostSpec { pages: Some(4096), ..HostSpec::even(1, 8, 64, 1) }.build();

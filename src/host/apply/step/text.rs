@@ -49,6 +49,8 @@ impl fmt::Display for Step {
                 let again = if *restarts { ", to start it again" } else { "" };
                 write!(f, "shut down domain `{name}` by {by}, waiting up to {wait_s} s{again}")
             }
+            Step::PauseDomain { name, paused: true, .. } => write!(f, "pause domain `{name}`"),
+            Step::PauseDomain { name, .. } => write!(f, "resume domain `{name}`"),
             Step::EndDomain { name, .. } => write!(f, "end domain `{name}` as a power cut does"),
             Step::UndefineDomain { name, .. } => {
                 write!(f, "undefine domain `{name}` with its saved state")

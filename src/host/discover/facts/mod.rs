@@ -6,6 +6,7 @@ mod acs;
 pub mod boot;
 mod devices;
 mod services;
+mod software;
 
 use super::isolation::{GROUPS, firmware_groups};
 use super::tuning;
@@ -25,7 +26,7 @@ const LARGE_ORDER: usize = 9;
 /// Reads the facts of a host.
 pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     let mut reader = Reader { root, unread: BTreeMap::new() };
-    let mut facts = Facts::default();
+    let mut facts = needs(&mut reader);
     groups(&mut reader, topology, &mut facts);
     // The topology has these; here it counts why it has not.
     for path in ["proc/cmdline", "proc/sys/kernel/osrelease", "proc/sys/kernel/numa_balancing"] {
@@ -47,8 +48,27 @@ pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     facts.libvirt = reader.keep("etc/libvirt/qemu.conf", services::libvirt);
     facts.guests_unit = reader.keep("etc/default/libvirt-guests", services::guests_unit);
     facts.free_blocks = reader.keep(BUDDY, |root| free_blocks(root, topology));
-    facts.kernel = kernel(&mut reader);
+    facts.kernel = KernelSettings { kvm: facts.kernel.kvm, ..kernel(&mut reader) };
     facts.unread = reader.unread;
+    facts
+}
+
+/// Reads of a host only what every guest needs: KVM, libvirt, QEMU, firmware.
+pub fn read_needs(root: &FsRoot) -> Facts {
+    let mut reader = Reader { root, unread: BTreeMap::new() };
+    let mut facts = needs(&mut reader);
+    facts.unread = reader.unread;
+    facts
+}
+
+/// Reads what every guest needs.
+fn needs(reader: &mut Reader<'_>) -> Facts {
+    let mut facts = Facts {
+        platform: reader.keep("proc/cpuinfo", software::platform),
+        software: reader.keep("etc/os-release", software::software),
+        ..Facts::default()
+    };
+    facts.kernel.kvm = software::kvm(reader.root);
     facts
 }
 
@@ -229,6 +249,7 @@ fn kernel(reader: &mut Reader<'_>) -> KernelSettings {
         drm_console: modeset.map(|on| on && consoles == Some(true)),
         sev_snp: reader.setting(&module("kvm_amd/parameters/sev_snp"), flag),
         vhost_net: reader.root.exists("dev").then(|| reader.root.exists("dev/vhost-net")),
+        kvm: None,
     }
 }
 

@@ -1,16 +1,18 @@
 //! Domains through libvirt.
 
+use super::super::kvm::{Node, closed};
 use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
 use super::super::snapshot::Snapshot;
 use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, VfPool, XmlOf, network, storage,
+    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, Used, VfPool, XmlOf, network, storage,
 };
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
 use crate::discover::reach::Reach;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::shell::{self, word};
+use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
 use gpuvm_core::versions::{Version, Versions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -35,6 +37,59 @@ const AT_ONCE: usize = 4;
 struct Capabilities {
     /// The emulator.
     path: PathBuf,
+    /// What guests can boot with.
+    #[serde(default)]
+    os: Boot,
+}
+
+/// The boot loaders of guests.
+#[derive(Debug, Default, Deserialize)]
+struct Boot {
+    /// Lists of values.
+    #[serde(default, rename = "enum")]
+    lists: Vec<ValueList>,
+}
+
+/// The values that an attribute can have.
+#[derive(Debug, Deserialize)]
+struct ValueList {
+    /// The attribute.
+    #[serde(rename = "@name")]
+    name: String,
+    /// The values.
+    #[serde(default, rename = "value")]
+    values: Vec<String>,
+}
+
+impl Libvirt {
+    /// The capabilities of guests of a kind: `qemu`, `kvm`.
+    fn capabilities(&self, virt: &str) -> Result<Capabilities, String> {
+        let asked = self.connection().domain_capabilities(None, None, None, Some(virt), 0);
+        let text = asked.map_err(|error| error.message().trim().replace('\n', "; "))?;
+        quick_xml::de::from_str(&text).map_err(|error| error.to_string())
+    }
+
+    /// Asks which guests it can run. Emulation works without KVM.
+    fn ask_support(&self) -> Option<GuestSupport> {
+        if !self.uri.starts_with("qemu") {
+            return None;
+        }
+        let (kvm, emulated) = (self.capabilities("kvm"), self.capabilities("qemu"));
+        let Some(found) = kvm.as_ref().ok().or(emulated.as_ref().ok()) else {
+            return Some(GuestSupport::default());
+        };
+        let has_efi =
+            |list: &ValueList| list.name == "firmware" && list.values.iter().any(|v| v == "efi");
+        let is_here = self.its_machine().is_here();
+        Some(GuestSupport {
+            emulator: Some(found.path.display().to_string()),
+            has_firmware: found.os.lists.iter().any(has_efi),
+            no_kvm: kvm.err().map(|why| match closed(&Node::of_this_machine()) {
+                Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
+                _ => UnusableKvm { why, command: None },
+            }),
+        })
+    }
 }
 
 impl Hypervisor for Libvirt {
@@ -66,13 +121,12 @@ impl Hypervisor for Libvirt {
         if !self.its_machine().is_here() {
             return None;
         }
-        let path = |virt| {
-            let text =
-                self.connection().domain_capabilities(None, None, None, Some(virt), 0).ok()?;
-            let document: Capabilities = quick_xml::de::from_str(&text).ok()?;
-            Some(document.path)
-        };
+        let path = |virt| Some(self.capabilities(virt).ok()?.path);
         path("qemu").or_else(|| path("kvm"))
+    }
+
+    fn guest_support(&self) -> Option<GuestSupport> {
+        self.support.get_or_init(|| self.ask_support()).clone()
     }
 
     fn reconnect(&self) -> Result<(), HypervisorError> {
@@ -300,6 +354,13 @@ impl Hypervisor for Libvirt {
         asked.map_err(|e| error(&doing, &e))
     }
 
+    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
+        let doing = format!("{} domain `{name}`", if paused { "pause" } else { "resume" });
+        let domain = self.find_to_change(&doing, name)?;
+        let done = if paused { domain.suspend() } else { domain.resume() };
+        done.map(drop).map_err(|e| error(&doing, &e))
+    }
+
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
         let doing = format!("end domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
@@ -321,6 +382,15 @@ impl Hypervisor for Libvirt {
         let domain = self.find_to_change(&doing, name)?;
         let live = sys::VIR_DOMAIN_AFFECT_LIVE;
         domain.attach_device_flags(device, live).map_err(|e| error(&doing, &e))
+    }
+
+    fn used(&self, name: &str) -> Result<Used, HypervisorError> {
+        let domain = self.find(&format!("read the use of domain `{name}`"), name)?;
+        // A driver that does not know one of them may know the other.
+        let cpu_ns = domain.info().ok().map(|info| info.cpu_time);
+        let stats = domain.memory_stats(0).unwrap_or_default();
+        let rss = stats.iter().find(|stat| stat.tag == sys::VIR_DOMAIN_MEMORY_STAT_RSS);
+        Ok(Used { cpu_ns, memory_kib: rss.map(|stat| stat.val) })
     }
 
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Error;
+use crate::image::Sum;
 use crate::images::list::list;
 use crate::images::remove::{RemoveImage, remove};
 use crate::reporter::Answer;
@@ -21,7 +22,8 @@ fn bytes() -> Vec<u8> {
 fn wanted(stage: &Stage) -> AddImage {
     let file = stage.dir.path().join("a.img");
     fs::write(&file, bytes()).unwrap();
-    AddImage { file, name: None, sha256: None, pool: POOL.into() }
+    let (name, expected, known) = (None, None, Vec::new());
+    AddImage { file, name, expected, pool: POOL.into(), known }
 }
 
 /// Adds an image.
@@ -102,7 +104,7 @@ fn a_name_that_another_takes_meanwhile_is_refused() {
 fn what_is_not_what_was_published_does_not_come() {
     let stage = Stage::who_says(Answer::Nobody);
     let sum = Sha256::of(&b"other"[..], &mut |_| true).unwrap();
-    let other = AddImage { sha256: Some(sum), ..wanted(&stage) };
+    let other = AddImage { expected: Some(Sum::Sha256(sum)), ..wanted(&stage) };
     assert_eq!(code(run(&stage, &other, manner(Confirm::Given))), "image-other-sum");
     fs::write(stage.dir.path().join("SHA256SUMS"), format!("{sum}  a.img\n")).unwrap();
     assert_eq!(code(plain(&stage)), "image-other-sum");

@@ -26,6 +26,8 @@ pub struct Place {
     pub on: On,
     /// Its addresses.
     pub known: Vec<GuestAddress>,
+    /// Whether it has the channel of an agent.
+    pub has_channel: bool,
     /// The guest agent's report.
     pub inside: Option<Inside>,
     /// The card behind it.
@@ -44,6 +46,7 @@ impl Place {
             twin: self.twin,
             on: self.on.clone(),
             known: &self.known,
+            has_channel: self.has_channel,
             inside: self.inside.clone(),
             behind: self.behind.clone(),
             host: Some(&self.host),
@@ -156,6 +159,7 @@ pub fn nat() -> Place {
         twin: None,
         on: On::Known(Box::new(network), true),
         known,
+        has_channel: true,
         inside: Some(inside),
         behind: Behind::default(),
         host,
@@ -195,6 +199,7 @@ pub fn function() -> Place {
         twin: None,
         on: On::None,
         known: Vec::new(),
+        has_channel: true,
         inside: None,
         behind,
         host: host(vec![card]),
