@@ -376,6 +376,7 @@ fn the_seed_names_every_nic_of_the_definition() {
     let content = |networks: &[&str]| {
         let mut wanted = wanted_with(&disk, networks);
         wanted.seed.wanted = SeedWanted::Yes;
+        wanted.seed.keyless = Keyless::Accepted;
         wanted.guest.networks.iter_mut().last().unwrap().settings.mac =
             Some("52:54:00:00:00:42".into());
         let change = create(&stage.world, &wanted).unwrap();
