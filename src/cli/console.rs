@@ -3,12 +3,12 @@
 use super::args::ConsoleArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::raw::Raw;
 use crate::apply::Interrupt;
 use anyhow::Context as _;
 use gpuvm_ops::console::{ConsoleEnd, Relay, attach};
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use std::io::IsTerminal as _;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 
 /// Runs the verb.
 pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -34,30 +34,4 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         ConsoleEnd::InputEnded | ConsoleEnd::Signal => {}
     }
     Ok(EXIT_DONE)
-}
-
-/// A terminal in raw mode; restored on drop, even after a panic.
-pub(super) struct Raw<'a> {
-    /// The terminal.
-    terminal: BorrowedFd<'a>,
-    /// Its settings before.
-    before: Termios,
-}
-
-impl<'a> Raw<'a> {
-    /// Enters raw mode: every key goes to the guest, even Ctrl-C.
-    pub(super) fn new(terminal: BorrowedFd<'a>) -> anyhow::Result<Raw<'a>> {
-        let before = tcgetattr(terminal).context("cannot read the terminal's mode")?;
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(terminal, SetArg::TCSADRAIN, &raw).context("cannot set the terminal's mode")?;
-        Ok(Raw { terminal, before })
-    }
-}
-
-impl Drop for Raw<'_> {
-    fn drop(&mut self) {
-        // A closed terminal needs no restoring.
-        let _ = tcsetattr(self.terminal, SetArg::TCSADRAIN, &self.before);
-    }
 }

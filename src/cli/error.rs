@@ -9,8 +9,8 @@ use crate::apply::ApplyError;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{PlanError, RoomOffer};
 use gpuvm_ops::error::NoPlace;
+use gpuvm_ops::error::Obstacles;
 pub use gpuvm_ops::error::{Coded, Refusal as Hinted, dump_and_define};
-use gpuvm_ops::obstacles::Obstacles;
 use hint::hint;
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
 //! `exec` and `shell`: programs in a guest by its agent, without an address or a key.
 
 use super::args::{ExecArgs, ShellArgs};
-use super::console::Raw;
 use super::context::Context;
 use super::error::EXIT_DONE;
+use super::raw::Raw;
 use crate::apply::Interrupt;
 use anyhow::Context as _;
 use gpuvm_ops::console::{ConsoleEnd, Relay};

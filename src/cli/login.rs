@@ -240,7 +240,8 @@ exit $status",
 fn explained(found: &Login, caller: Option<&User>) -> String {
     let own = caller.map(|caller| caller.name.clone());
     let own = own.or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.name));
-    let (own, name) = (own.unwrap_or_else(|| "you".into()), word(&found.domain).into_owned());
+    let own = own.unwrap_or_else(|| "you".into());
+    let name = word(&found.domain).into_owned();
     let user = found.user.as_deref().unwrap_or("the user of your options");
     format!(
         "`{}` accepts no key of `{own}` for {user}: it accepts those that `create` was given \

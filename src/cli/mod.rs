@@ -51,6 +51,7 @@ pub mod nic;
 pub mod offer;
 pub mod plan;
 pub mod printable;
+mod raw;
 pub mod recover;
 mod rename;
 pub mod restart;

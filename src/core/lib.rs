@@ -61,6 +61,7 @@ pub mod doctor;
 pub mod fleet;
 pub mod nccl;
 pub mod tune;
+pub mod user;
 pub mod verify;
 
 pub mod export;

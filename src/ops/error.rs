@@ -18,7 +18,6 @@ use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{ContentError, SumError};
 use crate::input::InputError;
-use crate::obstacles::Obstacles;
 use crate::placement::{PlanError, RoomOffer};
 use crate::request::{Request, RequestError};
 use crate::seed::SeedError;
@@ -355,6 +354,14 @@ impl<T, E: Into<Error>> Doing<T> for std::result::Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|error| Error::Doing { doing: what(), source: Box::new(error.into()) })
     }
+}
+
+/// The reasons why a guest cannot be created: at least two.
+#[derive(Debug, thiserror::Error)]
+#[error("the guest cannot be created, for {} reasons", errors.len())]
+pub struct Obstacles {
+    /// The reasons: what the machine lacks first.
+    pub errors: Vec<Error>,
 }
 
 /// Makes an error of a class, with a hint.

@@ -285,7 +285,8 @@ mod tests {
     use crate::hypervisor::DomainState;
     use crate::reporter::Answer;
     use crate::stage::fake::xml;
-    use crate::stage::local::{LocalAgent, guest};
+    use crate::stage::guest;
+    use crate::stage::local::LocalAgent;
     use crate::stage::{Stage, UUID};
 
     /// Runs a command in it.

@@ -256,7 +256,7 @@ impl Console for &mut GuestShell<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::local::guest;
+    use crate::stage::guest;
 
     /// Types into a shell of this machine until it has printed a text; returns all that it printed.
     fn until(shell: &mut GuestShell<'_>, typed: &str, text: &str) -> String {

@@ -15,6 +15,7 @@ pub mod add;
 pub mod error;
 pub mod fetch;
 pub mod list;
+mod name;
 pub mod remove;
 pub mod source;
 

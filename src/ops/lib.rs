@@ -173,7 +173,7 @@ pub mod nccl;
 pub mod networks;
 pub mod nics;
 pub(crate) mod nvram;
-pub mod obstacles;
+pub(crate) mod obstacles;
 pub mod pages;
 pub mod partition;
 pub mod pause;

@@ -1,14 +1,6 @@
 //! Several reasons why something cannot be done, collected so that they are reported at once.
 
-use crate::error::{Error, Result};
-
-/// The reasons why a guest cannot be created: at least two.
-#[derive(Debug, thiserror::Error)]
-#[error("the guest cannot be created, for {} reasons", errors.len())]
-pub struct Obstacles {
-    /// The reasons: what the machine lacks first.
-    pub errors: Vec<Error>,
-}
+use crate::error::{Error, Obstacles, Result};
 
 /// Reasons found so far.
 #[derive(Debug, Default)]

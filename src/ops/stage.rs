@@ -23,6 +23,18 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// A running guest `g`, whose agent is connected or not, and runs programs of this machine.
+pub(crate) fn guest(state: &str) -> Stage {
+    let stage = Stage::who_says(Answer::Nobody);
+    let channel = format!(
+        "<devices><channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' \
+         state='{state}'/></channel></devices></domain>"
+    );
+    stage.fake.put_xml(&xml("g", UUID).replace("</domain>", &channel), true);
+    stage.fake.local.replace(Some(local::LocalAgent::default()));
+    stage
+}
+
 /// UUID of the domain that is created here.
 pub(crate) const UUID: &str = "11111111-2222-4333-8444-555555555555";
 

@@ -58,7 +58,7 @@ pub enum ImageVerb {
 /// The pool of images.
 #[derive(Debug, Args)]
 pub struct ImagePoolArgs {
-    /// libvirt storage pool of the images
+    /// Storage pool of the images
     #[arg(long, value_name = "POOL", default_value = "gpuvm-images", help_heading = DISKS)]
     pub pool: String,
 }

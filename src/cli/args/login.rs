@@ -73,7 +73,7 @@ pub struct LoginArgs {
     /// `--option 'LocalForward 8888 localhost:8888'` forwards a port.
     #[arg(long, value_name = "OPTION")]
     pub option: Vec<String>,
-    /// Time limit for its address and ssh server
+    /// Time limit for address and ssh server
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub wait: u64,
     /// Print the command and do not run it

@@ -11,8 +11,8 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::request::Guard;
-use crate::seed::user_name;
 use crate::topology::{Binding, KnownDevice};
+use crate::user::is_user_name;
 
 impl DomainXml {
     /// Returns the record of how the guest was made; none if we did not make it.
@@ -264,7 +264,7 @@ fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
 /// Reads the user that a guest's seed makes from our metadata's root.
 fn user(guest: Element<'_>) -> Option<String> {
     let found = guest.elements().find(|element| local(element.name()) == "login")?;
-    Some(found.attr("user")?.into_owned()).filter(|user| user_name(user).is_ok())
+    Some(found.attr("user")?.into_owned()).filter(|user| is_user_name(user))
 }
 
 /// Reads the huge pages reserved for a guest from our metadata's root.

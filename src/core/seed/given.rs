@@ -1,6 +1,7 @@
 //! The admin's input for a seed, checked before anything is made: keys, a password hash, user-data.
 
 use super::Hidden;
+use crate::user::is_user_name;
 
 /// The largest document accepted, in bytes; the whole seed must fit in its volume.
 pub const MAX_BYTES: usize = 512 << 10;
@@ -177,14 +178,10 @@ pub fn document(what: &'static str, text: &str) -> Result<(), SeedError> {
 
 /// Checks the name of a user as useradd(8) does.
 pub fn user_name(name: &str) -> Result<(), SeedError> {
-    let good = |at: usize, c: char| {
-        c.is_ascii_lowercase() || c == '_' || (at > 0 && (c.is_ascii_digit() || c == '-'))
-    };
-    let length = name.len();
-    if length == 0 || length > 32 || !name.chars().enumerate().all(|(at, c)| good(at, c)) {
-        return Err(SeedError::User { name: name.chars().take(40).collect() });
+    if is_user_name(name) {
+        return Ok(());
     }
-    Ok(())
+    Err(SeedError::User { name: name.chars().take(40).collect() })
 }
 
 /// Returns a host name for a domain: letters, digits and `-` (RFC 1123); a dot would start a domain

@@ -6,7 +6,7 @@
 //! vendor has a newer one meanwhile is begun anew.
 
 use super::error::ImageError;
-use super::source::default_name;
+use super::name::default_name;
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, usage};
 use crate::fetch::{FetchError, Origin, Part, cache};
 use crate::image::{ImageName, Sha256, Sum, Sums, newest};

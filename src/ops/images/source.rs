@@ -3,6 +3,7 @@
 
 use super::error::ImageError;
 use super::fetch::{Fetched, KnownImage, Published};
+use super::name::default_name;
 use crate::apply::open;
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::image::{
@@ -20,8 +21,6 @@ use std::path::{Path, PathBuf};
 const SUMS: [&str; 3] = ["SHA512SUMS", "SHA256SUMS", "CHECKSUM"];
 /// The largest such list, in bytes: about a hundred thousand lines.
 const MOST_SUMS: u64 = 10 << 20;
-/// File name extensions, which are not part of an image's name.
-const ENDINGS: [&str; 4] = [".qcow2", ".img", ".raw", ".qcow"];
 
 /// A request to add a file as an image.
 #[derive(Debug, Clone)]
@@ -218,13 +217,6 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The image's name, derived from the file's.
-pub(super) fn default_name(file: &Path) -> Result<ImageName> {
-    let own = file.file_name().unwrap_or_default().to_string_lossy();
-    let stem = ENDINGS.iter().find_map(|ending| own.strip_suffix(ending)).unwrap_or(&own);
-    ImageName::new(stem).map_err(|error| usage(error.to_string(), "--name NAME names the image"))
-}
-
 /// The file's checksum in a list beside it: beside the given path, otherwise beside the link's
 /// target.
 fn listed(given: &Path, real: &Path) -> Result<(Option<Sum>, Word)> {
@@ -281,21 +273,6 @@ mod tests {
         for scheme in ["http", "s3", "ssh+x"] {
             let text = meant(&format!("{scheme}://h/a.img"));
             assert!(text.contains(&format!("scheme `{scheme}`")), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_name_is_the_files_without_its_ending() {
-        for (file, name) in [
-            ("/x/debian-13.qcow2", "debian-13"),
-            ("noble.img", "noble"),
-            ("ubuntu-24.04", "ubuntu-24.04"),
-            ("a.b.raw", "a.b"),
-        ] {
-            assert_eq!(default_name(Path::new(file)).unwrap().as_str(), name);
-        }
-        for bad in ["..", ".raw", "a b.img", "/", "\u{fc}.img"] {
-            assert!(default_name(Path::new(bad)).is_err(), "{bad}");
         }
     }
 }

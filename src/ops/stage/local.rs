@@ -1,10 +1,7 @@
 //! A guest's agent that runs the programs of this machine and opens its files, as `qemu-ga` does.
 
-use super::fake::xml;
-use super::{Stage, UUID};
 use crate::agent::BASE64;
 use crate::hypervisor::HypervisorError;
-use crate::reporter::Answer;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -13,18 +10,6 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-
-/// A running guest `g`, whose agent is connected or not, and runs programs of this machine.
-pub(crate) fn guest(state: &str) -> Stage {
-    let stage = Stage::who_says(Answer::Nobody);
-    let channel = format!(
-        "<devices><channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' \
-         state='{state}'/></channel></devices></domain>"
-    );
-    stage.fake.put_xml(&xml("g", UUID).replace("</domain>", &channel), true);
-    stage.fake.local.replace(Some(LocalAgent::default()));
-    stage
-}
 
 /// A running program and the readers of its outputs.
 type Program = (Child, [JoinHandle<Vec<u8>>; 2]);
