@@ -29,6 +29,7 @@ pub mod later;
 mod loaded;
 pub mod netlink;
 pub mod program;
+pub mod quiet;
 pub mod trace;
 
 pub mod fabric;

@@ -42,6 +42,10 @@ impl Vendor {
             }
         }
         let place = Place::new(pool)?;
+        // A cache of its own: two tests fetch at once.
+        machine::enter();
+        let (cache, mode) = ("/var/cache/gpuvm", Some("mode=700"));
+        mount(Some("tmpfs"), cache, Some("tmpfs"), MsFlags::empty(), mode).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("files")).unwrap();
@@ -120,7 +124,12 @@ impl Vendor {
         let failure: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
         assert_eq!((status, failure["code"].as_str()), (1, Some(code)), "{args:?}: {out}{err}");
         assert_eq!(files(&self.place.volumes), [""; 0], "{args:?}");
-        format!("{} {}", failure["message"].as_str().unwrap(), failure["hint"])
+        format!(
+            "{} {} {}",
+            failure["message"].as_str().unwrap(),
+            failure["causes"],
+            failure["hint"]
+        )
     }
 
     /// The requests so far, which are forgotten.
@@ -147,7 +156,6 @@ fn by(program: &str, path: &Path) -> String {
 #[test]
 fn an_image_is_fetched_by_name_and_by_url_with_the_vendors_checksum() {
     let Some(vendor) = Vendor::new("image-fetch") else { return };
-    machine::enter();
     let file = vendor.put("a.img", &disk(1 << 20));
     let (sha512, sha256) = (by("sha512sum", &file), by("sha256sum", &file));
     vendor.put("SHA512SUMS", format!("{sha512}  a.img\n").as_bytes());
@@ -196,7 +204,6 @@ fn an_image_is_fetched_by_name_and_by_url_with_the_vendors_checksum() {
 #[test]
 fn a_transfer_that_breaks_off_is_continued_where_it_ended() {
     let Some(vendor) = Vendor::new("image-resume") else { return };
-    machine::enter();
     let file = vendor.put("a.img", &disk(1 << 20));
     vendor.put("SHA256SUMS", format!("{}  a.img\n", by("sha256sum", &file)).as_bytes());
     let parts = |vendor: &Vendor| -> Vec<String> {
@@ -254,7 +261,6 @@ fn a_transfer_that_breaks_off_is_continued_where_it_ended() {
 #[test]
 fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
     let Some(vendor) = Vendor::new("image-refused") else { return };
-    machine::enter();
     let file = vendor.put("a.img", &disk(1 << 20));
     let table = |manner: &str| vendor.table(&vendor.url(manner, "a.img"), "");
     for (manner, code) in
@@ -280,7 +286,7 @@ fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
     vendor.refused(&["a"], "checksum-line");
     // The disk of the cache is full, and then has room: what has come is there.
     vendor.put("SHA256SUMS", format!("{}  a.img\n", by("sha256sum", &file)).as_bytes());
-    let (none, small) = (None::<&str>, Some("size=17000k"));
+    let small = Some("size=17000k");
     let cache = "/var/cache/gpuvm";
     let dir = [("full", small), ("whole", None)];
     for (step, size) in dir {
@@ -296,7 +302,6 @@ fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
         }
         umount(cache).unwrap_or_else(|e| panic!("{step}: {e}"));
     }
-    let _ = none;
     // Others may write into the cache.
     fs::set_permissions(cache, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     assert!(vendor.refused(&["a"], "system").contains("others may write"));
@@ -306,7 +311,6 @@ fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
 #[test]
 fn a_proxy_of_the_environment_is_used() {
     let Some(vendor) = Vendor::new("image-proxy") else { return };
-    machine::enter();
     let file = vendor.put("a.img", &disk(1 << 20));
     vendor.put("SHA256SUMS", format!("{}  a.img\n", by("sha256sum", &file)).as_bytes());
     // This name has no address here.
@@ -325,7 +329,6 @@ fn a_proxy_of_the_environment_is_used() {
 #[test]
 fn a_list_is_signed_by_the_vendors_key_where_its_keyring_is_there() {
     let Some(vendor) = Vendor::new("image-signed") else { return };
-    machine::enter();
     let file = vendor.put("a-2.img", &disk(1 << 20));
     vendor.put("a-1.img", b"old");
     let home = vendor.dir.path().join("gnupg");

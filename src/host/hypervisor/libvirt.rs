@@ -15,6 +15,7 @@ mod storage;
 
 use super::machine::{Machine, Uri, decide};
 use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
+use crate::quiet;
 use gpuvm_core::domain::guest::Abilities;
 use gpuvm_core::topology::software::GuestSupport;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -192,7 +193,7 @@ fn in_time(
     let (tell, told) = mpsc::channel();
     let asked = uri.to_owned();
     // It is abandoned on a timeout, and ends with the program.
-    std::thread::spawn(move || {
+    quiet::spawn(move || {
         // After a timeout nobody receives this.
         let _ = tell.send(open(Some(&asked)));
     });
@@ -242,7 +243,7 @@ fn run_event_loop(when: Events) -> Result<(), Error> {
         event::event_register_default_impl()?;
         // Wakes the loop, so that it sees registrations of other threads.
         event::event_add_timeout(100, |_, _| {}, std::ptr::null_mut())?;
-        let runs = std::thread::spawn(move || {
+        let runs = quiet::spawn(move || {
             if when == Events::Later {
                 std::thread::park_timeout(EVENTS_REST);
             }

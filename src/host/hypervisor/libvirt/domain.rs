@@ -61,12 +61,27 @@ struct ValueList {
     values: Vec<String>,
 }
 
+/// Why libvirt does not say what guests can have.
+struct Refused {
+    /// Its message.
+    why: String,
+    /// Whether the caller may not ask.
+    is_denied: bool,
+}
+
 impl Libvirt {
     /// The capabilities of guests of a kind: `qemu`, `kvm`.
-    fn capabilities(&self, virt: &str) -> Result<Capabilities, String> {
+    fn capabilities(&self, virt: &str) -> Result<Capabilities, Refused> {
         let asked = self.connection().domain_capabilities(None, None, None, Some(virt), 0);
-        let text = asked.map_err(|error| error.message().trim().replace('\n', "; "))?;
-        quick_xml::de::from_str(&text).map_err(|error| error.to_string())
+        let text = asked.map_err(|error| Refused {
+            why: error.message().trim().replace('\n', "; "),
+            is_denied: matches!(
+                error.code().known(),
+                Some(ErrorNumber::OperationDenied | ErrorNumber::AccessDenied)
+            ),
+        })?;
+        let read = quick_xml::de::from_str(&text);
+        read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
     }
 
     /// Asks which guests it can run. Emulation works without KVM.
@@ -75,6 +90,10 @@ impl Libvirt {
             return None;
         }
         let (kvm, emulated) = (self.capabilities("kvm"), self.capabilities("qemu"));
+        // Who may only look is not told.
+        if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
+            return None;
+        }
         let Some(found) = kvm.as_ref().ok().or(emulated.as_ref().ok()) else {
             return Some(GuestSupport::default());
         };
@@ -84,7 +103,7 @@ impl Libvirt {
         Some(GuestSupport {
             emulator: Some(found.path.display().to_string()),
             has_firmware: found.os.lists.iter().any(has_efi),
-            no_kvm: kvm.err().map(|why| match closed(&Node::of_this_machine()) {
+            no_kvm: kvm.err().map(|Refused { why, .. }| match closed(&Node::of_this_machine()) {
                 Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
                 _ => UnusableKvm { why, command: None },
             }),

@@ -64,7 +64,7 @@ impl Storage for Libvirt {
 
     fn ask_ahead(&self) {
         let connection = self.connection();
-        self.asked.replace(Some(std::thread::spawn(move || abilities::ask(&connection))));
+        self.asked.replace(Some(crate::quiet::spawn(move || abilities::ask(&connection))));
     }
 
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {
