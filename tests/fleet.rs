@@ -176,6 +176,9 @@ fn the_plan_of_a_fleet_is_that_of_its_host_and_its_command_makes_the_guest() {
 fn a_bad_file_of_hosts_is_refused_with_its_place() {
     let dir = scratch();
     let file = dir.path().join("hosts.toml");
+    let (code, _, err) = fleet(&file, &["list"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("No such file") && err.contains("hint: it lists hosts"), "{err}");
     for (text, says) in [
         ("", "the file has no host"),
         ("[hosts.a]\nrecord = \"a\"\n", "hosts.toml:1:2: unknown field `hosts`"),

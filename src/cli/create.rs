@@ -93,6 +93,13 @@ fn made(args: &CreateArgs, keyless: Option<Keyless>, cx: &Context<'_>) -> anyhow
     } else {
         create::run(&mut session, cx, &wanted, waits)?
     };
+    if wanted.storage.copies_raw() {
+        cx.output.progress(&format!(
+            "its boot disk is raw: the fastest, and without snapshots (`gpuvm tune {} --convert \
+             vda=qcow2` while it is off, or `create --os-disk qcow2`)",
+            word(&made.name)
+        ));
+    }
     ended(&made, address_s, cx.output)
 }
 

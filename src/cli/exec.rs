@@ -10,7 +10,7 @@ use gpuvm_ops::console::{ConsoleEnd, Relay};
 use gpuvm_ops::error::usage;
 use gpuvm_ops::exec::{ExecWanted, MOST_INPUT, MOST_OUTPUT, exec};
 use gpuvm_ops::guest_shell::{Terminal, begin};
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
@@ -42,8 +42,7 @@ pub fn run(args: &ExecArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(ended.status);
     }
     // It is the program's own output, as by ssh.
-    std::io::stdout().write_all(&ended.stdout).context("cannot print")?;
-    std::io::stderr().write_all(&ended.stderr).context("cannot print")?;
+    cx.output.passed_on(&ended.stdout, &ended.stderr).context("cannot print")?;
     if ended.cut_off {
         cx.output.warning(&format!(
             "the output is cut off: {MOST_OUTPUT} bytes of each stream are passed on; write more to a \

@@ -7,6 +7,7 @@ use crate::discover::drives::function_of;
 use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
 use crate::discover::silent::{Silent, unescaped};
+use crate::discover::vdpa;
 use crate::domain::arguments::{self, Arguments};
 use crate::domain::disk_change::target_of;
 use crate::domain::{DomainXml, Element};
@@ -162,12 +163,13 @@ pub fn linked_functions(xml: &DomainXml) -> Vec<(String, Bdf)> {
 }
 
 /// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks,
-/// and those that arguments name by a link: they count as held, so that no other guest gets the
+/// those that serve its vDPA NICs, and those that arguments name by a link: they count as held, so that no other guest gets the
 /// function. Only functions that could be passed through: disks share an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     let mut functions: Vec<Bdf> = linked_functions(xml).into_iter().map(|(_, bdf)| bdf).collect();
     let mut files = files_of(xml, &[]);
     files.extend(arguments::paths(xml.root()).into_keys().map(PathBuf::from));
+    files.extend(arguments::vdpa_nodes(xml.root()).into_iter().map(PathBuf::from));
     let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
     if devices.is_empty() {
         return Ok(functions);
@@ -176,6 +178,10 @@ pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     // `/dev/ng0n1` is namespace `nvme0n1` as a character device.
     let generic =
         |file: &Path| Some(format!("nvme{}", file.file_name()?.to_str()?.strip_prefix("ng")?));
+    for file in &devices {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        functions.extend(vdpa::function_of(&root, name)?);
+    }
     let names = devices.into_iter().filter_map(|file| kernel_name(file).or_else(|| generic(file)));
     for name in names {
         if name.starts_with("nvme") {

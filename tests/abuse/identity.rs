@@ -327,3 +327,29 @@ fn a_drive_whose_old_address_is_empty_is_found_at_its_new_one() {
     assert!(!xml.contains("<hostdev") && !xml.contains("serial:S2B"), "{xml}");
     place.done(&["delete", "b", "--yes"]);
 }
+
+#[test]
+fn a_card_that_serves_a_vdpa_nic_of_a_guest_goes_to_no_other() {
+    let Some((place, dir)) = host() else { return };
+    let devices = dir.path().join("sys/bus/pci/devices");
+    let is_nic = |bdf: &String| {
+        fs::read_to_string(devices.join(bdf).join("class"))
+            .is_ok_and(|class| class.starts_with("0x02"))
+    };
+    let names = fs::read_dir(&devices).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let nic = names.filter(is_nic).max().unwrap();
+    let size = ["--gpus", "0", "--vcpus", "2", "--memory", "1G", "--nic"];
+    let plan = [&["plan"][..], &size, &[&nic]].concat();
+    place.done(&plan);
+    let class = dir.path().join("sys/class/vhost-vdpa");
+    fs::create_dir_all(&class).unwrap();
+    let target = format!("../../devices/pci0000:00/{nic}/vdpa0/vhost-vdpa-0");
+    std::os::unix::fs::symlink(target, class.join("vhost-vdpa-0")).unwrap();
+    plain(&place, "v");
+    let file = place.disks.join("vdpa.xml");
+    fs::write(&file, "<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>")
+        .unwrap();
+    place.virsh(&["attach-device", "v", file.to_str().unwrap(), "--config"]);
+    refused(&place, &plan, 1, &["is held by domain `v`"]);
+}

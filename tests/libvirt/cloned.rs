@@ -123,6 +123,36 @@ fn qemu_img(args: &[&str]) -> String {
 }
 
 #[test]
+fn a_guest_with_a_qcow2_boot_disk_has_snapshots_and_one_with_a_raw_one_is_told_how() {
+    let Some(place) = Place::with_image() else { return };
+    let how = |more: &[&'static str]| {
+        [&["--no-start", "--image", "tiny", "--os-size", "2M"], more].concat()
+    };
+    let (code, out, err) = place.gpuvm(&place.create(NAME, &how(&[])));
+    assert!(code == 0 && err.contains("its boot disk is raw"), "{out}{err}");
+    let (code, _, err) = place.gpuvm(&["snapshot", "create", NAME, "one"]);
+    assert!(
+        code == 1 && err.contains(&format!("`gpuvm tune {NAME} --convert vda=qcow2`")),
+        "{err}"
+    );
+    place.done(&["delete", NAME, "--yes"]);
+    let (code, out, err) = place.gpuvm(&place.create(NAME, &how(&["--os-disk", "qcow2"])));
+    assert!(code == 0 && !err.contains("its boot disk is raw"), "{out}{err}");
+    let dir = place.daemon.inside(POOL_DIR);
+    let disk = dir.join(format!("{NAME}.os")).display().to_string();
+    let info = qemu_img(&["info", &disk]);
+    assert!(info.contains("file format: qcow2") && info.contains("(2097152 bytes)"), "{info}");
+    assert!(!info.contains("backing file"), "{info}");
+    assert!(place.done(&["get", NAME]).contains("os-disk: qcow2"));
+    place.done(&["snapshot", "create", NAME, "one"]);
+    assert!(place.done(&["snapshot", "list", NAME]).contains("one"));
+    place.done(&["snapshot", "revert", NAME, "one", "--yes"]);
+    place.done(&["snapshot", "delete", NAME, "one", "--yes"]);
+    place.done(&["delete", NAME, "--yes"]);
+    assert_eq!(files(&dir), [""; 0]);
+}
+
+#[test]
 fn a_copy_is_whole_whatever_the_disk_lies_over() {
     let Some(mut place) = Place::with_image() else { return };
     let key = place.key.clone().unwrap();

@@ -709,7 +709,10 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest-image");
     done(Command::new(project().join("tests/guest-image")).arg(&dir));
     let image = dir.join("guest.qcow2");
-    done(&mut script("tests/packages/first-day", &[packed.deb.as_path(), &image]));
+    for suite in ["trixie", "bookworm"] {
+        let mut day = script("tests/packages/first-day", &[packed.deb.as_path(), &image]);
+        done(day.env("SUITE", suite));
+    }
 }
 
 /// What binds devices at boot is in an initramfs of Debian's own tools, and does there what it is

@@ -123,6 +123,7 @@ impl StorageArgs {
             image_pool: self.image_pool.clone(),
             os_disk: match self.os_disk {
                 OsDiskArg::Clone => OsDisk::Clone,
+                OsDiskArg::Qcow2 => OsDisk::Qcow2,
                 OsDiskArg::Overlay => OsDisk::Overlay,
             },
             os_size: self.os_size,
@@ -200,8 +201,10 @@ impl FromStr for DataSize {
 /// How a boot disk is made of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OsDiskArg {
-    /// Raw copy of the image; independent of it
+    /// Raw copy of the image: fastest; no snapshots
     Clone,
+    /// qcow2 copy: slower, and `gpuvm snapshot` works
+    Qcow2,
     /// qcow2 overlay: instant, stores only changes, always needs the image
     Overlay,
 }

@@ -348,6 +348,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         (ItemName::Topology, args.topology.is_some()),
         (ItemName::Cells, args.cells.is_some()),
         (ItemName::Pcie, args.pcie.is_some()),
+        (ItemName::Maxphysaddr, args.maxphysaddr.is_some()),
     ] {
         if is_named {
             unnamed.remove(&name);

@@ -4,10 +4,12 @@ use crate::cli::args::HostsArgs;
 use crate::cli::error::{Coded, usage};
 use crate::cli::guests::begins_as_toml;
 use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
-use crate::input;
+use crate::input::{self, InputError};
 use gpuvm_host::hypervisor::machine::{UnsafeUri, unsafe_uri};
+use gpuvm_ops::error::coded;
 use gpuvm_ops::fleet::{FleetHost, HostsError};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes.
@@ -23,7 +25,7 @@ struct Reader<'f> {
 
 /// Reads the hosts that are asked.
 pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
-    let text = input::text_or_stdin(&args.hosts, MOST)?;
+    let text = input::text_or_stdin(&args.hosts, MOST).map_err(unread)?;
     let reader = Reader { path: &args.hosts };
     let ends = |end: &str| args.hosts.extension().is_some_and(|own| own.eq_ignore_ascii_case(end));
     let is_toml = ends("toml") || begins_as_toml(&text) || text.trim().is_empty();
@@ -44,6 +46,18 @@ pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
     }
     hosts.retain(|host| args.only.is_empty() || args.only.contains(&host.name));
     Ok(hosts)
+}
+
+/// The error of a file that cannot be read; of one that is missing with what goes into it.
+fn unread(error: InputError) -> anyhow::Error {
+    match &error {
+        InputError::Unreadable { source, .. } if source.kind() == ErrorKind::NotFound => {
+            let hint = "it lists hosts, two lines each: `[host.dgx1]`, and \
+                        `connect = \"qemu+ssh://root@dgx1/system\"`; gpuvm-guide(7), MANY HOSTS";
+            coded((&error).into(), error.to_string(), hint).into()
+        }
+        _ => error.into(),
+    }
 }
 
 /// The names of the hosts in a file; none: it cannot be read.

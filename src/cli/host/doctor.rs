@@ -70,6 +70,11 @@ fn text(answer: &Diagnosed) -> String {
         writeln!(text, "  {at}: expected {expected}, found {found} ({rule})").expect("text");
         writeln!(text, "  hint: {hint}").expect("text");
     }
+    let told: usize = answer.journal.iter().map(|entry| entry.lines).sum();
+    if told > 0 {
+        let tell = if told == 1 { "tells" } else { "tell" };
+        writeln!(text, "log: {} {tell} of a problem", words::count(told, "line")).expect("text");
+    }
     for entry in &answer.journal {
         let Entry { rule, severity, lines, first_line, example, hint, .. } = entry;
         let lines = words::count(*lines, "line");

@@ -70,6 +70,8 @@ pub struct Guest<'t> {
     pub remaps_interrupts: bool,
     /// An Intel IOMMU, and whether its caching mode reports each mapping to QEMU.
     pub iommu: Option<(Spot<'t>, bool)>,
+    /// Shared memory that is in a file of a file system.
+    pub shared_file: Option<Spot<'t>>,
     /// Its CPU.
     pub cpu: Option<Cpu<'t>>,
     /// PCI controllers by index.
@@ -100,6 +102,17 @@ fn intel_iommu(iommu: Element<'_>) -> Option<(Spot<'_>, bool)> {
     is_intels.then(|| (Spot::of(iommu), mode.is_some_and(|mode| mode == "on")))
 }
 
+/// Shared memory without a source that is in memory: a memfd, or huge pages.
+fn shared_file(root: Element<'_>) -> Option<Spot<'_>> {
+    let backing = root.child("memoryBacking")?;
+    let access = backing.child("access")?;
+    let is_shared = access.attr("mode").is_some_and(|mode| mode == "shared");
+    let source = backing.child("source").and_then(|source| source.attr("type"));
+    let is_file = source.is_none_or(|kind| kind == "file");
+    let in_memory = backing.child("hugepages").is_some();
+    (is_shared && is_file && !in_memory).then(|| Spot::of(access))
+}
+
 impl<'t> Deref for Guest<'t> {
     type Target = Claims<'t>;
     fn deref(&self) -> &Claims<'t> {
@@ -128,6 +141,7 @@ impl<'t> Guest<'t> {
             machine: root.find("os/type").and_then(|kind| kind.attr("machine")).map(Into::into),
             remaps_interrupts: domain.remaps_interrupts(),
             iommu: root.find("devices/iommu").and_then(intel_iommu),
+            shared_file: shared_file(root),
             controllers: BTreeMap::new(),
             addresses: Vec::new(),
             queued: Vec::new(),

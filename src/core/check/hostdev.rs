@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Weakness};
+use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Weakness, is_vfio};
 use std::collections::BTreeMap;
 
 /// libvirt notices it at start.
@@ -184,22 +184,34 @@ fn mates<'t>(
     report: &mut Report<'t>,
 ) {
     let Some(group) = topology.iommu_group(device.bdf) else { return };
-    let left: Vec<String> = group
+    let left = group
         .members
         .iter()
         .filter(|&&member| !guest.passed.iter().any(|other| other.bdf.value == member))
         .filter_map(|&member| topology.device(member))
-        .filter(|mate| !matches!(mate.kind(), DeviceKind::Bridge | DeviceKind::HostBridge))
-        .map(|mate| mate.bdf.to_string())
-        .collect();
-    if !left.is_empty() {
-        let message = format!(
-            "{} is in IOMMU group {} together with {}, which the guest does not get",
-            device.bdf,
-            group.number,
-            left.join(", ")
-        );
-        report.add(&MATES, passed.bdf.spot, message, "pass the whole group, or none of it");
+        .filter(|mate| !matches!(mate.kind(), DeviceKind::Bridge | DeviceKind::HostBridge));
+    // VFIO takes a group whose other functions have no driver, or its own. A record without any
+    // driver does not tell.
+    let tells = topology.devices().iter().any(|device| device.driver.is_some());
+    let is_free = |mate: &&PciDevice| tells && mate.driver.as_deref().is_none_or(is_vfio);
+    let (free, used): (Vec<&PciDevice>, Vec<_>) = left.partition(is_free);
+    let names = |all: &[&PciDevice]| {
+        let all: Vec<String> = all.iter().map(|mate| mate.bdf.to_string()).collect();
+        all.join(", ")
+    };
+    let together = |with: String| {
+        let (bdf, group) = (device.bdf, group.number);
+        format!(
+            "{bdf} is in IOMMU group {group} together with {with}, which the guest does not get"
+        )
+    };
+    if !used.is_empty() {
+        let hint = "pass the whole group, or none of it";
+        report.add(&MATES, passed.bdf.spot, together(names(&used)), hint);
+    } else if !free.is_empty() {
+        let message =
+            together(names(&free)) + ": no driver of the host has it, so the guest starts";
+        report.note(&MATES, passed.bdf.spot, message);
     }
 }
 
@@ -253,7 +265,9 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
     let needed = window.checked_next_power_of_two().map_or(64, |window| window.ilog2() + 3);
     let enough = match guest.cpu.as_ref().map(|cpu| (cpu.mode.as_str(), cpu.address_bits)) {
         Some((_, Some(Some(bits)))) => bits >= needed,
-        Some(("host-passthrough" | "maximum", Some(None))) => true,
+        // QEMU passes the host's own bits on with the host's CPU, unless others are named
+        // (`host-phys-bits` of its CPU model `host`).
+        Some(("host-passthrough" | "maximum", None | Some(None))) => true,
         _ => false,
     };
     if !enough {

@@ -34,8 +34,14 @@ const NO_MOUNT: Rule = Rule::warning(
     "huge pages of a size that no file system is mounted for on the host",
 );
 
+/// VFIO pins every page of it, and the kernel writes them to the disk.
+const SHARED_FILE: Rule = Rule::warning(
+    "shared-memory-file",
+    "shared memory in a file of a disk's file system, beside passed devices",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT];
+pub const RULES: &[Rule] = &[EMPTY, EXCEEDS, NO_POOL, SHORT, MULTIPLE, NO_MOUNT, SHARED_FILE];
 
 /// ID of the rule that a running guest breaks by holding its own pages.
 pub const SHORT_ID: &str = SHORT.id;
@@ -59,6 +65,12 @@ pub fn is_said(finding: &Finding, reasons: &[Reason]) -> bool {
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let banks = guest.banks();
     amounts(&banks, topology, report);
+    if let Some(spot) = guest.shared_file.filter(|_| !guest.passed.is_empty()) {
+        let message = "the guest's memory is shared, and without a source libvirt puts it into a file \
+                       below /var/lib/libvirt/qemu/ram";
+        let hint = "write <source type='memfd'/> into <memoryBacking>, or use huge pages";
+        report.add(&SHARED_FILE, spot, message, hint);
+    }
     if guest.huge_pages.is_some() {
         multiples(&banks, topology, report);
         pools(guest, &banks, topology, report);

@@ -5,6 +5,7 @@
 
 pub mod cpu;
 mod disks;
+mod elements;
 mod fabric;
 pub mod guest;
 mod hostdev;
@@ -23,7 +24,7 @@ pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
 pub use others::free_cores;
-pub use pci::place_hint;
+pub use pci::{is_placed, place_hint};
 pub use report::{Finding, InXml, Note};
 pub(crate) use versions::SLOW_BARS;
 
@@ -42,6 +43,7 @@ const UNREADABLE: Rule =
 /// Every rule, in the order of its findings.
 pub const RULES: &[&[Rule]] = &[
     &[UNREADABLE],
+    elements::RULES,
     cpu::RULES,
     numa::RULES,
     memory::RULES,
@@ -98,6 +100,7 @@ pub fn judge(
             "write a value that libvirt's formatdomain page allows there",
         );
     }
+    elements::check(domain, &mut report);
     cpu::check(&guest, topology, others, versions, &mut report);
     numa::check(&guest, topology, &mut report);
     memory::check(&guest, topology, &mut report);

@@ -23,12 +23,17 @@ const NO_NODE: Rule =
 const FAR: Rule =
     Rule::error("vcpu-far-from-memory", "vCPUs on other nodes than the memory bound to them");
 
+/// The guest's scheduler takes them for near each other.
+const SPLIT: Rule =
+    Rule::warning("guest-core-split", "threads of a core of the guest in two of its cells");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[ABOVE, NOWHERE, TWICE, NO_CELL, NO_NODE, FAR];
+pub const RULES: &[Rule] = &[ABOVE, NOWHERE, TWICE, NO_CELL, NO_NODE, FAR, SPLIT];
 
 /// Checks cells and nodes.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     cells(guest, report);
+    split(guest, report);
     nodes(guest, topology, report);
     for bank in guest.banks() {
         far(guest, bank, topology, report);
@@ -71,6 +76,32 @@ fn cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
                 format!("the guest's cells are {}", ids.join(", "))
             };
             report.add(&NO_CELL, cell.spot, message, hint);
+        }
+    }
+}
+
+/// Checks that the threads of a core are in one cell.
+fn split<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let topology = guest.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
+    let Some(&[.., threads]) = topology.map(|topology| &topology.value) else { return };
+    let cell_of = |vcpu: VcpuId| {
+        let has = |vcpus: &VcpuSet| vcpus.contains(vcpu);
+        guest.cells.iter().find(|cell| cell.vcpus.as_ref().is_some_and(|v| has(&v.value)))
+    };
+    let first = |vcpu: VcpuId| VcpuId(vcpu.0 - vcpu.0 % threads.max(1));
+    for vcpu in (0..guest.vcpus.value).map(VcpuId) {
+        let (Some(own), Some(of_core)) = (cell_of(vcpu), cell_of(first(vcpu))) else { continue };
+        if own.id != of_core.id {
+            let message = format!(
+                "vcpus {} and {} are threads of one core in cells {} and {}",
+                first(vcpu).0,
+                vcpu.0,
+                of_core.id,
+                own.id
+            );
+            let spot = own.vcpus.as_ref().map_or(own.memory.spot, |vcpus| vcpus.spot);
+            let hint = "number the vcpus of each cell one after the other, as in cpus='0-15'";
+            return report.add(&SPLIT, spot, message, hint);
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::guest::{Controller, Guest};
 use super::report::Report;
+use crate::domain::DomainXml;
 use crate::domain::claims::Passed;
 use crate::domain::read::{At, GuestAddress, Spot};
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::BTreeMap;
 
 /// libvirt refuses it at define.
@@ -31,6 +32,12 @@ const GPU_FLAT: Rule =
 const FLAT: Rule =
     Rule::warning("device-on-root-bus", "a passed device that is not below a port of its own");
 
+/// Its drivers and its firmware look for it there (QEMU, docs/igd-assign.txt).
+const IGD: Rule = Rule::warning(
+    "intel-graphics-place",
+    "the host's Intel graphics at another place of the guest than 00:02.0",
+);
+
 /// NCCL prints CPU -1 for them and pins no threads (gpuvm-hardware(7), NCCL TOPOLOGY).
 const NO_NODE: Rule = Rule::warning(
     "gpu-near-no-cell",
@@ -50,12 +57,15 @@ const BRIDGES: Rule = Rule::warning(
     "passed GPUs below one expander bus that are below several host bridges, or the reverse",
 );
 
+/// The vendor of GPUs that run CUDA.
+const NVIDIA: u16 = 0x10de;
+
 /// The last bus number of PCI, hence also the limit of nested bridges.
 const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
 pub const RULES: &[Rule] =
-    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, NO_NODE, NIC_PLACE, BRIDGES];
+    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, IGD, NO_NODE, NIC_PLACE, BRIDGES];
 
 /// Checks the guest's PCI tree.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -71,6 +81,15 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     near_no_cell(guest, topology, report);
     nic_places(guest, topology, report);
     bridges(guest, topology, report);
+}
+
+/// Whether each passed function has a place of its own in the guest that no rule finds fault with.
+pub fn is_placed(domain: &DomainXml, topology: &Topology) -> bool {
+    let guest = Guest::read(domain);
+    let mut report = Report::default();
+    check(&guest, topology, &mut report);
+    let mut hostdevs = guest.passed.iter().filter(|passed| passed.is_hostdev());
+    hostdevs.all(|passed| passed.at.is_some()) && report.finish().is_empty()
 }
 
 /// Checks that no address is used twice.
@@ -263,6 +282,18 @@ fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut 
 /// Checks that a passed function is below a port.
 fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(at) = &passed.at else { return };
+    if topology.device(passed.bdf.value).is_some_and(PciDevice::is_intel_graphics) {
+        let place = at.value;
+        if (place.controller, place.slot, place.function) != (0, 2, 0) {
+            let message = format!(
+                "{} is Intel graphics at {place} of the guest, and its drivers look for it at 00:02.0",
+                passed.bdf.value
+            );
+            let hint = "write <address type='pci' bus='0x00' slot='0x02' function='0x0'/>";
+            report.add(&IGD, at.spot, message, hint);
+        }
+        return;
+    }
     let written = guest.controller(at.controller).map(|bus| bus.model.as_str());
     // Controller 0 may be left out, and so may its model.
     let implied = at.controller == 0 && guest.is_pcie;
@@ -276,8 +307,10 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
     let rule = if is_gpu { &GPU_FLAT } else { &FLAT };
     let mut message =
         format!("{} sits right on controller {}, a {bus}", passed.bdf.value, at.controller);
-    if is_gpu {
+    if is_gpu && topology.device(passed.bdf.value).is_some_and(|device| device.vendor == NVIDIA) {
         message += ": CUDA and NCCL in the guest find no link width and no NUMA node";
+    } else if is_gpu {
+        message += ": its driver in the guest finds no PCI Express link";
     }
     let hint = format!(
         "give it a pcie-root-port of its own, as `gpuvm tune {} --pcie on` does",
@@ -293,7 +326,9 @@ fn near_no_cell<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<
     let is_gpu = |passed: &&Passed<'t>| kind(passed) == Some(DeviceKind::Gpu);
     let counts =
         |passed: &&Passed<'t>| matches!(kind(passed), Some(DeviceKind::Gpu | DeviceKind::Nic));
-    if !guest.is_pcie || guest.passed.iter().filter(counts).count() < 2 {
+    // On one node all are near.
+    let nodes = topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
+    if !guest.is_pcie || nodes < 2 || guest.passed.iter().filter(counts).count() < 2 {
         return;
     }
     let is_far = |passed: &&Passed<'t>| {

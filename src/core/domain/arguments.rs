@@ -124,14 +124,46 @@ pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
         let is_image = option.is_none_or(|name| IMAGES.contains(&name.trim_start_matches('-')));
         let values = pairs(argument, "").into_iter().map(|(_, value)| value);
         for value in values.chain([argument.clone()]) {
-            let path = value.strip_prefix("file:").unwrap_or(&value);
-            let path = path.strip_prefix("//").filter(|_| value != path).unwrap_or(path);
-            if path.starts_with('/') {
-                *found.entry(path.to_owned()).or_default() |= is_image;
+            if let Some(path) = path_of(&value) {
+                *found.entry(path).or_default() |= is_image;
             }
         }
     }
     found
+}
+
+/// Protocols of QEMU that name a file or device of the host (QEMU's manual, disk images).
+const PROTOCOLS: [&str; 5] = ["file:", "host_device:", "host_cdrom:", "raw:", "fat:"];
+
+/// The absolute path that a value names; none: it names none. libvirt starts QEMU in `/`.
+fn path_of(value: &str) -> Option<String> {
+    let mut path = value;
+    while let Some(rest) = PROTOCOLS.iter().find_map(|protocol| path.strip_prefix(protocol)) {
+        path = rest.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(rest);
+    }
+    if path.starts_with('/') {
+        Some(path.to_owned())
+    } else if path.starts_with("dev/") {
+        Some(format!("/{path}"))
+    } else {
+        None
+    }
+}
+
+/// Whether a domain is of macOS: by its entry of libosinfo, or by the device that macOS asks for.
+pub fn is_macos(root: Element<'_>) -> bool {
+    let metadata = root.child("metadata").into_iter().flat_map(Element::elements);
+    let of = metadata.flat_map(Element::elements).filter_map(|os| os.attr("id"));
+    let mut systems = of.filter(|id| id.contains("apple.com"));
+    systems.next().is_some() || arguments(root).any(|arg| value_of(arg).contains("isa-applesmc"))
+}
+
+/// Returns the character devices of the vDPA NICs of a domain.
+pub fn vdpa_nodes(root: Element<'_>) -> Vec<String> {
+    let devices = root.child("devices").into_iter();
+    let nics = devices.flat_map(|devices| devices.children("interface"));
+    let nics = nics.filter(|nic| nic.attr("type").is_some_and(|kind| kind == "vdpa"));
+    nics.filter_map(|nic| Some(nic.child("source")?.attr("dev")?.into_owned())).collect()
 }
 
 /// Returns the functions that arguments of QEMU name, each with the index of its argument.

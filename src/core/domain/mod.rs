@@ -17,7 +17,7 @@ pub mod guest;
 mod held;
 pub mod live;
 pub mod nics;
-mod order;
+pub mod order;
 mod overrides;
 pub mod pci;
 pub mod placed;
@@ -191,6 +191,11 @@ impl DomainXml {
     pub fn is_x86(&self) -> bool {
         let arch = self.root().find("os/type").and_then(|kind| kind.attr("arch"));
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
+    }
+
+    /// Whether the guest is macOS, which depends on what it sees of its CPU.
+    pub fn is_macos(&self) -> bool {
+        arguments::is_macos(self.root())
     }
 
     /// Whether the guest runs without hardware virtualization.

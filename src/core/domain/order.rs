@@ -2,6 +2,8 @@
 //! elements are put where libvirt puts them, so that a domain reads the same before and after
 //! define.
 
+use crate::words;
+
 /// Elements of `<domain>`.
 const DOMAIN: &[&str] = &[
     "name",
@@ -102,6 +104,72 @@ const CPUTUNE: &[&str] = &[
 ];
 /// Elements of `<cpu>`.
 const CPU: &[&str] = &["model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"];
+/// Elements of `<features>`.
+const FEATURES: &[&str] = &[
+    "pae",
+    "acpi",
+    "apic",
+    "viridian",
+    "privnet",
+    "hap",
+    "hyperv",
+    "kvm",
+    "xen",
+    "pvspinlock",
+    "pmu",
+    "capabilities",
+    "gic",
+    "vmport",
+    "smm",
+    "ioapic",
+    "hpt",
+    "vmcoreinfo",
+    "htm",
+    "nested-hv",
+    "msrs",
+    "ccf-assist",
+    "cfpc",
+    "sbbc",
+    "ibs",
+    "tcg",
+    "async-teardown",
+    "ras",
+    "ps2",
+    "aia",
+];
+/// The elements that have a known list of children, and that list.
+const LISTS: [(&str, &[&str]); 6] = [
+    ("domain", DOMAIN),
+    ("devices", DEVICES),
+    ("features", FEATURES),
+    ("cpu", CPU),
+    ("memoryBacking", MEMORY_BACKING),
+    ("cputune", CPUTUNE),
+];
+
+/// Why libvirt drops an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dropped {
+    /// It belongs into this one.
+    Misplaced(&'static str),
+    /// It is spelt like this one.
+    Misspelt(&'static str),
+}
+
+/// Whether libvirt drops a child of an element, unread and unsaid; none: it does not, or it cannot be
+/// told.
+pub fn dropped(parent: &str, name: &str) -> Option<Dropped> {
+    let own = LISTS.iter().find(|(of, _)| *of == parent)?.1;
+    if own.contains(&name) {
+        return None;
+    }
+    let other = LISTS.iter().find(|(_, list)| list.contains(&name));
+    match other {
+        Some((of, _)) => Some(Dropped::Misplaced(of)),
+        None => words::similar(name, own.iter().copied()).map(Dropped::Misspelt),
+    }
+}
+
 /// Elements of a device; every kind has some of them.
 const DEVICE: &[&str] = &[
     "driver",
@@ -177,6 +245,21 @@ pub(super) fn device_name(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_libvirt_drops_is_named_with_its_place() {
+        for (parent, name, why) in [
+            ("domain", "kvm", Some(Dropped::Misplaced("features"))),
+            ("domain", "currentMemor", Some(Dropped::Misspelt("currentMemory"))),
+            ("devices", "vcpu", Some(Dropped::Misplaced("domain"))),
+            ("devices", "hostdevs", Some(Dropped::Misspelt("hostdev"))),
+            ("devices", "memory", None),
+            ("domain", "somethingelse", None),
+            ("clock", "vcpu", None),
+        ] {
+            assert_eq!(dropped(parent, name), why, "{name} in {parent}");
+        }
+    }
 
     #[test]
     fn elements_come_in_libvirts_order() {

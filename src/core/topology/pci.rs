@@ -199,6 +199,12 @@ impl PciDevice {
         [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
     }
 
+    /// Whether it is the Intel graphics of the processor, without its virtual functions: 00:02.0.
+    pub fn is_intel_graphics(&self) -> bool {
+        let place = (self.bdf.segment(), self.bdf.bus(), self.bdf.device(), self.bdf.function());
+        self.vendor == 0x8086 && self.class >> 16 == 0x03 && place == (0, 0, 2, 0)
+    }
+
     /// Whether it does not respond but may be a GPU or an NVSwitch: its class is one of theirs
     /// (gpuvm-hardware(7), DEVICE IDS), or unreadable, too.
     pub fn may_be_silent_gpu(&self) -> bool {

@@ -363,6 +363,9 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Maxphysaddr;
     let passes = !work.guest.hostdevs.is_empty();
+    if work.given.items.unnamed.contains(&item) && has_bits(&work.xml) {
+        return Ok(());
+    }
     let bits = match work.given.items.maxphysaddr {
         Item::On if passes && work.guest.kvm && work.xml.is_x86() => {
             work.set(item, Setting::HostCpu)?;
@@ -381,6 +384,15 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
         }
     };
     work.set(item, Setting::AddressBits { bits })
+}
+
+/// Whether a guest has as many address bits as its owner chose, or the host's, which QEMU passes on
+/// with the host's CPU.
+fn has_bits(xml: &DomainXml) -> bool {
+    let Some(cpu) = xml.root().child("cpu") else { return false };
+    let mode = cpu.attr("mode");
+    cpu.child("maxphysaddr").is_some()
+        || mode.is_some_and(|mode| mode == "host-passthrough" || mode == "maximum")
 }
 
 /// Tunes the window for 64-bit BARs.

@@ -6,6 +6,7 @@ use super::words::has_agent;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, disks, iothreads, nics};
 use crate::bdf::Bdf;
+use crate::check::is_placed;
 use crate::domain::claims::Claims;
 use crate::domain::nics::free_vf_mac;
 use crate::domain::placed::VfNic;
@@ -161,6 +162,12 @@ fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     let fastest = work.given.abilities.port_speed_dgts.or(has);
     // A GPU changes its place in the guest only on request.
     let stays = items.unnamed.contains(&ItemName::Pcie);
+    // On one node no place is nearer than another.
+    let topology = work.given.topology;
+    let nodes = topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
+    if stays && nodes < 2 && is_placed(&work.xml, topology) {
+        return Ok(None);
+    }
     let placement = &without_cells(&work.xml, placement);
     Ok(Some(seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?))
 }

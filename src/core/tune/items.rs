@@ -1,6 +1,7 @@
 //! The settings of `tune`, each to be kept, set as the planner would, removed, or given a value.
 
 use crate::cpuset::{CpuSet, NodeSet};
+use crate::domain::DomainXml;
 use crate::domain::guest::Made;
 use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
@@ -255,7 +256,25 @@ impl Items {
             balloon: Item::On,
             serial_log: Item::On,
             movable: Item::Keep,
-            unnamed: [ItemName::Pins, ItemName::Topology, ItemName::Cells, ItemName::Pcie].into(),
+            unnamed: [
+                ItemName::Pins,
+                ItemName::Topology,
+                ItemName::Cells,
+                ItemName::Pcie,
+                ItemName::Maxphysaddr,
+            ]
+            .into(),
+        }
+    }
+
+    /// Keeps what the guest sees of its CPU where it is of an operating system that depends on it:
+    /// macOS does not boot with other models, nor with some numbers of cores.
+    pub(super) fn keep_chosen(&mut self, xml: &DomainXml) {
+        if xml.is_macos() && self.unnamed.contains(&ItemName::Topology) {
+            self.topology = Item::Keep;
+        }
+        if xml.is_macos() && self.unnamed.contains(&ItemName::Maxphysaddr) {
+            self.maxphysaddr = Item::Keep;
         }
     }
 

@@ -174,6 +174,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     } else {
         given.items.clone()
     };
+    items.keep_chosen(current);
     // A guest whose memory is not a whole number of the new pages would not start.
     let repaged = matches!(items.huge_pages, Item::On | Item::To(_));
     if repaged && items.memory_rounding.is_kept() {

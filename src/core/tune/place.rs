@@ -5,7 +5,7 @@ use super::kinds::Kinds;
 use super::wish::Guest;
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeId};
+use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::domain::DomainXml;
 use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
@@ -160,7 +160,11 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     }
     let stays = given.items.pins.is_kept();
     let here = cores_of(guest, topology);
-    if stays {
+    let free = if stays { None } else { Some(plan(topology, others, request)?) };
+    if let Some(own) = in_place(guest, request, given, free.as_ref()) {
+        return Ok(own);
+    }
+    let Some(free) = free else {
         let kept = here.and_then(|here| plan_on(topology, others, request, &here).ok());
         return kept.filter(|kept| kept.vcpu_pins == guest.pins).ok_or_else(|| {
             TuneError::item(
@@ -169,8 +173,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
                 "--pins on pins them again",
             )
         });
-    }
-    let free = plan(topology, others, request)?;
+    };
     if free.vcpu_pins == guest.pins {
         return Ok(free);
     }
@@ -202,6 +205,84 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         last = Some(kept);
     }
     Ok(free)
+}
+
+/// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as good
+/// as a free plan (`free`; none: it stays whatever a plan would have): each vCPU has a pcpu of its
+/// own, all threads of its cores are the guest's, in the order that it sees them, on one node and on
+/// no more caches than the plan needs.
+fn in_place(
+    guest: &Guest<'_>,
+    request: &Request,
+    given: &Given<'_>,
+    free: Option<&Placement>,
+) -> Option<Placement> {
+    let Given { topology, others, .. } = *given;
+    let pcpus: Vec<PcpuId> = guest.pins.iter().map(single).collect::<Option<_>>()?;
+    let own: CpuSet = pcpus.iter().copied().collect();
+    let is_whole = own == whole_cores(topology, own.iter()) && own.len() == pcpus.len();
+    let node = topology.core_of(*pcpus.first()?)?.node;
+    let on_node = |pcpu: PcpuId| topology.core_of(pcpu).is_some_and(|core| core.node == node);
+    if !is_whole || !pcpus.iter().all(|pcpu| on_node(*pcpu)) || !in_order(&pcpus, topology) {
+        return None;
+    }
+    let emulator = guest.claims.emulator_pin.as_ref().map(|pin| &pin.value);
+    let emulator = emulator.filter(|pin| !pin.is_empty() && !pin.intersects(&own));
+    if let Some(free) = free {
+        let of_vcpus = || free.vcpu_pins.iter().flat_map(CpuSet::iter);
+        let caches = |pcpus: &mut dyn Iterator<Item = PcpuId>| {
+            let all: BTreeSet<_> = pcpus.filter_map(|pcpu| topology.l3_place(pcpu)).collect();
+            all.len()
+        };
+        let is_near = of_vcpus().all(on_node) && free.vcpus() == guest.vcpus;
+        if !is_near || caches(&mut own.iter()) > caches(&mut of_vcpus()) {
+            return None;
+        }
+    }
+    // The planner is asked for these cores and one more, of which it has the emulator on the last:
+    // which of them has which part is the guest's choice.
+    let named = emulator.and_then(|pin| pin.iter().find(|pcpu| on_node(*pcpu)));
+    let last = own.iter().last()?;
+    let free_of = topology.pcpus().minus(&own);
+    let (before, after): (Vec<_>, Vec<_>) = free_of.iter().partition(|pcpu| *pcpu < last);
+    let mut tried = own.clone();
+    for pcpu in named.into_iter().chain(after).chain(before) {
+        let core = topology.core_of(pcpu).filter(|core| core.node == node);
+        let Some(core) = core.filter(|core| !tried.intersects(&core.pcpus)) else { continue };
+        tried.extend(core.pcpus.iter());
+        let Ok(mut plan) = plan_on(topology, others, request, &own.or(&core.pcpus)) else {
+            continue;
+        };
+        let is_good = free.is_none_or(|free| is_as_good(&plan, free));
+        if plan.vcpu_pins.len() != pcpus.len() || shares_cores(&plan, topology) || !is_good {
+            continue;
+        }
+        let helper = emulator.cloned().unwrap_or_else(|| core.pcpus.clone());
+        plan.vcpu_pins.clone_from(&guest.pins);
+        plan.iothread_pins.iter_mut().for_each(|pin| pin.clone_from(&helper));
+        plan.emulator_pin = helper;
+        return Some(plan);
+    }
+    None
+}
+
+/// The only pcpu of a set.
+fn single(pin: &CpuSet) -> Option<PcpuId> {
+    let mut all = pin.iter();
+    all.next().filter(|_| all.next().is_none())
+}
+
+/// Whether the vCPUs of each core follow each other, as a guest sees the threads of its cores.
+fn in_order(pcpus: &[PcpuId], topology: &Topology) -> bool {
+    let mut rest = pcpus;
+    while let Some(core) = rest.first().and_then(|first| topology.core_of(*first)) {
+        let threads = core.pcpus.len();
+        if rest.len() < threads || !rest[..threads].iter().all(|pcpu| core.pcpus.contains(*pcpu)) {
+            return false;
+        }
+        rest = &rest[threads..];
+    }
+    rest.is_empty()
 }
 
 /// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. None:
@@ -252,7 +333,7 @@ fn shares_cores(placement: &Placement, topology: &Topology) -> bool {
 }
 
 /// All pcpus of the cores of these.
-fn whole_cores(topology: &Topology, pcpus: impl Iterator<Item = crate::cpuset::PcpuId>) -> CpuSet {
+fn whole_cores(topology: &Topology, pcpus: impl Iterator<Item = PcpuId>) -> CpuSet {
     let cores = pcpus.filter_map(|pcpu| topology.core_of(pcpu));
     cores.flat_map(|core| core.pcpus.iter()).collect()
 }

@@ -68,6 +68,7 @@ pub(super) fn items(
         items.memory_nodes = Item::On;
     }
     items.unnamed = Items::all().unnamed;
+    items.unnamed.remove(&ItemName::Maxphysaddr);
     items.cells = Item::On;
     pins(current, claims, given, &mut items)?;
     follow(current, claims, given, &mut items);

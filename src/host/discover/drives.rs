@@ -134,7 +134,7 @@ pub fn best_id(ids: &[String]) -> Option<&str> {
 }
 
 /// Finds the lowest PCI function in the path of a device.
-fn function_above(path: &str) -> Option<Bdf> {
+pub(super) fn function_above(path: &str) -> Option<Bdf> {
     let (index, _) = path.match_indices('/').rev().find(|(index, _)| {
         path[..*index].rsplit('/').next().is_some_and(|name| name.parse::<Bdf>().is_ok())
     })?;

@@ -50,6 +50,7 @@ pub mod source;
 pub mod topo;
 pub mod trust;
 pub mod tuning;
+pub mod vdpa;
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};

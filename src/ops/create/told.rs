@@ -40,6 +40,7 @@ pub(crate) fn told(wanted: &CreateRequest) -> Told {
         };
         add("image", image);
         add("image-pool", if_so(disks.image_pool != images::POOL, &disks.image_pool));
+        add("os-disk", if_so(disks.os_disk == OsDisk::Qcow2, "qcow2"));
         add("os-disk", if_so(disks.os_disk == OsDisk::Overlay, "overlay"));
         add("os-size", vec![disks.os_size.typed()]);
     }

@@ -112,15 +112,16 @@ fn of_image(
         mode: 0o600,
     };
     let (format, pool) = match place.wanted.os_disk {
-        OsDisk::Clone => {
+        kind @ (OsDisk::Clone | OsDisk::Qcow2) => {
             let copied = image.map_or(bytes, |image| image.virtual_bytes);
-            let volume = new(DiskFormat::Raw, copied, None);
+            let format = if kind == OsDisk::Clone { DiskFormat::Raw } else { DiskFormat::Qcow2 };
+            let volume = new(format, copied, None);
             steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: Some(source) });
             if copied < bytes {
                 let (pool, name) = (pool.clone(), name.clone());
                 steps.push(Step::GrowVolume { pool, name, bytes });
             }
-            (DiskFormat::Raw, pool)
+            (format, pool)
         }
         OsDisk::Overlay => {
             let below = match image {

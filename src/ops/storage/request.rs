@@ -98,11 +98,22 @@ pub enum ImageRequest {
     Blank,
 }
 
+impl StorageRequest {
+    /// Whether the boot disk is a raw copy of an image.
+    pub fn copies_raw(&self) -> bool {
+        let is_blank = self.image == ImageRequest::Blank
+            || self.image == ImageRequest::Newest && self.disk_dir.is_some();
+        self.os_disk == OsDisk::Clone && self.disk.is_empty() && !is_blank
+    }
+}
+
 /// How a boot disk is created from an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OsDisk {
     /// A raw copy.
     Clone,
+    /// A qcow2 copy, which can have snapshots.
+    Qcow2,
     /// A qcow2 overlay.
     Overlay,
 }

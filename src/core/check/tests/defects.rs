@@ -1,8 +1,9 @@
 //! Defects as edits of one correct domain, each with the rule and the place that must be found.
 
 use super::setting::{
-    BALLOON, BRIDGE_33, GIB_PAGES, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC, isolation,
-    large_bars, offline, open_ports, other, pages, set, without_bridge, without_manager,
+    BALLOON, BRIDGE_33, GIB_PAGES, INTEL_GRAPHICS, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC,
+    intel_graphics, isolation, large_bars, offline, open_ports, other, pages, set, without_bridge,
+    without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, NetFace, Trust};
@@ -199,6 +200,16 @@ pub const DEFECTS: &[Defect] = &[
         &[("</numa>", "<cell id='1' cpus='9' memory='1048576' unit='KiB'/></numa>")],
     ),
     defect(
+        "guest-core-split",
+        "/domain/cpu/numa/cell[2]/@cpus",
+        true,
+        &[(
+            "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
+            "<cell id='0' cpus='0-4' memory='94371840' unit='KiB'/>\
+             <cell id='1' cpus='5-9' memory='94371840' unit='KiB'/>",
+        )],
+    ),
+    defect(
         "memnode-no-cell",
         "/domain/numatune/memnode/@cellid",
         false,
@@ -377,10 +388,32 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[NIC_35],
     ),
+    defect(
+        "shared-memory-file",
+        "/domain/memoryBacking/access",
+        true,
+        &[("<vcpu ", "<memoryBacking><access mode='shared'/></memoryBacking><vcpu ")],
+    ),
+    setting(
+        "intel-graphics-place",
+        "/domain/devices/hostdev[4]/address",
+        intel_graphics,
+        &[INTEL_GRAPHICS],
+    ),
+    defect("element-dropped", "/domain/kvm", false, &[("<devices>", "<kvm/><devices>")]),
+    defect(
+        "element-dropped",
+        "/domain/devices/vcpu",
+        false,
+        &[("</devices>", "<vcpu>2</vcpu></devices>")],
+    ),
     setting(
         "iommu-group-split",
         FIRST,
         |s| {
+            // A driver of the host has it.
+            s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap().driver =
+                Some("nvidia".into());
             let group = s.host.devices.iter().find(|d| d.bdf.bus() == 0x34).unwrap().iommu_group;
             s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap().iommu_group = group;
         },
@@ -412,7 +445,10 @@ pub const DEFECTS: &[Defect] = &[
         "maxphysaddr-missing",
         "/domain/cpu",
         large_bars,
-        &[("<maxphysaddr mode='passthrough'/>", "")],
+        &[
+            ("<maxphysaddr mode='passthrough'/>", ""),
+            ("mode='host-passthrough'", "mode='host-model'"),
+        ],
     ),
     setting(
         "maxphysaddr-missing",

@@ -62,7 +62,7 @@ pub const OLD: &[Defect] = &[
             GIB_PAGES,
             (
                 "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
-                "<cell id='0' cpus='0-4' memory='94371840' unit='KiB'/><cell id='1' cpus='5-9' \
+                "<cell id='0' cpus='0-3' memory='94371840' unit='KiB'/><cell id='1' cpus='4-9' \
                  memory='94371840' unit='KiB'/>",
             ),
             (

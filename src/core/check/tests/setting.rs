@@ -52,6 +52,25 @@ pub const NIC_B8: (&str, &str) = (
     "<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0xb8' slot='0' \
      function='0'/></source></hostdev><memballoon model='none'/>",
 );
+/// The Intel graphics of the processor, at another place of the guest.
+pub const INTEL_GRAPHICS: (&str, &str) = (
+    BALLOON,
+    "<hostdev mode='subsystem' type='pci' managed='yes'><source><address bus='0' slot='2' \
+     function='0'/></source><address type='pci' domain='0' bus='0' slot='0x1d' function='0'/>\
+     </hostdev><memballoon model='none'/>",
+);
+
+/// Gives the host the graphics of an Intel processor.
+pub fn intel_graphics(setting: &mut Setting) {
+    let devices = &mut setting.host.devices;
+    let mut own = devices.iter().find(|device| device.bdf.bus() == 0x34).unwrap().clone();
+    (own.bdf, own.class) = ("0000:00:02.0".parse().unwrap(), 0x03_0000);
+    (own.vendor, own.device, own.parent) = (0x8086, 0x4680, None);
+    own.iommu_group = Some(9999);
+    devices.push(own);
+    devices.sort_by_key(|device| device.bdf);
+}
+
 /// A second NVSwitch.
 pub const SWITCH_62: (&str, &str) = (
     BALLOON,

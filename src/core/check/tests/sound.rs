@@ -29,6 +29,14 @@ pub const SOUND: &[Change] = &[
         large_bars,
     ),
     (&[], large_bars),
+    (&[("<maxphysaddr mode='passthrough'/>", "")], large_bars),
+    (
+        &[(
+            "<vcpu ",
+            "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking><vcpu ",
+        )],
+        |_| {},
+    ),
     (&[("0x61", "0x67")], |_| {}),
     (&[NIC_35], |_| {}),
     (&[("iothread='1' queues='8'", "iothread='1' queues='10'")], |_| {}),

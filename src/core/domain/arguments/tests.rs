@@ -261,6 +261,9 @@ fn paths_are_found_in_any_option() {
         <qemu:arg value='{\"driver\":\"raw\",\"file\":{\"filename\":\"/d/e.raw\"}}'/>\
         <qemu:arg value='file:///d/f.raw'/><qemu:arg value='file=file:/d/g.raw'/>\
         <qemu:arg value='-device'/><qemu:arg value='vfio-pci,romfile=/d/rom'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='file=host_device:/dev/nvme0n1,format=raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='file=raw:file:dev/nvme1n1'/>\
+        <qemu:arg value='-netdev'/><qemu:arg value='vhost-vdpa,vhostdev=/dev/vhost-vdpa-0,id=n'/>\
         <qemu:arg value='-name'/><qemu:arg value='a/b'/></qemu:commandline></domain>";
     let xml = DomainXml::parse(text).unwrap();
     let found: Vec<(String, bool)> = paths(xml.root()).into_iter().collect();
@@ -271,8 +274,19 @@ fn paths_are_found_in_any_option() {
         ("/d/f.raw", true),
         ("/d/g.raw", true),
         ("/d/rom", false),
+        ("/dev/nvme0n1", true),
+        ("/dev/nvme1n1", true),
+        ("/dev/vhost-vdpa-0", false),
     ];
     assert_eq!(found, wanted.map(|(path, is_image)| (path.to_owned(), is_image)));
+}
+
+#[test]
+fn vdpa_nics_name_their_nodes() {
+    let text = "<domain><devices><interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/>\
+        </interface><interface type='direct'><source dev='eth0'/></interface></devices></domain>";
+    let xml = DomainXml::parse(text).unwrap();
+    assert_eq!(vdpa_nodes(xml.root()), ["/dev/vhost-vdpa-0"]);
 }
 
 proptest! {

@@ -209,6 +209,10 @@ options:
     description:
       - Write no NCCL topology file into the guest.
     type: bool
+  no_login:
+    description:
+      - Make a guest that nobody can log in to.
+    type: bool
   no_seed:
     description:
       - Create no cloud-init seed.
@@ -502,6 +506,7 @@ FIELDS = dict(
     nic_near=dict(type=choice, choices=['switch', 'node', 'any']),
     no_agent=dict(type='bool'),
     no_nccl=dict(type='bool'),
+    no_login=dict(type='bool'),
     no_seed=dict(type='bool'),
     nvme=dict(type=texts),
     nvme_near=dict(type=choice, choices=['switch', 'node', 'any']),
