@@ -28,7 +28,7 @@ pub fn run(args: &ExecArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         if bytes.len() > MOST_INPUT {
             return Err(usage(
                 format!("the input has more than {MOST_INPUT} bytes"),
-                "`gpuvm cp` copies files into a guest",
+                "gpuvm-cp(1) copies files into a guest",
             )
             .into());
         }

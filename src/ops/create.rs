@@ -16,6 +16,7 @@ use crate::drop_seed::{self, FirstBoot, wait_for};
 use crate::error::{Coded, Result};
 use crate::guest::{GuestRequest, log_hint, refuse_name_taken};
 use crate::history::guest::{AppliedFile, SlurmJob};
+use crate::hypervisor::machine::is_plain;
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::network::GuestAddress;
 use crate::pages;
@@ -158,6 +159,10 @@ pub struct Waits {
 /// Refuses a guest on a machine whose libvirt does not answer, with all else that stops it: nothing
 /// else asks for that once libvirt is missing.
 pub fn refuse_without_libvirt(world: &World, wanted: &CreateRequest) -> Result<()> {
+    // Another machine is asked once the request has been read.
+    if !is_plain(&world.settings.connect) {
+        return Ok(());
+    }
     prepare::opened(world, wanted).map(drop)
 }
 

@@ -242,7 +242,7 @@ fn what_is_no_image_that_stands_alone_is_refused() {
         place.refused(&["add", &base, "--name", name], 2, &["image name"]);
         place.refused(&["remove", name, "--yes"], 2, &["image name"]);
     }
-    place.refused(&["add", "https://h/x.img"], 2, &["scheme `https`", "curl"]);
+    place.refused(&["add", "ftp://h/x.img"], 2, &["scheme `ftp`"]);
     place.refused(&["add", &base, "--sha256", "12"], 2, &["64 hexadecimal digits"]);
     place.refused(&["add", &base, "--host", "x"], 2, &["does not take --host"]);
 

@@ -163,7 +163,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     assert!(err.contains("takes effect at its next start"), "{err}");
     assert_eq!(definition(daemon, name), before);
     assert_eq!(pins(daemon, name), ran);
-    assert!(gpuvm(daemon, 0, &["history", name]).1.contains("undone 20"));
+    assert!(gpuvm(daemon, 0, &["history", name]).0.contains("undone 20"));
     virsh(daemon, &["destroy", name]);
 
     // Two changes are reverted one by one, and their history is removed with the domain.

@@ -107,6 +107,6 @@ fn deletes_with_the_replaced_tools_command_lines() {
         // Nothing of that name: an error that says so.
         let (code, _, err) = vendor(&format!("nvidia-vm delete --domain {name} --force"), "");
         assert_eq!(code, 1);
-        assert!(err.contains("no domain of this name"), "{err}");
+        assert!(err.contains("there is no domain"), "{err}");
     }
 }

@@ -151,7 +151,7 @@ fn keys(
                 let name = place.planned.name.to_string();
                 return Err(StorageError::NoLogin { name, looked }.hint(
                     "`ssh-keygen -t ed25519` makes a key; --no-login makes a guest that is entered \
-                     by its console or its agent (`gpuvm shell`)",
+                     by its console or its agent (`gpuvm shell NAME`)",
                 ));
             }
         }

@@ -232,7 +232,7 @@ options:
     description:
       - How to make the boot disk from the image.
     type: str
-    choices: [clone, overlay]
+    choices: [clone, qcow2, overlay]
   os_size:
     description:
       - Boot disk size.
@@ -510,7 +510,7 @@ FIELDS = dict(
     no_seed=dict(type='bool'),
     nvme=dict(type=texts),
     nvme_near=dict(type=choice, choices=['switch', 'node', 'any']),
-    os_disk=dict(type=choice, choices=['clone', 'overlay']),
+    os_disk=dict(type=choice, choices=['clone', 'qcow2', 'overlay']),
     os_size=dict(type=text),
     p2p_clique=dict(type='bool'),
     partition=dict(type=texts),
