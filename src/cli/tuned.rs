@@ -45,7 +45,7 @@ pub fn print(
     }
     let lines = domains.iter().flat_map(|domain| {
         let why = domain.reasons.iter().map(|reason| {
-            let mark = if reason.compromise { '!' } else { ' ' };
+            let mark = if reason.is_compromise() { '!' } else { ' ' };
             format!("  {mark} {}: {}", reason.choice, reason.because)
         });
         let found =

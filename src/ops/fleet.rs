@@ -227,7 +227,7 @@ pub fn places(
             vcpus: placement.vcpus(),
             memory_kib: placement.memory().kib(),
             lost: lost(&planned.topology, &planned.occupancy, placement),
-            compromises: placement.reasons.iter().filter(|reason| reason.compromise).count(),
+            compromises: placement.reasons.iter().filter(|reason| reason.is_compromise()).count(),
             macs: macs(&planned.occupancy),
         })
     });

@@ -194,8 +194,9 @@ pub(super) fn reasons(reasons: &[Reason], all: bool) -> String {
         (false, true) => String::new(),
         (false, false) => "\n".to_owned(),
     };
-    for Reason { choice, because, compromise } in said {
-        let mark = if *compromise { '!' } else { ' ' };
+    for reason in said {
+        let Reason { choice, because, .. } = reason;
+        let mark = if reason.is_compromise() { '!' } else { ' ' };
         writeln!(text, "{mark} {choice:<12} {because}").expect("text");
     }
     text

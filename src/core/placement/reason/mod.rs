@@ -211,6 +211,24 @@ pub struct Reason {
     pub compromise: bool,
 }
 
+impl Reason {
+    /// Whether it says what helps against another compromise, and is none itself: whether guests
+    /// that are not isolated trust each other.
+    pub fn is_remedy(&self) -> bool {
+        self.choice == Topic::Trust
+    }
+
+    /// Whether the compromise that a remedy helps against is this one.
+    pub fn has_remedy(&self) -> bool {
+        self.compromise && matches!(self.choice, Topic::Isolation | Topic::Iommu)
+    }
+
+    /// Whether it counts as a compromise.
+    pub fn is_compromise(&self) -> bool {
+        self.compromise && !self.is_remedy()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
