@@ -6,6 +6,7 @@ mod affinity;
 mod again;
 mod assign;
 mod auto;
+mod blocked;
 mod budget;
 mod caches;
 mod candidates;
