@@ -139,7 +139,9 @@ fn listed_device(
     why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
     if why.is_empty() {
         let told = device_states(topology, held, &[bdf]);
-        let data = told.into_iter().filter(|(state, _)| *state == DeviceState::Data);
+        let data = told
+            .into_iter()
+            .filter(|(state, _)| *state == DeviceState::Data || topology.is_fabric_managers(bdf));
         why.extend(data.filter_map(|(_, why)| why));
     }
     why.dedup();

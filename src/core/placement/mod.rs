@@ -103,6 +103,9 @@ pub enum DeviceState {
     Barred,
 }
 
+/// Why no guest gets an NVSwitch in the shared model, as words to follow its name.
+pub const FABRIC_MANAGERS: &str = "stays with Fabric Manager, which sets up the NVLinks of guests";
+
 /// Returns whether functions can be passed through now, and why not, as words to follow a
 /// function's name.
 pub fn device_states(
@@ -113,6 +116,9 @@ pub fn device_states(
     let taken = Taken::new(topology, held);
     let aside = |bdf| topology.device(bdf).and_then(|device| topology.set_aside(device));
     let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
+        None if topology.is_fabric_managers(bdf) => {
+            (DeviceState::Host, Some(FABRIC_MANAGERS.to_owned()))
+        }
         None => match (groups::remains(topology, bdf), aside(bdf)) {
             (Some(why), _) => (DeviceState::Data, Some(why)),
             (None, Some(why)) => (DeviceState::Display, Some(why.why().to_owned())),

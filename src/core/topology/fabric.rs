@@ -1,6 +1,6 @@
 //! NVLink and NVSwitch: which sets of GPUs may form one guest, and how GPUs are linked.
 
-use super::{PciDevice, Topology};
+use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -144,6 +144,13 @@ impl Topology {
     pub fn is_partitioned(&self) -> bool {
         let fabric = self.fabric();
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
+    }
+
+    /// Whether a function is an NVSwitch that stays with Fabric Manager: in the shared model, guests
+    /// get GPUs only.
+    pub fn is_fabric_managers(&self, bdf: Bdf) -> bool {
+        self.fabric().model == FabricModel::SharedNvswitch
+            && self.device(bdf).is_some_and(|device| device.kind() == DeviceKind::NvSwitch)
     }
 
     /// Returns the partition of a set of GPUs in full passthrough whose NVSwitches are reached only
