@@ -195,3 +195,57 @@ fn commands_of_pages_name_no_connection_and_no_folder() {
     }
     assert!(seen > 0, "no page has a command");
 }
+
+/// What the picture of a recorded DGX H100 says of its NVSwitches, and the text of each verb.
+#[test]
+fn nvswitches_of_fabric_manager_are_free_in_no_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    let html = dir.path().join("a.html");
+    let on = ["--host", "topologies/dgx-h100.json"];
+    let said = |verb: &[&str], more: &[&str]| {
+        let (code, out, err) = run(gpuvm(&[verb, &on, more].concat()).current_dir(project()));
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let all = "stays with Fabric Manager, which sets up the NVLinks of guests";
+    for verb in [["device", "list"], ["gpu", "list"]] {
+        let out = said(&verb, &[]);
+        let lines: Vec<&str> = out.lines().filter(|line| line.contains("NVSwitch 3")).collect();
+        assert_eq!(lines.len(), 4, "{out}");
+        assert!(lines.iter().all(|line| line.ends_with(all)), "{out}");
+        assert!(out.lines().any(|line| line.ends_with("free")), "{out}");
+    }
+    let out = said(&["host", "show"], &["--html", html.to_str().unwrap()]);
+    assert!(out.contains("NVSwitches stay with Fabric Manager"), "{out}");
+    let page = fs::read_to_string(&html).unwrap();
+    assert_eq!(page.matches(">FM</text>").count(), 5, "four and the legend");
+    assert_eq!(page.matches(&format!("not for guests: it {all}</td>")).count(), 4);
+    // Guests of a DGX-2 get its NVSwitches.
+    let out =
+        run(gpuvm(&["gpu", "list", "--host", "topologies/dgx-2.json"]).current_dir(project())).1;
+    assert!(!out.contains("Fabric Manager"), "{out}");
+}
+
+/// The page of `capacity` and its text say the same, the answer first; without guests `host show`
+/// says what fits.
+#[test]
+fn pages_begin_with_what_fits() {
+    let text = made(&["capacity"], &[]);
+    let page = made(&["capacity"], &["--html", "-"]);
+    let (header, rest) = page.split_once("</header>").unwrap();
+    let line = "what still fits: 14 guests with 1 GPU, 6 with 2 GPUs, 2 with 4 GPUs, none with 8 or \
+                16 GPUs";
+    assert!(header.contains(&format!("<strong>{line}</strong>")), "{header}");
+    assert!(rest.starts_with("\n<main><section id=\"capacity\""), "{}", &rest[..200]);
+    let (section, _) = rest.split_once("</section>").unwrap();
+    let advice = text.lines().last().unwrap();
+    assert!(advice.starts_with("stop `train-a`"), "{text}");
+    assert!(section.contains(&format!("<p>{advice}</p>")), "{section}");
+    let on = ["host", "show", "--host", "topologies/dgx-2.json", "--assume-empty", "--html", "-"];
+    let (code, page, err) = run(gpuvm(&on).current_dir(project()));
+    assert_eq!(code, 0, "{err}");
+    let line = "16 guests with 1 GPU, 8 with 2 GPUs, 4 with 4 GPUs, 2 with 8 GPUs, 1 with 16 GPUs";
+    let (_, answer) = page.split_once("<dd id=\"answer-fits\">").unwrap();
+    assert!(answer.starts_with(&format!("<p>{line}</p>")), "{}", &answer[..300]);
+    assert!(!page.contains("no guest is there"));
+}

@@ -60,21 +60,24 @@ fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bo
     let Fits { capacity, topology, held, .. } = fits;
     let topology = capture::shown(cx, topology, args.view.identify)?;
     let _nameless = view::nameless(&args.view);
-    let (verdict, commands) = match capacity.largest {
+    let (largest, commands) = match capacity.largest {
         Some(gpus) => (
             format!("the largest guest that fits has {}", count(gpus, "GPU")),
             vec![format!("gpuvm plan --gpus {gpus}")],
         ),
         None => ("no guest of these sizes fits".to_owned(), Vec::new()),
     };
+    let sizes = capacity.in_a_line().map(|line| format!("what still fits: {line}"));
+    let verdict: Vec<String> = sizes.into_iter().chain([largest]).collect();
     let shown = Page {
         subject: Subject { topology: &topology, held, planned: &[] },
         verb: "capacity",
-        verdict: &[verdict],
+        verdict: &verdict,
         date: args.view.date.as_deref(),
         placement: None,
         reasons: &[],
         capacity: Some(capacity),
+        fits: None,
         changed: &[],
         notes: &topology.fabric().degraded,
         commands: &view::told(commands),

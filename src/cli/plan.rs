@@ -80,7 +80,7 @@ fn draw(
     let new = [placement.held(name.as_str())];
     let gpus = topology.gpus().filter(|gpu| placement.devices.contains(&gpu.bdf)).count();
     let reasons: Vec<Reason> = placement.reasons.clone();
-    let compromises = reasons.iter().filter(|reason| reason.compromise).count();
+    let compromises = reasons.iter().filter(|reason| reason.is_compromise()).count();
     let is_refused = answer.refused.is_some();
     let fits = if is_refused { "is refused by `gpuvm create`" } else { "fits" };
     let fits = format!(
@@ -112,6 +112,7 @@ fn draw(
         placement: Some(placement),
         reasons: &reasons,
         capacity: None,
+        fits: None,
         changed: &[],
         notes: &answer.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         commands: &commands,

@@ -110,6 +110,7 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
         placement: None,
         reasons: &reasons,
         capacity: None,
+        fits: None,
         changed: &changed,
         notes: &view::told(refused),
         commands: &[],

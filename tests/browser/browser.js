@@ -1,6 +1,6 @@
-// Opens each page in a headless Chromium at four sizes. Ends with 1 at the first page that scrolls
-// sideways, writes to the console, requests anything, violates a rule of axe-core, or does not
-// answer the keyboard.
+// Opens each page in a headless Chromium at six sizes. Ends with 1 at the first page that scrolls
+// sideways, writes to the console, requests anything, violates a rule of axe-core, has text below 10
+// px, a table or a picture that is cut without a sign of it, or does not answer the keyboard.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -9,6 +9,8 @@ const axe = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 
 const SIZES = [
   { name: 'wide', width: 1280, height: 900 },
+  { name: 'half', width: 800, height: 900 },
+  { name: 'narrow', width: 400, height: 844 },
   { name: 'phone', width: 390, height: 844 },
   { name: 'dark', width: 1280, height: 900, dark: true },
   { name: 'print', width: 1280, height: 900, print: true },
@@ -55,6 +57,36 @@ const keyboard = async (page, what) => {
   expect(shown === guest, what + ': the DOM says ' + shown + ' for ' + guest);
 };
 
+// No text is below 10 px as it is seen, tables are cut nowhere, and what scrolls sideways says so.
+const legible = async (page, what) => {
+  const found = await page.evaluate(() => {
+    const all = (selector) => Array.from(document.querySelectorAll(selector));
+    const svg = document.querySelector('figure svg');
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    const size = (element) => parseFloat(getComputedStyle(element).fontSize) * (svg.contains(element) ? scale : 1);
+    const has = (element) => Array.from(element.childNodes).some((node) => node.nodeType === 3 && node.data.trim() !== '');
+    const seen = (element) => element.getClientRects().length > 0;
+    const texts = all('body *').filter((element) => has(element) && seen(element));
+    const small = texts.filter((element) => size(element) < 9.99).map((element) => element.textContent.slice(0, 40));
+    const scrolls = (part) => part.scrollWidth > part.clientWidth + 1;
+    const unsaid = all('.wide,pre').filter((part) => scrolls(part) !== part.classList.contains('more'));
+    const tables = all('.wide').filter((part) => part.querySelector('table.sift') && scrolls(part));
+    // Its first cells keep their words in one line where they are no cards.
+    const broken = all('table.devices td.keep').filter((cell) =>
+      getComputedStyle(cell).display === 'table-cell' && cell.getClientRects()[0].height > 0 &&
+      getComputedStyle(cell).whiteSpace !== 'nowrap');
+    const name = (part) => part.getAttribute('aria-label');
+    const picture = svg.closest('.wide');
+    const hint = seen(document.querySelector('.narrow'));
+    return { small, unsaid: unsaid.map(name), tables: tables.map(name), broken: broken.length, hint, cut: scrolls(picture) };
+  });
+  expect(found.small.length === 0, what + ': below 10 px: ' + found.small.slice(0, 5).join(' | '));
+  expect(found.unsaid.length === 0, what + ': no sign that it scrolls: ' + found.unsaid.join(', '));
+  expect(found.tables.length === 0, what + ': tables are cut: ' + found.tables.join(', '));
+  expect(found.broken === 0, what + ': ' + found.broken + ' addresses may break');
+  expect(found.hint === found.cut, what + ': the picture is cut: ' + found.cut + ', and the hint: ' + found.hint);
+};
+
 const judge = async (browser, file, out) => {
   for (const size of SIZES) {
     const what = path.basename(file) + ' ' + size.name;
@@ -70,9 +102,11 @@ const judge = async (browser, file, out) => {
     await page.goto(own);
     const [wide, room] = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth]);
     expect(wide <= room, what + ': ' + wide + ' px wide on ' + room);
-    const answers = await page.evaluate(() => ['gpus', 'partition', 'isolated', 'pins', 'changes']
-      .map((id) => document.getElementById('answer-' + id).textContent.trim()));
-    expect(answers.every((answer) => answer !== ''), what + ': an answer is empty');
+    const answers = await page.evaluate(() => Array.from(document.querySelectorAll('#answers dd'))
+      .map((answer) => answer.textContent.trim()));
+    const asked = await page.evaluate(() => document.querySelector('tr[data-name]') ? 4 : 2);
+    expect(answers.length >= asked && answers.every((answer) => answer !== ''), what + ': an answer is empty');
+    if (!size.print) await legible(page, what);
     const shot = path.join(out, path.basename(file, '.html') + '-' + size.name + '.png');
     await page.screenshot({ path: shot, fullPage: true });
     expect(fs.statSync(shot).size > 10000, what + ': an empty picture');

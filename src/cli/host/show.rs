@@ -10,6 +10,8 @@ use crate::cli::names::wrapped;
 use crate::cli::offer;
 use crate::cli::output::{offered_text, width};
 use crate::cli::view;
+use crate::placement::capacity;
+use crate::request::Request;
 use crate::topology::Topology;
 use crate::words::count;
 use gpuvm_core::view::{Page, Subject};
@@ -60,6 +62,7 @@ fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::R
     let memory = topology.memory_warning();
     let notes = host.degraded.iter().chain(&memory).chain(&topology.parts().notes);
     let notes = notes.chain(&topology.fabric().links_unread);
+    let fits = capacity(&topology, &held, &Request::for_gpus(1), &[]);
     let shown = Page {
         subject: Subject { topology: &topology, held: &held, planned: &[] },
         verb: "host show",
@@ -68,6 +71,7 @@ fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::R
         placement: None,
         reasons: &[],
         capacity: None,
+        fits: Some(&fits),
         changed: &[],
         notes: &view::told(notes.cloned()),
         commands: &view::told(["gpuvm capacity".to_owned()]),

@@ -6,8 +6,12 @@ use crate::bdf::Bdf;
 use crate::occupancy::Occupancy;
 use crate::placement::{DeviceState, device_states};
 use crate::topology::model::{ids, model};
-use crate::topology::{DeviceKind, Link, PciDevice, Sriov, Topology};
-use std::collections::BTreeMap;
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::words::count;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most virtual functions of a card that are drawn although nobody has them.
+pub(super) const MOST_VFS: usize = 16;
 
 /// How a device looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub enum Look {
     Guest,
     /// The host uses it, or its content belongs to somebody: no guest gets it by number.
     Host,
+    /// Fabric Manager has it.
+    FabricManager,
     /// No guest can have it.
     Unusable,
 }
@@ -39,6 +45,8 @@ pub struct Device {
     pub guests: Vec<usize>,
     /// Why it is not free, to be read after its name.
     pub why: Option<String>,
+    /// The card that it is a virtual function of.
+    pub pf: Option<Bdf>,
 }
 
 /// An address without segment 0, as `lspci` prints it.
@@ -47,23 +55,64 @@ pub(super) fn short(bdf: Bdf) -> String {
     text.strip_prefix("0000:").map_or_else(|| text.clone(), ToOwned::to_owned)
 }
 
-/// A link, as `8 GT/s x16`.
-pub(super) fn link(link: &Link) -> Option<String> {
-    let speed = link.speed_dgts.map(|dgts| match (dgts / 10, dgts % 10) {
-        (whole, 0) => format!("{whole} GT/s"),
-        (whole, tenth) => format!("{whole}.{tenth} GT/s"),
+/// A link, as `8 GT/s x16`; where both ends could do more, as `2.5 of 16 GT/s x8 of x16`.
+pub(super) fn link(device: &PciDevice) -> Option<String> {
+    let rate = |dgts: u32| match (dgts / 10, dgts % 10) {
+        (whole, 0) => whole.to_string(),
+        (whole, tenth) => format!("{whole}.{tenth}"),
+    };
+    let (now, best) = (device.link.as_ref()?, device.link_max.as_ref());
+    let best_speed = best.and_then(|best| best.speed_dgts);
+    let speed = now.speed_dgts.map(|speed| match best_speed {
+        Some(best) if speed < best => format!("{} of {} GT/s", rate(speed), rate(best)),
+        _ => format!("{} GT/s", rate(speed)),
     });
-    let width = link.width.map(|width| format!("x{width}"));
+    let width = now.width.map(|width| match best.and_then(|best| best.width) {
+        Some(best) if width < best => format!("x{width} of x{best}"),
+        _ => format!("x{width}"),
+    });
     let parts: Vec<String> = speed.into_iter().chain(width).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// Whether a device is drawn although nobody has it. Virtual functions are not: a card has too
-/// many.
+/// Whether a device is drawn although nobody has it. Of virtual functions, those of NICs are, up to
+/// [`MOST_VFS`] of a card.
 fn is_drawn(device: &PciDevice) -> bool {
-    let is_vf = matches!(device.sriov, Some(Sriov::Vf { .. }));
     let kinds = [DeviceKind::Gpu, DeviceKind::NvSwitch, DeviceKind::Nic, DeviceKind::Nvme];
-    !is_vf && (kinds.contains(&device.kind()) || device.may_be_silent_gpu())
+    match device.sriov {
+        Some(Sriov::Vf { .. }) => device.kind() == DeviceKind::Nic,
+        _ => kinds.contains(&device.kind()) || device.may_be_silent_gpu(),
+    }
+}
+
+/// The card that a virtual function is of.
+fn pf_of(device: &PciDevice) -> Option<Bdf> {
+    match device.sriov {
+        Some(Sriov::Vf { pf }) => Some(pf),
+        _ => None,
+    }
+}
+
+/// Virtual functions that are not drawn, since their card has too many and nobody has them.
+fn left_out(topology: &Topology, holders: &BTreeMap<Bdf, Vec<usize>>) -> BTreeSet<Bdf> {
+    let mut free: BTreeMap<Bdf, usize> = BTreeMap::new();
+    let is_left = |device: &&PciDevice| {
+        let Some(pf) = pf_of(device).filter(|_| !holders.contains_key(&device.bdf)) else {
+            return false;
+        };
+        let number = free.entry(pf).or_default();
+        *number += 1;
+        *number > MOST_VFS
+    };
+    topology.devices().iter().filter(is_left).map(|device| device.bdf).collect()
+}
+
+/// Number of enabled virtual functions of a device.
+fn enabled(device: &PciDevice) -> u32 {
+    match device.sriov {
+        Some(Sriov::Pf { enabled, .. }) => enabled,
+        _ => 0,
+    }
 }
 
 /// Returns the devices of a picture, by address: those that guests are made with, and everything
@@ -76,18 +125,27 @@ pub(super) fn devices(topology: &Topology, held: &Occupancy, guests: &[Guest<'_>
     for places in holders.values_mut() {
         places.sort_by_key(|place| (!guests[*place].active, *place));
     }
+    let left_out = left_out(topology, &holders);
     let is_shown = |d: &&PciDevice| {
         let is_bridge = matches!(d.kind(), DeviceKind::Bridge | DeviceKind::HostBridge);
-        is_drawn(d) || !is_bridge && holders.contains_key(&d.bdf)
+        let is_held = !is_bridge && holders.contains_key(&d.bdf);
+        is_held || is_drawn(d) && !left_out.contains(&d.bdf)
     };
     let shown: Vec<&PciDevice> = topology.devices().iter().filter(is_shown).collect();
     let functions: Vec<Bdf> = shown.iter().map(|device| device.bdf).collect();
     let states = device_states(topology, held, &functions);
     let names = names(topology);
-    let made = shown.into_iter().zip(states).map(|(device, (state, why))| {
+    let made = shown.into_iter().zip(states).map(|(device, (state, mut why))| {
         let guests = holders.remove(&device.bdf).unwrap_or_default();
+        let vfs = enabled(device);
         let look = match state {
             _ if !guests.is_empty() => Look::Guest,
+            DeviceState::Host if topology.is_fabric_managers(device.bdf) => Look::FabricManager,
+            // As `device list` says.
+            DeviceState::Blocked if vfs > 0 => {
+                why = Some(format!("is used by its {}", count(vfs, "virtual function")));
+                Look::Host
+            }
             DeviceState::Free => Look::Free,
             DeviceState::Host | DeviceState::Data | DeviceState::Display => Look::Host,
             // Held by a guest that the picture replaces.
@@ -99,10 +157,10 @@ pub(super) fn devices(topology: &Topology, held: &Occupancy, guests: &[Guest<'_>
             | DeviceState::Blocked
             | DeviceState::Unsupported => Look::Unusable,
         };
-        let why = why.filter(|_| matches!(look, Look::Host | Look::Unusable));
+        let why = why.filter(|_| !matches!(look, Look::Free | Look::Guest));
         let name = names.get(&device.bdf).cloned().unwrap_or_else(|| kind_name(device).to_owned());
         let (bdf, kind, model) = (device.bdf, device.kind(), model(device));
-        Device { bdf, kind, name, model, look, guests, why }
+        Device { bdf, kind, name, model, look, guests, why, pf: pf_of(device) }
     });
     made.collect()
 }
@@ -158,7 +216,7 @@ pub(super) fn facts(device: &Device, topology: &Topology, guests: &[Guest<'_>]) 
     facts.extend(pci.node.map(|node| format!("node {node}")));
     facts.extend(pci.iommu_group.map(|group| format!("IOMMU group {group}")));
     facts.extend(pci.driver.as_ref().map(|driver| format!("driver {driver}")));
-    facts.extend(pci.link.as_ref().and_then(link).map(|link| format!("link {link}")));
+    facts.extend(link(pci).map(|link| format!("link {link}")));
     facts.extend(resets(pci).map(|all| format!("reset {all}")));
     match pci.sriov {
         Some(Sriov::Pf { total, enabled }) if total > 0 => {
@@ -182,7 +240,7 @@ pub(super) fn standing(device: &Device, guests: &[Guest<'_>]) -> String {
             });
             format!("held by {}", names.collect::<Vec<_>>().join(" and "))
         }
-        Look::Host | Look::Unusable => {
+        Look::Host | Look::FabricManager | Look::Unusable => {
             let why = device.why.as_deref().unwrap_or("is not available");
             format!("not for guests: it {why}")
         }

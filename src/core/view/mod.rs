@@ -17,8 +17,8 @@ pub use devices::{Device, Look};
 pub use guests::{Guest, Role, Use};
 pub use page::{Changed, Line, PAGE_MARK, Page, page};
 pub use scene::{
-    Arc, Area, Bridge, Cache, CoreBox, Entry, Item, MemoryBar, Mesh, NodeBox, Package,
-    PartitionRow, Scene, Segment, Share, Sign, Slot, Thread, Tile, WIDTH,
+    Arc, Area, Board, Bridge, BridgeKind, Cache, CoreBox, Entry, Item, MemoryBar, Mesh, NodeBox,
+    Package, PartitionRow, Scene, Segment, Share, Sign, Slot, Spoke, Thread, Tile, WIDTH,
 };
 
 use crate::occupancy::{Held, Occupancy};

@@ -39,8 +39,10 @@ pub struct Page<'a> {
     pub placement: Option<&'a Placement>,
     /// Why it was placed so.
     pub reasons: &'a [Reason],
-    /// What still fits.
+    /// What still fits, as the answer of the page.
     pub capacity: Option<&'a Capacity>,
+    /// What still fits, in a line beside other answers.
+    pub fits: Option<&'a Capacity>,
     /// Definitions that change.
     pub changed: &'a [Changed],
     /// What is missing, degraded or was not checked.
@@ -83,12 +85,13 @@ impl Writer<'_, '_> {
         self.out.open("body", &[]);
         self.header();
         self.out.open("main", &[]);
+        self.capacity();
         self.answers();
         self.picture();
+        self.tools();
         self.guests();
         self.reasons();
         self.changes();
-        self.capacity();
         self.devices();
         self.matrix();
         self.groups();
@@ -171,19 +174,34 @@ impl Writer<'_, '_> {
     /// The picture.
     fn picture(&mut self) {
         self.section("picture", "Picture");
-        let tools = [("id", &"tools" as _), ("hidden", &"hidden" as _)];
-        self.out.open("p", &tools);
-        self.out.element("label", &[("for", &"filter")], "Filter the tables: ");
-        let filter = [("id", &"filter" as _), ("type", &"search" as _)];
-        self.out.open("input", &filter);
-        self.out.text(" Point at or click what you want to see everywhere; Esc clears.");
-        self.out.close("p");
+        let pointing = [("id", &"pointing" as _), ("hidden", &"hidden" as _)];
+        let words = "Point at or click what you want to see everywhere; Esc clears.";
+        self.out.element("p", &pointing, words);
         self.out.open("figure", &[]);
+        // Where the window is narrower than the picture.
+        self.out.open("p", &[("class", &"narrow")]);
+        self.out.text("The picture goes on to the right → ");
+        self.out.open("label", &[("for", &"fit")]);
+        self.out.open("input", &[("id", &"fit"), ("type", &"checkbox")]);
+        self.out.text(" shrink it to the window");
+        self.out.close("label");
+        self.out.close("p");
         self.wide("Picture of the host");
         self.out.verbatim(&svg::inline(self.scene, self.page.subject.topology));
         self.out.close("div");
         self.out.close("figure");
         self.out.close("section");
+        self.out.line();
+    }
+
+    /// What filters the tables, above them.
+    fn tools(&mut self) {
+        let tools = [("id", &"tools" as _), ("hidden", &"hidden" as _)];
+        self.out.open("p", &tools);
+        self.out.element("label", &[("for", &"filter")], "Filter the tables below: ");
+        let filter = [("id", &"filter" as _), ("type", &"search" as _)];
+        self.out.open("input", &filter);
+        self.out.close("p");
         self.out.line();
     }
 
@@ -212,14 +230,29 @@ impl Writer<'_, '_> {
         }
         self.section("reasons", "Why");
         self.wide("Reasons");
-        self.table("sift", &["choice", "reason", "compromise"]);
-        for Reason { choice, because, compromise } in self.page.reasons {
+        self.table("sift cards", &["choice", "reason", "compromise"]);
+        let reasons = self.page.reasons;
+        let remedied = reasons.iter().rposition(Reason::has_remedy);
+        for (reason, at) in reasons.iter().zip(0..) {
+            let Reason { choice, because, .. } = reason;
+            if remedied.is_some() && reason.is_remedy() {
+                continue;
+            }
             self.out.open("tr", &[]);
-            self.out.element("th", &[("scope", &"row")], choice);
+            self.out.element("th", &[("scope", &"row"), ("class", &"keep")], choice);
             let because = self.say(because);
-            self.out.element("td", &[], because);
-            let class = if *compromise { "bad" } else { "good" };
-            self.out.element("td", &[("class", &class)], if *compromise { "yes" } else { "no" });
+            self.out.open("td", &[]);
+            self.out.text(because);
+            if remedied == Some(at) {
+                for remedy in reasons.iter().filter(|reason| reason.is_remedy()) {
+                    let words = self.say(&remedy.because);
+                    self.out.element("p", &[("class", &"remedy")], words);
+                }
+            }
+            self.out.close("td");
+            let is_one = reason.is_compromise();
+            let class = if is_one { "bad" } else { "good" };
+            self.cell("compromise", class, if is_one { "yes" } else { "no" });
             self.out.close("tr");
         }
         self.end_table();
@@ -262,6 +295,19 @@ impl Writer<'_, '_> {
         self.out.close("thead");
         self.out.open("tbody", &[]);
         self.out.line();
+    }
+
+    /// A cell of a column, whose head stands before it where rows are cards.
+    fn cell(&mut self, head: &str, class: &str, text: impl std::fmt::Display) {
+        self.begin_cell(head, class);
+        self.out.text(text);
+        self.out.close("td");
+    }
+
+    /// Begins a cell of a column.
+    fn begin_cell(&mut self, head: &str, class: &str) {
+        let all: [(&str, &dyn std::fmt::Display); 2] = [("data-h", &head), ("class", &class)];
+        self.out.open("td", if class.is_empty() { &all[..1] } else { &all });
     }
 
     /// Ends a table with its scrolling part and its section.

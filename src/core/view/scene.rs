@@ -8,8 +8,8 @@ mod pcie;
 
 pub use cores::{Cache, CoreBox, Share, Thread};
 pub use legend::{Entry, Sign};
-pub use links::{Arc, Mesh, PartitionRow, Slot};
-pub use pcie::{Bridge, Item, Tile};
+pub use links::{Arc, Board, Mesh, PartitionRow, Slot, Spoke};
+pub use pcie::{Bridge, BridgeKind, Item, Tile};
 
 use super::Subject;
 use super::devices::{Device, devices};
@@ -27,9 +27,11 @@ const PAD: u32 = 6;
 /// Height of a box's title.
 const TITLE: u32 = 18;
 /// Width of a node's memory and cores, beside its devices.
-const LEFT: u32 = 368;
+const LEFT: u32 = 424;
 /// Height of a memory bar.
 const BAR: u32 = 16;
+/// Space left of a memory bar for its beginning, and right of it for its end.
+const ENDS: (u32, u32) = (12, 72);
 
 /// A rectangle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,6 +101,8 @@ pub struct Scene<'a> {
     pub partitions: Vec<PartitionRow>,
     /// NVLinks between GPUs without switches.
     pub mesh: Option<Mesh>,
+    /// NVLinks from GPUs to NVSwitches.
+    pub board: Option<Board>,
     /// What letters, patterns and marks mean.
     pub legend: Vec<Entry>,
 }
@@ -138,8 +142,12 @@ pub struct MemoryBar {
     pub area: Area,
     /// What stands above it.
     pub label: String,
+    /// How much its whole length is.
+    pub whole: String,
     /// What is taken of it, from the left.
     pub segments: Vec<Segment>,
+    /// The part that is not taken, and how much it is.
+    pub rest: (Area, String),
 }
 
 /// A part of a memory bar.
@@ -163,6 +171,8 @@ struct Sources<'a, 'b> {
     uses: &'b BTreeMap<PcpuId, Vec<Use>>,
     /// Devices by the node that they are drawn in.
     trees: BTreeMap<Option<NodeId>, Vec<pcie::Root>>,
+    /// Offline pcpus by the first pcpu of their core.
+    offline: BTreeMap<Option<PcpuId>, Vec<PcpuId>>,
 }
 
 impl<'a> Scene<'a> {
@@ -173,15 +183,16 @@ impl<'a> Scene<'a> {
         let uses = uses(topology, &guests);
         let devices = devices(topology, subject.held, &guests);
         let trees = pcie::trees(topology, &devices);
-        let sources = Sources { topology, guests: &guests, uses: &uses, trees };
+        let offline = cores::offline(topology);
+        let sources = Sources { topology, guests: &guests, uses: &uses, trees, offline };
         let packages = sources.packages();
         let mut below = packages.last().map_or(0, |package| package.area.bottom() + PAD);
         let links = links::Links::of(topology, &guests, below);
         below = links.title.as_ref().map_or(below, |(area, _)| area.bottom() + PAD);
-        let (legend, height) = legend::entries(&guests, below);
-        let links::Links { title: nvlink, partitions, mesh } = links;
+        let (legend, height) = legend::entries(topology, &guests, below);
+        let links::Links { title: nvlink, partitions, mesh, board } = links;
         let area = Area::new(0, 0, WIDTH, height);
-        Scene { area, guests, packages, nvlink, partitions, mesh, legend }
+        Scene { area, guests, packages, nvlink, partitions, mesh, board, legend }
     }
 
     /// Returns every device that is drawn.
@@ -249,10 +260,12 @@ impl Sources<'_, '_> {
         let node = id.and_then(|id| self.topology.node(id));
         let roots = self.trees.get(&id).map(Vec::as_slice).unwrap_or_default();
         let (inner_x, inner_y) = (x + PAD, y + TITLE + 2);
-        let left = if roots.is_empty() { width - 2 * PAD } else { LEFT };
+        // One grid for all nodes, also for those without devices.
+        let left = if self.trees.is_empty() { width - 2 * PAD } else { LEFT };
         let (mut memory, mut below) = (Vec::new(), inner_y);
         for bar in node.into_iter().flat_map(|node| self.memory(node)) {
-            let area = Area::new(inner_x, below + 13, left.min(LEFT), BAR);
+            let wide = left.min(LEFT) - ENDS.0 - ENDS.1;
+            let area = Area::new(inner_x + ENDS.0, below + 13, wide, BAR);
             memory.push(bar.at(area));
             below = area.bottom() + PAD;
         }
@@ -283,6 +296,16 @@ impl Sources<'_, '_> {
         if held > 0 {
             parts.push(format!("{held} held"));
         }
+        let isolated = node.pcpus.and(&self.topology.parts().isolated).len();
+        if isolated > 0 {
+            parts.push(format!("{isolated} isolated"));
+        }
+        let offline =
+            self.topology.cores_of(id).filter_map(|core| self.offline.get(&core.pcpus.first()));
+        let offline: usize = offline.map(Vec::len).sum();
+        if offline > 0 {
+            parts.push(format!("{offline} offline"));
+        }
         parts.join(" · ")
     }
 
@@ -300,17 +323,22 @@ impl Sources<'_, '_> {
         }
         let mut bars = Vec::new();
         if node.memory_kib.kib() > 0 {
-            let held = if taken.is_empty() { String::new() } else { format!(", {all} bound") };
+            let held = if taken.is_empty() { "none".to_owned() } else { all.to_string() };
             let pages = node.huge_pages.iter().any(|pool| pool.total > 0);
             let none = if pages || node.huge_pages.is_empty() { "" } else { ", no huge pages" };
-            let label = format!("memory {}{held}{none}", node.memory_kib);
-            bars.push(Unplaced { label, whole: node.memory_kib.kib(), taken });
+            let label = format!("memory: {held} bound to guests{none}");
+            let rest = node.memory_kib.kib().saturating_sub(all.kib());
+            let rest = format!("{} not bound", MemSize::from_kib(rest));
+            let (whole, size) = (node.memory_kib.kib(), node.memory_kib.to_string());
+            bars.push(Unplaced { label, whole, size, taken, rest });
         }
         for pool in node.huge_pages.iter().filter(|pool| pool.total > 0) {
             let (free, used) = (pool.free, pool.used());
-            let label = format!("{} of {}, {free} free", count(pool.total, "page"), pool.page_kib);
             let says = format!("{} of {} in use", count(used, "page"), pool.page_kib);
-            bars.push(Unplaced { label, whole: pool.total, taken: vec![(None, used, says)] });
+            let label = format!("huge pages of {}: {used} in use", pool.page_kib);
+            let (rest, size) = (format!("{free} free"), count(pool.total, "page"));
+            let taken = vec![(None, used, says)];
+            bars.push(Unplaced { label, whole: pool.total, size, taken, rest });
         }
         bars
     }
@@ -322,8 +350,12 @@ struct Unplaced {
     label: String,
     /// How much it is.
     whole: u64,
+    /// How much it is, in words.
+    size: String,
     /// What is taken: by whom, how much, in words.
     taken: Vec<(Option<usize>, u64, String)>,
+    /// How much is not taken, in words.
+    rest: String,
 }
 
 impl Unplaced {
@@ -341,6 +373,9 @@ impl Unplaced {
             let area = Area::new(area.x + from, area.y, scale(sum) - from, area.height);
             Segment { area, guest, says }
         });
-        MemoryBar { area, label: self.label, segments: segments.collect() }
+        let segments = segments.collect();
+        let from = scale(sum);
+        let rest = Area::new(area.x + from, area.y, area.width - from, area.height);
+        MemoryBar { area, label: self.label, whole: self.size, segments, rest: (rest, self.rest) }
     }
 }

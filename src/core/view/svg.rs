@@ -5,8 +5,8 @@ use super::guests::{Guest, Role, Use};
 use super::markup::{Attr, Markup, cut};
 use super::palette::{DARK, GUESTS, LIGHT, Scheme};
 use super::scene::{
-    Arc, Area, Bridge, Cache, Entry, Item, MemoryBar, NodeBox, Package, PartitionRow, Scene,
-    Segment, Sign, Slot, Thread, Tile,
+    Arc, Area, Board, Bridge, BridgeKind, Cache, CoreBox, Entry, Item, MemoryBar, NodeBox, Package,
+    PartitionRow, Scene, Segment, Sign, Slot, Spoke, Thread, Tile,
 };
 use crate::bdf::Bdf;
 use crate::topology::Topology;
@@ -46,12 +46,13 @@ pub(super) fn machine(topology: &Topology) -> String {
     known.unwrap_or_else(|| "a host".to_owned())
 }
 
-/// The styles of a picture: colours of both schemes and of guests.
-fn style() -> String {
+/// The styles of a picture: colours of both schemes and of guests. No text is smaller than 10 px.
+pub(super) fn style() -> String {
     let mut css = String::from(
         ".gpuvm{font:10px system-ui,\"DejaVu Sans\",Verdana,sans-serif}.gpuvm text{direction:ltr;\
-         unicode-bidi:isolate}.gpuvm .b{font-weight:700;font-size:11px}.gpuvm .s{font-size:9px}\
-         .gpuvm .n{font-size:8px}.gpuvm .l{font-weight:700}.gpuvm .g{font-weight:700;font-size:14px}.gpuvm .m{text-anchor:middle}\
+         unicode-bidi:isolate}.gpuvm .b{font-weight:700;font-size:11px}\
+         .gpuvm .l{font-weight:700}.gpuvm .c{font-weight:700;font-size:12px}\
+         .gpuvm .g{font-weight:700;font-size:15px}.gpuvm .m{text-anchor:middle}\
          .gpuvm .e{text-anchor:end}.gpuvm .p>rect{stroke-dasharray:4 2;stroke-width:2}\
          .gpuvm .a{fill:none}.gpuvm .q{stroke-dasharray:2 2}",
     );
@@ -77,8 +78,10 @@ fn colours(scheme: &Scheme) -> String {
          stroke:{text}}}.gpuvm .z>rect{{fill:{ground};stroke:none}}.gpuvm .k>rect{{fill:{package}}}\
          .gpuvm .v>rect{{fill:{node}}}.gpuvm .w>rect{{fill:{bridge}}}.gpuvm .f>rect{{fill:{free}}}\
          .gpuvm #hatch rect{{fill:{};stroke:none}}.gpuvm #hatch path{{stroke:{}}}\
+         .gpuvm #isolated rect{{fill:{free};stroke:none}}.gpuvm #isolated path{{stroke:{}}}\
+         .gpuvm .i>rect{{fill:url(#isolated)}}.gpuvm .j{{fill:{text};stroke:{free};stroke-width:.5}}\
          .gpuvm .u>rect{{fill:url(#hatch)}}.gpuvm .x>rect{{fill:{}}}.gpuvm .x>path{{stroke:{}}}",
-        host.0, host.1, unusable.0, unusable.1
+        host.0, host.1, host.1, unusable.0, unusable.1
     )
 }
 
@@ -110,6 +113,8 @@ impl Drawing<'_, '_> {
         self.out.verbatim(
             "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" \
              patternUnits=\"userSpaceOnUse\"><rect width=\"6\" height=\"6\"/><path d=\"M0 6L6 0\" \
+             fill=\"none\"/></pattern><pattern id=\"isolated\" width=\"5\" height=\"5\" \
+             patternUnits=\"userSpaceOnUse\"><rect width=\"5\" height=\"5\"/><path d=\"M0 2.5H5\" \
              fill=\"none\"/></pattern></defs>",
         );
         self.out.line();
@@ -151,10 +156,18 @@ impl Drawing<'_, '_> {
 
     /// Memory.
     fn memory(&mut self, bar: &MemoryBar) {
-        self.text(bar.area.x, bar.area.y - 3, "s", &bar.label);
-        self.group("f", None, "");
-        self.rect(&bar.area, 0);
+        let MemoryBar { area: whole, rest: (free, rest), .. } = bar;
+        let is_inside = fits(rest, free.width);
+        let more = if is_inside { String::new() } else { format!(", {rest}") };
+        self.text(whole.x, whole.y - 3, "", &format!("{}{more}", bar.label));
+        self.text(whole.x - 4, whole.y + 12, "e", "0");
+        self.text(whole.right() + 4, whole.y + 12, "", &bar.whole);
+        self.group("f", None, &format!("{}, {rest}", bar.label));
+        self.rect(whole, 0);
         self.end();
+        if is_inside {
+            self.text(free.x + free.width / 2, free.y + 12, "m", rest);
+        }
         for Segment { area, guest, says } in &bar.segments {
             if area.width == 0 {
                 continue;
@@ -180,7 +193,7 @@ impl Drawing<'_, '_> {
             self.rect(area, 0);
             if shares.is_empty() {
                 let label = cut(&format!("{pcpus}: {} free", pcpus.len()), 32);
-                self.text(area.x + 4, area.y + 12, "n", &label);
+                self.text(area.x + 4, area.y + 13, "", &label);
             }
             self.end();
             for share in shares.iter().filter(|share| share.area.width > 0) {
@@ -200,39 +213,59 @@ impl Drawing<'_, '_> {
             self.group("w", None, &format!("L3 cache of pcpus {pcpus}"));
             self.rect(area, 2);
             self.end();
-            cores.iter().flat_map(|core| &core.threads).for_each(|thread| self.thread(thread));
+            cores.iter().for_each(|core| self.core(core));
         }
         self.out.line();
     }
 
+    /// A core: its pcpus, those that are offline last.
+    fn core(&mut self, core: &CoreBox) {
+        core.threads.iter().for_each(|thread| self.thread(thread));
+        for (area, pcpu) in &core.offline {
+            self.group("w q", Some(&format!("pcpu-{pcpu}")), &format!("pcpu {pcpu}: offline"));
+            self.rect(area, 0);
+            let middle = area.x + area.width / 2;
+            self.text(middle, area.y + 12, "m", &pcpu.to_string());
+            self.text(middle, area.y + 26, "m", "off");
+            self.end();
+        }
+    }
+
     /// A pcpu: its number, the letter of its guest, and what runs there.
     fn thread(&mut self, thread: &Thread) {
-        let Thread { area, pcpu, uses } = thread;
+        let Thread { area, pcpu, uses, isolated } = thread;
         let guests = &self.scene.guests;
-        let says = if uses.is_empty() {
-            format!("pcpu {pcpu}: free")
-        } else {
-            let words: Vec<String> = uses.iter().map(|one| using(one, guests)).collect();
-            format!("pcpu {pcpu}: {}", words.join("; "))
-        };
+        let words: Vec<String> = uses.iter().map(|one| using(one, guests)).collect();
+        let words = if words.is_empty() { "free".to_owned() } else { words.join("; ") };
+        let note = if *isolated { " (isolated by the kernel)" } else { "" };
+        let says = format!("pcpu {pcpu}{note}: {words}");
         let first = uses.first().map(|one| &guests[one.guest]);
         let id = format!("pcpu-{pcpu}");
-        self.guest_group(first, "f", Some(&id), &says);
+        self.guest_group(first, if *isolated { "f i" } else { "f" }, Some(&id), &says);
         self.rect(area, 0);
+        if *isolated {
+            self.corner(area);
+        }
         let middle = area.x + area.width / 2;
-        self.text(middle, area.y + 9, "n m", &pcpu.to_string());
+        self.text(middle, area.y + 12, "m", &pcpu.to_string());
         if let (Some(guest), Some(first)) = (first, uses.first()) {
-            self.text(middle, area.y + 19, "l m", &guest.letter);
+            self.text(middle, area.y + 25, "c m", &guest.letter);
             let mut roles: Vec<Role> =
                 uses.iter().filter(|one| one.guest == first.guest).map(|one| one.role).collect();
             roles.dedup();
-            let step = 6;
+            let step = 7;
             let wide = step * (u32::try_from(roles.len()).expect("three roles") - 1);
             for (role, place) in roles.into_iter().zip(0..) {
-                self.mark(role, middle - wide / 2 + place * step, area.y + 24);
+                self.mark(role, middle - wide / 2 + place * step, area.y + 33);
             }
         }
         self.end();
+    }
+
+    /// The mark of an isolated pcpu: its lower left corner is filled.
+    fn corner(&mut self, area: &Area) {
+        let corner = format!("M{} {}v-8l8 8z", area.x + 1, area.bottom() - 1);
+        self.out.empty("path", &[("class", &"j"), ("d", &corner)]);
     }
 
     /// A mark around a point: a dot for a vCPU, a ring for the emulator, a bar for I/O threads.
@@ -259,12 +292,14 @@ impl Drawing<'_, '_> {
         match item {
             Item::Tile(tile) => self.tile(tile),
             Item::Bridge(bridge) => {
-                let Bridge { area, bdf, label, items } = bridge;
-                let id = bdf.map(|bdf| format!("bridge-{}", id_of(bdf)));
+                let Bridge { area, kind, label, items } = bridge;
+                let id = bridge.bdf().map(|bdf| format!("bridge-{}", id_of(bdf)));
                 self.group("w", id.as_deref(), &bridge.says());
                 self.rect(area, 2);
-                let label = cut(label, (area.width / 5) as usize);
-                self.text(area.x + 5, area.y + 10, "s", &label);
+                // Beside a card's name there is no room left of its functions.
+                let indent = if matches!(kind, BridgeKind::Card(..)) { 113 } else { 5 };
+                let label = cut(label, (area.width.saturating_sub(indent) / 6) as usize);
+                self.text(area.x + indent, area.y + 11, "", &label);
                 self.end();
                 items.iter().for_each(|item| self.item(item));
                 self.out.line();
@@ -283,7 +318,7 @@ impl Drawing<'_, '_> {
         }
         let class = match device.look {
             Look::Free | Look::Guest => "f",
-            Look::Host => "u",
+            Look::Host | Look::FabricManager => "u",
             Look::Unusable => "x",
         };
         let class = format!("t {class}");
@@ -296,13 +331,24 @@ impl Drawing<'_, '_> {
             let cross = format!("M{x} {y}L{right} {bottom}M{right} {y}L{x} {bottom}");
             self.out.empty("path", &[("d", &cross), ("fill", &"none"), ("stroke-width", &2)]);
         }
+        if area.height < 40 {
+            self.text(area.x + 5, area.y + 15, "", &short(device.bdf));
+            if let Some(guest) = first {
+                self.text(area.right() - 4, area.y + 16, "c e", &guest.letter);
+            }
+            return self.end();
+        }
         // Long names of network devices are written smaller.
         let class = if device.name.chars().count() > 10 { "l" } else { "b" };
-        self.text(area.x + 5, area.y + 14, class, &cut(&device.name, 12));
-        self.text(area.x + 5, area.y + 26, "s", &short(device.bdf));
-        self.text(area.x + 5, area.y + 38, "n", &cut(&device.model, 18));
-        if let Some(guest) = first {
-            self.text(area.right() - 5, area.y + 29, "g e", &guest.letter);
+        self.text(area.x + 5, area.y + 15, class, &cut(&device.name, 13));
+        self.text(area.x + 5, area.y + 29, "", &short(device.bdf));
+        self.text(area.x + 5, area.y + 43, "", &cut(&device.model, 16));
+        match first {
+            Some(guest) => self.text(area.right() - 5, area.y + 31, "g e", &guest.letter),
+            None if device.look == Look::FabricManager => {
+                self.text(area.right() - 5, area.y + 31, "g e", "FM");
+            }
+            None => {}
         }
         self.end();
     }
@@ -315,6 +361,9 @@ impl Drawing<'_, '_> {
         self.rect(area, 4);
         self.text(area.x + 8, area.y + 13, "b", title);
         self.end();
+        if let Some(board) = &scene.board {
+            self.board(board);
+        }
         for PartitionRow { area, id, guest, label, slots } in &scene.partitions {
             let guest = guest.map(|place| &scene.guests[place]);
             let name = guest.map_or("active, its guest is not known", |guest| guest.name);
@@ -331,6 +380,35 @@ impl Drawing<'_, '_> {
             mesh.slots.iter().for_each(|slot| self.slot(slot));
             self.out.line();
         }
+    }
+
+    /// GPUs and their links to NVSwitches.
+    fn board(&mut self, board: &Board) {
+        let Board { label, area, switches: (bar, switches), is_kept, spokes } = board;
+        self.text(area.x, area.y + 15, "", &cut(label, 66));
+        let class = if *is_kept { "u" } else { "w" };
+        self.group(class, Some("nvswitches"), &format!("{switches}: {label}"));
+        self.rect(bar, 2);
+        self.text(bar.x + bar.width / 2, bar.y + 13, "l m", switches);
+        self.end();
+        for Spoke { slot, line: (x, from, to), links } in spokes {
+            let says = format!(
+                "GPU {} {}: {} to each GPU that it is linked with, over NVSwitches",
+                slot.index,
+                slot.bdf,
+                count(*links, "NVLink")
+            );
+            self.group("", None, &says);
+            let line = format!("M{x} {from}V{to}");
+            let width = (links / 4).clamp(1, 5);
+            self.out.empty("path", &[("class", &"a"), ("d", &line), ("stroke-width", &width)]);
+            if slot.area.width >= 34 {
+                self.text(x + 5, (from + to) / 2 + 4, "", &links.to_string());
+            }
+            self.end();
+            self.slot(slot);
+        }
+        self.out.line();
     }
 
     /// A GPU beside its partition or in a mesh.
@@ -364,7 +442,7 @@ impl Drawing<'_, '_> {
         let line = format!("M{from} {y}A{radius} {rise} 0 0 1 {to} {y}");
         self.out.empty("path", &[("class", &"a"), ("d", &line), ("stroke-width", links)]);
         if *links > 1 {
-            self.text((from + to) / 2, y - rise - 2, "n m", &links.to_string());
+            self.text((from + to) / 2, y - rise - 2, "m", &links.to_string());
         }
         self.end();
     }
@@ -385,6 +463,14 @@ impl Drawing<'_, '_> {
             }
             Sign::Free => self.field("f", &field),
             Sign::Host => self.field("u", &field),
+            Sign::FabricManager => self.lettered("u", &field, "FM"),
+            Sign::Offline => self.lettered("w q", &field, "off"),
+            Sign::Isolated => {
+                self.group("f i", None, "");
+                self.rect(&field, 2);
+                self.corner(&field);
+                self.end();
+            }
             Sign::Planned => self.field("f p", &field),
             Sign::Unusable => {
                 self.group("x", None, "");
@@ -409,6 +495,14 @@ impl Drawing<'_, '_> {
     fn field(&mut self, class: &str, area: &Area) {
         self.group(class, None, "");
         self.rect(area, 2);
+        self.end();
+    }
+
+    /// A field of a class with letters.
+    fn lettered(&mut self, class: &str, area: &Area, letters: &str) {
+        self.group(class, None, "");
+        self.rect(area, 2);
+        self.text(area.x + area.width / 2, area.y + area.height / 2 + 4, "l m", letters);
         self.end();
     }
 

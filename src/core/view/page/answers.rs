@@ -157,7 +157,7 @@ pub(super) fn memory(guest: &Guest<'_>) -> String {
 }
 
 impl Writer<'_, '_> {
-    /// The five answers.
+    /// The answers.
     pub(super) fn answers(&mut self) {
         let (topology, guests) = (self.page.subject.topology, &self.scene.guests);
         let planned: Vec<&Guest<'_>> = guests.iter().filter(|guest| guest.planned).collect();
@@ -184,21 +184,21 @@ impl Writer<'_, '_> {
             format!("{word}: {}", self.say(standing.words))
         });
         let rows = [
+            ("fits", "What fits", self.told_fits()),
             ("gpus", "Which GPUs", which),
             ("partition", "Which partition", each(&|guest| partition(topology, guest))),
             ("isolated", "Isolated", isolated),
             ("pins", "Pinned where", each(&|guest| pins(topology, guest))),
             ("changes", "What changes", self.told_changes()),
         ];
+        // A question about guests where there are none has no answer.
+        let rows = rows.into_iter().filter(|(_, _, lines)| !lines.is_empty());
         self.section("answers", "At a glance");
         self.out.open("dl", &[]);
         for (id, question, lines) in rows {
             let id = format!("answer-{id}");
             self.out.element("dt", &[], question);
             self.out.open("dd", &[("id", &id)]);
-            if lines.is_empty() {
-                self.out.element("p", &[], "no guest is there");
-            }
             lines.iter().for_each(|line| self.out.element("p", &[], line));
             self.out.close("dd");
         }
@@ -227,16 +227,21 @@ impl Writer<'_, '_> {
         })
     }
 
+    /// What still fits, a line each.
+    fn told_fits(&self) -> Vec<String> {
+        let Some(capacity) = self.page.fits else { return Vec::new() };
+        let open = capacity.not_isolated().into_iter().map(|line| self.say(line));
+        capacity.in_a_line().into_iter().chain(open).collect()
+    }
+
     /// What changes, a line each.
     fn told_changes(&self) -> Vec<String> {
         let page = self.page;
         if !page.changed.is_empty() {
             return page.changed.iter().map(|one| one.summary()).collect();
         }
-        let Some(placement) = page.placement else {
-            return vec!["nothing: this is what is there".into()];
-        };
-        let compromises = page.reasons.iter().filter(|reason| reason.compromise);
+        let Some(placement) = page.placement else { return Vec::new() };
+        let compromises = page.reasons.iter().filter(|reason| reason.is_compromise());
         let compromises = compromises.filter(|reason| reason.choice != Topic::Template).count();
         let devices = count(placement.devices.len(), "device");
         let would = match placement.refused(page.subject.topology.machine().trust) {

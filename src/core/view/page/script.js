@@ -103,6 +103,15 @@
       '; ' + row.dataset.path + ' and ' + head.dataset.path;
   };
 
+  // Where a part scrolls sideways, its edges say that it goes on.
+  const edges = (part) => {
+    const right = part.scrollWidth - part.clientWidth - part.scrollLeft;
+    part.classList.toggle('more', right > 1);
+    part.classList.toggle('less', part.scrollLeft > 1);
+  };
+  const parts = all('.wide,pre');
+  const measure = () => parts.forEach(edges);
+
   all('.t', picture).forEach((tile) => {
     // Its name is its title.
     tile.setAttribute('tabindex', '0');
@@ -130,7 +139,12 @@
   });
   filter.addEventListener('input', sift);
   window.addEventListener('hashchange', open);
+  parts.forEach((part) => part.addEventListener('scroll', () => edges(part), { passive: true }));
+  window.addEventListener('resize', measure);
+  document.getElementById('fit').addEventListener('change', measure);
   tools.hidden = false;
+  document.getElementById('pointing').hidden = false;
   info.hidden = false;
+  measure();
   open();
 })();

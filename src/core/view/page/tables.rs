@@ -5,7 +5,7 @@ use super::answers::{Others, gpus, memory, partition, pins};
 use crate::bdf::Bdf;
 use crate::placement::{Blocked, Size};
 use crate::topology::model::ids;
-use crate::topology::{Matrix, Proximity};
+use crate::topology::{DeviceKind, Matrix, PciDevice, Proximity};
 use crate::view::devices::{Device, Look, link, resets, short, standing};
 use crate::view::svg::id_of;
 use crate::words::count;
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 /// The most devices whose distances are shown: a table of more is not read, and grows as its
 /// square.
 const MOST_NEAR: usize = 64;
+
+/// The longest name of a guest that stays in one line.
+const MOST_KEPT: usize = 20;
 
 impl Writer<'_, '_> {
     /// The guests.
@@ -27,7 +30,7 @@ impl Writer<'_, '_> {
         self.section("guests", "Guests");
         self.wide("Guests");
         self.table(
-            "sift",
+            "sift cards early",
             &["letter", "guest", "state", "GPUs", "partition", "pins", "memory", "isolated"],
         );
         for guest in &scene.guests {
@@ -36,7 +39,11 @@ impl Writer<'_, '_> {
             self.out.open("td", &[]);
             self.out.element("span", &[("class", &"key")], &guest.letter);
             self.out.close("td");
-            self.out.open("th", &[("scope", &"row")]);
+            // A short name does not break at its hyphens.
+            let is_short = guest.name.chars().count() <= MOST_KEPT;
+            let attrs: [(&str, &dyn std::fmt::Display); 2] =
+                [("scope", &"row"), ("class", &"keep")];
+            self.out.open("th", if is_short { &attrs } else { &attrs[..1] });
             self.out.element("bdi", &[], guest.name);
             self.out.close("th");
             let standing = others.standing(topology, guest);
@@ -45,16 +52,16 @@ impl Writer<'_, '_> {
                 Some(false) => ("NO", "bad"),
                 None => ("not known", "soft"),
             };
-            for text in [
-                guest.state().to_owned(),
-                gpus(topology, guest),
-                partition(topology, guest),
-                pins(topology, guest),
-                memory(guest),
+            for (head, text) in [
+                ("state", guest.state().to_owned()),
+                ("GPUs", gpus(topology, guest)),
+                ("partition", partition(topology, guest)),
+                ("pins", pins(topology, guest)),
+                ("memory", memory(guest)),
             ] {
-                self.out.element("td", &[], text);
+                self.cell(head, "", text);
             }
-            self.out.open("td", &[]);
+            self.begin_cell("isolated", "");
             self.out.element("span", &[("class", &class)], word);
             let words = self.say(standing.words);
             self.out.text(format_args!(": {words}"));
@@ -78,7 +85,7 @@ impl Writer<'_, '_> {
         let mut head = vec!["device", "address", "model", "node", "driver", "link", "reset"];
         head.extend((!serials.is_empty()).then_some("serial"));
         head.push("standing");
-        self.table("sift", &head);
+        self.table("sift cards devices", &head);
         for device in devices {
             let Some(pci) = topology.device(device.bdf) else { continue };
             let id = id_of(device.bdf);
@@ -86,29 +93,48 @@ impl Writer<'_, '_> {
             let mut row: Vec<(&str, &dyn std::fmt::Display)> = vec![("data-d", &id)];
             row.extend(letter.map(|letter| ("data-g", letter as &dyn std::fmt::Display)));
             self.out.open("tr", &row);
-            self.out.element("th", &[("scope", &"row")], &device.name);
-            let model = match ids(pci) {
-                ids if ids == device.model => ids,
-                ids => format!("{} ({ids})", device.model),
-            };
-            for text in [
-                device.bdf.to_string(),
-                model,
-                pci.node.map_or_else(|| "-".into(), |node| node.to_string()),
-                pci.driver.clone().unwrap_or_else(|| "-".into()),
-                pci.link.as_ref().and_then(link).unwrap_or_else(|| "-".into()),
-                resets(pci).unwrap_or_else(|| "-".into()),
-            ] {
-                self.out.element("td", &[], text);
+            self.out.element("th", &[("scope", &"row"), ("class", &"keep")], &device.name);
+            self.cell("address", "keep", device.bdf);
+            self.begin_cell("model", "");
+            self.out.text(&device.model);
+            let ids = ids(pci);
+            if ids != device.model {
+                self.out.element("span", &[("class", &"ids")], format_args!(" ({ids})"));
             }
+            self.out.close("td");
+            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+            self.cell("node", "", or_dash(pci.node.map(|node| node.to_string())));
+            self.cell("driver", "", or_dash(pci.driver.clone()));
+            self.cell("link", "keep", or_dash(link(pci)));
+            self.cell("reset", "keep", or_dash(resets(pci)));
             if !serials.is_empty() {
-                self.out.element("td", &[], serials.get(&device.bdf).map_or("-", String::as_str));
+                self.cell("serial", "", serials.get(&device.bdf).map_or("-", String::as_str));
             }
-            self.out.element("td", &[], standing(device, &scene.guests));
+            self.cell("standing", "", standing(device, &scene.guests));
             self.out.close("tr");
             self.out.line();
         }
-        self.end_table();
+        self.out.close("tbody");
+        self.out.close("table");
+        self.out.close("div");
+        self.not_listed();
+        self.out.close("section");
+        self.out.line();
+    }
+
+    /// Says how many virtual functions are not listed.
+    fn not_listed(&mut self) {
+        let shown = self.scene.devices();
+        let is_left = |device: &&PciDevice| {
+            device.kind() == DeviceKind::Nic
+                && shown.binary_search_by_key(&device.bdf, |one| one.bdf).is_err()
+        };
+        let left = self.page.subject.topology.devices().iter().filter(is_left).count();
+        if left > 0 {
+            let left = count(left, "more free virtual function");
+            let words = self.say(format!("{left}: `gpuvm device list` has all"));
+            self.out.element("p", &[("class", &"soft")], words);
+        }
     }
 
     /// What identifies devices, if it was asked for.
@@ -203,7 +229,7 @@ impl Writer<'_, '_> {
             return;
         }
         self.wide("IOMMU groups");
-        self.table("sift", &["group", "members", "drivers", "viable"]);
+        self.table("sift cards", &["group", "members", "drivers", "viable"]);
         for (number, devices) in groups {
             let members = topology.iommu_group(devices[0].bdf).map(|group| group.members.clone());
             let members = members.unwrap_or_default();
@@ -216,8 +242,7 @@ impl Writer<'_, '_> {
             });
             let mut drivers: Vec<&str> = drivers.collect();
             drivers.dedup();
-            let refused =
-                devices.iter().find(|one| matches!(one.look, Look::Host | Look::Unusable));
+            let refused = devices.iter().find(|one| !matches!(one.look, Look::Free | Look::Guest));
             let viable = match refused {
                 None => "yes".to_owned(),
                 Some(device) => format!(
@@ -229,44 +254,21 @@ impl Writer<'_, '_> {
             self.out.open("tr", &[]);
             self.out.element("th", &[("scope", &"row")], number);
             let members: Vec<String> = members.iter().map(called).collect();
-            self.out.element("td", &[], members.join(", "));
-            self.out.element("td", &[], drivers.join(", "));
-            self.out.element("td", &[], viable);
+            self.cell("members", "", members.join(", "));
+            self.cell("drivers", "", drivers.join(", "));
+            self.cell("viable", "", viable);
             self.out.close("tr");
             self.out.line();
         }
         self.end_table();
     }
 
-    /// What still fits.
+    /// What still fits, what prevents more, and what would free it.
     pub(super) fn capacity(&mut self) {
         let Some(capacity) = self.page.capacity else { return };
         self.section("capacity", "What still fits");
-        for line in capacity.never_placed.iter().chain(&capacity.warnings) {
-            let line = self.say(line);
-            self.out.element("p", &[], line);
-        }
-        for words in capacity.not_isolated() {
-            let words = self.say(words);
-            self.out.element("p", &[("class", &"bad")], words);
-        }
-        if let Some(Blocked { gpus, what, holders, even_empty, .. }) = &capacity.next {
-            let why = even_empty.as_ref().unwrap_or(what);
-            let words =
-                self.say(format!("a guest with {} does not fit: {why}", count(*gpus, "GPU")));
-            self.out.element("p", &[], words);
-            self.out.open("ul", &[]);
-            for holder in holders {
-                let holder = self.say(holder);
-                self.out.element("li", &[], holder);
-            }
-            if holders.is_empty() {
-                self.out.element("li", &[], "no guest holds it");
-            }
-            self.out.close("ul");
-        }
         self.wide("What still fits");
-        self.table("", &["GPUs of a guest", "guests that fit", "on the empty host"]);
+        self.table("fits", &["GPUs of a guest", "guests that fit", "on the empty host"]);
         for Size { gpus, now, empty } in &capacity.sizes {
             self.out.open("tr", &[]);
             self.out.element("th", &[("scope", &"row")], gpus);
@@ -274,7 +276,26 @@ impl Writer<'_, '_> {
             self.out.element("td", &[], empty);
             self.out.close("tr");
         }
-        self.end_table();
+        self.out.close("tbody");
+        self.out.close("table");
+        self.out.close("div");
+        for line in capacity.next.iter().flat_map(Blocked::lines) {
+            let line = self.say(line);
+            match line.strip_prefix("  ") {
+                Some(holder) => self.out.element("p", &[("class", &"part")], holder),
+                None => self.out.element("p", &[], line),
+            }
+        }
+        for words in capacity.not_isolated() {
+            let words = self.say(words);
+            self.out.element("p", &[("class", &"bad")], words);
+        }
+        for line in capacity.never_placed.iter().chain(&capacity.warnings) {
+            let line = self.say(line);
+            self.out.element("p", &[], line);
+        }
+        self.out.close("section");
+        self.out.line();
     }
 }
 

@@ -2,16 +2,16 @@
 
 use super::{Area, PAD, Sources};
 use crate::cpuset::{CpuSet, PcpuId};
-use crate::topology::{Core, NumaNode};
+use crate::topology::{Core, NumaNode, Topology};
 use crate::view::guests::Use;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most cores that are drawn; above, there is one bar for each L3 cache.
 pub(super) const MOST_CORES: usize = 512;
 /// Width of a pcpu.
-const THREAD: u32 = 19;
+const THREAD: u32 = 24;
 /// Height of a core.
-const HEIGHT: u32 = 28;
+const HEIGHT: u32 = 40;
 /// Space between cores.
 const GAP: u32 = 3;
 /// Height of a bar in place of cores.
@@ -48,6 +48,8 @@ pub struct CoreBox {
     pub area: Area,
     /// Its pcpus.
     pub threads: Vec<Thread>,
+    /// Its pcpus that are offline.
+    pub offline: Vec<(Area, PcpuId)>,
 }
 
 /// A pcpu.
@@ -59,6 +61,8 @@ pub struct Thread {
     pub pcpu: PcpuId,
     /// Who is on it; the first one gives letter and hue.
     pub uses: Vec<Use>,
+    /// Whether the scheduler keeps off it (`isolcpus`).
+    pub isolated: bool,
 }
 
 impl Sources<'_, '_> {
@@ -91,7 +95,10 @@ impl Sources<'_, '_> {
 
     /// Cores in rows, at 0, 0.
     fn cores(&self, cores: &[&Core], most: u32) -> Cache {
-        let threads = cores.iter().map(|core| core.pcpus.len()).max().unwrap_or(1);
+        let offline =
+            |core: &Core| self.offline.get(&core.pcpus.first()).cloned().unwrap_or_default();
+        let threads = cores.iter().map(|core| core.pcpus.len() + offline(core).len());
+        let threads = threads.max().unwrap_or(1);
         let wide = THREAD * u32::try_from(threads).unwrap_or(1).max(1);
         let per_row = ((most - PAD) / (wide + GAP)).max(1) as usize;
         // Rows of one length look like the matrix that they are.
@@ -103,12 +110,17 @@ impl Sources<'_, '_> {
             let row = u32::try_from(at / per_row).expect("at most 512 cores");
             let area =
                 Area::new(GAP + column * (wide + GAP), GAP + row * (HEIGHT + GAP), wide, HEIGHT);
+            let at = |place: u32| Area::new(area.x + place * THREAD, area.y, THREAD, HEIGHT);
             let threads = core.pcpus.iter().zip(0..).map(|(pcpu, place)| Thread {
-                area: Area::new(area.x + place * THREAD, area.y, THREAD, HEIGHT),
+                area: at(place),
                 pcpu,
                 uses: self.uses.get(&pcpu).cloned().unwrap_or_default(),
+                isolated: self.topology.parts().isolated.contains(pcpu),
             });
-            boxes.push(CoreBox { area, threads: threads.collect() });
+            let behind = (0..).skip(core.pcpus.len());
+            let offline = behind.zip(offline(core)).map(|(place, pcpu)| (at(place), pcpu));
+            let (threads, offline) = (threads.collect(), offline.collect());
+            boxes.push(CoreBox { area, threads, offline });
         }
         let right = boxes.iter().map(|core| core.area.right()).max().unwrap_or(0);
         let bottom = boxes.iter().map(|core| core.area.bottom()).max().unwrap_or(0);
@@ -141,6 +153,29 @@ impl Sources<'_, '_> {
     }
 }
 
+/// Offline pcpus by the first pcpu of their core, where the others of the host show it: on hosts
+/// whose threads of a core are numbered one distance apart, such as 31 and 63, and of whose cores
+/// some are whole.
+pub(super) fn offline(topology: &Topology) -> BTreeMap<Option<PcpuId>, Vec<PcpuId>> {
+    let mut found: BTreeMap<Option<PcpuId>, Vec<PcpuId>> = BTreeMap::new();
+    let cores = topology.cores();
+    let threads = cores.iter().map(|core| core.pcpus.len()).max().unwrap_or(0);
+    let offsets = |core: &Core| -> Vec<u32> {
+        let first = core.pcpus.first().map_or(0, |first| first.0);
+        core.pcpus.iter().map(|pcpu| pcpu.0 - first).collect()
+    };
+    let whole: BTreeSet<Vec<u32>> =
+        cores.iter().filter(|core| core.pcpus.len() == threads).map(offsets).collect();
+    let (Some(pattern), 1) = (whole.first(), whole.len()) else { return found };
+    for core in cores.iter().filter(|core| core.pcpus.len() < threads) {
+        let Some(first) = core.pcpus.first() else { continue };
+        let own = pattern.iter().filter_map(|offset| first.0.checked_add(*offset)).map(PcpuId);
+        let own = own.filter(|pcpu| topology.parts().offline.contains(*pcpu)).collect();
+        found.insert(Some(first), own);
+    }
+    found
+}
+
 /// The pcpus of cores.
 fn all(cores: &[&Core]) -> CpuSet {
     cores.iter().flat_map(|core| core.pcpus.iter()).collect()
@@ -153,6 +188,7 @@ impl Cache {
         for core in &mut self.cores {
             core.area = core.area.moved(right, down);
             core.threads.iter_mut().for_each(|one| one.area = one.area.moved(right, down));
+            core.offline.iter_mut().for_each(|(area, _)| *area = area.moved(right, down));
         }
         self.shares.iter_mut().for_each(|one| one.area = one.area.moved(right, down));
         self

@@ -1,6 +1,7 @@
 //! The legend of a picture: guests with their letters, then patterns and marks.
 
 use super::{Area, PAD, WIDTH};
+use crate::topology::{DeviceKind, Topology};
 use crate::view::guests::{Guest, Role};
 use crate::view::markup::cut;
 use crate::words::count;
@@ -21,6 +22,12 @@ pub enum Sign {
     Free,
     /// What the host uses.
     Host,
+    /// What Fabric Manager has.
+    FabricManager,
+    /// A pcpu that is isolated.
+    Isolated,
+    /// A pcpu that is offline.
+    Offline,
     /// What no guest can have.
     Unusable,
     /// What a planned guest would get.
@@ -41,7 +48,7 @@ pub struct Entry {
 }
 
 /// Places the entries below a line; returns them and the height of all that is drawn.
-pub(super) fn entries(guests: &[Guest<'_>], top: u32) -> (Vec<Entry>, u32) {
+pub(super) fn entries(topology: &Topology, guests: &[Guest<'_>], top: u32) -> (Vec<Entry>, u32) {
     let guest = |(guest, place): (&Guest<'_>, usize)| {
         let devices = guest.devices().len();
         let vcpus = guest.vcpus().map(|vcpus| count(vcpus, "vCPU"));
@@ -54,21 +61,31 @@ pub(super) fn entries(guests: &[Guest<'_>], top: u32) -> (Vec<Entry>, u32) {
     };
     let mut signs: Vec<(Sign, String)> = guests.iter().zip(0..).map(guest).collect();
     let has_planned = guests.iter().any(|guest| guest.planned);
-    let mut fixed = vec![
-        (Sign::Free, "free"),
-        (Sign::Host, "used by the host, or with data"),
-        (Sign::Unusable, "not available to guests"),
+    let mut fixed: Vec<(Sign, String)> = vec![
+        (Sign::Free, "free".into()),
+        (Sign::Host, "used by the host, or with data".into()),
+        (Sign::Unusable, "not available to guests".into()),
     ];
-    fixed.extend(has_planned.then_some((Sign::Planned, "planned: dashed border")));
+    let mut switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| switch.bdf);
+    let has_manager = switches.any(|bdf| topology.is_fabric_managers(bdf));
+    fixed.extend(has_manager.then(|| (Sign::FabricManager, "Fabric Manager's NVSwitch".into())));
+    fixed.extend(has_planned.then(|| (Sign::Planned, "planned: dashed border".into())));
     fixed.extend([
-        (Sign::Mark(Role::Vcpu), "vCPU of the guest"),
-        (Sign::Mark(Role::Emulator), "its emulator"),
-        (Sign::Mark(Role::Iothread), "its I/O threads"),
+        (Sign::Mark(Role::Vcpu), "vCPU of the guest".into()),
+        (Sign::Mark(Role::Emulator), "its emulator".into()),
+        (Sign::Mark(Role::Iothread), "its I/O threads".into()),
     ]);
+    let host = topology.parts();
+    for (sign, word, pcpus) in [
+        (Sign::Isolated, "isolated by the kernel", &host.isolated),
+        (Sign::Offline, "offline", &host.offline),
+    ] {
+        let words = cut(&format!("{word}: pcpus {pcpus}"), MOST);
+        fixed.extend((!pcpus.is_empty()).then_some((sign, words)));
+    }
     // Patterns and marks begin a row of their own.
     let columns = COLUMNS as usize;
     let first = signs.len().next_multiple_of(columns);
-    let fixed = fixed.into_iter().map(|(sign, words)| (sign, words.to_owned()));
     let places = (0..signs.len()).chain(first..);
     let all: Vec<(Sign, String)> = signs.drain(..).chain(fixed).collect();
     let width = (WIDTH - 2 * PAD) / COLUMNS;

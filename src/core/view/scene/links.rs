@@ -3,13 +3,15 @@
 
 use super::{Area, LEFT, PAD, TITLE, WIDTH};
 use crate::bdf::Bdf;
-use crate::topology::{FabricModel, PartitionId, Topology};
+use crate::topology::{DeviceKind, FabricModel, PartitionId, Topology};
 use crate::view::guests::Guest;
 use crate::words::count;
 use std::collections::BTreeMap;
 
 /// Height of a partition's row.
 const ROW: u32 = 22;
+/// Height of the links between GPUs and NVSwitches.
+const SPOKE: u32 = 20;
 /// Size of a GPU in a mesh.
 const GPU: (u32, u32) = (64, 24);
 /// Height that an arc gains with each GPU that it spans.
@@ -47,6 +49,32 @@ pub struct Slot {
     pub guest: Option<usize>,
 }
 
+/// GPUs with NVLinks to NVSwitches, which link each of them with every other.
+#[derive(Debug)]
+pub struct Board {
+    /// What stands in front.
+    pub label: String,
+    /// Where that stands.
+    pub area: Area,
+    /// The NVSwitches, as one bar below all GPUs.
+    pub switches: (Area, String),
+    /// Whether they stay with Fabric Manager.
+    pub is_kept: bool,
+    /// The GPUs with their links.
+    pub spokes: Vec<Spoke>,
+}
+
+/// NVLinks of a GPU to the NVSwitches.
+#[derive(Debug)]
+pub struct Spoke {
+    /// The GPU.
+    pub slot: Slot,
+    /// From where to where: x, and both y.
+    pub line: (u32, u32, u32),
+    /// The most NVLinks that it shares with another GPU.
+    pub links: u32,
+}
+
 /// GPUs with direct NVLinks.
 #[derive(Debug)]
 pub struct Mesh {
@@ -78,6 +106,8 @@ pub(super) struct Links {
     pub(super) partitions: Vec<PartitionRow>,
     /// The mesh.
     pub(super) mesh: Option<Mesh>,
+    /// The board.
+    pub(super) board: Option<Board>,
 }
 
 impl Links {
@@ -120,8 +150,9 @@ fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     used.sort_unstable();
     let number = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
     let left = LEFT + 4 * PAD;
-    let step = ((WIDTH - left - 2 * PAD) / number).clamp(1, 34);
-    let mut y = top + TITLE;
+    let step = ((WIDTH - left - 2 * PAD) / number).clamp(1, 60);
+    let board = board(topology, guests, (left, top + TITLE), step);
+    let mut y = board.as_ref().map_or(top + TITLE, |board| board.area.bottom() + PAD);
     let mut rows = Vec::new();
     for (id, guest) in used {
         let Some(partition) = topology.partitions().iter().find(|one| one.id == id) else {
@@ -153,7 +184,57 @@ fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     let number = count(topology.partitions().len(), "partition");
     let title = format!("NVLink · {number}{none}{model}");
     let area = Area::new(0, top, WIDTH, y + PAD - top);
-    Links { title: Some((area, title)), partitions: rows, mesh: None }
+    Links { title: Some((area, title)), partitions: rows, mesh: None, board }
+}
+
+/// The links of GPUs to NVSwitches below a place; none: no GPUs that are linked are known.
+fn board(
+    topology: &Topology,
+    guests: &[Guest<'_>],
+    (left, top): (u32, u32),
+    step: u32,
+) -> Option<Board> {
+    let holders = holders(topology, guests);
+    let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let mut most: BTreeMap<Bdf, u32> = BTreeMap::new();
+    for link in &topology.fabric().links {
+        for end in [link.a, link.b].into_iter().filter(|end| gpus.contains(end)) {
+            let links = most.entry(end).or_default();
+            *links = link.links.max(*links);
+        }
+    }
+    let wide = (step - step / 8).max(1);
+    let bar_y = top + ROW + SPOKE;
+    let linked = |(index, bdf): (usize, &Bdf)| {
+        let links = most.get(bdf).copied().filter(|links| *links > 0)?;
+        let x = left + u32::try_from(index).ok()? * step;
+        let guest = holders.get(bdf).copied();
+        let area = Area::new(x, top + 1, wide, ROW - 2);
+        let slot = Slot { area, index, bdf: *bdf, is_in: true, guest };
+        Some(Spoke { slot, line: (x + wide / 2, area.bottom(), bar_y), links })
+    };
+    let spokes: Vec<Spoke> = gpus.iter().enumerate().filter_map(linked).collect();
+    let (first, last) = (spokes.first()?.slot.area, spokes.last()?.slot.area);
+    let bar = Area::new(first.x, bar_y, last.right() - first.x, ROW - 4);
+    let switches = match topology.of_kind(DeviceKind::NvSwitch).count() {
+        0 => "NVSwitches".to_owned(),
+        number => count(number, "NVSwitch"),
+    };
+    let mut widths: Vec<u32> = topology.fabric().links.iter().map(|link| link.links).collect();
+    widths.sort_unstable();
+    let label = match (widths.first(), widths.last()) {
+        (Some(least), Some(most)) if least == most => {
+            format!("any two GPUs are linked by {}", count(*most, "NVLink"))
+        }
+        (least, most) => format!(
+            "two GPUs are linked by {} to {}",
+            least.unwrap_or(&0),
+            count(most.copied().unwrap_or(0), "NVLink")
+        ),
+    };
+    let area = Area::new(2 * PAD, top, WIDTH - 4 * PAD, bar.bottom() - top);
+    let is_kept = topology.fabric().model == FabricModel::SharedNvswitch;
+    Some(Board { label, area, switches: (bar, switches), is_kept, spokes })
 }
 
 /// The GPUs in a row with arcs above.
@@ -195,5 +276,5 @@ fn mesh(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     let mesh = Mesh { slots: slots.collect(), arcs: arcs.collect() };
     let area = Area::new(0, top, WIDTH, y + GPU.1 + 2 * PAD - top);
     let title = "NVLink · direct links between GPUs; a number where there are several".to_owned();
-    Links { title: Some((area, title)), partitions: Vec::new(), mesh: Some(mesh) }
+    Links { title: Some((area, title)), partitions: Vec::new(), mesh: Some(mesh), board: None }
 }

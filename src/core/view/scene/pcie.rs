@@ -4,15 +4,17 @@
 use super::Area;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
-use crate::topology::Topology;
+use crate::topology::{Sriov, Topology};
 use crate::view::devices::{Device, short};
 use crate::words::count;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Size of a tile.
-const TILE: (u32, u32) = (92, 44);
+const TILE: (u32, u32) = (105, 50);
+/// Size of a virtual function beside its card.
+const VF: (u32, u32) = (68, 23);
 /// Height of a bridge's title.
-const TITLE: u32 = 14;
+const TITLE: u32 = 15;
 /// Space between boxes.
 const GAP: u32 = 4;
 /// The most switches in each other that are drawn; hosts have at most three, a forged record may
@@ -22,19 +24,33 @@ const DEEPEST: usize = 6;
 /// A box of the tree.
 #[derive(Debug, Clone)]
 pub enum Item {
-    /// A host bridge or a switch with what is below it.
+    /// A host bridge, a port or a switch with what is below it, or a card with its virtual
+    /// functions.
     Bridge(Bridge),
     /// A device.
     Tile(Box<Tile>),
 }
 
-/// A host bridge or a switch.
+/// What a box with others in it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BridgeKind {
+    /// A host bridge.
+    Host,
+    /// A port of the host's own: no bridge is above it.
+    RootPort(Bdf),
+    /// A switch.
+    Switch(Bdf),
+    /// A card with this many enabled virtual functions.
+    Card(Bdf, u32),
+}
+
+/// A box with others in it.
 #[derive(Debug, Clone)]
 pub struct Bridge {
     /// Its box.
     pub area: Area,
-    /// Its address; none: a host bridge.
-    pub bdf: Option<Bdf>,
+    /// What it is.
+    pub kind: BridgeKind,
     /// Its title.
     pub label: String,
     /// What is below it.
@@ -62,10 +78,12 @@ pub(super) struct Root {
 
 /// A box without a place.
 enum Twig {
-    /// A switch.
-    Switch(Bdf, Vec<Twig>),
+    /// A port or a switch.
+    Switch(BridgeKind, Vec<Twig>),
     /// A device.
     Leaf(Box<Tile>),
+    /// A card with so many enabled virtual functions, and those that are drawn.
+    Card(Box<Tile>, u32, Vec<Tile>),
 }
 
 impl Item {
@@ -121,8 +139,10 @@ pub(super) fn trees(
 struct Grown<'a> {
     /// The host.
     topology: &'a Topology,
-    /// Drawn devices.
+    /// Drawn devices but for those of `vfs`.
     devices: BTreeMap<Bdf, &'a Device>,
+    /// Drawn virtual functions of each drawn card.
+    vfs: BTreeMap<Bdf, Vec<&'a Device>>,
     /// Boxes right below each switch.
     below: BTreeMap<Bdf, Vec<Bdf>>,
     /// Boxes right below a host bridge.
@@ -132,9 +152,19 @@ struct Grown<'a> {
 impl<'a> Grown<'a> {
     /// Finds which bridges are drawn, and what is below each.
     fn of(topology: &'a Topology, drawn: &'a [Device]) -> Grown<'a> {
-        let devices: BTreeMap<Bdf, &Device> = drawn.iter().map(|one| (one.bdf, one)).collect();
-        let mut ports: BTreeMap<Bdf, BTreeSet<Bdf>> = BTreeMap::new();
+        let mut devices: BTreeMap<Bdf, &Device> = drawn.iter().map(|one| (one.bdf, one)).collect();
+        let mut vfs: BTreeMap<Bdf, Vec<&Device>> = BTreeMap::new();
         for device in drawn {
+            // A forged record may have virtual functions of virtual functions.
+            let is_card = |pf: &Bdf| devices.get(pf).is_some_and(|card| card.pf.is_none());
+            if let Some(pf) = device.pf.filter(is_card) {
+                vfs.entry(pf).or_default().push(device);
+            }
+        }
+        let beside: BTreeSet<Bdf> = vfs.values().flatten().map(|vf| vf.bdf).collect();
+        devices.retain(|bdf, _| !beside.contains(bdf));
+        let mut ports: BTreeMap<Bdf, BTreeSet<Bdf>> = BTreeMap::new();
+        for device in devices.values() {
             let path = topology.path_to_root(device.bdf);
             for (low, high) in path.iter().zip(path.iter().skip(1)) {
                 // What is above was added with an earlier device.
@@ -155,7 +185,7 @@ impl<'a> Grown<'a> {
                 None => tops.push(bdf),
             }
         }
-        Grown { topology, devices, below, tops }
+        Grown { topology, devices, vfs, below, tops }
     }
 
     /// The first device below a box, itself included.
@@ -179,49 +209,97 @@ impl<'a> Grown<'a> {
     fn twig(&self, bdf: Bdf, depth: usize) -> Twig {
         match self.below.get(&bdf) {
             None => self.leaf(bdf),
-            Some(_) if depth >= DEEPEST => {
-                Twig::Switch(bdf, self.leaves(bdf).into_iter().map(|bdf| self.leaf(bdf)).collect())
-            }
+            Some(_) if depth >= DEEPEST => Twig::Switch(
+                self.kind(bdf),
+                self.leaves(bdf).into_iter().map(|bdf| self.leaf(bdf)).collect(),
+            ),
             Some(below) => {
                 // A function with others behind it stands among them.
                 let own = self.devices.contains_key(&bdf).then(|| self.leaf(bdf));
                 let twigs = below.iter().map(|bdf| self.twig(*bdf, depth + 1));
-                Twig::Switch(bdf, own.into_iter().chain(twigs).collect())
+                Twig::Switch(self.kind(bdf), own.into_iter().chain(twigs).collect())
             }
         }
     }
 
-    /// A device.
+    /// What a bridge is, as `host show` says.
+    fn kind(&self, bdf: Bdf) -> BridgeKind {
+        match self.topology.device(bdf).and_then(|bridge| bridge.parent) {
+            None => BridgeKind::RootPort(bdf),
+            Some(_) => BridgeKind::Switch(bdf),
+        }
+    }
+
+    /// A device, with its virtual functions.
     fn leaf(&self, bdf: Bdf) -> Twig {
-        let mut path = self.topology.path_to_root(bdf);
-        path.reverse();
-        path.pop();
-        let device = self.devices[&bdf].clone();
-        Twig::Leaf(Box::new(Tile { area: Area::new(0, 0, TILE.0, TILE.1), device, path }))
+        let tile = |device: &Device, (width, height)| {
+            let mut path = self.topology.path_to_root(device.bdf);
+            path.reverse();
+            path.pop();
+            Tile { area: Area::new(0, 0, width, height), device: device.clone(), path }
+        };
+        let card = Box::new(tile(self.devices[&bdf], TILE));
+        let Some(vfs) = self.vfs.get(&bdf) else { return Twig::Leaf(card) };
+        let enabled = match self.topology.device(bdf).and_then(|card| card.sriov.as_ref()) {
+            Some(Sriov::Pf { enabled, .. }) => *enabled,
+            _ => 0,
+        };
+        let drawn = u32::try_from(vfs.len()).unwrap_or(u32::MAX);
+        Twig::Card(card, enabled.max(drawn), vfs.iter().map(|vf| tile(vf, VF)).collect())
     }
 }
 
 /// Places trees in rows, and returns their height.
 pub(super) fn place(roots: &[Root], (x, y, width): (u32, u32, u32)) -> (Vec<Item>, u32) {
-    let items = roots.iter().map(|root| bridge(None, root.name.clone(), &root.twigs, width));
+    let items =
+        roots.iter().map(|root| bridge(BridgeKind::Host, root.name.clone(), &root.twigs, width));
     let (mut items, area) = shelves(items.collect(), width);
     items.iter_mut().for_each(|item| item.shift(x, y));
     (items, area.height)
 }
 
 /// A box with a title, at 0, 0.
-fn bridge(bdf: Option<Bdf>, label: String, twigs: &[Twig], most: u32) -> Item {
+fn bridge(kind: BridgeKind, label: String, twigs: &[Twig], most: u32) -> Item {
     let most = most.saturating_sub(2 * GAP);
     let items = twigs.iter().map(|twig| match twig {
         Twig::Leaf(tile) => Item::Tile(tile.clone()),
-        Twig::Switch(bdf, twigs) => {
-            bridge(Some(*bdf), format!("switch {}", short(*bdf)), twigs, most)
-        }
+        Twig::Card(tile, enabled, vfs) => card((tile, *enabled), vfs, most),
+        Twig::Switch(kind, twigs) => bridge(*kind, kind.label(), twigs, most),
     });
-    let (mut items, inner) = shelves(items.collect(), most);
+    let (items, inner) = shelves(items.collect(), most);
+    framed(kind, label, items, inner)
+}
+
+/// Puts a frame with a title around boxes, at 0, 0.
+fn framed(kind: BridgeKind, label: String, mut items: Vec<Item>, inner: Area) -> Item {
     items.iter_mut().for_each(|item| item.shift(GAP, TITLE));
     let area = Area::new(0, 0, inner.width + 2 * GAP, TITLE + inner.height + GAP);
-    Item::Bridge(Bridge { area, bdf, label, items })
+    Item::Bridge(Bridge { area, kind, label, items })
+}
+
+/// A card with its virtual functions in rows beside it, at 0, 0.
+fn card((tile, enabled): (&Tile, u32), vfs: &[Tile], most: u32) -> Item {
+    let (wide, high) = (VF.0 + GAP, VF.1 + GAP);
+    let room = most.saturating_sub(TILE.0 + 3 * GAP) / wide;
+    // Two rows are as high as the card.
+    let columns = vfs.len().div_ceil(2).min(room as usize).max(1);
+    let mut items = vec![Item::Tile(Box::new(tile.clone()))];
+    let (mut right, mut bottom) = (TILE.0, TILE.1);
+    for (vf, at) in vfs.iter().zip(0..) {
+        let column = u32::try_from(at % columns).expect("below the width");
+        let row = u32::try_from(at / columns).unwrap_or(u32::MAX / high / 2);
+        let (x, y) = (TILE.0 + GAP + column * wide, row * high);
+        let area = vf.area.moved(x, y);
+        (right, bottom) = (right.max(area.right()), bottom.max(area.bottom()));
+        items.push(Item::Tile(Box::new(Tile { area, ..vf.clone() })));
+    }
+    let kind = BridgeKind::Card(tile.device.bdf, enabled);
+    let drawn = vfs.len();
+    let label = match count(enabled, "VF") {
+        all if drawn < enabled as usize => format!("{all}, {drawn} drawn"),
+        all => all,
+    };
+    framed(kind, label, items, Area::new(0, 0, right, bottom))
 }
 
 /// Places boxes side by side in rows of at most a width; returns what they cover.
@@ -240,15 +318,38 @@ fn shelves(mut items: Vec<Item>, most: u32) -> (Vec<Item>, Area) {
     (items, Area::new(0, 0, widest, top + shelf))
 }
 
+impl BridgeKind {
+    /// Its title but for a host bridge's, which is its name, and a card's.
+    fn label(self) -> String {
+        match self {
+            BridgeKind::Host | BridgeKind::Card(..) => String::new(),
+            BridgeKind::RootPort(bdf) => format!("root port {}", short(bdf)),
+            BridgeKind::Switch(bdf) => format!("switch {}", short(bdf)),
+        }
+    }
+}
+
 impl Bridge {
+    /// Its address, if it is a bridge with one.
+    pub fn bdf(&self) -> Option<Bdf> {
+        match self.kind {
+            BridgeKind::RootPort(bdf) | BridgeKind::Switch(bdf) => Some(bdf),
+            BridgeKind::Host | BridgeKind::Card(..) => None,
+        }
+    }
+
     /// What it says when it is pointed at.
     pub fn says(&self) -> String {
         let mut tiles = Vec::new();
         self.items.iter().for_each(|item| item.collect(&mut tiles));
         let devices = count(tiles.len(), "device");
-        match self.bdf {
-            Some(bdf) => format!("PCIe switch {bdf}: {devices}"),
-            None => format!("host bridge {}: {devices}", self.label),
+        match self.kind {
+            BridgeKind::Host => format!("host bridge {}: {devices}", self.label),
+            BridgeKind::RootPort(bdf) => format!("root port {bdf}: {devices}"),
+            BridgeKind::Switch(bdf) => format!("PCIe switch {bdf}: {devices}"),
+            BridgeKind::Card(bdf, enabled) => {
+                format!("{bdf}: {}", count(enabled, "virtual function"))
+            }
         }
     }
 }
