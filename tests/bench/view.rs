@@ -47,6 +47,7 @@ fn one(
         placement: None,
         reasons: &[],
         capacity: None,
+        fits: None,
         changed: &[],
         notes: &[],
         commands: &[],

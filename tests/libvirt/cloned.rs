@@ -124,9 +124,23 @@ fn qemu_img(args: &[&str]) -> String {
 
 #[test]
 fn a_guest_with_a_qcow2_boot_disk_has_snapshots_and_one_with_a_raw_one_is_told_how() {
-    let Some(place) = Place::with_image() else { return };
+    let Some(mut place) = Place::with_image() else { return };
+    place.key = None;
     let how = |more: &[&'static str]| {
-        [&["--no-start", "--image", "tiny", "--os-size", "2M"], more].concat()
+        [
+            &[
+                "--no-start",
+                "--image",
+                "tiny",
+                "--os-size",
+                "2M",
+                "--no-login",
+                "--data-size",
+                "none",
+            ],
+            more,
+        ]
+        .concat()
     };
     let (code, out, err) = place.gpuvm(&place.create(NAME, &how(&[])));
     assert!(code == 0 && err.contains("its boot disk is raw"), "{out}{err}");

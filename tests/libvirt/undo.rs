@@ -172,7 +172,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
     gpuvm(daemon, 0, &["tune", name, "--emulator", "0", "--yes"]);
     gpuvm(daemon, 0, &["undo", name, "--yes"]);
     assert_eq!(definition(daemon, name), once);
-    let (steps, _) = gpuvm(daemon, 0, &["delete", name, "--dry-run"]);
+    let (steps, _) = gpuvm(daemon, 0, &["delete", name, "--dry-run", "--verbose"]);
     assert!(steps.contains("delete record "), "{steps}");
     gpuvm(daemon, 0, &["delete", name, "--yes"]);
 }

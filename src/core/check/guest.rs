@@ -1,6 +1,7 @@
 //! The domain as the rules see it: its claims on the host and what it shows to the guest. Does not
 //! judge.
 
+use crate::domain::arguments::guest_places;
 use crate::domain::claims::{Binding, Claims, VcpuSet};
 use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
 use crate::domain::{DomainXml, Element};
@@ -155,6 +156,7 @@ impl<'t> Guest<'t> {
         for device in devices {
             guest.device(device, &mut reader);
         }
+        guest.addresses.extend(guest_places(root));
         guest.faults = reader.faults;
         guest
     }

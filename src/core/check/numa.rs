@@ -7,6 +7,7 @@ use crate::domain::claims::{Binding, VcpuId, VcpuSet};
 use crate::finding::Rule;
 use crate::placement::memory_node;
 use crate::topology::Topology;
+use std::collections::BTreeSet;
 
 /// libvirt refuses it at define.
 const ABOVE: Rule = Rule::error("cell-vcpu-above-count", "a cell with vCPUs that do not exist");
@@ -25,7 +26,7 @@ const FAR: Rule =
 
 /// The guest's scheduler takes them for near each other.
 const SPLIT: Rule =
-    Rule::warning("guest-core-split", "threads of a core of the guest in two of its cells");
+    Rule::warning("guest-core-split", "cores or sockets of the guest that its cells cut through");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[ABOVE, NOWHERE, TWICE, NO_CELL, NO_NODE, FAR, SPLIT];
@@ -83,7 +84,7 @@ fn cells<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
 /// Checks that the threads of a core are in one cell.
 fn split<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let topology = guest.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
-    let Some(&[.., threads]) = topology.map(|topology| &topology.value) else { return };
+    let Some(&[sockets, .., threads]) = topology.map(|topology| &topology.value) else { return };
     let cell_of = |vcpu: VcpuId| {
         let has = |vcpus: &VcpuSet| vcpus.contains(vcpu);
         guest.cells.iter().find(|cell| cell.vcpus.as_ref().is_some_and(|v| has(&v.value)))
@@ -102,6 +103,37 @@ fn split<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
             let spot = own.vcpus.as_ref().map_or(own.memory.spot, |vcpus| vcpus.spot);
             let hint = "number the vcpus of each cell one after the other, as in cpus='0-15'";
             return report.add(&SPLIT, spot, message, hint);
+        }
+    }
+    cut(guest, sockets, report);
+}
+
+/// Checks that cells do not cut across sockets: a cell is a part of a socket, or of whole ones.
+fn cut<'t>(guest: &Guest<'t>, sockets: u32, report: &mut Report<'t>) {
+    let of_each = guest.vcpus.value / sockets.max(1);
+    if sockets < 2 || of_each == 0 {
+        return;
+    }
+    let sockets_of = |vcpus: &VcpuSet| vcpus.iter().map(|v| v.0 / of_each).collect::<BTreeSet<_>>();
+    for cell in &guest.cells {
+        let Some(vcpus) = &cell.vcpus else { continue };
+        let own = sockets_of(vcpus);
+        let has_whole = |socket: &u32| {
+            let mut all = (socket * of_each..(socket + 1) * of_each).map(VcpuId);
+            all.all(|vcpu| vcpus.contains(vcpu))
+        };
+        if own.len() > 1 && !own.iter().all(has_whole) {
+            let names: Vec<String> = own.iter().map(u32::to_string).collect();
+            let message = format!(
+                "cell {} has parts of sockets {}: the guest takes cores of one socket for near",
+                cell.id,
+                names.join(" and ")
+            );
+            let hint = format!(
+                "a socket has {of_each} vcpus, numbered one after the other: give each cell whole \
+                 sockets, or a part of one"
+            );
+            return report.add(&SPLIT, vcpus.spot, message, hint);
         }
     }
 }

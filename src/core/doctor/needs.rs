@@ -241,8 +241,11 @@ fn firmware(case: &Case<'_>, report: &mut Report<'_>) {
     // Without an emulator libvirt looks for no firmware.
     let asked = case.connection.support().filter(|support| support.emulator.is_some());
     let by_libvirt = asked.map(|support| support.has_firmware);
-    let by_files = || case.facts.software.as_ref().map(|software| software.firmware);
-    match by_libvirt.or_else(by_files) {
+    let by_files = case.facts.software.as_ref().map(|software| software.firmware);
+    // libvirt lists the firmware of its default machine only: what is installed for another one is
+    // there, too.
+    let by_libvirt = by_libvirt.filter(|has| *has || by_files != Some(true));
+    match by_libvirt.or(by_files) {
         None => report.skip(&NO_FIRMWARE, case.connection.silence()),
         Some(true) => {}
         Some(false) => {

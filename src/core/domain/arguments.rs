@@ -5,7 +5,7 @@
 
 use super::Element;
 use super::overrides::of_qemu;
-use super::read::{At, Fault, Spot, short};
+use super::read::{At, Fault, GuestAddress, Spot, short};
 use crate::bdf::Bdf;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,6 +148,35 @@ fn path_of(value: &str) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Returns the places that arguments give to devices of their own: `-device x,bus=pcie.0,addr=0x2`.
+pub fn guest_places(root: Element<'_>) -> Vec<At<'_, GuestAddress>> {
+    let elements: Vec<Element<'_>> = arguments(root).collect();
+    let values: Vec<String> = elements.iter().map(|arg| value_of(*arg)).collect();
+    let mut found = Vec::new();
+    for at in 0..values.len() {
+        let Some((of, "device", value)) = option(&values, at) else { continue };
+        if let Some(value) = place_of(value) {
+            found.push(At { value, spot: Spot::attribute(elements[of], "value") });
+        }
+    }
+    found
+}
+
+/// The place that a device is given, on a bus that libvirt names: its root bus, or `pci.N` of
+/// controller N.
+fn place_of(device: &str) -> Option<GuestAddress> {
+    let settings: BTreeMap<String, String> = pairs(device, "driver").into_iter().collect();
+    let controller = match settings.get("bus")?.as_str() {
+        "pcie.0" | "pci.0" => 0,
+        bus => bus.strip_prefix("pci.")?.parse().ok()?,
+    };
+    // QEMU reads both parts in base 16 (`set_pci_devfn` in hw/core/qdev-properties.c).
+    let addr = settings.get("addr")?;
+    let (slot, function) = addr.split_once('.').unwrap_or((addr, "0"));
+    let (slot, function) = (c_unsigned(slot, 16)?, c_unsigned(function, 16)?);
+    Some(GuestAddress { segment: 0, controller, slot, function })
 }
 
 /// Whether a domain is of macOS: by its entry of libosinfo, or by the device that macOS asks for.

@@ -161,7 +161,10 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     let stays = given.items.pins.is_kept();
     let here = cores_of(guest, topology);
     let free = if stays { None } else { Some(plan(topology, others, request)?) };
-    if let Some(own) = in_place(guest, request, given, free.as_ref()) {
+    let is_planned = |free: &Placement| free.vcpu_pins == guest.pins;
+    if !free.as_ref().is_some_and(is_planned)
+        && let Some(own) = in_place(guest, request, given, free.as_ref())
+    {
         return Ok(own);
     }
     let Some(free) = free else {
@@ -259,8 +262,9 @@ fn in_place(
         }
         let helper = emulator.cloned().unwrap_or_else(|| core.pcpus.clone());
         plan.vcpu_pins.clone_from(&guest.pins);
-        plan.iothread_pins.iter_mut().for_each(|pin| pin.clone_from(&helper));
-        plan.emulator_pin = helper;
+        // What the plan leaves floating floats on.
+        let pins = plan.iothread_pins.iter_mut().chain([&mut plan.emulator_pin]);
+        pins.filter(|pin| !pin.is_empty()).for_each(|pin| pin.clone_from(&helper));
         return Some(plan);
     }
     None

@@ -210,6 +210,36 @@ pub const DEFECTS: &[Defect] = &[
         )],
     ),
     defect(
+        "guest-address-twice",
+        "/domain/qemu:commandline/qemu:arg[2]/@value",
+        true,
+        &[
+            (
+                "<domain type='kvm'>",
+                "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
+            ),
+            (
+                "</devices>",
+                "</devices><qemu:commandline><qemu:arg value='-device'/>\
+                 <qemu:arg value='ich9-intel-hda,bus=pcie.0,addr=0x2'/></qemu:commandline>",
+            ),
+        ],
+    ),
+    defect(
+        "guest-core-split",
+        "/domain/cpu/numa/cell[1]/@cpus",
+        true,
+        &[
+            ("sockets='1'", "sockets='5'"),
+            ("cores='5'", "cores='1'"),
+            (
+                "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
+                "<cell id='0' cpus='0-1,4-5' memory='94371840' unit='KiB'/>\
+                 <cell id='1' cpus='2-3,6-9' memory='94371840' unit='KiB'/>",
+            ),
+        ],
+    ),
+    defect(
         "memnode-no-cell",
         "/domain/numatune/memnode/@cellid",
         false,
