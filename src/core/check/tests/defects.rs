@@ -230,12 +230,12 @@ pub const DEFECTS: &[Defect] = &[
         "/domain/cpu/numa/cell[1]/@cpus",
         true,
         &[
-            ("sockets='1'", "sockets='5'"),
-            ("cores='5'", "cores='1'"),
+            ("sockets='1'", "sockets='2'"),
+            ("threads='2'", "threads='1'"),
             (
                 "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
-                "<cell id='0' cpus='0-1,4-5' memory='94371840' unit='KiB'/>\
-                 <cell id='1' cpus='2-3,6-9' memory='94371840' unit='KiB'/>",
+                "<cell id='0' cpus='0-3,8-9' memory='94371840' unit='KiB'/>\
+                 <cell id='1' cpus='4-7' memory='94371840' unit='KiB'/>",
             ),
         ],
     ),
