@@ -69,6 +69,10 @@ fn a_gpu_that_a_domain_has_by_an_argument_is_given_to_no_other() {
     std::os::unix::fs::symlink("/sys/bus/pci/devices/0000:34:00.0", &link).unwrap();
     let linked = format!("vfio-pci,sysfsdev={}", link.display());
     let held = "is held by domain `other`";
+    // A link that leads to it is followed, so nothing is left unread.
+    host.other(&["-device", &linked]);
+    let (_, out, err) = host.place.gpuvm(&["plan", "--name", "a", "--gpus", "1"]);
+    assert!(!err.contains("count as free"), "{out}{err}");
     for arguments in [
         &["-device", &linked][..],
         &["-device", "vfio-pci,host=34:00.0,id=gpu"],
@@ -85,10 +89,6 @@ fn a_gpu_that_a_domain_has_by_an_argument_is_given_to_no_other() {
         host.other(arguments);
         host.refused(&["plan", "--name", "a", "--gpu", GPU], held);
     }
-    // A link that leads to it is followed, so nothing is left unread.
-    host.other(&["-device", &linked]);
-    let (_, out, err) = host.place.gpuvm(&["plan", "--name", "a", "--gpus", "1"]);
-    assert!(!err.contains("count as free"), "{out}{err}");
     let disks = host.place.disks.to_str().unwrap();
     let how = ["--name", "a", "--gpu", GPU];
     let create = [&["create", "--no-start", "--accept-shared-fabric"], &how[..]].concat();

@@ -59,7 +59,14 @@ impl Usual {
     fn text(&mut self, text: &str) -> String {
         let mut all = String::new();
         for line in text.lines() {
-            let own = ["  Kernel    ", "console   pty /dev/pts/", "train: create mac: "];
+            let own = [
+                "  Kernel    ",
+                "console   pty /dev/pts/",
+                "train: create mac: ",
+                "uptime    ",
+                "cpu use   ",
+                "mem use   ",
+            ];
             let line = match own.into_iter().find(|head| line.starts_with(head)) {
                 Some(head) => format!("{head}0"),
                 None => self.line(line),
@@ -109,6 +116,12 @@ fn shape(text: &str) -> String {
 fn allocated(line: &str, text: String) -> String {
     let cells: Vec<&str> =
         line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    // Of `show`: `disk  vda: PATH, .., SIZE, HELD on the host`.
+    if let ["disk", _] = cells[..]
+        && let Some((before, _)) = text.rsplit_once(", ").filter(|_| text.ends_with(" on the host"))
+    {
+        return format!("{before}, some on the host");
+    }
     let [disk, _, _, size, held, ..] = cells[..] else { return text };
     if !disk.starts_with("vd") || !held.ends_with("iB") {
         return text;

@@ -41,7 +41,7 @@ pub enum Connection {
 
 impl Connection {
     /// What libvirt reports of guests.
-    fn support(&self) -> Option<&GuestSupport> {
+    pub fn support(&self) -> Option<&GuestSupport> {
         match self {
             Connection::Answers(support) => support.as_ref(),
             _ => None,

@@ -51,6 +51,9 @@ fn reasons(
     if *connection == Connection::Answers(None) {
         facts.software = None;
     }
+    // A libvirt with a QEMU chooses the firmware itself, by the machine type of the guest.
+    let support = connection.support();
+    let chooses = support.is_some_and(|support| support.emulator.is_some());
     let versions = &Versions::default();
     let case = Case { topology, facts: &facts, guests: None, versions, connection };
     let reason = |rule: &str, what: String, hint: String| match rule {
@@ -58,7 +61,7 @@ fn reasons(
             Some(CreateError::NoKvm { what }.hint(hint))
         }
         rule if rule == NO_QEMU.id => Some(CreateError::NoQemu { what }.hint(hint)),
-        rule if rule == NO_FIRMWARE.id && needs_efi => {
+        rule if rule == NO_FIRMWARE.id && needs_efi && !chooses => {
             Some(CreateError::NoFirmware { what }.hint(hint))
         }
         _ => None,
