@@ -238,7 +238,7 @@ pub(crate) fn refuse_moved(xml: &DomainXml, root: &FsRoot) -> Result<()> {
 pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presence>> {
     let name = xml.name();
     let all = presences(root, xml)?;
-    let others = all.iter().filter(|one| one.likeness == Some(Likeness::Other));
+    let others = all.iter().filter(|one| one.is_other());
     let lines: String = others.map(|one| format!("\n  {}", one.differs(&name))).collect();
     if !lines.is_empty() {
         let hint = hint(&name, &all);

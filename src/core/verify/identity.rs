@@ -41,7 +41,7 @@ pub struct Presence {
 
 /// What gives a guest the devices that are there now.
 pub fn hint(name: &str, all: &[Presence]) -> String {
-    let others = all.iter().filter(|one| one.likeness == Some(Likeness::Other));
+    let others = all.iter().filter(|one| one.is_other());
     let is_gpus = others.clone().all(|one| one.option == "--gpu");
     if is_gpus {
         let count = all.iter().filter(|one| one.option == "--gpu").count();
@@ -58,7 +58,7 @@ pub fn hint(name: &str, all: &[Presence]) -> String {
 /// The command that gives a guest its devices of the first kind that differs: those that have
 /// moved, from where they are now; those that are gone, as what is there in their place.
 fn command(name: &str, all: &[Presence]) -> Option<String> {
-    let is_other = |one: &&Presence| one.likeness == Some(Likeness::Other) && one.option != "--gpu";
+    let is_other = |one: &&Presence| one.is_other() && one.option != "--gpu";
     let first = all.iter().find(is_other)?;
     let same = all.iter().filter(|one| one.option == first.option);
     // One that is missing and found nowhere is left out.
@@ -76,6 +76,14 @@ fn command(name: &str, all: &[Presence]) -> Option<String> {
 }
 
 impl Presence {
+    /// Whether another device is at its address, or none while it is at another one. One that is found
+    /// nowhere is missing, which is a finding of the checker: a virtual function may have to be created
+    /// first.
+    pub fn is_other(&self) -> bool {
+        let is_seen = self.now.is_some() || !self.places.is_empty();
+        self.likeness == Some(Likeness::Other) && is_seen
+    }
+
     /// Where the recorded device is now, if it is at one other address.
     fn place(&self) -> Option<Bdf> {
         match self.places[..] {
@@ -114,12 +122,8 @@ pub fn with_devices(
     for one in all {
         let bdf = one.bdf;
         let at = format!("/sys/bus/pci/devices/{bdf}");
-        // One that is missing everywhere is a finding of the checker.
-        if one.now.is_none() && one.places.is_empty() {
-            continue;
-        }
         let is_unrecorded = one.recorded.is_none() && one.is_storage && definition.is_ours();
-        if one.likeness == Some(Likeness::Other) {
+        if one.is_other() {
             let says = Differs {
                 between: Between::Reality,
                 message: one.differs(&name),
@@ -140,4 +144,41 @@ pub fn with_devices(
     }
     findings.sort_by_key(|finding| (finding.severity, finding.says.between));
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::MarkKind;
+
+    #[test]
+    fn a_missing_virtual_function_is_not_taken_from_a_guest_whose_drive_has_moved() {
+        let one = |bdf: &str, option, mark, places: &[&str], is_there: bool| {
+            let mut identity = DeviceIdentity::new((0x144d, 0xa808), (0, 0));
+            identity.add(mark, "S1A2B3");
+            Presence {
+                bdf: bdf.parse().unwrap(),
+                likeness: Some(Likeness::Other),
+                now: is_there.then(|| identity.clone()),
+                recorded: Some(identity),
+                driver: None,
+                places: places.iter().map(|place| place.parse().unwrap()).collect(),
+                is_storage: option == "--nvme",
+                option,
+            }
+        };
+        let (vf, drive, place) = ("0000:12:00.2", "0000:2f:00.0", "0000:51:00.0");
+        let vf = one(vf, "--vf", MarkKind::Mac, &[], false);
+        let moved = one(drive, "--nvme", MarkKind::Serial, &[place], false);
+        assert!(!vf.is_other() && moved.is_other());
+        assert_eq!(
+            hint("a", &[vf, moved.clone()]),
+            format!("`gpuvm set a --nvme {place}` names its devices as they are now")
+        );
+        // One that is found nowhere is left out beside it.
+        let gone = one("0000:30:00.0", "--nvme", MarkKind::Serial, &[], false);
+        assert!(hint("a", &[gone, moved]).contains(&format!("set a --nvme {place}`")));
+        let replaced = one(drive, "--nvme", MarkKind::Serial, &[], true);
+        assert!(hint("a", &[replaced]).contains(&format!("set a --nvme {drive}`")));
+    }
 }
