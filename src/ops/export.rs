@@ -38,7 +38,7 @@ pub fn export(
     for loss in disks.losses.iter().chain(&functions) {
         world.warning(&format!("the guest gets what is on its drives: {loss}"));
     }
-    for (gpu, why) in planned.topology.displays() {
+    for (gpu, why) in planned.topology.all_aside() {
         if planned.placement.devices.contains(&gpu.bdf) {
             world.warning(&format!("{} {}", gpu.bdf, why.costs()));
         }

@@ -277,14 +277,16 @@ fn limits(lan: &mut Lan) {
     // With a smaller burst the kernel does not catch up after it was off the CPU for a while.
     tune(lan, "512kB/s,1MB/s,512K");
     for (inbound, way) in [(true, "inbound"), (false, "outbound")] {
-        // A busy machine is slower at times; without a limit all are far above.
+        // A busy machine is slower for minutes; faster than the limit it never is.
         let mut found = Vec::new();
-        while found.len() < 3 && !found.last().is_some_and(|found| off(*found).abs() < 15.0) {
+        let until = Instant::now() + Duration::from_secs(240);
+        while !found.last().is_some_and(|found| off(*found).abs() < 15.0) {
+            assert!(Instant::now() < until, "{way} {limit} kB/s: {found:.0?}");
             found.push(lan.speed(inbound));
             let last = found[found.len() - 1];
             eprintln!("traffic: {way} {limit} kB/s: {last:.0}, {:+.1} %", off(last));
+            assert!(off(last) < 15.0, "{way} {limit} kB/s: {last:.0}");
         }
-        assert!(off(found[found.len() - 1]).abs() < 15.0, "{way} {limit} kB/s: {found:.0?}");
     }
     tune(lan, "off");
     for (inbound, way) in [(true, "inbound"), (false, "outbound")] {

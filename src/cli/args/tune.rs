@@ -349,6 +349,9 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         (ItemName::Cells, args.cells.is_some()),
         (ItemName::Pcie, args.pcie.is_some()),
         (ItemName::Maxphysaddr, args.maxphysaddr.is_some()),
+        (ItemName::KvmHints, args.kvm_hints.is_some()),
+        (ItemName::CpuCache, args.cpu_cache.is_some()),
+        (ItemName::Invtsc, args.invtsc.is_some()),
     ] {
         if is_named {
             unnamed.remove(&name);

@@ -2,7 +2,7 @@
 
 use crate::cli::names::{model, plain, wrapped};
 use crate::memsize::MemSize;
-use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
+use crate::topology::{DeviceKind, FabricModel, Isolated, SetAside, Topology, Trust, Weakness};
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -90,6 +90,9 @@ fn layout(topology: &Topology) -> String {
             parts.push(format!("{word} {set}"));
         }
     }
+    for kind in &host.core_kinds {
+        parts.push(format!("{} cores {}", kind.kind.as_str(), kind.pcpus));
+    }
     parts.join(", ")
 }
 
@@ -127,6 +130,10 @@ fn devices(topology: &Topology) -> String {
         1 => models.iter().map(|(m, n)| format!("{} ({m})", words::count(*n, "GPU"))).collect(),
         _ => models.iter().map(|(m, n)| format!("{n} × {m}")).collect(),
     };
+    let shares = topology.all_aside().filter(|(_, why)| matches!(why, SetAside::Share(_))).count();
+    if shares > 0 {
+        parts.push(format!("{} of GPUs", words::count(shares, "virtual function")));
+    }
     for (kind, noun) in [
         (DeviceKind::NvSwitch, "NVSwitch"),
         (DeviceKind::Nic, "NIC function"),

@@ -1,7 +1,8 @@
-//! Elements that libvirt drops: it keeps neither what it does not know nor what stands elsewhere, and
-//! says nothing.
+//! Elements without effect: libvirt keeps neither what it does not know nor what stands elsewhere, and
+//! says nothing; QEMU takes an argument of its own for what another says.
 
 use super::report::Report;
+use crate::domain::arguments::{Replacing, replacing};
 use crate::domain::order::{Dropped, dropped};
 use crate::domain::read::Spot;
 use crate::domain::{DomainXml, Element};
@@ -10,8 +11,12 @@ use crate::finding::Rule;
 /// What its author meant has no effect.
 const DROPPED: Rule = Rule::warning("element-dropped", "a misplaced or misspelt element");
 
+/// An owner's choice, which is easily forgotten.
+const REPLACED: Rule =
+    Rule::note("argument-replaces", "an argument of QEMU that replaces what an element says");
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[DROPPED];
+pub const RULES: &[Rule] = &[DROPPED, REPLACED];
 
 /// Checks the elements of a domain.
 pub fn check<'t>(domain: &'t DomainXml, report: &mut Report<'t>) {
@@ -19,6 +24,11 @@ pub fn check<'t>(domain: &'t DomainXml, report: &mut Report<'t>) {
     of(root, report);
     for child in root.elements() {
         of(child, report);
+    }
+    for said in replacing(root) {
+        let Replacing { option, element, value } = said.value;
+        let message = format!("QEMU takes argument `-{option} {value}` for what {element} says");
+        report.note(&REPLACED, said.spot, message);
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Cpu<'t> {
     pub cache: Option<(Spot<'t>, String)>,
     /// Physical address bits: `Some(None)` means the host's.
     pub address_bits: Option<Option<u32>>,
+    /// The most of them.
+    pub address_limit: Option<u32>,
 }
 
 /// A domain as the rules see it.
@@ -264,6 +266,10 @@ fn read_cpu<'t>(cpu: Element<'t>, reader: &mut Reader<'t>) -> Cpu<'t> {
             (Spot::of(cache), cache.attr("mode").map(String::from).unwrap_or_default())
         }),
         address_bits,
+        address_limit: cpu
+            .child("maxphysaddr")
+            .and_then(|element| reader.attribute(element, "limit", number))
+            .map(|limit| limit.value),
     }
 }
 

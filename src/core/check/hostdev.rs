@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Weakness, is_vfio};
+use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Unsupported, Weakness, is_vfio};
 use std::collections::BTreeMap;
 
 /// libvirt notices it at start.
@@ -38,6 +38,11 @@ const NODE: Rule =
 const PHYSICAL: Rule = Rule::warning(
     "maxphysaddr-missing",
     "large BARs in a guest that does not see the host's address bits",
+);
+/// VFIO cannot map what is above.
+const LIMIT: Rule = Rule::warning(
+    "maxphysaddr-over-iommu",
+    "a guest with passed devices that sees more address bits than the IOMMU has",
 );
 /// VFIO pins all memory, so a balloon can only do harm.
 const BALLOON: Rule =
@@ -72,6 +77,7 @@ pub const RULES: &[Rule] = &[
     BARRED,
     NODE,
     PHYSICAL,
+    LIMIT,
     BALLOON,
     ACS,
     OPEN_PORTS,
@@ -114,7 +120,9 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             None => {}
             Some(device) => {
                 used(passed, device, topology, report);
-                if let Some(why) = topology.unsupported(device) {
+                // It may have its vGPU type by now.
+                let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(_));
+                if let Some(why) = topology.unsupported(device).filter(|why| !slot(why)) {
                     let message = format!("{bdf} is {why}");
                     report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");
                 }
@@ -253,6 +261,7 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
     if is_foreign || !guest.is_kvm {
         return;
     }
+    over_iommu(guest, topology, report);
     let devices = guest.passed.iter().filter_map(|passed| topology.device(passed.bdf.value));
     let large = |device: &PciDevice| device.bars.iter().map(|bar| bar.bytes).max().unwrap_or(0);
     let sizes: Vec<u64> = devices.map(large).filter(|&bytes| bytes >= LARGE_BAR).collect();
@@ -279,6 +288,29 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
         );
         let hint = "write <cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>";
         report.add(&PHYSICAL, spot, message, hint);
+    }
+}
+
+/// Checks that a guest sees no more address bits than the IOMMU has: its firmware places BARs at the
+/// top of what it sees.
+fn over_iommu<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let machine = topology.machine();
+    let (Some(most), Some(cpu)) = (machine.address_limit(), &guest.cpu) else { return };
+    let seen = match (cpu.mode.as_str(), cpu.address_bits) {
+        (_, Some(Some(bits))) => Some(bits),
+        ("host-passthrough" | "maximum", _) | (_, Some(None)) => {
+            let bits = machine.physical_address_bits.map(u32::from);
+            bits.map(|bits| cpu.address_limit.map_or(bits, |limit| bits.min(limit)))
+        }
+        _ => None,
+    };
+    if let Some(seen) = seen.filter(|seen| *seen > u32::from(most) && !guest.passed.is_empty()) {
+        let message = format!(
+            "the guest's CPU has {seen} address bits and the IOMMU {most}: BARs and memory above \
+             these cannot be mapped for devices"
+        );
+        let hint = format!("write <maxphysaddr mode='passthrough' limit='{most}'/> into <cpu>");
+        report.add(&LIMIT, cpu.spot, message, hint);
     }
 }
 

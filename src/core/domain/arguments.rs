@@ -179,6 +179,34 @@ fn place_of(device: &str) -> Option<GuestAddress> {
     Some(GuestAddress { segment: 0, controller, slot, function })
 }
 
+/// Options of QEMU that say anew what libvirt says by an element of the definition: the option, and
+/// the element.
+const SAID_TWICE: [(&str, &str); 3] = [("cpu", "<cpu>"), ("smp", "<vcpu>"), ("m", "<memory>")];
+
+/// An argument of QEMU that replaces what an element of the definition says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacing {
+    /// The option, without its dash.
+    pub option: &'static str,
+    /// The element.
+    pub element: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// Returns the arguments that replace what elements of the definition say, in document order.
+pub fn replacing(root: Element<'_>) -> Vec<At<'_, Replacing>> {
+    let elements: Vec<Element<'_>> = arguments(root).collect();
+    let values: Vec<String> = elements.iter().map(|arg| value_of(*arg)).collect();
+    let read = |at| {
+        let (of, name, value) = option(&values, at)?;
+        let (option, element) = SAID_TWICE.into_iter().find(|(option, _)| *option == name)?;
+        let value = Replacing { option, element, value: short(value) };
+        Some(At { value, spot: Spot::attribute(elements[of], "value") })
+    };
+    (0..values.len()).filter_map(read).collect()
+}
+
 /// Whether a domain is of macOS: by its entry of libosinfo, or by the device that macOS asks for.
 pub fn is_macos(root: Element<'_>) -> bool {
     let metadata = root.child("metadata").into_iter().flat_map(Element::elements);

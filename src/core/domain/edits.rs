@@ -201,7 +201,10 @@ fn cpu_model(current: &DomainXml, virt: VirtType, placement: &Placement) -> CpuM
     let mode = cpu.and_then(|cpu| cpu.attr("mode"));
     let is_named = cpu.is_some_and(|cpu| cpu.child("model").is_some());
     match virt {
-        VirtType::Kvm => CpuModel::HostPassthrough { maxphysaddr: current.is_x86() },
+        VirtType::Kvm => CpuModel::HostPassthrough {
+            maxphysaddr: current.is_x86(),
+            limit: placement.address_limit,
+        },
         VirtType::Qemu if is_named && mode.is_none_or(|mode| mode == "custom") => CpuModel::Kept,
         VirtType::Qemu if placement.topology.threads > 1 && current.is_x86() => {
             CpuModel::Named("Haswell-noTSX")

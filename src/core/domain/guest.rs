@@ -40,6 +40,8 @@ pub enum CpuModel {
         /// Whether to write `<maxphysaddr mode='passthrough'/>`, which OVMF's 64-bit window depends
         /// on.
         maxphysaddr: bool,
+        /// The most bits, where the IOMMU has fewer than the host.
+        limit: Option<u8>,
     },
     /// All that an emulator can do.
     Maximum,

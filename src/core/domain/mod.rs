@@ -193,6 +193,12 @@ impl DomainXml {
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
     }
 
+    /// Whether an argument of QEMU with this option, without its dash, replaces what an element of
+    /// the definition says.
+    pub fn is_replaced(&self, option: &str) -> bool {
+        arguments::replacing(self.root()).iter().any(|said| said.value.option == option)
+    }
+
     /// Whether the guest is macOS, which depends on what it sees of its CPU.
     pub fn is_macos(&self) -> bool {
         arguments::is_macos(self.root())

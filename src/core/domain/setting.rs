@@ -53,7 +53,10 @@ impl<T: ToString> Put<T> {
 #[serde(rename_all = "kebab-case")]
 pub enum AddressBits {
     /// The host's.
-    Passthrough,
+    Passthrough {
+        /// The most, where the IOMMU has fewer.
+        limit: Option<u8>,
+    },
     /// This many.
     Emulate(u8),
 }
@@ -381,10 +384,7 @@ impl Setting {
             }
             Setting::AddressBits { bits } => match bits {
                 None => cpu.child(Fragment::gone("maxphysaddr")).drop_empty(),
-                Some(AddressBits::Passthrough) => {
-                    let bits = Fragment::new("maxphysaddr").attr("mode", "passthrough");
-                    cpu.child(bits.want("bits", Want::Absent))
-                }
+                Some(AddressBits::Passthrough { limit }) => cpu.child(shape::passed_bits(*limit)),
                 Some(AddressBits::Emulate(bits)) => {
                     let bits =
                         Fragment::new("maxphysaddr").attr("mode", "emulate").attr("bits", bits);

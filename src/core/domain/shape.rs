@@ -383,12 +383,21 @@ pub(super) fn cpu(
         _ => cpu.want("match", Want::Absent).only("model").only("vendor"),
     };
     let cpu = cpu.child(topology).child(match model {
-        CpuModel::HostPassthrough { maxphysaddr: true } => {
-            Fragment::new("maxphysaddr").attr("mode", "passthrough").want("bits", Want::Absent)
-        }
+        CpuModel::HostPassthrough { maxphysaddr: true, limit } => passed_bits(limit),
         _ => Fragment::gone("maxphysaddr"),
     });
     cpu.children(topoext.then(require_topoext)).child(numa(cells))
+}
+
+/// Returns the wanted state of `<maxphysaddr>` with the host's bits, or fewer where the IOMMU has
+/// fewer.
+pub(super) fn passed_bits(limit: Option<u8>) -> Fragment {
+    let bits = Fragment::new("maxphysaddr").attr("mode", "passthrough");
+    let bits = bits.want("bits", Want::Absent);
+    match limit {
+        Some(limit) => bits.attr("limit", limit),
+        None => bits,
+    }
 }
 
 /// Returns the wanted state of `<topology>`.

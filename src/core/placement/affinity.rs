@@ -5,8 +5,8 @@ mod annex;
 
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
-use crate::request::Profile;
-use crate::topology::{Core, NumaNode, Topology};
+use crate::request::{Profile, Request};
+use crate::topology::{Core, NumaNode, Speed, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -31,6 +31,8 @@ pub(super) struct Seat<'a> {
     pub(super) cache: usize,
     /// Its online threads.
     pub(super) threads: usize,
+    /// Its kind, on a host with several.
+    pub(super) speed: Option<Speed>,
 }
 
 /// A node with cores.
@@ -40,7 +42,10 @@ pub(super) struct Home<'a> {
     pub(super) id: NodeId,
     /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
-    /// Number of cores reserved for the host, which are the first ones and not in `seats`.
+    /// Slower cores than those, on a host with several kinds: for emulator and I/O threads.
+    pub(super) helpers: Vec<Seat<'a>>,
+    /// Number of cores reserved for the host, which are the first ones of the slowest kind, and
+    /// neither in `seats` nor in `helpers`.
     pub(super) kept: usize,
     /// GPUs at home here, by address.
     pub(super) gpus: Vec<Bdf>,
@@ -76,7 +81,12 @@ pub(super) struct Homes<'a> {
 impl<'a> Homes<'a> {
     /// Finds every GPU's home on a host that reserves `kept` cores per node.
     pub(super) fn new(topology: &'a Topology, kept: u32) -> Homes<'a> {
-        let (nodes, below) = nodes(topology, kept as usize);
+        Homes::among(topology, kept, None)
+    }
+
+    /// Finds the homes among cores of one kind, or of all.
+    fn among(topology: &'a Topology, kept: u32, kind: Option<Speed>) -> Homes<'a> {
+        let (nodes, below) = nodes(topology, kept as usize, kind);
         let mut homes = Homes { topology, nodes, gpus: Vec::new(), below, common: 1 };
         homes.common = homes.most_common();
         for gpu in topology.gpus() {
@@ -91,10 +101,14 @@ impl<'a> Homes<'a> {
         homes
     }
 
-    /// Finds the homes under a profile.
-    pub(super) fn of_profile(topology: &'a Topology, kept: u32, profile: Profile) -> Homes<'a> {
-        let mut homes = Homes::new(topology, kept);
-        if profile == Profile::Share {
+    /// Finds the homes under a request, among cores of one kind, or of all.
+    pub(super) fn of_request(
+        topology: &'a Topology,
+        request: &Request,
+        kind: Option<Speed>,
+    ) -> Homes<'a> {
+        let mut homes = Homes::among(topology, request.reserve.cores, kind);
+        if request.profile == Profile::Share {
             annex::share_out(topology, &mut homes.nodes);
         }
         homes
@@ -219,9 +233,13 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Lists nodes with their cores, by number, the first ones of each reserved for the host; and the
-/// cores below each cache.
-fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<(usize, usize)>) {
+/// Lists nodes with their cores of a kind, or of all, by number, some of each reserved for the host;
+/// and the cores below each cache.
+fn nodes<'a>(
+    topology: &'a Topology,
+    kept: usize,
+    kind: Option<Speed>,
+) -> (Vec<Home<'a>>, Vec<(usize, usize)>) {
     let caches = &topology.parts().l3;
     let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
     let mut by_node: Vec<usize> = (0..topology.nodes().len()).collect();
@@ -237,16 +255,24 @@ fn nodes(topology: &Topology, kept: usize) -> (Vec<Home<'_>>, Vec<(usize, usize)
         let order = (cache.and_then(|at| firsts[at]).or(first), first);
         let cache = cache.unwrap_or(caches.len() + node);
         below.push((cache, at));
-        lists[node].push((order, Seat { core, at, cache, threads: core.pcpus.len() }));
+        let (threads, speed) = (core.pcpus.len(), topology.speed(core));
+        lists[node].push((order, Seat { core, at, cache, threads, speed }));
     }
-    let home = |(id, mut list): (NodeId, Vec<_>)| {
-        list.sort_by_key(|(order, _)| *order);
+    let home = |(id, mut list): (NodeId, Vec<(_, Seat<'a>)>)| {
+        list.sort_by_key(|(order, seat)| (Reverse(seat.speed), *order));
         let kept = kept.min(list.len());
-        let seats: Vec<Seat<'_>> = list.into_iter().map(|(_, seat)| seat).skip(kept).collect();
+        list.drain(..kept);
+        list.sort_by_key(|(order, _)| *order);
+        let all = list.into_iter().map(|(_, seat)| seat);
+        let (seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) =
+            all.partition(|seat| kind.is_none() || seat.speed == kind);
+        helpers.retain(|seat| seat.speed > kind);
+        helpers.sort_by_key(|seat| seat.speed);
         let (annexes, tenants) = (Vec::new(), Vec::new());
-        Home { id, seats, kept, gpus: Vec::new(), annexes, tenants }
+        Home { id, seats, helpers, kept, gpus: Vec::new(), annexes, tenants }
     };
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
+    let homes = homes.filter(|home| kind.is_none() || !home.seats.is_empty());
     below.sort_unstable();
     (homes.collect(), below)
 }

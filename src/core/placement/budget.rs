@@ -72,6 +72,8 @@ pub(super) struct Stock {
     pub(super) free_gpus: u32,
     /// Cores that each of these GPUs owns.
     pub(super) share: u32,
+    /// Whether slower cores are free for emulator and I/O threads.
+    pub(super) has_helpers: bool,
     /// Whether it is the home of GPUs.
     pub(super) has_gpus: bool,
     /// Nodes without GPUs shared by its GPUs, as indexes in [`Budget::nodes`].
@@ -336,6 +338,7 @@ impl Budget {
                 cores: small(home.seats.len()),
                 free_gpus: small(free_gpus),
                 share: small(homes.share(home.id)),
+                has_helpers: home.helpers.iter().any(|seat| taken.is_free(seat.at)),
                 has_gpus: !home.gpus.is_empty(),
                 annexes: home.annexes.clone(),
                 room: node_memory::of(topology, home.id),

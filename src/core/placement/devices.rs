@@ -183,12 +183,9 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
         if let Some((why, hint)) = unknown(slots.topology) {
             return Err(PlanError::Impossible { what: what + &why, hint });
         }
-        let display = slots.topology.displays().next();
-        let hint = match there {
-            0 if display.is_some() => display.map_or_else(String::new, |(gpu, why)| {
-                format!("{} {}: --gpu {}", gpu.bdf, why.why(), gpu.bdf)
-            }),
-            0 => NO_GPU.into(),
+        let hint = match (there, slots.by_address) {
+            (0, Some((gpu, why))) => format!("{gpu} {}: --gpu {gpu}", why.why()),
+            (0, None) => NO_GPU.into(),
             _ => format!("indexes run from 0 to {}; `gpuvm host show` shows the GPUs", there - 1),
         };
         Err(PlanError::Impossible { what, hint })
@@ -246,10 +243,9 @@ fn unpartitioned(
             let of = of.unwrap_or_default();
             let there = if all == 0 { "none".to_owned() } else { all.to_string() };
             let what = format!("requested {}{of}, this host has {there}", count(number, "GPU"));
-            let display = slots.topology.displays().next();
-            let (why, hint) = match display {
-                Some((gpu, why)) if free == 0 => {
-                    (format!("; {} {}", gpu.bdf, why.why()), format!("--gpu {} takes it", gpu.bdf))
+            let (why, hint) = match slots.by_address {
+                Some((gpu, why)) => {
+                    (format!("; {gpu} {}", why.why()), format!("--gpu {gpu} takes it"))
                 }
                 _ => unknown(slots.topology).unwrap_or_else(|| (String::new(), left(slots))),
             };

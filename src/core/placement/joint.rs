@@ -16,10 +16,10 @@ use super::budget::{Budget, Counting};
 use super::reason::Topic;
 use super::score::{Judges, Key};
 use super::taken::Taken;
-use super::{Occupancy, Placement, PlanError, devices, extras, plan};
+use super::{Occupancy, Placement, PlanError, devices, extras, kinds_alone, plan};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, HugePages, Request};
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, Speed, Topology};
 use std::ops::Add;
 
 /// The most sets of GPUs that are tried for one guest at its turn.
@@ -274,8 +274,20 @@ fn ranked(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<(Key,
         asked => asked,
     };
     let request = &Request { huge_pages, ..request.clone() };
+    let on = |kind| ranked_on(topology, held, request, kind);
+    let alone = kinds_alone(topology, request).into_iter().map(Some);
+    alone.map(on).find(|sets| !sets.is_empty()).unwrap_or_else(|| on(None))
+}
+
+/// Those with vCPUs on cores of one kind, or of all.
+fn ranked_on(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    kind: Option<Speed>,
+) -> Vec<(Key, Vec<Bdf>)> {
     let taken = Taken::new(topology, held).asking(&request.gpus);
-    let homes = Homes::of_profile(topology, request.reserve.cores, request.profile);
+    let homes = Homes::of_request(topology, request, kind);
     let homes = homes.with(taken.asked());
     let budget = Budget::new(topology, &homes, &taken, request, Counting::default());
     let extras = extras::Search::new(topology, &homes, &taken, request);

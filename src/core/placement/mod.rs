@@ -48,7 +48,7 @@ use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Moved, Occupancy};
 use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
-use crate::topology::{PartitionId, Topology, Trust, Weakness};
+use crate::topology::{PartitionId, Speed, Topology, Trust, Weakness};
 use affinity::Homes;
 pub use again::model_of;
 pub use budget::memory_node;
@@ -121,7 +121,7 @@ pub fn device_states(
         }
         None => match (groups::remains(topology, bdf), aside(bdf)) {
             (Some(why), _) => (DeviceState::Data, Some(why)),
-            (None, Some(why)) => (DeviceState::Display, Some(why.why().to_owned())),
+            (None, Some(why)) => (DeviceState::Display, Some(why.why().into_owned())),
             (None, None) => (DeviceState::Free, None),
         },
         Some(block) => (block.state(), Some(block.why(1))),
@@ -252,6 +252,9 @@ pub struct Placement {
     /// shows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<GuestCache>,
+    /// Address bits that the guest's CPU is limited to, where the IOMMU has fewer than the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_limit: Option<u8>,
     /// Guest NUMA cells, by id; at least one.
     pub cells: Vec<GuestCell>,
     /// Page size that backs the memory; none: normal pages.
@@ -419,9 +422,33 @@ fn place(
 ) -> Result<Placement, PlanError> {
     request.check()?;
     cpus::check_shape(request)?;
+    let on = |kind| place_on(topology, held, request, counting, kind);
+    let alone = kinds_alone(topology, request).into_iter().map(Some);
+    alone.into_iter().find_map(|kind| on(kind).ok()).map_or_else(|| on(None), Ok)
+}
+
+/// The kinds of cores that a guest may have all of its vCPUs on, the fastest first; none where all
+/// cores are of one kind, or it is not pinned.
+fn kinds_alone(topology: &Topology, request: &Request) -> Vec<Speed> {
+    match &topology.parts().core_kinds[..] {
+        kinds @ [_, _, ..] if request.pins != PinPolicy::None => {
+            kinds.iter().map(|kind| kind.kind).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Finds a guest's place with vCPUs on cores of one kind, or of all.
+fn place_on(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    counting: Counting,
+    kind: Option<Speed>,
+) -> Result<Placement, PlanError> {
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held).asking(&request.gpus);
-    let homes = Homes::of_profile(topology, request.reserve.cores, request.profile);
+    let homes = Homes::of_request(topology, request, kind);
     let homes = homes.with(taken.asked());
     let budget = budget::Budget::new(topology, &homes, &taken, request, counting);
     let extras = extras::Search::new(topology, &homes, &taken, request);
@@ -469,9 +496,11 @@ fn place(
     // QEMU gives dies and cache leaves to x86 guests only.
     let shown = || with_caches(topology, &cpus.vcpu_pins, cpus.topology);
     let shown = is_x86.then(shown).flatten();
+    let passes = is_x86 && !devices.is_empty();
     let placement = Placement {
         partition: chosen.partition,
         devices,
+        address_limit: topology.machine().address_limit().filter(|_| passes),
         vcpu_pins: cpus.vcpu_pins,
         emulator_pin: cpus.emulator_pin,
         iothread_pins: cpus.iothread_pins,

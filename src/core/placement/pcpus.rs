@@ -8,7 +8,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{Policy, Profile, Request};
-use crate::topology::Topology;
+use crate::topology::{Speed, Topology};
 
 /// The cores that a guest gets on one node.
 #[derive(Debug, Clone)]
@@ -129,14 +129,19 @@ impl<'a> Cores<'a> {
         let (vcpus, own) = (demand.vcpus as usize, usize::from(demand.own));
         let least = if solution.vcpus == 0 { 1 } else { threads };
         let rank = |place: usize| {
-            let has = home.seats[place].threads;
-            (has < threads, has != threads)
+            let Seat { threads: has, speed, .. } = home.seats[place];
+            (speed, has < threads, has != threads)
         };
+        let mut speeds: Vec<Option<Speed>> = home.seats.iter().map(|seat| seat.speed).collect();
+        speeds.sort_unstable();
+        speeds.dedup();
         let spread = self.request.policy == Policy::Spread;
         let grow = |chosen: Vec<usize>, among: &dyn Fn(usize) -> bool, number: usize| {
             let mut chosen = chosen;
             let whole = chosen.len() + number;
-            for class in [(false, false), (false, true), (true, true)] {
+            let by_threads = [(false, false), (false, true), (true, true)];
+            let of_speed = |speed| by_threads.map(|(fewer, other)| (speed, fewer, other));
+            for class in speeds.iter().copied().flat_map(of_speed) {
                 if chosen.len() == whole {
                     break;
                 }
@@ -169,11 +174,12 @@ impl<'a> Cores<'a> {
             (chosen, last)
         };
         let seat = |place: usize| home.seats[place];
+        let helper = || home.helpers.iter().find(|seat| self.taken.is_free(seat.at)).copied();
         NodeCores {
             node: home.id,
             vcpus: chosen.into_iter().map(seat).collect(),
             number: 0,
-            own: last.map(seat),
+            own: last.map(seat).or_else(helper),
         }
     }
 

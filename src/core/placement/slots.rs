@@ -6,7 +6,7 @@ use super::groups::{self, Block};
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::fabric::Readiness;
-use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology};
+use crate::topology::{DeviceKind, FabricModel, PciDevice, SetAside, Topology};
 
 /// A set of GPUs or NVSwitches: bit i is the one with index i, by address.
 pub(super) type Mask = u128;
@@ -203,6 +203,8 @@ pub(super) struct Slots<'a> {
     /// NVSwitches that a partition may take; in the shared model, where guests get none, those that
     /// an admin excluded, since the partitions that use them are excluded, too.
     pub(super) switches: Row<'a>,
+    /// A GPU that an address takes now, though no number does.
+    pub(super) by_address: Option<(Bdf, SetAside)>,
     /// What keeps NVLink partitions from being activated.
     pub(super) readiness: &'a Readiness,
     /// The tree above the GPUs.
@@ -243,7 +245,11 @@ impl<'a> Slots<'a> {
         };
         let together = (0..of.len()).map(same).collect();
         let readiness = taken.readiness;
-        Slots { topology, gpus, switches, readiness, units, together, entangled }
+        let aside = || topology.all_aside().map(|(gpu, why)| (gpu.bdf, why));
+        let is_free = |(bdf, _): &(Bdf, SetAside)| groups::block(topology, taken, *bdf).is_none();
+        // Only a host without other GPUs offers it.
+        let by_address = if gpus.counted == 0 { aside().find(is_free) } else { None };
+        Slots { topology, gpus, by_address, switches, readiness, units, together, entangled }
     }
 }
 

@@ -7,7 +7,8 @@ use super::reason::{CoreReason, FewerThreads, NodeRule, Topic};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{CellWish, PinPolicy, Profile};
-use std::collections::BTreeSet;
+use crate::topology::Speed;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Cores<'_> {
     /// Adds why these cores were chosen.
@@ -16,6 +17,7 @@ impl Cores<'_> {
         for node in &cores.nodes {
             self.explain_node(node, reasons);
         }
+        self.explain_kinds(cores, reasons);
         self.explain_dropped(cores, reasons);
         self.explain_emulator(cores, reasons);
         self.explain_loans(cores, reasons);
@@ -28,6 +30,34 @@ impl Cores<'_> {
         if !floating.is_empty() {
             let domains = floating.into_iter().map(str::to_owned).collect();
             reasons.compromise(Topic::Vcpus, CoreReason::Floaters { domains });
+        }
+    }
+
+    /// Adds on which kinds of cores the vCPUs are, where the host has several.
+    fn explain_kinds(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
+        let kinds = &self.topology.parts().core_kinds;
+        let [fastest, slower @ ..] = &kinds[..] else { return };
+        let mut vcpus: BTreeMap<Speed, usize> = BTreeMap::new();
+        for node in &cores.nodes {
+            let mut left = node.number;
+            for seat in &node.vcpus {
+                let here = left.min(cores.threads);
+                left -= here;
+                if let Some(speed) = seat.speed {
+                    *vcpus.entry(speed).or_default() += here;
+                }
+            }
+        }
+        match Vec::from_iter(vcpus)[..] {
+            [] => {}
+            [(kind, _)] if kind == fastest.kind => {
+                let slower = slower.iter().fold(CpuSet::new(), |all, kind| all.or(&kind.pcpus));
+                reasons.say(Topic::Vcpus, CoreReason::Fastest { slower });
+            }
+            [(kind, _)] => reasons.compromise(Topic::Vcpus, CoreReason::Slower { kind }),
+            ref vcpus => {
+                reasons.compromise(Topic::Vcpus, CoreReason::Mixed { vcpus: vcpus.to_vec() });
+            }
         }
     }
 

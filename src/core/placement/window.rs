@@ -77,7 +77,7 @@ fn cost(devices: &[Bdf], topology: &Topology) -> Option<u64> {
 /// Returns the window for ports that need `sum` bytes, above `memory` bytes and below the top of
 /// the address space.
 fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarge> {
-    let bits = machine.physical_address_bits;
+    let bits = machine.address_limit().or(machine.physical_address_bits);
     let limit = bits.map_or(u64::MAX, |bits| 1_u64.checked_shl(bits.into()).unwrap_or(u64::MAX));
     let power = |bytes: u64| bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
     let automatic = bits.map(|bits| automatic(bits, machine.cpu_vendor.as_deref()));
@@ -126,7 +126,10 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
                 gib: window.bytes >> 30,
                 automatic_gib: window.automatic.map(|own| own >> 30),
                 is_told: window.told_mib().is_some(),
-                bits: topology.machine().physical_address_bits.unwrap_or_default(),
+                bits: placement
+                    .address_limit
+                    .or(topology.machine().physical_address_bits)
+                    .unwrap_or_default(),
             };
             (why, false)
         }

@@ -44,6 +44,41 @@ pub struct Core {
     pub pcpus: CpuSet,
 }
 
+/// How fast a core is among those of a host with several kinds; the order is the planner's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Speed {
+    /// Intel's P cores; on Arm, those with at least three quarters of the largest capacity.
+    Performance,
+    /// Intel's E cores; on Arm, the others.
+    Efficiency,
+    /// Intel's low-power E cores.
+    LowPower,
+}
+
+impl Speed {
+    /// What cores of this kind are called.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Speed::Performance => "performance",
+            Speed::Efficiency => "efficiency",
+            Speed::LowPower => "low-power",
+        }
+    }
+}
+
+/// The cores of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CoreKind {
+    /// The kind.
+    pub kind: Speed,
+    /// Its online pcpus.
+    pub pcpus: CpuSet,
+}
+
 /// A level-3 cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -27,7 +27,7 @@ mod trust;
 pub mod vendor;
 
 pub use binding::{Binding, VFIO, is_vfio, leaves_group};
-pub use cpu::{Core, L3, NumaNode};
+pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
 pub use facts::Facts;
@@ -73,6 +73,9 @@ pub struct Machine {
     /// Physical address bits, from `address sizes` of /proc/cpuinfo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_address_bits: Option<u8>,
+    /// Address bits of the narrowest IOMMU, where it tells them (Intel's MGAW).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_address_bits: Option<u8>,
     /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in
     /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -111,6 +114,12 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Address bits that a guest with passed-through functions may have, if the IOMMU has fewer than
+    /// the processor: it maps nothing above.
+    pub fn address_limit(&self) -> Option<u8> {
+        self.iommu_address_bits.filter(|bits| Some(*bits) < self.physical_address_bits)
+    }
+
     /// Maker and product, the maker once; none: the product is not known.
     pub fn title(&self) -> Option<String> {
         let product = self.product.as_deref()?;
@@ -140,6 +149,9 @@ pub struct Parts {
     /// Pcpus that the kernel keeps tasks off (`isolcpus=`).
     #[serde(default)]
     pub isolated: CpuSet,
+    /// Kinds of cores, the fastest first; empty where all are of one kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub core_kinds: Vec<CoreKind>,
     /// Every PCI function, by address.
     #[serde(default)]
     pub devices: Vec<PciDevice>,
@@ -325,6 +337,13 @@ impl Topology {
     /// The core that a pcpu belongs to; none where the pcpu is absent or offline.
     pub fn core_of(&self, pcpu: PcpuId) -> Option<&Core> {
         self.core_place(pcpu).map(|place| &self.parts.cores[place])
+    }
+
+    /// Of which kind a core is; none where all are of one kind, or its own is not known.
+    pub fn speed(&self, core: &Core) -> Option<Speed> {
+        let first = core.pcpus.first()?;
+        let kind = self.parts.core_kinds.iter().find(|kind| kind.pcpus.contains(first))?;
+        (self.parts.core_kinds.len() > 1).then_some(kind.kind)
     }
 
     /// Returns the index in [`Topology::cores`] of the core that a pcpu belongs to; none where it

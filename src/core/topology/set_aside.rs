@@ -2,8 +2,9 @@
 //! Chooses nothing and does not know what is in use.
 
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
-use super::{DeviceKind, PciDevice, Topology};
+use super::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::bdf::Bdf;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Why a GPU is set aside: it is not counted, and only its address selects it.
@@ -13,24 +14,45 @@ pub enum SetAside {
     BootDisplay,
     /// Part of the processor.
     Integrated,
+    /// A virtual function: a share of this card.
+    Share(Bdf),
+    /// A card that its driver gives out as virtual functions only, each a card of its own.
+    GivenOut,
 }
 
 impl SetAside {
     /// Returns the reason, as words to follow the function's name.
-    pub fn why(self) -> &'static str {
+    pub fn why(self) -> Cow<'static, str> {
         match self {
-            SetAside::BootDisplay => "is the host's boot display; only its address takes it",
-            SetAside::Integrated => "is integrated in the processor; only its address takes it",
+            SetAside::BootDisplay => "is the host's boot display; only its address takes it".into(),
+            SetAside::Integrated => {
+                "is integrated in the processor; only its address takes it".into()
+            }
+            SetAside::Share(card) => {
+                format!("is a virtual function of {card}; only its address takes it").into()
+            }
+            SetAside::GivenOut => {
+                "is given to guests as its virtual functions; only its address takes it".into()
+            }
         }
     }
 
     /// Returns what the host loses with it.
-    pub fn costs(self) -> &'static str {
+    pub fn costs(self) -> Cow<'static, str> {
         match self {
-            SetAside::BootDisplay => "is the host's boot display: the host loses its console",
+            SetAside::BootDisplay => {
+                "is the host's boot display: the host loses its console".into()
+            }
             SetAside::Integrated => {
                 "is integrated in the processor: the host loses its display, and few of these work \
                  in a guest"
+                    .into()
+            }
+            SetAside::Share(card) => {
+                format!("is a virtual function of {card}: a share of that card").into()
+            }
+            SetAside::GivenOut => {
+                "is given to guests as its virtual functions: these go with it".into()
             }
         }
     }
@@ -88,6 +110,24 @@ fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     }
 }
 
+/// The driver that gives AMD's Instinct cards out as virtual functions (https://github.com/amd/MxGPU-Virtualization).
+const AMD_GIM: &str = "gim";
+
+/// Why a virtual function is no card of its own, and why a card is none beside its virtual
+/// functions.
+fn is_share(topology: &Topology, gpu: &PciDevice) -> Option<SetAside> {
+    let by_gim = |card: &PciDevice| card.driver.as_deref() == Some(AMD_GIM);
+    match gpu.sriov {
+        Some(Sriov::Vf { pf }) => match topology.device(pf) {
+            // GIM gives a virtual function the card, or a part of it that its admin has set.
+            Some(card) if by_gim(card) => None,
+            _ => Some(SetAside::Share(pf)),
+        },
+        Some(Sriov::Pf { enabled: 1.., .. }) if by_gim(gpu) => Some(SetAside::GivenOut),
+        _ => None,
+    }
+}
+
 /// Why passthrough of a function is not supported yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
@@ -101,6 +141,9 @@ pub enum Unsupported {
     Gb10,
     /// A function of any kind whose PCI domain has more than 16 bits.
     Domain,
+    /// NVIDIA's virtual function of this card: VFIO opens it only after the vGPU driver has set a
+    /// type for it.
+    VgpuSlot(Bdf),
 }
 
 /// GPUs with memory that is coherent with Grace's: the table of the kernel's
@@ -121,6 +164,12 @@ const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nv
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rest = match self {
+            Unsupported::VgpuSlot(card) => {
+                return write!(
+                    f,
+                    "not supported: a virtual function of {card}, for which no vGPU type is known"
+                );
+            }
             Unsupported::Grace { rack } => {
                 f.write_str(FOR_GRACE)?;
                 let rack_only =
@@ -146,7 +195,9 @@ impl Topology {
     /// Returns why a GPU is not available by number; none: it is, or the function is not a GPU.
     pub fn set_aside(&self, device: &PciDevice) -> Option<SetAside> {
         match device {
-            _ if device.kind() != DeviceKind::Gpu || self.unsupported(device).is_some() => None,
+            _ if device.kind() != DeviceKind::Gpu => None,
+            _ if is_share(self, device).is_some() => is_share(self, device),
+            _ if self.unsupported(device).is_some() => None,
             _ if is_integrated(self, device) => Some(SetAside::Integrated),
             PciDevice { boot_vga: true, .. } => Some(SetAside::BootDisplay),
             _ => None,
@@ -167,8 +218,13 @@ impl Topology {
     }
 
     /// Returns the GPUs set aside, by address, each with the reason.
-    pub fn displays(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
+    pub fn all_aside(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
         self.devices().iter().filter_map(|device| Some((device, self.set_aside(device)?)))
+    }
+
+    /// Returns the whole GPUs among them.
+    pub fn displays(&self) -> impl Iterator<Item = (&PciDevice, SetAside)> {
+        self.all_aside().filter(|(_, why)| !matches!(why, SetAside::Share(_)))
     }
 
     /// Returns why gpuvm cannot pass a function through. Boards of other processors than Arm have
@@ -179,7 +235,13 @@ impl Topology {
         if device.bdf.segment() > 0xffff {
             return Some(Unsupported::Domain);
         }
-        if device.vendor != VENDOR_NVIDIA || self.is_x86() {
+        if device.vendor != VENDOR_NVIDIA {
+            return None;
+        }
+        if let (DeviceKind::Gpu, Some(Sriov::Vf { pf })) = (device.kind(), &device.sriov) {
+            return Some(Unsupported::VgpuSlot(*pf));
+        }
+        if self.is_x86() {
             return None;
         }
         match device.device {
@@ -307,6 +369,44 @@ mod tests {
             integrated("0000:06:00.0"),
         ];
         assert_eq!(aside, expected);
+    }
+
+    #[test]
+    fn shares_of_a_card_are_no_cards() {
+        let pf = |bdf: &str, ids, driver: &str| PciDevice {
+            sriov: Some(Sriov::Pf { total: 8, enabled: 1 }),
+            driver: Some(driver.into()),
+            ..function(bdf, ids, DISPLAY)
+        };
+        let vf = |bdf: &str, of: &str, ids| PciDevice {
+            sriov: Some(Sriov::Vf { pf: of.parse().unwrap() }),
+            ..function(bdf, ids, DISPLAY)
+        };
+        let (flex, nvidia, amd) =
+            ((VENDOR_INTEL, 0x56c0), (VENDOR_NVIDIA, 0x2bb5), (VENDOR_ATI, 0x740f));
+        let host = host(
+            vec![
+                pf("0000:00:02.0", flex, "i915"),
+                vf("0000:00:02.1", "0000:00:02.0", flex),
+                pf("0000:01:00.0", nvidia, "nvidia"),
+                vf("0000:01:00.4", "0000:01:00.0", nvidia),
+                pf("0000:02:00.0", amd, "gim"),
+                vf("0000:02:02.0", "0000:02:00.0", amd),
+            ],
+            "x86_64",
+        );
+        let gpus: Vec<String> = host.gpus().map(|gpu| gpu.bdf.to_string()).collect();
+        assert_eq!(gpus, ["0000:01:00.0", "0000:02:02.0"]);
+        let at = |bdf: &str| host.device(bdf.parse().unwrap()).unwrap();
+        let share = |bdf: &str| Some(SetAside::Share(bdf.parse().unwrap()));
+        assert_eq!(host.set_aside(at("0000:00:02.1")), share("0000:00:02.0"));
+        assert_eq!(host.set_aside(at("0000:01:00.4")), share("0000:01:00.0"));
+        assert_eq!(host.set_aside(at("0000:02:00.0")), Some(SetAside::GivenOut));
+        // Only NVIDIA's cannot be passed as they are.
+        assert!(host.unsupported(at("0000:01:00.4")).is_some());
+        assert_eq!(host.unsupported(at("0000:00:02.1")), None);
+        let displays: Vec<String> = host.displays().map(|(gpu, _)| gpu.bdf.to_string()).collect();
+        assert_eq!(displays, ["0000:00:02.0", "0000:02:00.0"]);
     }
 
     #[test]

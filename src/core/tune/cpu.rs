@@ -363,13 +363,14 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Maxphysaddr;
     let passes = !work.guest.hostdevs.is_empty();
-    if work.given.items.unnamed.contains(&item) && has_bits(&work.xml) {
+    let limit = work.given.topology.machine().address_limit().filter(|_| passes);
+    if work.given.items.unnamed.contains(&item) && has_bits(&work.xml, limit) {
         return Ok(());
     }
     let bits = match work.given.items.maxphysaddr {
         Item::On if passes && work.guest.kvm && work.xml.is_x86() => {
             work.set(item, Setting::HostCpu)?;
-            Some(AddressBits::Passthrough)
+            Some(AddressBits::Passthrough { limit })
         }
         Item::Keep | Item::On => return Ok(()),
         Item::Off => None,
@@ -387,12 +388,14 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
 }
 
 /// Whether a guest has as many address bits as its owner chose, or the host's, which QEMU passes on
-/// with the host's CPU.
-fn has_bits(xml: &DomainXml) -> bool {
+/// with the host's CPU, and which the IOMMU does not limit.
+fn has_bits(xml: &DomainXml, limit: Option<u8>) -> bool {
     let Some(cpu) = xml.root().child("cpu") else { return false };
-    let mode = cpu.attr("mode");
-    cpu.child("maxphysaddr").is_some()
-        || mode.is_some_and(|mode| mode == "host-passthrough" || mode == "maximum")
+    let is_hosts = || {
+        let mode = cpu.attr("mode");
+        mode.is_some_and(|mode| mode == "host-passthrough" || mode == "maximum")
+    };
+    cpu.child("maxphysaddr").is_some() || (limit.is_none() && is_hosts())
 }
 
 /// Tunes the window for 64-bit BARs.

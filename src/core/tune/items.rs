@@ -262,19 +262,35 @@ impl Items {
                 ItemName::Cells,
                 ItemName::Pcie,
                 ItemName::Maxphysaddr,
+                ItemName::KvmHints,
+                ItemName::CpuCache,
+                ItemName::Invtsc,
             ]
             .into(),
         }
     }
 
     /// Keeps what the guest sees of its CPU where it is of an operating system that depends on it:
-    /// macOS does not boot with other models, nor with some numbers of cores.
+    /// macOS does not boot with other models, nor with some numbers of cores. The same where an
+    /// argument of QEMU says it: what the definition says then has no effect.
     pub(super) fn keep_chosen(&mut self, xml: &DomainXml) {
-        if xml.is_macos() && self.unnamed.contains(&ItemName::Topology) {
+        let is_unnamed = |name| self.unnamed.contains(&name);
+        if is_unnamed(ItemName::Topology) && (xml.is_macos() || xml.is_replaced("smp")) {
             self.topology = Item::Keep;
         }
-        if xml.is_macos() && self.unnamed.contains(&ItemName::Maxphysaddr) {
+        let by_argument = xml.is_replaced("cpu");
+        if is_unnamed(ItemName::Maxphysaddr) && (xml.is_macos() || by_argument) {
             self.maxphysaddr = Item::Keep;
+        }
+        for (name, item) in
+            [(ItemName::KvmHints, &mut self.kvm_hints), (ItemName::Invtsc, &mut self.invtsc)]
+        {
+            if by_argument && self.unnamed.contains(&name) {
+                *item = Item::Keep;
+            }
+        }
+        if by_argument && self.unnamed.contains(&ItemName::CpuCache) {
+            self.cpu_cache = Item::Keep;
         }
     }
 

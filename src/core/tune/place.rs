@@ -265,6 +265,15 @@ fn in_place(
         // What the plan leaves floating floats on.
         let pins = plan.iothread_pins.iter_mut().chain([&mut plan.emulator_pin]);
         pins.filter(|pin| !pin.is_empty()).for_each(|pin| pin.clone_from(&helper));
+        let chosen = |at: usize| {
+            let id = u32::try_from(at).ok()? + 1;
+            let pin = guest.claims.iothread_pins.iter().find(|pin| pin.of.value == id)?;
+            let pcpus = &pin.cpuset.value;
+            (!pcpus.is_empty() && !pcpus.intersects(&own)).then(|| pcpus.clone())
+        };
+        for (at, pin) in plan.iothread_pins.iter_mut().enumerate() {
+            *pin = chosen(at).unwrap_or_else(|| std::mem::take(pin));
+        }
         return Some(plan);
     }
     None

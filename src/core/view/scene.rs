@@ -300,6 +300,12 @@ impl Sources<'_, '_> {
         if isolated > 0 {
             parts.push(format!("{isolated} isolated"));
         }
+        for kind in &self.topology.parts().core_kinds {
+            let there = node.pcpus.and(&kind.pcpus).len();
+            if there > 0 {
+                parts.push(format!("{there} of {} cores", kind.kind.as_str()));
+            }
+        }
         let offline =
             self.topology.cores_of(id).filter_map(|core| self.offline.get(&core.pcpus.first()));
         let offline: usize = offline.map(Vec::len).sum();

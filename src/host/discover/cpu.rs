@@ -3,7 +3,7 @@
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::cpuset::{CpuSet, Id, IdSet, PcpuId};
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{Core, L3, NumaNode};
+use gpuvm_core::topology::{Core, CoreKind, L3, NumaNode, Speed};
 
 /// The kernel's directory of processors.
 const CPUS: &str = "sys/devices/system/cpu";
@@ -127,6 +127,52 @@ impl Identity {
             siblings,
         })
     }
+}
+
+/// What Intel's drivers of performance counters are called, by kind of core (`intel_pmu_init`).
+const INTEL_KINDS: [(&str, Speed); 3] = [
+    ("cpu_core", Speed::Performance),
+    ("cpu_atom", Speed::Efficiency),
+    ("cpu_lowpower", Speed::LowPower),
+];
+
+/// Reads the kinds of cores, the fastest first; none where all are of one kind.
+pub fn kinds(root: &FsRoot, online: &CpuSet) -> Result<Vec<CoreKind>, FsError> {
+    let mut kinds = Vec::new();
+    let mut seen = CpuSet::new();
+    for (name, kind) in INTEL_KINDS {
+        let Some(dir) = root.dir(&format!("sys/devices/{name}"))? else { continue };
+        let pcpus = id_list(&dir, "cpus")?.unwrap_or_default().and(online).minus(&seen);
+        seen = seen.or(&pcpus);
+        kinds.push(CoreKind { kind, pcpus });
+    }
+    if kinds.is_empty() {
+        kinds = by_capacity(root, online)?;
+    }
+    kinds.retain(|kind| !kind.pcpus.is_empty());
+    // A single kind, or one that is known only in part, says nothing.
+    Ok(if kinds.len() > 1 { kinds } else { Vec::new() })
+}
+
+/// Reads the kinds of Arm's cores by `cpu_capacity`, which is 1024 for the fastest at its largest
+/// clock. Clocks of one kind differ a little.
+fn by_capacity(root: &FsRoot, online: &CpuSet) -> Result<Vec<CoreKind>, FsError> {
+    let mut capacities: Vec<(PcpuId, u64)> = Vec::new();
+    for pcpu in online.iter() {
+        let Some(dir) = root.dir(&format!("{CPUS}/cpu{pcpu}"))? else { return Ok(Vec::new()) };
+        let parse = |text: &str| text.parse().ok();
+        let Some(capacity) = dir.parse("cpu_capacity", parse, "a number")? else {
+            return Ok(Vec::new());
+        };
+        capacities.push((pcpu, capacity));
+    }
+    let most = capacities.iter().map(|(_, capacity)| *capacity).max().unwrap_or(0);
+    let fast = |capacity: u64| capacity.saturating_mul(4) >= most.saturating_mul(3);
+    let of = |kind, is_fast| {
+        let those = capacities.iter().filter(|(_, capacity)| fast(*capacity) == is_fast);
+        CoreKind { kind, pcpus: those.map(|(pcpu, _)| *pcpu).collect() }
+    };
+    Ok(vec![of(Speed::Performance, true), of(Speed::Efficiency, false)])
 }
 
 /// Reads level-3 caches, each once.

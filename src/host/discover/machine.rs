@@ -49,6 +49,7 @@ pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result
         machine.product = filled(dmi.read("product_name")?);
     }
     cpuinfo(&root.read_head("proc/cpuinfo")?.unwrap_or_default(), &mut machine);
+    machine.iommu_address_bits = iommu_bits(root)?;
     let mut of_kernel = |name: &str| {
         let read = root.read(&format!("proc/sys/kernel/{name}"));
         filled(read.unwrap_or_else(|error| unknown(error, notes)))
@@ -68,6 +69,23 @@ pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result
         };
     }
     Ok(machine)
+}
+
+/// Reads the address bits of the narrowest IOMMU of Intel: bits 21 to 16 of its capabilities are one
+/// less (VT-d specification, Capability Register, MGAW).
+fn iommu_bits(root: &FsRoot) -> Result<Option<u8>, FsError> {
+    let Some(all) = root.dir("sys/class/iommu")? else { return Ok(None) };
+    let mut least = None;
+    for name in all.names()? {
+        let Some(dir) = root.dir(&format!("sys/class/iommu/{name}/intel-iommu"))? else { continue };
+        let bits = |text: &str| Some((u64::from_str_radix(text, 16).ok()? >> 16 & 0x3f) as u8 + 1);
+        let bits = dir.parse("cap", bits, "a hexadecimal number")?;
+        least = match (least, bits) {
+            (Some(one), Some(other)) => Some(u8::min(one, other)),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(least)
 }
 
 /// Notes that a value cannot be read, and leaves it empty.

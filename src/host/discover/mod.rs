@@ -106,6 +106,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.l3 = cpu::l3(root, &pcpus.online)?;
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
+    parts.core_kinds = cpu::kinds(root, &pcpus.online)?;
     pci::devices(root, &mut parts)?;
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
         // If it cannot be read, nobody is trusted, and the rest continues.

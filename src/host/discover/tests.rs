@@ -290,3 +290,30 @@ fn a_bad_file_is_named_with_its_line() {
         assert!(error.contains(dir.path().join(&path).to_str().unwrap()), "{error}");
     }
 }
+
+#[test]
+fn kinds_of_cores_are_told_by_counters_or_capacity() {
+    let cpu = "sys/devices/system/cpu";
+    let kinds = |files: &[(&str, &str)]| -> Vec<(&'static str, String)> {
+        let dir = host(&[&[("sys/devices/system/cpu/online", "0-3")], files].concat());
+        let (parts, _) = both(&dir);
+        parts.core_kinds.iter().map(|kind| (kind.kind.as_str(), kind.pcpus.to_string())).collect()
+    };
+    let intel = kinds(&[
+        ("sys/devices/cpu_core/cpus", "0-1"),
+        ("sys/devices/cpu_atom/cpus", "2,4-5"),
+        ("sys/devices/cpu_lowpower/cpus", "3"),
+    ]);
+    let wanted = [("performance", "0-1"), ("efficiency", "2"), ("low-power", "3")];
+    assert_eq!(intel, wanted.map(|(kind, pcpus)| (kind, pcpus.to_owned())));
+    assert!(kinds(&[("sys/devices/cpu_core/cpus", "0-3")]).is_empty(), "one kind");
+    let capacities = |of: [&str; 4]| {
+        let paths = [0, 1, 2, 3].map(|at| format!("{cpu}/cpu{at}/cpu_capacity"));
+        let files: Vec<(&str, &str)> = paths.iter().map(String::as_str).zip(of).collect();
+        kinds(&files)
+    };
+    let arm = capacities(["446", "446", "1024", "990"]);
+    assert_eq!(arm, [("performance", "2-3".to_owned()), ("efficiency", "0-1".to_owned())]);
+    assert!(capacities(["1024", "1024", "1010", "1024"]).is_empty(), "clocks differ a little");
+    assert!(kinds(&[("sys/devices/system/cpu/cpu0/cpu_capacity", "512")]).is_empty(), "in part");
+}

@@ -33,9 +33,9 @@ pub(super) fn named(
     }
 }
 
-/// The displays of a guest, for its name: they have an address and no index.
+/// The GPUs of a guest that are set aside, for its name: they have an address and no index.
 fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
-    let shown = topology.displays().map(|(gpu, _)| gpu.bdf);
+    let shown = topology.all_aside().map(|(gpu, _)| gpu.bdf);
     shown.filter(|bdf| placement.devices.contains(bdf)).collect()
 }
 

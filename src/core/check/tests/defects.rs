@@ -430,6 +430,22 @@ pub const DEFECTS: &[Defect] = &[
         intel_graphics,
         &[INTEL_GRAPHICS],
     ),
+    defect(
+        "argument-replaces",
+        "/domain/qemu:commandline/qemu:arg[2]/@value",
+        true,
+        &[(
+            "</domain>",
+            "<qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\
+             <qemu:arg value='-cpu'/><qemu:arg value='host,kvm=off'/></qemu:commandline></domain>",
+        )],
+    ),
+    setting(
+        "maxphysaddr-over-iommu",
+        "/domain/cpu",
+        |s| s.host.machine.iommu_address_bits = Some(39),
+        &[],
+    ),
     defect("element-dropped", "/domain/kvm", false, &[("<devices>", "<kvm/><devices>")]),
     defect(
         "element-dropped",

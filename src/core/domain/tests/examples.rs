@@ -221,7 +221,7 @@ fn cpu_examples() -> Vec<(DomainEdit, &'static str)> {
         (DomainEdit::SetNumatune { cells: vec![nodes("")] }, ""),
         (
             DomainEdit::SetCpu {
-                model: CpuModel::HostPassthrough { maxphysaddr: true },
+                model: CpuModel::HostPassthrough { maxphysaddr: true, limit: None },
                 topology,
                 topoext: true,
                 cells: vec![cell(0..1, "0"), cell(1..2, "1")],

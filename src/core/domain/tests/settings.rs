@@ -181,7 +181,7 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
         ),
         (Setting::Migratable { is_off: false }, ""),
         (
-            Setting::AddressBits { bits: Some(AddressBits::Passthrough) },
+            Setting::AddressBits { bits: Some(AddressBits::Passthrough { limit: None }) },
             r#"
 +    <maxphysaddr mode='passthrough'/>"#,
         ),

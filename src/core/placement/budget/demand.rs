@@ -28,7 +28,9 @@ impl Budget {
         out.demands.clear();
         for &(node, gpus) in out.homes.iter().chain(&out.annexes) {
             let stock = &self.nodes[node];
-            let share = (stock.share * gpus).min(stock.cores.max(2)).max(2);
+            let own = own && !stock.has_helpers;
+            let least = 1 + u32::from(!stock.has_helpers);
+            let share = (stock.share * gpus).min(stock.cores.max(least)).max(least);
             out.demands.push(Demand { node, vcpus: share - u32::from(own), own, gpus });
         }
         if !out.annexes.is_empty() {
@@ -336,7 +338,7 @@ impl Budget {
             let rest = stock.free(1).saturating_sub(demand.vcpus);
             let owed = stock.free_gpus.saturating_sub(demand.gpus) * stock.share;
             let is_share = demand.gpus > 0 && demand.vcpus == stock.share * demand.gpus;
-            demand.own = rest > 0 && !(spare && is_share && rest <= owed);
+            demand.own = rest > 0 && !stock.has_helpers && !(spare && is_share && rest <= owed);
         }
     }
 

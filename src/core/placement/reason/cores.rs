@@ -5,6 +5,7 @@ use crate::cpuset::{CpuSet, NodeId};
 use crate::placement::explain::{count, domains, list};
 use crate::request::Profile;
 use crate::shell::word;
+use crate::topology::Speed;
 use std::fmt;
 
 /// Why a guest sees fewer threads of a core than the host has.
@@ -173,6 +174,21 @@ pub enum CoreReason {
         /// Pcpus.
         pcpus: CpuSet,
     },
+    /// All vCPUs are on the fastest cores of a host with several kinds.
+    Fastest {
+        /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads.
+        slower: CpuSet,
+    },
+    /// All vCPUs are on slower cores.
+    Slower {
+        /// The kind.
+        kind: Speed,
+    },
+    /// vCPUs are on cores of several kinds.
+    Mixed {
+        /// How many are on each.
+        vcpus: Vec<(Speed, usize)>,
+    },
     /// The emulator is not pinned, as with `nvidia-vm`.
     EmulatorFree,
     /// A core for emulator and I/O threads.
@@ -296,6 +312,30 @@ impl fmt::Display for CoreReason {
 }
 
 impl CoreReason {
+    /// Writes the text for kinds of cores.
+    fn kinds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CoreReason::Fastest { slower } => write!(
+                f,
+                "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \
+                 I/O threads"
+            ),
+            CoreReason::Slower { kind } => write!(
+                f,
+                "on {} cores, which are slower: too few performance cores are free",
+                kind.as_str()
+            ),
+            CoreReason::Mixed { vcpus } => {
+                let part = |(kind, number): &(Speed, usize)| {
+                    format!("{number} on {} cores", kind.as_str())
+                };
+                let parts: Vec<String> = vcpus.iter().map(part).collect();
+                write!(f, "{}: no kind of core alone has as many free", parts.join(", "))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the text for threads: the guest's, the emulator's, I/O threads.
     fn threads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -354,7 +394,7 @@ impl CoreReason {
                 };
                 write!(f, "{iothreads} for {disks}, {most} for {most} disks or more")
             }
-            _ => Ok(()),
+            _ => self.kinds(f),
         }
     }
 }

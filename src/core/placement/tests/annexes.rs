@@ -33,7 +33,7 @@ fn nodes(topology: &Topology, plan: &Placement) -> Vec<u32> {
 
 /// Annexes of each node with GPUs, and GPUs of each node without, on a host.
 fn shared(host: &Topology) -> Vec<(u32, Vec<u32>, usize)> {
-    let homes = Homes::of_profile(host, 0, Profile::Share);
+    let homes = Homes::of_request(host, &Request::for_gpus(0), None);
     let id = |at: &usize| homes.all()[*at].id.0;
     let of = homes.all().iter();
     of.map(|h| (h.id.0, h.annexes.iter().map(id).collect(), h.tenants.len())).collect()

@@ -7,6 +7,7 @@ use crate::placement::budget::{Budget, Solution};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
+use crate::topology::{CoreKind, Speed};
 
 /// A request for this many vCPUs without GPUs.
 fn vcpus(number: u32) -> Request {
@@ -279,4 +280,51 @@ fn a_guest_is_never_given_fewer_threads_than_it_asks_for() {
         Ok(placed) => assert_eq!(placed.vcpus(), 2),
         Err(error) => assert!(matches!(error, PlanError::Taken { .. }), "{error}"),
     }
+}
+
+/// One node with 4 cores of two threads and 8 slower ones of one, and a GPU.
+fn hybrid() -> Topology {
+    let mut parts = HostSpec::even(1, 12, 64, 1).parts();
+    let set = |text: &str| -> CpuSet { text.parse().unwrap() };
+    let (fast, slow, gone) = (set("0-3,12-15"), set("4-11"), set("16-23"));
+    parts.cores.iter_mut().for_each(|core| core.pcpus = core.pcpus.minus(&gone));
+    parts.nodes.iter_mut().for_each(|node| node.pcpus = node.pcpus.minus(&gone));
+    parts.l3.iter_mut().for_each(|cache| cache.pcpus = cache.pcpus.minus(&gone));
+    let kind = |kind, pcpus| CoreKind { kind, pcpus };
+    parts.core_kinds = vec![kind(Speed::Performance, fast), kind(Speed::Efficiency, slow)];
+    Topology::new(parts).unwrap()
+}
+
+#[test]
+fn vcpus_are_on_fast_cores_and_helpers_on_slow_ones() {
+    let host = hybrid();
+    let all = |gpus| plan_on(&host, &[], &Request { vcpus: Some(8), ..Request::for_gpus(gpus) });
+    for plan in [all(0), all(1), plan_on(&host, &[], &Request::for_gpus(1))] {
+        let plan = plan.unwrap();
+        assert_eq!(pins(&plan), [0, 12, 1, 13, 2, 14, 3, 15]);
+        assert_eq!((plan.topology.cores, plan.topology.threads), (4, 2));
+        assert_eq!((plan.emulator_pin.to_string(), plan.iothread_pins.len()), ("4".into(), 1));
+        assert_eq!(plan.iothread_pins[0].to_string(), "4");
+        assert!(says(&plan, "on performance cores; the slower pcpus 4-11 are for", false));
+    }
+    // The host's are slow ones, too.
+    let kept = Request { reserve: Reserve { cores: 3, ..Reserve::default() }, ..vcpus(8) };
+    let kept = plan_on(&host, &[], &kept).unwrap();
+    assert_eq!((pins(&kept).len(), kept.emulator_pin.to_string()), (8, "7".into()));
+}
+
+#[test]
+fn kinds_of_cores_are_mixed_only_where_none_alone_has_as_many() {
+    let host = hybrid();
+    let first = held("first", &plan_on(&host, &[], &vcpus(6)).unwrap());
+    let domains = std::slice::from_ref(&first);
+    let second = plan_on(&host, domains, &vcpus(2)).unwrap();
+    assert_eq!((pins(&second), second.emulator_pin.to_string()), (vec![0, 12], "5".into()));
+    let slow = plan_on(&host, domains, &vcpus(4)).unwrap();
+    assert_eq!((pins(&slow), slow.topology.threads), (vec![5, 6, 7, 8], 1));
+    assert!(says(&slow, "on efficiency cores, which are slower", true), "{:?}", slow.reasons);
+    let mixed = plan_on(&host, &[], &vcpus(9)).unwrap();
+    assert_eq!(pins(&mixed), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert!(says(&mixed, "4 on performance cores, 5 on efficiency cores", true));
+    assert!(plan_on(&host, &[], &vcpus(13)).is_err());
 }
