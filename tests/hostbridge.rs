@@ -47,7 +47,7 @@ chmod 600 /etc/netplan/50-host.yaml
 bridge="$0 network host-bridge"
 fails() { if "$@" 2>&1; then echo "it was done: $*"; exit 8; fi; }
 # Until what is given holds; the machine may be loaded.
-until_so() { for _ in $(seq 500); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.2; done; echo "never: $*"; ip a; exit 7; }
+until_so() { for _ in $(seq 1500); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.2; done; echo "never: $*"; ip a; exit 7; }
 has() { ip -br address show dev $1 | grep -q " $2"; }
 pings() { ip netns exec lan busybox ping -c 1 -W 2 10.77.0.2; }
 waits() { test -s /var/lib/gpuvm/host-bridge/br0.wait; }

@@ -8,7 +8,7 @@ use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
 use crate::discover::silent::{Silent, unescaped};
 use crate::discover::vdpa;
-use crate::domain::arguments::{self, Arguments};
+use crate::domain::arguments::{self, Arguments, Unread};
 use crate::domain::disk_change::target_of;
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
@@ -155,11 +155,17 @@ fn is_swap(list: &str, file: &std::fs::Metadata) -> bool {
 /// to them, each with the reason why the definition alone does not say which.
 pub fn linked_functions(xml: &DomainXml) -> Vec<(String, Bdf)> {
     let follow = |path: &str| {
-        let place = std::fs::canonicalize(path).ok()?;
-        place.starts_with("/sys/devices").then(|| place.file_name()?.to_str()?.parse().ok())?
+        let place = std::fs::canonicalize(Path::new("/").join(path)).ok()?;
+        let place = place.strip_prefix("/sys/devices").ok()?;
+        // A mediated device is below the function that it is a part of.
+        place.ancestors().find_map(|part| part.file_name()?.to_str()?.parse().ok())
     };
     let links = Arguments::read(xml.root()).links.into_iter();
-    links.filter_map(|unread| Some((unread.message, follow(&unread.link?)?))).collect()
+    let parts = xml.mediated().into_iter().map(|uuid| Unread {
+        message: format!("mediated device {uuid}"),
+        link: Some(format!("/sys/bus/mdev/devices/{uuid}")),
+    });
+    links.chain(parts).filter_map(|unread| Some((unread.message, follow(&unread.link?)?))).collect()
 }
 
 /// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks,

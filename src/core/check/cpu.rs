@@ -42,6 +42,11 @@ const EMULATOR: Rule = Rule::warning(
     "emulator or I/O threads on a core of the guest's vCPUs",
 );
 
+/// The kernel does not move threads between them: all stay on the first.
+const ISOLATED: Rule = Rule::warning(
+    "pin-over-isolated",
+    "vCPUs that may run on several isolated pcpus, between which the kernel does not move them",
+);
 /// Spinlocks in the guest wait for vCPUs that another thread has preempted.
 const DEDICATED: Rule = Rule::warning(
     "hint-dedicated-shared",
@@ -70,7 +75,7 @@ const CACHING: Rule = Rule::error(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
     NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED, CACHE_MODE,
-    CACHES, REMAPPING, CACHING,
+    CACHES, REMAPPING, CACHING, ISOLATED,
 ];
 
 /// Checks pins and CPU.
@@ -90,6 +95,31 @@ pub fn check<'t>(
     dedicated(guest, others, report);
     caches(guest, topology, report);
     interrupts(guest, versions, report);
+    isolated(guest, topology, report);
+}
+
+/// Checks that no vCPU may run on several isolated pcpus and on no others.
+fn isolated<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let isolated = &topology.parts().isolated;
+    let own = live_pins(guest).map(|pin| (format!("vCPU {}", pin.of.value), &pin.cpuset));
+    let is_left = u32::try_from(live_pins(guest).count()).is_ok_and(|own| own < guest.vcpus.value);
+    let common = guest.default_pin.iter().filter(|_| is_left);
+    let common = common.map(|pin| ("each vCPU without a pin".to_owned(), pin));
+    let mut over =
+        own.chain(common).filter(|(_, pin)| pin.value.len() > 1 && pin.value.is_subset(isolated));
+    if let Some((first, pin)) = over.next() {
+        let others = match over.count() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let message = format!(
+            "{first}{others} may run on isolated pcpus {}, between which the kernel moves no \
+             thread: each stays where it starts",
+            pin.value
+        );
+        let hint = "pin each vCPU to one pcpu";
+        report.add(&ISOLATED, pin.spot, message, hint);
+    }
 }
 
 /// Checks that interrupts reach all vCPUs and that the IOMMU allows passthrough.

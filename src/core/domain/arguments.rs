@@ -113,8 +113,8 @@ fn value_of(argument: Element<'_>) -> String {
     argument.attr("value").unwrap_or_default().into_owned()
 }
 
-/// Returns every absolute path in the arguments of a domain, whatever option names it, and whether
-/// it may be an image with a backing file.
+/// Returns every path of a file in the arguments of a domain, whatever option names it, and whether
+/// it may be an image with a backing file. libvirt starts QEMU in `/`, where relative ones begin.
 pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
     let mut found = BTreeMap::new();
     let values: Vec<String> = arguments(root).map(value_of).collect();
@@ -122,9 +122,13 @@ pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
         let option = at.checked_sub(1).and_then(|before| values[before].strip_prefix('-'));
         // A first argument without an option is a drive.
         let is_image = option.is_none_or(|name| IMAGES.contains(&name.trim_start_matches('-')));
-        let values = pairs(argument, "").into_iter().map(|(_, value)| value);
-        for value in values.chain([argument.clone()]) {
-            if let Some(path) = path_of(&value) {
+        let names_file = |name: &str| FILES.iter().any(|file| name.ends_with(file));
+        let values =
+            pairs(argument, "").into_iter().map(|(name, value)| (names_file(&name), value));
+        let is_whole = argument.starts_with('/') || !argument.contains('=');
+        let whole = is_whole.then(|| (is_image, argument.clone()));
+        for (is_file, value) in values.chain(whole) {
+            for path in paths_of(&value, is_file) {
                 *found.entry(path).or_default() |= is_image;
             }
         }
@@ -132,22 +136,48 @@ pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
     found
 }
 
-/// Protocols of QEMU that name a file or device of the host (QEMU's manual, disk images).
-const PROTOCOLS: [&str; 5] = ["file:", "host_device:", "host_cdrom:", "raw:", "fat:"];
+/// What settings of QEMU that name a file of the host end with, whatever their option.
+const FILES: [&str; 6] = ["file", "filename", "path", "image", "config", "dev"];
 
-/// The absolute path that a value names; none: it names none. libvirt starts QEMU in `/`.
-fn path_of(value: &str) -> Option<String> {
-    let mut path = value;
-    while let Some(rest) = PROTOCOLS.iter().find_map(|protocol| path.strip_prefix(protocol)) {
-        path = rest.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(rest);
+/// Returns the paths that a value names. QEMU's protocols (`file:`, `fat:rw:`, `blkdebug:CONFIG:IMAGE`)
+/// stand before them; `is_file`: the setting names a file, so that a mere name is one, too.
+fn paths_of(value: &str, is_file: bool) -> Vec<String> {
+    if value.contains("://") && !value.starts_with("file://") || value.starts_with(['{', '"']) {
+        return Vec::new();
     }
-    if path.starts_with('/') {
-        Some(path.to_owned())
-    } else if path.starts_with("dev/") {
-        Some(format!("/{path}"))
-    } else {
-        None
-    }
+    let parts: Vec<&str> = value.split(':').filter(|part| !part.is_empty()).collect();
+    let path = |part: &&str| {
+        let below = part.trim_start_matches('/');
+        let is_relative = is_file && (parts.len() == 1 || part.contains('/'));
+        let is_relative =
+            is_relative && !part.starts_with(['-', '{']) && !part.contains(['=', ',']);
+        let is_path = ["/", "dev/", "./", "../"].iter().any(|begin| part.starts_with(begin));
+        ((is_path || is_relative) && !below.is_empty())
+            .then(|| format!("/{}", below.strip_prefix("./").unwrap_or(below)))
+    };
+    let each = parts.iter().filter_map(path);
+    // A path may have colons of its own.
+    let whole = Some(value).filter(|whole| whole.starts_with('/') && parts.len() > 1);
+    each.chain(whole.map(str::to_owned)).collect()
+}
+
+/// Returns the arguments that may name files which cannot be told from the definition: a file of
+/// settings, or JSON that is none.
+pub fn hidden(root: Element<'_>) -> Vec<String> {
+    let values: Vec<String> = arguments(root).map(value_of).collect();
+    let is_hidden = |at: usize| {
+        let (_, name, value) = option(&values, at)?;
+        let is_broken = || value.starts_with('{') && pairs(value, "").is_empty();
+        (name == "readconfig" || is_broken()).then(|| format!("-{name} {}", short(value)))
+    };
+    (0..values.len()).filter_map(is_hidden).collect()
+}
+
+/// Returns the mediated devices that arguments of QEMU pass, by UUID.
+pub fn mediated(root: Element<'_>) -> Vec<String> {
+    let values: Vec<String> = arguments(root).map(value_of).collect();
+    let words = values.iter().flat_map(|value| value.split(['/', ',', '=', '"', '\'']));
+    words.filter(|word| is_uuid(word)).map(str::to_owned).collect()
 }
 
 /// Returns the places that arguments give to devices of their own: `-device x,bus=pcie.0,addr=0x2`.
@@ -226,8 +256,8 @@ pub fn vdpa_nodes(root: Element<'_>) -> Vec<String> {
 /// Returns the functions that arguments of QEMU name, each with the index of its argument.
 fn functions(arguments: &[String]) -> Vec<(usize, Named)> {
     let mut found = Vec::new();
-    // The drivers of devices with an id, which `-set` may name.
-    let mut drivers: BTreeMap<String, String> = BTreeMap::new();
+    // The drivers of devices with an id, which `-set` may name, and may be the one to choose.
+    let mut drivers = set_drivers(arguments);
     for (at, argument) in arguments.iter().enumerate() {
         let named = drives(argument).into_iter().chain(in_sysfs(argument));
         found.extend(named.map(|bdf| (at, Ok(bdf))));
@@ -270,18 +300,35 @@ fn device(text: &str, drivers: &mut BTreeMap<String, String>) -> Vec<Named> {
         of_name.next().map(|(_, value)| value.as_str())
     };
     let Some(driver) = last("driver") else {
-        let is_possible = text.starts_with('{') && text.contains("vfio");
+        // Its letters may be written as numbers.
+        let is_possible = text.starts_with('{');
         let unread = || Err(format!("`{}` cannot be parsed", short(text)).into());
         return is_possible.then(unread).into_iter().collect();
     };
-    if let Some(id) = last("id") {
+    let set = last("id").and_then(|id| drivers.get(id)).filter(|driver| is_passed(driver));
+    let is_set = set.is_some();
+    if let (false, Some(id)) = (is_set, last("id")) {
         drivers.insert(id.to_owned(), driver.to_owned());
     }
-    if !is_passed(driver) {
+    if !is_set && !is_passed(driver) {
         return Vec::new();
     }
     let named = NAMING.into_iter().find_map(|name| Some((name, last(name)?)));
     named.and_then(|(name, value)| setting(name, value)).into_iter().collect()
+}
+
+/// The drivers that `-set device.ID.driver=` gives to devices, by id; those that pass a function
+/// count before all others.
+fn set_drivers(arguments: &[String]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for at in 0..arguments.len() {
+        let Some((_, "set", text)) = option(arguments, at) else { continue };
+        let of_driver = text.strip_prefix("device.").and_then(|rest| rest.split_once(".driver="));
+        if let Some((id, driver)) = of_driver.filter(|(_, driver)| is_passed(driver)) {
+            found.insert(id.to_owned(), driver.to_owned());
+        }
+    }
+    found
 }
 
 /// Reads `device.ID.host=01:00.0`.
@@ -409,15 +456,22 @@ fn c_unsigned(text: &str, radix: u32) -> Option<u32> {
     if is_number { u32::from_str_radix(digits, radix).ok() } else { None }
 }
 
-/// Returns the function of a directory in sysfs, which a property names.
+/// Whether a word is the UUID of a mediated device.
+pub fn is_uuid(word: &str) -> bool {
+    word.len() == 36
+        && word.split('-').map(str::len).eq([8, 4, 4, 4, 12])
+        && word.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+/// Returns the function of a directory in sysfs, which a property names. What is no directory of
+/// sysfs is a link, which may be called as another function is.
 fn sysfs(property: &str, path: &str) -> Option<Named> {
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if let Ok(bdf) = name.parse() {
+    let is_there = path.starts_with("/sys/") && !path.contains("/../");
+    if let (true, Ok(bdf)) = (is_there, name.parse()) {
         return Some(Ok(bdf));
     }
-    let is_mediated = name.len() == 36
-        && name.split('-').map(str::len).eq([8, 4, 4, 4, 12])
-        && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    let is_mediated = is_there && is_uuid(name);
     let message = format!("`{property}={}` is known to the host alone", short(path));
     (!is_mediated).then(|| Err(Unread { message, link: Some(path.to_owned()) }))
 }

@@ -193,6 +193,18 @@ impl DomainXml {
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
     }
 
+    /// The mediated devices of the host that it has, by UUID.
+    pub fn mediated(&self) -> Vec<String> {
+        let devices = self.root().child("devices").into_iter();
+        let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
+        let uuid = |device: Element<'_>| {
+            let is_mediated = device.attr("type").is_some_and(|kind| kind == "mdev");
+            let address = device.find("source/address").filter(|_| is_mediated)?;
+            Some(address.attr("uuid")?.into_owned())
+        };
+        hostdevs.filter_map(uuid).chain(arguments::mediated(self.root())).collect()
+    }
+
     /// Whether an argument of QEMU with this option, without its dash, replaces what an element of
     /// the definition says.
     pub fn is_replaced(&self, option: &str) -> bool {

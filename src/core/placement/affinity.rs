@@ -5,7 +5,7 @@ mod annex;
 
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
-use crate::request::{Profile, Request};
+use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::{Core, NumaNode, Speed, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -35,6 +35,34 @@ pub(super) struct Seat<'a> {
     pub(super) speed: Option<Speed>,
 }
 
+/// The cores that a guest's vCPUs may be on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Among {
+    /// Those of this kind only.
+    pub(super) kind: Option<Speed>,
+    /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the admin
+    /// has set these aside for guests.
+    pub(super) isolated: bool,
+}
+
+impl Among {
+    /// What is tried for a guest, the best first, and all cores last.
+    pub(super) fn of(topology: &Topology, request: &Request) -> Vec<Among> {
+        let parts = topology.parts();
+        if request.pins == PinPolicy::None || request.profile == Profile::NvidiaVm {
+            return vec![Among::default()];
+        }
+        let kinds = match &parts.core_kinds[..] {
+            kinds @ [_, _, ..] => kinds.iter().map(|kind| Some(kind.kind)).collect(),
+            _ => Vec::new(),
+        };
+        let has_isolated = topology.cores().iter().any(|core| topology.is_isolated(core));
+        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated });
+        let all = kinds.into_iter().chain([None]).flat_map(of_kind);
+        all.filter(|among| has_isolated || !among.isolated).collect()
+    }
+}
+
 /// A node with cores.
 #[derive(Debug)]
 pub(super) struct Home<'a> {
@@ -42,10 +70,11 @@ pub(super) struct Home<'a> {
     pub(super) id: NodeId,
     /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
-    /// Slower cores than those, on a host with several kinds: for emulator and I/O threads.
+    /// Cores for emulator and I/O threads: slower ones than those, or where those are isolated, ones
+    /// that are not.
     pub(super) helpers: Vec<Seat<'a>>,
-    /// Number of cores reserved for the host, which are the first ones of the slowest kind, and
-    /// neither in `seats` nor in `helpers`.
+    /// Number of cores reserved for the host, which are the first ones of the slowest kind that are not
+    /// isolated, and neither in `seats` nor in `helpers`.
     pub(super) kept: usize,
     /// GPUs at home here, by address.
     pub(super) gpus: Vec<Bdf>,
@@ -81,12 +110,12 @@ pub(super) struct Homes<'a> {
 impl<'a> Homes<'a> {
     /// Finds every GPU's home on a host that reserves `kept` cores per node.
     pub(super) fn new(topology: &'a Topology, kept: u32) -> Homes<'a> {
-        Homes::among(topology, kept, None)
+        Homes::among(topology, kept, Among::default())
     }
 
-    /// Finds the homes among cores of one kind, or of all.
-    fn among(topology: &'a Topology, kept: u32, kind: Option<Speed>) -> Homes<'a> {
-        let (nodes, below) = nodes(topology, kept as usize, kind);
+    /// Finds the homes among some cores.
+    fn among(topology: &'a Topology, kept: u32, among: Among) -> Homes<'a> {
+        let (nodes, below) = nodes(topology, kept as usize, among);
         let mut homes = Homes { topology, nodes, gpus: Vec::new(), below, common: 1 };
         homes.common = homes.most_common();
         for gpu in topology.gpus() {
@@ -101,13 +130,9 @@ impl<'a> Homes<'a> {
         homes
     }
 
-    /// Finds the homes under a request, among cores of one kind, or of all.
-    pub(super) fn of_request(
-        topology: &'a Topology,
-        request: &Request,
-        kind: Option<Speed>,
-    ) -> Homes<'a> {
-        let mut homes = Homes::among(topology, request.reserve.cores, kind);
+    /// Finds the homes under a request, among some cores.
+    pub(super) fn of_request(topology: &'a Topology, request: &Request, among: Among) -> Homes<'a> {
+        let mut homes = Homes::among(topology, request.reserve.cores, among);
         if request.profile == Profile::Share {
             annex::share_out(topology, &mut homes.nodes);
         }
@@ -233,13 +258,9 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Lists nodes with their cores of a kind, or of all, by number, some of each reserved for the host;
-/// and the cores below each cache.
-fn nodes<'a>(
-    topology: &'a Topology,
-    kept: usize,
-    kind: Option<Speed>,
-) -> (Vec<Home<'a>>, Vec<(usize, usize)>) {
+/// Lists nodes with some of their cores, by number, some of each reserved for the host; and the cores
+/// below each cache.
+fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<(usize, usize)>) {
     let caches = &topology.parts().l3;
     let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
     let mut by_node: Vec<usize> = (0..topology.nodes().len()).collect();
@@ -258,23 +279,39 @@ fn nodes<'a>(
         let (threads, speed) = (core.pcpus.len(), topology.speed(core));
         lists[node].push((order, Seat { core, at, cache, threads, speed }));
     }
-    let home = |(id, mut list): (NodeId, Vec<(_, Seat<'a>)>)| {
-        list.sort_by_key(|(order, seat)| (Reverse(seat.speed), *order));
-        let kept = kept.min(list.len());
-        list.drain(..kept);
-        list.sort_by_key(|(order, _)| *order);
-        let all = list.into_iter().map(|(_, seat)| seat);
-        let (seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) =
-            all.partition(|seat| kind.is_none() || seat.speed == kind);
-        helpers.retain(|seat| seat.speed > kind);
-        helpers.sort_by_key(|seat| seat.speed);
-        let (annexes, tenants) = (Vec::new(), Vec::new());
-        Home { id, seats, helpers, kept, gpus: Vec::new(), annexes, tenants }
-    };
+    let home = |(id, list)| home(topology, (id, list), kept, among);
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
-    let homes = homes.filter(|home| kind.is_none() || !home.seats.is_empty());
+    let homes = homes.filter(|home| among.kind.is_none() || !home.seats.is_empty());
     below.sort_unstable();
     (homes.collect(), below)
+}
+
+/// Makes a node of its cores, each with its place in the node's order.
+fn home<'a, O: Ord + Copy>(
+    topology: &Topology,
+    (id, mut list): (NodeId, Vec<(O, Seat<'a>)>),
+    kept: usize,
+    among: Among,
+) -> Home<'a> {
+    let is_isolated = |seat: &Seat<'_>| topology.is_isolated(seat.core);
+    list.sort_by_key(|(order, seat)| (is_isolated(seat), Reverse(seat.speed), *order));
+    let kept = kept.min(list.len());
+    list.drain(..kept);
+    list.sort_by_key(|(order, _)| *order);
+    let all = list.into_iter().map(|(_, seat)| seat);
+    let of_kind = |seat: &Seat<'_>| among.kind.is_none() || seat.speed == among.kind;
+    let (mut seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) = all.partition(of_kind);
+    // Those for guests are not for what disturbs them.
+    helpers.retain(|seat| seat.speed > among.kind && !is_isolated(seat));
+    helpers.sort_by_key(|seat| seat.speed);
+    let isolated = seats.iter().filter(|seat| is_isolated(seat)).count();
+    if among.isolated && isolated > 0 && 2 * isolated >= seats.len() {
+        let (isolated, others): (Vec<_>, Vec<_>) = seats.into_iter().partition(is_isolated);
+        seats = isolated;
+        helpers.extend(others);
+    }
+    let (annexes, tenants) = (Vec::new(), Vec::new());
+    Home { id, seats, helpers, kept, gpus: Vec::new(), annexes, tenants }
 }
 
 /// The nearest node to another that has a property, itself first; by distance if the host reports

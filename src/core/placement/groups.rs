@@ -37,6 +37,8 @@ enum Cause<'a> {
     Silent(u16, u16),
     /// This many virtual functions are enabled.
     Functions(u32),
+    /// It has this many mediated devices.
+    Mediated(u32),
     /// The host uses it.
     Host(HostUse<'a>),
     /// A function that has to come along prevents it: the tie, the function, and its state.
@@ -109,7 +111,7 @@ impl<'a> Block<'a> {
             Cause::Host(_) => DeviceState::Host,
             Cause::Unsupported(_) => DeviceState::Unsupported,
             Cause::Barred(_) => DeviceState::Barred,
-            Cause::Functions(_) | Cause::Shares(..) => DeviceState::Blocked,
+            Cause::Functions(_) | Cause::Mediated(_) | Cause::Shares(..) => DeviceState::Blocked,
         }
     }
 
@@ -137,6 +139,9 @@ impl<'a> Block<'a> {
             ),
             Cause::Functions(enabled) => {
                 format!("{} {} enabled", verb("has", "have"), count(*enabled, "virtual function"))
+            }
+            Cause::Mediated(number) => {
+                format!("{} {}", verb("has", "have"), count(*number, "mediated device"))
             }
             Cause::Host(used) => format!("{} used by the host: {used}", verb("is", "are")),
             Cause::Shares(tie, other, what) => {
@@ -203,6 +208,9 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     }
     if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {
         return Some(Block::own(Cause::Functions(enabled)));
+    }
+    if device.mediated > 0 {
+        return Some(Block::own(Cause::Mediated(device.mediated)));
     }
     if let Some(used) = host_use(topology, device) {
         return Some(Block::own(Cause::Host(used)));

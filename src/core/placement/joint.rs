@@ -11,15 +11,15 @@
 //! the planner's choice at its turn. So the answer is the least over all sets of GPUs in this
 //! order, unless the search was cut short, which it says.
 
-use super::affinity::Homes;
+use super::affinity::{Among, Homes};
 use super::budget::{Budget, Counting};
 use super::reason::Topic;
 use super::score::{Judges, Key};
 use super::taken::Taken;
-use super::{Occupancy, Placement, PlanError, devices, extras, kinds_alone, plan};
+use super::{Occupancy, Placement, PlanError, devices, extras, plan};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, HugePages, Request};
-use crate::topology::{DeviceKind, Speed, Topology};
+use crate::topology::{DeviceKind, Topology};
 use std::ops::Add;
 
 /// The most sets of GPUs that are tried for one guest at its turn.
@@ -274,20 +274,23 @@ fn ranked(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<(Key,
         asked => asked,
     };
     let request = &Request { huge_pages, ..request.clone() };
-    let on = |kind| ranked_on(topology, held, request, kind);
-    let alone = kinds_alone(topology, request).into_iter().map(Some);
-    alone.map(on).find(|sets| !sets.is_empty()).unwrap_or_else(|| on(None))
+    let on = |among| ranked_on(topology, held, request, among);
+    Among::of(topology, request)
+        .into_iter()
+        .map(on)
+        .find(|sets| !sets.is_empty())
+        .unwrap_or_default()
 }
 
-/// Those with vCPUs on cores of one kind, or of all.
+/// Those with vCPUs on some cores.
 fn ranked_on(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,
-    kind: Option<Speed>,
+    among: Among,
 ) -> Vec<(Key, Vec<Bdf>)> {
     let taken = Taken::new(topology, held).asking(&request.gpus);
-    let homes = Homes::of_request(topology, request, kind);
+    let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
     let budget = Budget::new(topology, &homes, &taken, request, Counting::default());
     let extras = extras::Search::new(topology, &homes, &taken, request);

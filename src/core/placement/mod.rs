@@ -47,9 +47,9 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet};
 use crate::memsize::MemSize;
 pub use crate::occupancy::{Exclusion, Held, Moved, Occupancy};
-use crate::request::{HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
-use crate::topology::{PartitionId, Speed, Topology, Trust, Weakness};
-use affinity::Homes;
+use crate::request::{Allow, HugePages, PageSize, PinPolicy, Profile, Request, RequestError};
+use crate::topology::{PartitionId, Topology, Trust, Weakness};
+use affinity::{Among, Homes};
 pub use again::model_of;
 pub use budget::memory_node;
 use budget::{Counting, Solution};
@@ -422,33 +422,29 @@ fn place(
 ) -> Result<Placement, PlanError> {
     request.check()?;
     cpus::check_shape(request)?;
-    let on = |kind| place_on(topology, held, request, counting, kind);
-    let alone = kinds_alone(topology, request).into_iter().map(Some);
-    alone.into_iter().find_map(|kind| on(kind).ok()).map_or_else(|| on(None), Ok)
-}
-
-/// The kinds of cores that a guest may have all of its vCPUs on, the fastest first; none where all
-/// cores are of one kind, or it is not pinned.
-fn kinds_alone(topology: &Topology, request: &Request) -> Vec<Speed> {
-    match &topology.parts().core_kinds[..] {
-        kinds @ [_, _, ..] if request.pins != PinPolicy::None => {
-            kinds.iter().map(|kind| kind.kind).collect()
-        }
-        _ => Vec::new(),
+    let all = Among::of(topology, request);
+    let (last, best) = all.split_last().expect("all cores are the last");
+    let on = |request, among: &Among| place_on(topology, held, request, counting, *among);
+    if best.is_empty() {
+        return on(request, last);
     }
+    // Cores of another node are worse than others of the guest's own.
+    let allow = Allow { remote: false, ..request.allow };
+    let near = Request { allow, ..request.clone() };
+    best.iter().find_map(|among| on(&near, among).ok()).map_or_else(|| on(request, last), Ok)
 }
 
-/// Finds a guest's place with vCPUs on cores of one kind, or of all.
+/// Finds a guest's place with vCPUs on some cores.
 fn place_on(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,
     counting: Counting,
-    kind: Option<Speed>,
+    among: Among,
 ) -> Result<Placement, PlanError> {
     let mut reasons = Reasons::default();
     let taken = Taken::new(topology, held).asking(&request.gpus);
-    let homes = Homes::of_request(topology, request, kind);
+    let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
     let budget = budget::Budget::new(topology, &homes, &taken, request, counting);
     let extras = extras::Search::new(topology, &homes, &taken, request);

@@ -156,7 +156,7 @@ impl<'a> Cores<'a> {
             }
             chosen
         };
-        let quiet = |place: usize| self.is_isolated(&home.seats[place]);
+        let quiet = |place: usize| self.topology.is_isolated(home.seats[place].core);
         let enough = |place: usize| home.seats[place].threads >= least;
         let isolated = choices.iter().filter(|c| quiet(c.place) && enough(c.place)).count();
         let (chosen, last) = if isolated >= vcpus && isolated > 0 {
@@ -169,7 +169,9 @@ impl<'a> Cores<'a> {
             let mut chosen = grow(Vec::new(), &|_| true, vcpus + own);
             let fewest = chosen.iter().map(|&place| home.seats[place].threads).min();
             let few = |place: &usize| Some(home.seats[*place].threads) == fewest;
-            let at = (own == 1).then(|| chosen.iter().rposition(few)).flatten();
+            let noisy = |place: &usize| few(place) && !quiet(*place);
+            let last = || chosen.iter().rposition(noisy).or_else(|| chosen.iter().rposition(few));
+            let at = (own == 1).then(last).flatten();
             let last = at.map(|at| chosen.remove(at));
             (chosen, last)
         };
@@ -216,10 +218,5 @@ impl<'a> Cores<'a> {
     /// Cores of other guests below an L3 cache, on any node.
     fn others_below(&self, cache: usize) -> usize {
         self.homes.below(cache).filter(|&core| !self.taken.is_free(core)).count()
-    }
-
-    /// Whether the kernel keeps its tasks off all threads of a core.
-    pub(super) fn is_isolated(&self, seat: &Seat<'_>) -> bool {
-        seat.core.pcpus.is_subset(&self.topology.parts().isolated)
     }
 }

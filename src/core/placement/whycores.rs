@@ -221,12 +221,15 @@ impl Cores<'_> {
             reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });
         }
         let isolated = &self.topology.parts().isolated;
-        if isolated.is_empty() {
-            return;
+        let of_node = || self.topology.cores_of(node);
+        let number = of_node().filter(|core| self.topology.is_isolated(core)).count();
+        let (on, off) = (cores.pcpus().and(isolated), cores.pcpus().minus(isolated));
+        if !on.is_empty() {
+            reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus: on });
         }
-        let pcpus = cores.pcpus().and(isolated);
-        if !pcpus.is_empty() {
-            reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus });
+        // Fewer are for something else than guests.
+        if !off.is_empty() && 2 * number >= of_node().count() {
+            reasons.compromise(Topic::Vcpus, CoreReason::NotIsolated { pcpus: off });
         }
     }
 

@@ -339,6 +339,11 @@ impl Topology {
         self.core_place(pcpu).map(|place| &self.parts.cores[place])
     }
 
+    /// Whether the kernel keeps its tasks off all threads of a core.
+    pub fn is_isolated(&self, core: &Core) -> bool {
+        !core.pcpus.is_empty() && core.pcpus.is_subset(&self.parts.isolated)
+    }
+
     /// Of which kind a core is; none where all are of one kind, or its own is not known.
     pub fn speed(&self, core: &Core) -> Option<Speed> {
         let first = core.pcpus.first()?;

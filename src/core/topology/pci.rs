@@ -155,6 +155,9 @@ pub struct PciDevice {
     /// Address Translation Services of a GPU, NIC or NVMe drive; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ats: Option<Ats>,
+    /// Mediated devices below it, which guests may have; the function itself goes to none meanwhile.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mediated: u32,
     /// Device control of its PCI Express capability; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devctl: Option<u16>,
@@ -225,6 +228,11 @@ impl PciDevice {
             _ => DeviceKind::Other,
         }
     }
+}
+
+/// Whether there are none.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Writes ids as `0x10de`, classes as `0x030200`, and reads hexadecimal with `0x` only.

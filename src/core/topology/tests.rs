@@ -41,6 +41,7 @@ fn host() -> Parts {
         health: None,
         acs: None,
         ats: None,
+        mediated: 0,
         devctl: None,
     };
     Parts {

@@ -5,6 +5,7 @@ use super::acs;
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::NodeId;
+use gpuvm_core::domain::arguments::is_uuid;
 use gpuvm_core::topology::{Bar, Link, Parts, PciDevice, Sriov, Unsupported};
 use std::collections::BTreeSet;
 
@@ -133,6 +134,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         health: None,
         acs: None,
         ats: None,
+        mediated: mediated(dir)?,
         devctl: None,
     };
     acs::read(dir, &mut device);
@@ -298,6 +300,15 @@ fn link_speed(text: &str) -> Option<Option<u32>> {
         if good { text.parse::<u32>().ok() } else { None }
     };
     Some(Some(digits(whole)? * 10 + digits(tenth).filter(|&tenth| tenth < 10)?))
+}
+
+/// Counts the mediated devices of a function: directories called by their UUIDs.
+fn mediated(dir: &Dir<'_>) -> Result<u32, FsError> {
+    if dir.dir("mdev_supported_types")?.is_none() {
+        return Ok(0);
+    }
+    let names = dir.names()?;
+    Ok(names.iter().filter(|name| is_uuid(name)).count().try_into().unwrap_or(u32::MAX))
 }
 
 /// Reads the SR-IOV role.

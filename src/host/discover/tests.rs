@@ -317,3 +317,23 @@ fn kinds_of_cores_are_told_by_counters_or_capacity() {
     assert!(capacities(["1024", "1024", "1010", "1024"]).is_empty(), "clocks differ a little");
     assert!(kinds(&[("sys/devices/system/cpu/cpu0/cpu_capacity", "512")]).is_empty(), "in part");
 }
+
+#[test]
+fn mediated_devices_below_a_function_are_counted() {
+    let gpu = "sys/devices/pci0000:00/0000:00:01.0";
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let path = |file: &str| format!("{gpu}/{file}");
+    let files = [path("class"), path("vendor"), path("device"), path(&format!("{uuid}/"))];
+    let types = path("mdev_supported_types/");
+    let dir = host(&[
+        PCPU,
+        ("sys/bus/pci/devices/0000:00:01.0", "-> ../../../devices/pci0000:00/0000:00:01.0"),
+        (&files[0], "0x030200"),
+        (&files[1], "0x10de"),
+        (&files[2], "0x20b0"),
+        (&files[3], ""),
+        (&types, ""),
+    ]);
+    let (parts, _) = both(&dir);
+    assert_eq!(parts.devices[0].mediated, 1);
+}

@@ -19,8 +19,8 @@ use crate::discover::silent::Silent;
 use crate::input;
 use chain::Walk;
 use document::Named;
-use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::guest::VolumeRef;
+use gpuvm_core::domain::{DomainXml, arguments};
 use nix::sys::stat::makedev;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -100,7 +100,7 @@ impl fmt::Display for Use {
             How::Other => write!(f, "domain `{name}` uses it"),
             How::Untold(image, why) => write!(
                 f,
-                "domain `{name}` has image {}, and what that lies over cannot be told ({why})",
+                "domain `{name}` has {}, and what that lies over cannot be told ({why})",
                 image.display()
             ),
         }
@@ -249,6 +249,7 @@ impl Uses {
                 message: error.to_string(),
             })?;
             let by = User::Domain { name: summary.name, uuid: summary.uuid };
+            uses.add_hidden(&by, &xml);
             for named in document::read(&xml, which == XmlOf::Live) {
                 uses.add(&by, named);
             }
@@ -291,6 +292,15 @@ impl Uses {
         }
         if let Some((image, why)) = walk.untold.filter(|_| !told) {
             self.untold.insert(Use { how: How::Untold(image, why), ..below });
+        }
+    }
+
+    /// Adds the arguments of a domain that may name any file.
+    fn add_hidden(&mut self, by: &User, xml: &DomainXml) {
+        for argument in arguments::hidden(xml.root()) {
+            let why = "its files are named elsewhere".to_owned();
+            let how = How::Untold(argument.into(), why);
+            self.untold.insert(Use { by: by.clone(), how, writes: false, shares: false });
         }
     }
 

@@ -218,6 +218,7 @@ fn function(
         health: None,
         acs: None,
         ats: None,
+        mediated: 0,
         devctl: None,
     }
 }

@@ -134,7 +134,7 @@ fn options_other_than_device_are_read() {
         (&["-device=vfio-pci,host=01:00.0"], &["0000:01:00.0"]),
         (&["-device", "vfio-pci,id=x", "-set", "device.x.host=07:00.0"], &["0000:07:00.0"]),
         // A device of libvirt's.
-        (&["-set", "device.hostdev0.sysfsdev=/s/0000:07:00.0"], &["0000:07:00.0"]),
+        (&["-set", "device.hostdev0.sysfsdev=/sys/0000:07:00.0"], &["0000:07:00.0"]),
         (&["-device", "usb-host,id=x", "-set", "device.x.host=07:00.0"], &[]),
         (&["-set", "drive.x.host=07:00.0", "-set", "device", "-set", "a.b=c"], &[]),
         (&["-global", "vfio-pci.host=05:00.0"], &["0000:05:00.0"]),
@@ -264,6 +264,11 @@ fn paths_are_found_in_any_option() {
         <qemu:arg value='-drive'/><qemu:arg value='file=host_device:/dev/nvme0n1,format=raw'/>\
         <qemu:arg value='-drive'/><qemu:arg value='file=raw:file:dev/nvme1n1'/>\
         <qemu:arg value='-netdev'/><qemu:arg value='vhost-vdpa,vhostdev=/dev/vhost-vdpa-0,id=n'/>\
+        <qemu:arg value='-hda'/><qemu:arg value='d/h.raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='if=none,id=x,file=./d/i.raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='file=blkdebug::/d/j.raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='file=blkverify:d/k.raw:/d/l.raw'/>\
+        <qemu:arg value='-drive'/><qemu:arg value='file=nbd://h/d/x,if=none'/>\
         <qemu:arg value='-name'/><qemu:arg value='a/b'/></qemu:commandline></domain>";
     let xml = DomainXml::parse(text).unwrap();
     let found: Vec<(String, bool)> = paths(xml.root()).into_iter().collect();
@@ -273,12 +278,66 @@ fn paths_are_found_in_any_option() {
         ("/d/e.raw", true),
         ("/d/f.raw", true),
         ("/d/g.raw", true),
+        ("/d/h.raw", true),
+        ("/d/i.raw", true),
+        ("/d/j.raw", true),
+        ("/d/k.raw", true),
+        ("/d/l.raw", true),
         ("/d/rom", false),
         ("/dev/nvme0n1", true),
         ("/dev/nvme1n1", true),
         ("/dev/vhost-vdpa-0", false),
     ];
     assert_eq!(found, wanted.map(|(path, is_image)| (path.to_owned(), is_image)));
+}
+
+/// A domain with these arguments.
+fn with(arguments: &[&str]) -> DomainXml {
+    let space = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
+    let quoted = |text: &&str| text.replace('\'', "&apos;").replace('"', "&quot;");
+    let one = |text: &&str| format!("<qemu:arg value='{}'/>", quoted(text));
+    let arguments: String = arguments.iter().map(one).collect();
+    let lines = format!("<qemu:commandline>{arguments}</qemu:commandline>");
+    DomainXml::parse(&format!("<domain {space}>{lines}</domain>")).unwrap()
+}
+
+#[test]
+fn what_may_name_files_unseen_is_told() {
+    let found = |arguments: &[&str]| hidden(with(arguments).root());
+    assert_eq!(found(&["-readconfig", "/d/vm.cfg"]), ["-readconfig /d/vm.cfg"]);
+    assert_eq!(found(&["-blockdev", "{driver:file}"]), ["-blockdev {driver:file}"]);
+    assert!(found(&["-name", "a"]).is_empty());
+    assert!(found(&["-blockdev", r#"{"driver":"file","filename":"/d/a"}"#]).is_empty());
+}
+
+#[test]
+fn functions_are_told_whatever_names_them() {
+    let of = |arguments: &[&str]| {
+        let xml = with(arguments);
+        let found = Arguments::read(xml.root());
+        let functions: Vec<String> =
+            found.functions.iter().map(|one| one.value.to_string()).collect();
+        (functions, found.unread.len(), found.links.len())
+    };
+    let one = |bdf: &str| (vec![bdf.to_owned()], 0, 0);
+    let set = ["-device", "e1000,id=x", "-set", "device.x.driver=vfio-pci"];
+    assert_eq!(of(&[&set[..], &["-set", "device.x.host=34:00.0"]].concat()), one("0000:34:00.0"));
+    let own = ["-device", "e1000,id=x,host=34:00.0", "-set", "device.x.driver=vfio-pci"];
+    assert_eq!(of(&own), one("0000:34:00.0"));
+    // A link may be called as another function is.
+    let path = |path: &str| of(&["-device", &format!("vfio-pci,sysfsdev={path}")]);
+    assert_eq!(path("/sys/bus/pci/devices/0000:34:00.0"), one("0000:34:00.0"));
+    assert_eq!(path("/srv/0000:34:00.0"), (Vec::new(), 1, 1));
+    assert_eq!(path("/sys/../srv/0000:34:00.0"), (Vec::new(), 1, 1));
+    assert_eq!(of(&["-device", "{'driver':v}"]), (Vec::new(), 1, 0));
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let passed = format!("vfio-pci,sysfsdev=/sys/bus/mdev/devices/{uuid}");
+    assert_eq!(with(&["-device", &passed]).mediated(), [uuid]);
+    let hostdev = format!(
+        "<domain><devices><hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>\
+         <address uuid='{uuid}'/></source></hostdev></devices></domain>"
+    );
+    assert_eq!(DomainXml::parse(&hostdev).unwrap().mediated(), [uuid]);
 }
 
 #[test]

@@ -174,6 +174,11 @@ pub enum CoreReason {
         /// Pcpus.
         pcpus: CpuSet,
     },
+    /// Pcpus of vCPUs that are not isolated, though others of their node are.
+    NotIsolated {
+        /// Pcpus.
+        pcpus: CpuSet,
+    },
     /// All vCPUs are on the fastest cores of a host with several kinds.
     Fastest {
         /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads.
@@ -315,6 +320,10 @@ impl CoreReason {
     /// Writes the text for kinds of cores.
     fn kinds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            CoreReason::NotIsolated { pcpus } => write!(
+                f,
+                "pcpus {pcpus} are not isolated: fewer isolated ones are free than it needs"
+            ),
             CoreReason::Fastest { slower } => write!(
                 f,
                 "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \

@@ -2,7 +2,7 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{plan_on, refusal, run, says};
-use crate::placement::affinity::Homes;
+use crate::placement::affinity::{Among, Homes};
 use crate::placement::*;
 use crate::request::CellWish;
 use crate::topology::Parts;
@@ -33,7 +33,7 @@ fn nodes(topology: &Topology, plan: &Placement) -> Vec<u32> {
 
 /// Annexes of each node with GPUs, and GPUs of each node without, on a host.
 fn shared(host: &Topology) -> Vec<(u32, Vec<u32>, usize)> {
-    let homes = Homes::of_request(host, &Request::for_gpus(0), None);
+    let homes = Homes::of_request(host, &Request::for_gpus(0), Among::default());
     let id = |at: &usize| homes.all()[*at].id.0;
     let of = homes.all().iter();
     of.map(|h| (h.id.0, h.annexes.iter().map(id).collect(), h.tenants.len())).collect()

@@ -321,10 +321,27 @@ fn kinds_of_cores_are_mixed_only_where_none_alone_has_as_many() {
     let second = plan_on(&host, domains, &vcpus(2)).unwrap();
     assert_eq!((pins(&second), second.emulator_pin.to_string()), (vec![0, 12], "5".into()));
     let slow = plan_on(&host, domains, &vcpus(4)).unwrap();
-    assert_eq!((pins(&slow), slow.topology.threads), (vec![5, 6, 7, 8], 1));
+    assert_eq!((pins(&slow), slow.topology.threads), (vec![7, 8, 9, 10], 1));
     assert!(says(&slow, "on efficiency cores, which are slower", true), "{:?}", slow.reasons);
     let mixed = plan_on(&host, &[], &vcpus(9)).unwrap();
-    assert_eq!(pins(&mixed), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(pins(&mixed), [0, 1, 2, 3, 6, 7, 8, 9, 10]);
     assert!(says(&mixed, "4 on performance cores, 5 on efficiency cores", true));
     assert!(plan_on(&host, &[], &vcpus(13)).is_err());
+}
+
+#[test]
+fn isolated_cores_are_for_vcpus_and_the_others_for_helpers() {
+    let mut parts = HostSpec::even(1, 8, 64, 1).parts();
+    parts.isolated = "4-7,12-15".parse().unwrap();
+    let host = Topology::new(parts).unwrap();
+    let share = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    assert_eq!(pins(&share), [4, 12, 5, 13, 6, 14, 7, 15]);
+    assert_eq!(share.emulator_pin.to_string(), "0,8");
+    assert!(says(&share, "pcpus 4-7,12-15 are isolated", false));
+    let few = plan_on(&host, &[], &vcpus(4)).unwrap();
+    assert_eq!((pins(&few), few.emulator_pin.to_string()), (vec![6, 14, 7, 15], "0,8".into()));
+    // More than are isolated: what disturbs is still on the others.
+    let many = plan_on(&host, &[], &vcpus(12)).unwrap();
+    assert!(says(&many, "are not isolated", true), "{:?}", many.reasons);
+    assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);
 }

@@ -220,13 +220,10 @@ impl Case<'_> {
 
     /// No guest uses cores reserved for the host.
     fn check_reserve(&self) {
-        let all = Homes::new(self.topology, 0);
-        let kept = all.all().iter().flat_map(|home| {
-            let kept = (self.request.reserve.cores as usize).min(home.seats.len());
-            home.seats[..kept].iter().map(|seat| seat.core.pcpus.first().unwrap())
-        });
-        let own = self.own();
-        assert!(kept.into_iter().all(|core| !own.contains(&core)), "kept for the host");
+        let rest = Homes::new(self.topology, self.request.reserve.cores);
+        let seats = rest.all().iter().flat_map(|home| &home.seats);
+        let rest: BTreeSet<_> = seats.map(|seat| seat.core.pcpus.first().unwrap()).collect();
+        assert!(self.own().iter().all(|core| rest.contains(core)), "kept for the host");
     }
 
     /// The guest's devices are one partition's, and switches come from its pool.

@@ -102,6 +102,7 @@ pub fn read(
             health: None,
             acs: None,
             ats: None,
+            mediated: 0,
             devctl: None,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
