@@ -440,15 +440,12 @@ pub const DEFECTS: &[Defect] = &[
              <qemu:arg value='-cpu'/><qemu:arg value='host,kvm=off'/></qemu:commandline></domain>",
         )],
     ),
-    Defect {
-        also: &["vcpu-pair-split"],
-        ..setting(
-            "pin-over-isolated",
-            PIN,
-            |s| s.host.isolated = "0,2,48,50".parse().unwrap(),
-            &[("<vcpupin vcpu='0' cpuset='0'/>", "<vcpupin vcpu='0' cpuset='0,2'/>")],
-        )
-    },
+    setting(
+        "pin-over-isolated",
+        PIN,
+        |s| s.host.isolated = "0,2,48,50".parse().unwrap(),
+        &[("<vcpupin vcpu='0' cpuset='0'/>", "<vcpupin vcpu='0' cpuset='0,2'/>")],
+    ),
     setting(
         "maxphysaddr-over-iommu",
         "/domain/cpu",
