@@ -130,7 +130,7 @@ fn firmware(
         }
     }
     if is_ours && xml.has_tpm() {
-        fates.push(tpm_stays(xml).map_or_else(|| Ok(drop(true)), Err));
+        fates.push(tpm_stays(xml, hypervisor).map_or_else(|| Ok(drop(true)), Err));
     }
     fates
 }

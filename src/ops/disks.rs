@@ -176,7 +176,14 @@ pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     let mut files = files_of(xml, &[]);
     files.extend(arguments::paths(xml.root()).into_keys().map(PathBuf::from));
     files.extend(arguments::vdpa_nodes(xml.root()).into_iter().map(PathBuf::from));
-    let devices: Vec<_> = files.iter().filter(|file| file.starts_with("/dev")).collect();
+    let is_device = |file: &&PathBuf| {
+        let kind = file.metadata().map(|meta| meta.file_type());
+        file.starts_with("/dev")
+            || kind.is_ok_and(|kind| kind.is_block_device() || kind.is_char_device())
+    };
+    let silent = Silent::read();
+    let devices: Vec<_> =
+        files.iter().filter(|file| silent.why(file).is_none()).filter(is_device).collect();
     if devices.is_empty() {
         return Ok(functions);
     }

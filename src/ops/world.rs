@@ -5,6 +5,7 @@ use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
 use crate::disks::{functions_of_disks, linked_functions};
+use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
@@ -424,6 +425,17 @@ impl World {
                 known.extend(recorded.map(|one| (summary.name.clone(), one)));
             }
             if domains.last() != Some(&held) {
+                domains.push(held);
+            }
+        }
+        for (name, text) in hypervisor.saved()? {
+            let failed = || format!("cannot tell what the saved state of domain `{name}` holds");
+            let xml = DomainXml::parse(&text).doing(failed)?;
+            let mut held = xml.held(false).doing(failed)?;
+            if is_here {
+                held.devices.extend(functions_of_disks(&xml).doing(failed)?);
+            }
+            if !domains.contains(&held) {
                 domains.push(held);
             }
         }

@@ -217,13 +217,37 @@ fn a_function_of_a_template_comes_only_if_it_is_requested() {
 fn a_disk_that_another_domain_names_in_an_argument_stays() {
     let Some(ground) = Ground::new() else { return };
     let path = ground.path("a.raw");
+    // libvirt starts QEMU in `/`.
+    let relative = path.trim_start_matches('/');
     for arguments in [
         &["-drive", &format!("if=none,format=raw,file={path}")][..],
         &["-hda", &path],
         &["-blockdev", &format!("driver=file,node-name=x,filename={path}")],
+        &["-drive", &format!("if=none,format=raw,file={relative}")],
+        &["-drive", &format!("if=none,format=raw,file=blkdebug::{path}")],
+        &["-hda", &format!("./{relative}")],
     ] {
         ground.stays("a disk of an argument", "domain `b` uses it", |g| {
             g.define("b", &domain("b", arguments));
         });
     }
+    ground.stays("a file of settings", "domain `b` has argument -readconfig", |g| {
+        g.define("b", &domain("b", &["-readconfig", "/srv/vm.cfg"]));
+    });
+}
+
+#[test]
+fn a_gpu_of_which_a_domain_has_a_part_is_given_to_no_other() {
+    let Some(host) = Host::new() else { return };
+    let link = "-device";
+    for arguments in [
+        [link, "vfio-pci,sysfsdev=/srv/0000:36:00.0", "-name", "x"],
+        [link, "e1000,id=x,host=34:00.0", "-set", "device.x.driver=vfio-pci"],
+    ] {
+        host.other(&arguments);
+        let (_, out, err) = host.place.gpuvm(&["check", "other", "--json"]);
+        let said = out.contains("argument-unread") || out.contains("0000:34:00.0");
+        assert!(said, "{arguments:?}: {out}{err}");
+    }
+    host.refused(&["plan", "--gpu", GPU, "--allow", "split"], "other");
 }

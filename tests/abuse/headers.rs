@@ -57,6 +57,13 @@ fn a_disk_that_gpuvm_made_raw_stays_raw_whatever_its_guest_writes() {
     ground.place.done(&["disk", "add", "b", &ground.path("link")]);
     assert!(!ground.xml("b").contains("qcow2"));
     ground.gone("b");
+    // By another name, too.
+    ground.other("b", "");
+    fs::hard_link(&raw, ground.at("second.img")).unwrap();
+    ground.place.done(&["disk", "add", "b", &ground.path("second.img")]);
+    assert!(!ground.xml("b").contains("qcow2"), "{}", ground.xml("b"));
+    fs::remove_file(ground.at("second.img")).unwrap();
+    ground.gone("b");
     ground.other("b", "");
     fs::copy(&raw, ground.at("copy.img")).unwrap();
     fs::rename(ground.at("copy.img"), ground.at("a.raw")).unwrap();

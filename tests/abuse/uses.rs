@@ -178,12 +178,37 @@ fn a_snapshot_and_unreadable_images_keep_what_may_lie_below() {
         image(&["-f", "qcow2", "-F", "raw", "-u", "-b", "blkdebug::/x", &over, "8M"]);
         g.other("b", &disk("qcow2", &over));
     });
+    ground.stays("an overlay that is away", "domain `b` has image", |g| {
+        let over = g.path("away.qcow2");
+        image(&["-f", "qcow2", "-F", "raw", "-b", "a.raw", &over]);
+        g.other("b", &disk("qcow2", &over));
+        std::fs::rename(&over, g.at("not-mounted")).unwrap();
+    });
     // A backing file that a guest writes into its own raw disk is not trusted.
     ground.guest("a");
     image(&["-f", "qcow2", "-F", "raw", "-b", &ground.path("a.raw"), &ground.path("evil.raw")]);
     ground.other("b", &disk("raw", &ground.path("evil.raw")));
     ground.delete("a");
     assert!(!ground.at("a.raw").exists());
+}
+
+#[test]
+fn a_disk_that_a_saved_state_has_is_its_guests() {
+    let Some(ground) = Ground::new() else { return };
+    let raw = ground.path("a.raw");
+    ground.guest("a");
+    ground.other("b", "<controller type='scsi' model='virtio-scsi'/>");
+    ground.start("b");
+    ground.place.virsh(&["attach-disk", "b", &raw, "sdb", "--live", "--targetbus", "scsi"]);
+    ground.place.virsh(&["managedsave", "b"]);
+    let (code, out, err) = ground.place.gpuvm(&["delete", "a", "--yes"]);
+    assert!(code == 0 && ground.at("a.raw").exists(), "{out}{err}");
+    assert!(err.contains("domain `b` has it as a disk"), "{err}");
+    ground.guest("c");
+    let (code, _, err) = ground.place.gpuvm(&["disk", "add", "c", &raw]);
+    assert!(code == 1 && err.contains("domain `b`"), "{err}");
+    ground.place.virsh(&["managedsave-remove", "b"]);
+    ground.gone("b");
 }
 
 #[test]

@@ -27,8 +27,16 @@ pub fn foreign_nvram(path: &Path, uri: &str) -> Option<String> {
 }
 
 /// Why the state of a domain's TPM is not removed; `None`: libvirt keeps it.
-pub fn tpm_stays(xml: &DomainXml) -> Option<String> {
-    let path = xml.foreign_tpm()?;
+pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String> {
+    let linked = || {
+        let uuid = xml.uuid().filter(|_| hypervisor.machine().is_here())?;
+        let dir = tpm_state_of(&hypervisor.opened_uri(), &uuid)?;
+        // libvirt would empty what a link leads to.
+        dir.is_symlink().then(|| {
+            format!("TPM state {} stays: it is a link to another directory", dir.display())
+        })
+    };
+    let Some(path) = xml.foreign_tpm() else { return linked() };
     Some(format!(
         "TPM state {path} stays: it lies outside libvirt's directory of TPM state; `rm -r {}` \
          removes it",

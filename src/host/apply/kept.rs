@@ -11,6 +11,16 @@ use crate::input;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+impl Kept {
+    /// Which file it is.
+    fn file(&self) -> Option<&FileId> {
+        match &self.made {
+            Identity::Volume { file: Some(file), .. } | Identity::File(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
 /// The directory of the records.
 const DIRECTORY: &str = "disks";
 /// The format that is written.
@@ -54,12 +64,21 @@ fn read(state: &Path, path: &Path) -> Option<Kept> {
 /// say: a guest can write the header of any format to its raw disk. None: unknown.
 pub fn disk_format_made(state: &Path, path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
-    let kept = [path, &*real].into_iter().find_map(|path| read(state, path))?;
-    let (Identity::Volume { file: Some(was), .. } | Identity::File(was)) = kept.made else {
-        return None;
-    };
     let now = FileId::at(&real).ok()??;
-    kept.disk_format.filter(|_| was.may_be(&now))
+    let mut here = [path, &*real].into_iter().filter_map(|path| read(state, path));
+    let here = here.find(|kept| kept.file().is_some_and(|was| was.may_be(&now)));
+    here.or_else(|| elsewhere(state, &now)).and_then(|kept| kept.disk_format)
+}
+
+/// The record of a disk that was made at another path: it was moved, or has another name as well.
+fn elsewhere(state: &Path, now: &FileId) -> Option<Kept> {
+    let records = std::fs::read_dir(state.join(DIRECTORY)).ok()?;
+    records.flatten().find_map(|record| {
+        let text = input::state(&record.path()).ok()??;
+        let kept: Kept = serde_json::from_str(&text).ok()?;
+        let is_it = kept.format == FORMAT && kept.file().is_some_and(|was| was.is(now, true));
+        is_it.then_some(kept)
+    })
 }
 
 /// The format in which a step makes a disk.

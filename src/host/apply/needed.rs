@@ -68,7 +68,7 @@ pub(super) fn stays(
             Ok(why.map(words))
         }
         Step::DropNvram { xml, tpm: true, .. } => {
-            Ok(DomainXml::parse(xml).ok().as_ref().and_then(tpm_stays))
+            Ok(DomainXml::parse(xml).ok().and_then(|xml| tpm_stays(&xml, hypervisor)))
         }
         Step::DropNvram { xml, .. } => {
             let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };

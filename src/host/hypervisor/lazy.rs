@@ -10,6 +10,7 @@
 
 use std::sync::OnceLock;
 use virt::connect::Connect;
+use virt::domain::Domain;
 use virt::error::Error;
 use virt::network::Network;
 use virt::sys;
@@ -79,6 +80,37 @@ pub fn define_network(connection: &Connect, xml: &str) -> Option<Result<(), Erro
     // SAFETY: libvirt returns an owned network, which is freed once, on drop.
     drop(unsafe { Network::from_ptr(made) });
     Some(Ok(()))
+}
+
+/// libvirt's `virDomainManagedSaveGetXMLDesc`, which the binding lacks: domain, flags; the caller
+/// frees the answer.
+type SavedDefinition =
+    unsafe extern "C" fn(sys::virDomainPtr, std::ffi::c_uint) -> *mut std::ffi::c_char;
+
+unsafe extern "C" {
+    /// Frees what the C library has allocated.
+    fn free(memory: *mut std::ffi::c_void);
+}
+
+/// Returns the definition from which a domain with a saved state starts; libvirt before 3.7 tells
+/// none, and then it is that of the domain.
+pub fn saved_definition(domain: &Domain) -> Result<String, Error> {
+    // SAFETY: it is loaded already, as there is a domain.
+    let library = unsafe { libloading::Library::new(LIBRARY) };
+    let Ok(library) = library else { return domain.xml_desc(0) };
+    // SAFETY: the type is that of libvirt's header.
+    let ask = unsafe { library.get::<SavedDefinition>(b"virDomainManagedSaveGetXMLDesc\0") };
+    let Ok(ask) = ask else { return domain.xml_desc(0) };
+    // SAFETY: the domain lives until the call is over.
+    let answer = unsafe { ask(domain.as_ptr(), 0) };
+    if answer.is_null() {
+        return Err(Error::last_error());
+    }
+    // SAFETY: libvirt returns a NUL-terminated string, owned by us.
+    let text = unsafe { std::ffi::CStr::from_ptr(answer) }.to_string_lossy().into_owned();
+    // SAFETY: it is ours, allocated by the C library, and not used afterwards.
+    unsafe { free(answer.cast()) };
+    Ok(text)
 }
 
 /// The stubs and their table.

@@ -197,13 +197,13 @@ impl<'u> Uri<'u> {
     }
 
     /// Returns the first part that a connection written by others must not have: whatever may run
-    /// a program, or name a file or socket. Only what is known to do neither is accepted.
+    /// a program, name a file, or keep the caller from checking whom it talks to. Only what is known to
+    /// do none of it is accepted.
     pub fn unsafe_part(&self) -> Option<String> {
         /// Transports that run nothing but the system's ssh.
         const WAYS: [&str; 6] = ["ssh", "libssh", "libssh2", "tls", "tcp", "unix"];
         /// Parameters whose values are fixed words or numbers.
-        const PARAMETERS: [&str; 6] =
-            ["no_tty", "no_verify", "mode", "sshauth", "tls_priority", "known_hosts_verify"];
+        const PARAMETERS: [&str; 4] = ["no_tty", "mode", "sshauth", "tls_priority"];
         let way = self.transport.filter(|way| !WAYS.contains(way));
         if let Some(way) = way {
             return Some(format!("transport `{way}`"));

@@ -393,6 +393,10 @@ pub trait Hypervisor {
             take(at, self.xml(name, *which));
         }
     }
+    /// The definitions from which domains with a saved state start, each with the domain's name.
+    fn saved(&self) -> Result<Vec<(String, String)>, HypervisorError> {
+        Ok(Vec::new())
+    }
     /// Defines a domain after checking it against libvirt's schema; never replaces one of another
     /// UUID.
     fn define(&self, xml: &str) -> Result<(), HypervisorError>;

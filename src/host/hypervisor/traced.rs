@@ -151,6 +151,9 @@ impl Hypervisor for Traced {
     ) {
         asked(&format!("XML of {} domains", wanted.len()), || self.inner.xmls(wanted, take))
     }
+    fn saved(&self) -> Result<Vec<(String, String)>, HypervisorError> {
+        told(Reads, format_args!("list saved states"), || self.inner.saved())
+    }
     fn define(&self, xml: &str) -> Result<(), HypervisorError> {
         let since = Instant::now();
         let done = told(Changes, format_args!("define a domain"), || self.inner.define(xml));

@@ -98,11 +98,14 @@ impl fmt::Display for Use {
             How::Nvram => write!(f, "domain `{name}` has it as its NVRAM"),
             How::Boot => write!(f, "domain `{name}` starts from it"),
             How::Other => write!(f, "domain `{name}` uses it"),
-            How::Untold(image, why) => write!(
-                f,
-                "domain `{name}` has {}, and what that lies over cannot be told ({why})",
-                image.display()
-            ),
+            How::Untold(image, why) => {
+                let what = if image.is_absolute() { "image" } else { "argument" };
+                write!(
+                    f,
+                    "domain `{name}` has {what} {}, and what that lies over cannot be told ({why})",
+                    image.display()
+                )
+            }
         }
     }
 }
@@ -254,6 +257,15 @@ impl Uses {
                 uses.add(&by, named);
             }
         }
+        for (name, text) in hypervisor.saved()? {
+            let xml = DomainXml::parse(&text).map_err(|error| HypervisorError {
+                kind: HypervisorErrorKind::BadXml,
+                doing: format!("tell which disks the saved state of domain `{name}` has"),
+                message: error.to_string(),
+            })?;
+            let by = User::Domain { name, uuid: xml.uuid().unwrap_or_default() };
+            document::read(&xml, true).into_iter().for_each(|named| uses.add(&by, named));
+        }
         uses.add_volumes();
         uses.add_loops();
         Ok(uses)
@@ -271,7 +283,7 @@ impl Uses {
 
     /// Adds a file named by a definition, with its backing chain.
     fn add(&mut self, by: &User, named: Named) {
-        let Named { file, volume, how, raw, told, writes, shares } = named;
+        let Named { file, volume, how, raw, layered, told, writes, shares } = named;
         let key = volume.clone();
         let resolved = key.and_then(|(pool, name)| {
             let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name);
@@ -290,7 +302,10 @@ impl Uses {
             let file = Some(self.identity(&file));
             self.entries.insert(Entry { file, volume: None, used: below.clone() });
         }
-        if let Some((image, why)) = walk.untold.filter(|_| !told) {
+        // What an image that is away lies over is not known: its file system may not be mounted.
+        let is_away = layered && !told && self.here && chain::is_absent(&top);
+        let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
+        if let Some((image, why)) = walk.untold.filter(|_| !told).or(away) {
             self.untold.insert(Use { how: How::Untold(image, why), ..below });
         }
     }

@@ -4,9 +4,11 @@ use super::error::ImageError;
 use super::{POOL, find, images, marker_name};
 use crate::apply::Step;
 use crate::change::Change;
+use crate::discover::openers::in_use;
+use crate::domain::guest::VolumeRef;
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::uses::{Use, Uses};
 use crate::identity::FileId;
 use crate::image::ImageName;
 use crate::pools::file_pool;
@@ -47,9 +49,10 @@ fn steps(hypervisor: &dyn Hypervisor, wanted: &RemoveImage) -> Result<Vec<Step>>
     }
     let image = find(images, pool, name)?;
     let uses = Uses::read(hypervisor)?;
-    let mut users: Vec<String> =
-        uses.domains(&image.path).iter().map(|domain| format!("domain `{domain}`")).collect();
-    users.extend(uses.volumes(&image.path).iter().map(|volume| format!("volume `{volume}`")));
+    let volume = VolumeRef { pool: image.pool.clone(), name: image.volume.clone() };
+    let opened = hypervisor.machine().is_here().then(|| in_use(&image.path, false)).flatten();
+    let users: Vec<String> =
+        uses.of_disk(&image.path, Some(&volume)).iter().map(Use::to_string).chain(opened).collect();
     if !users.is_empty() {
         let users = users.iter().map(|user| format!("\n  {user}")).collect();
         return Err(ImageError::InUse { name: name.to_string(), users }.hint(

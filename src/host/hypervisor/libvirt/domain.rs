@@ -1,6 +1,7 @@
 //! Domains through libvirt.
 
 use super::super::kvm::{Node, closed};
+use super::super::lazy;
 use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
 use super::super::snapshot::Snapshot;
 use super::super::{
@@ -213,6 +214,26 @@ impl Hypervisor for Libvirt {
             return Ok(xml);
         }
         self.find(&doing, name)?.xml_desc(flags).map_err(|e| error(&doing, &e))
+    }
+
+    fn saved(&self) -> Result<Vec<(String, String)>, HypervisorError> {
+        let doing = format!("list the saved states of {}", self.uri);
+        let saved = sys::VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE;
+        let domains = match self.connection().list_all_domains(saved) {
+            Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
+            domains => domains.map_err(|e| error(&doing, &e))?,
+        };
+        let mut found = Vec::new();
+        for domain in domains {
+            let name = domain.name().map_err(|e| error(&doing, &e))?;
+            match lazy::saved_definition(&domain) {
+                Ok(xml) => found.push((name, xml)),
+                // It was resumed, or removed, meanwhile.
+                Err(_) if !domain.has_managed_save(0).unwrap_or(false) => {}
+                Err(e) => return Err(error(&format!("read the saved state of `{name}`"), &e)),
+            }
+        }
+        Ok(found)
     }
 
     fn xmls(

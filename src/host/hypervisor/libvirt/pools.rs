@@ -5,13 +5,12 @@ use super::super::{HypervisorError, VfPool};
 use super::{Libvirt, error, is_unsupported};
 use gpuvm_core::bdf::Bdf;
 use serde::Deserialize;
-use virt::sys;
 
-/// Returns the active networks that hand out virtual functions.
+/// Returns the networks that hand out virtual functions, also those that do not run: their functions
+/// are theirs when they do.
 pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, HypervisorError> {
     let doing = format!("list the networks of {}", libvirt.uri);
-    let active = sys::VIR_CONNECT_LIST_NETWORKS_ACTIVE;
-    let networks = match libvirt.connection().list_all_networks(active) {
+    let networks = match libvirt.connection().list_all_networks(0) {
         Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
         networks => networks.map_err(|e| error(&doing, &e))?,
     };

@@ -15,6 +15,8 @@ pub(super) struct Named {
     pub how: How,
     /// Whether it is raw, so that it has no backing file whatever its content.
     pub raw: bool,
+    /// Whether it may lie over others that the definition does not name: its format is one that can.
+    pub layered: bool,
     /// Whether libvirt reports its complete backing chain, as for disks in use.
     pub told: bool,
     /// Whether it is written.
@@ -34,6 +36,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
         volume: None,
         how,
         raw: true,
+        layered: false,
         told: true,
         writes,
         shares: false,
@@ -99,11 +102,14 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let mut open = vec![(disk, How::Disk, format)];
     while let Some((part, how, format)) = open.pop() {
         let (raw, writes) = (format.as_deref() == Some("raw"), how != How::Over && !is_read);
+        // libvirt takes what has no format for raw.
+        let layered = !raw && format.is_some() && part.child("backingStore").is_none();
         let named = |file: Option<String>, volume| Named {
             file: file.map(PathBuf::from),
             volume,
             how: how.clone(),
             raw,
+            layered,
             told,
             writes,
             shares,
