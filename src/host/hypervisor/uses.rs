@@ -303,7 +303,8 @@ impl Uses {
             self.entries.insert(Entry { file, volume: None, used: below.clone() });
         }
         // What an image that is away lies over is not known: its file system may not be mounted.
-        let is_away = layered && !told && self.here && chain::is_absent(&top);
+        let is_seen = self.here && self.silent.why(&top).is_none();
+        let is_away = layered && !told && is_seen && chain::is_absent(&top);
         let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
         if let Some((image, why)) = walk.untold.filter(|_| !told).or(away) {
             self.untold.insert(Use { how: How::Untold(image, why), ..below });
