@@ -195,6 +195,30 @@ fn plan_cli(host: &str, line: &str) -> (i32, String, String) {
     run(&mut gpuvm(&args))
 }
 
+/// A host with pages of one size on each node, which a guest of default size takes whole.
+#[test]
+fn a_plan_on_the_hosts_own_pages_is_taken_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(project().join("topologies/dual-socket.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let pool = |page: u64, total: u64| serde_json::json!([{ "page_kib": page, "total": total, "free": total }]);
+    record["host"]["nodes"][0]["huge_pages"] = pool(1 << 20, 100);
+    record["host"]["nodes"][1]["huge_pages"] = pool(2048, 65536);
+    record["host"]["machine"]["hugetlbfs"] =
+        serde_json::json!([{ "at": "/dev/hugepages", "page_kib": 2048 }]);
+    let (host, plan) = (dir.path().join("host.json"), dir.path().join("plan.json"));
+    std::fs::write(&host, record.to_string()).unwrap();
+    let [host, file] = [&host, &plan].map(|path| path.to_str().unwrap());
+    for gpus in ["1", "2"] {
+        let args = ["plan", "--host", host, "--gpus", gpus, "--name", "a", "--json"];
+        let (code, json, err) = run(&mut gpuvm(&args));
+        assert_eq!(code, 0, "{err}");
+        std::fs::write(&plan, json).unwrap();
+        let (code, out, err) = run(&mut gpuvm(&["export", "--host", host, "--plan", file]));
+        assert!(code == 0 && out.contains("<domain"), "{gpus}: {err}");
+    }
+}
+
 #[test]
 fn the_answer_of_plan_is_taken_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -92,8 +92,8 @@ impl PlannedPlace {
         Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
     }
 
-    /// The request for this place alone: its devices by address, its
-    /// pages of the size that was chosen. Sizes that were not asked for follow from the host alone.
+    /// The request for this place alone: its devices by address. Sizes and pages that were not asked
+    /// for follow from the host alone, as they did then: both depend on each other.
     pub(super) fn exact(&self, topology: &Topology) -> Result<Request> {
         let Placement { devices, huge_pages, .. } = &self.placement;
         if let Some(bdf) = devices.iter().find(|bdf| topology.device(**bdf).is_none()) {
@@ -126,7 +126,9 @@ impl PlannedPlace {
         extras.nvmes = wish(&extras.nvmes, DeviceKind::Nvme, false);
         request.gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
         request.gpu_model = None;
-        request.huge_pages = huge_pages.map_or(HugePages::Off, HugePages::Size);
+        if request.huge_pages != HugePages::Auto {
+            request.huge_pages = huge_pages.map_or(HugePages::Off, HugePages::Size);
+        }
         Ok(request)
     }
 
@@ -138,6 +140,7 @@ impl PlannedPlace {
         Ok(Request {
             vcpus: u32::try_from(vcpu_pins.len()).ok(),
             memory_kib: Some(MemSize::from_kib(memory)),
+            huge_pages: self.placement.huge_pages.map_or(HugePages::Off, HugePages::Size),
             ..request
         })
     }
