@@ -188,6 +188,10 @@ fn far<'t>(guest: &Guest<'t>, bank: Bank<'_, 't>, topology: &Topology, report: &
     let message = format!(
         "vcpus {far} are pinned to node {homes}, but the memory of {name} is bound to node {bound}"
     );
+    if guest.asked.as_ref().is_some_and(|asked| asked.allow.remote) {
+        report.note(&FAR, binding.nodes.spot, format!("{message}, as was allowed"));
+        return;
+    }
     let hint = format!("bind the memory to node {homes}, or pin the vcpus to node {bound}");
     report.add(&FAR, binding.nodes.spot, message, hint);
 }
