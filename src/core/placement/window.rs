@@ -4,7 +4,7 @@
 use super::reason::{Topic, TreeReason, WindowTooLarge};
 use super::{Placement, Reason};
 use crate::bdf::Bdf;
-use crate::topology::{Machine, Topology};
+use crate::topology::{Bar, Machine, Topology};
 
 /// Slack beyond the passed-through devices (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
 const SLACK_BYTES: u64 = 64 << 30;
@@ -39,7 +39,8 @@ impl Window {
     }
 }
 
-/// Computes the window; none without passed-through devices or if the BARs of one are unknown.
+/// Computes the window; none without passed-through devices whose BARs are known. Unknown ones are not
+/// counted: a window for the others is better than none.
 ///
 /// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of
 /// its largest BAR (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is dropped if the
@@ -62,8 +63,8 @@ pub fn fits_no_guest(device: Bdf, topology: &Topology) -> Option<WindowTooLarge>
 /// Returns the bytes that the ports of a guest's devices need.
 fn cost(devices: &[Bdf], topology: &Topology) -> Option<u64> {
     let mut sum = 0_u64;
-    for &bdf in devices {
-        let bars = &topology.device(bdf).filter(|device| !device.bars.is_empty())?.bars;
+    let known = || devices.iter().filter_map(|bdf| known_bars(topology, *bdf));
+    for bars in known() {
         let large = bars.iter().filter(|bar| bar.index < 6 && bar.is_64bit && !bar.io);
         let sizes = large.map(|bar| bar.bytes.max(MEBIBYTE));
         let Some(largest) = sizes.clone().max() else { continue };
@@ -71,7 +72,13 @@ fn cost(devices: &[Bdf], topology: &Topology) -> Option<u64> {
         let cost = length.checked_next_multiple_of(largest).unwrap_or(u64::MAX);
         sum = sum.saturating_add(cost);
     }
-    (!devices.is_empty()).then_some(sum)
+    known().next().map(|_| sum)
+}
+
+/// The BARs of a device, if they are known.
+fn known_bars(topology: &Topology, bdf: Bdf) -> Option<&[Bar]> {
+    let bars = &topology.device(bdf)?.bars;
+    (!bars.is_empty()).then_some(bars)
 }
 
 /// Returns the window for ports that need `sum` bytes, above `memory` bytes and below the top of
@@ -122,7 +129,11 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
         Err(error) => (TreeReason::TooLarge(error), true),
         Ok(None) => (TreeReason::NoBars, false),
         Ok(Some(window)) => {
+            let is_unknown = |bdf: &&Bdf| known_bars(topology, **bdf).is_none();
+            let unknown: Vec<Bdf> = placement.devices.iter().filter(is_unknown).copied().collect();
+            let is_short = !unknown.is_empty();
             let why = TreeReason::Window {
+                unknown,
                 gib: window.bytes >> 30,
                 automatic_gib: window.automatic.map(|own| own >> 30),
                 is_told: window.told_mib().is_some(),
@@ -131,7 +142,7 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
                     .or(topology.machine().physical_address_bits)
                     .unwrap_or_default(),
             };
-            (why, false)
+            (why, is_short)
         }
     };
     Some(Reason { choice: Topic::Window, because: because.into(), compromise })
@@ -244,6 +255,14 @@ mod tests {
             device.bars.clear();
         }
         assert_eq!(sized(&parts), None, "unknown BARs give no window");
+        let mut some = parts.clone();
+        let first = some.devices.iter_mut().find(|device| device.bdf == place.devices[0]).unwrap();
+        let bytes = 64 << 30;
+        first.bars = vec![Bar { index: 1, bytes, io: false, is_64bit: true, prefetchable: true }];
+        assert_eq!(sized(&some), Some(128), "that of the only known ones");
+        let said = window_reason(&place, &Topology::new(some).unwrap()).unwrap();
+        let said = (said.compromise, said.because.to_string());
+        assert!(said.0 && said.1.contains("are unknown and not counted"), "{said:?}");
         let bar = |index, bytes, is_64bit| Bar {
             index,
             bytes,

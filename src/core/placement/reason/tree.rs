@@ -57,6 +57,8 @@ pub enum TreeReason {
     NoBars,
     /// A window.
     Window {
+        /// Devices that are not counted, since their BARs are unknown.
+        unknown: Vec<Bdf>,
         /// Its size, in GiB.
         gib: u64,
         /// The window that UEFI makes by itself, in GiB; none: the host's address bits are unknown.
@@ -110,7 +112,7 @@ impl fmt::Display for TreeReason {
             }
             TreeReason::TooLarge(error) => error.fmt(f),
             TreeReason::NoBars => f.write_str("not set: the record does not know the BARs"),
-            TreeReason::Window { gib, automatic_gib, is_told, bits } => {
+            TreeReason::Window { unknown, gib, automatic_gib, is_told, bits } => {
                 write!(f, "{gib} GiB for 64-bit BARs; UEFI ")?;
                 match (automatic_gib, is_told) {
                     (None, _) => {
@@ -127,7 +129,12 @@ impl fmt::Display for TreeReason {
                         "makes {own} GiB by itself with {bits} address bits (edk2-stable202211 and \
                          later)"
                     ),
+                }?;
+                if !unknown.is_empty() {
+                    let unknown = list(unknown);
+                    write!(f, "; the BARs of {unknown} are unknown and not counted")?;
                 }
+                Ok(())
             }
             TreeReason::Remaps => f.write_str(
                 "with APIC ids above 254 the guest has an Intel IOMMU that only remaps interrupts \
