@@ -95,6 +95,9 @@ fn rank(proximity: Proximity) -> i32 {
     }
 }
 
+/// The largest rank.
+const FARTHEST: i32 = 4;
+
 /// The distance up to which a device is near enough.
 fn limit(near: Near) -> u32 {
     match near {
@@ -300,6 +303,59 @@ impl Wish {
         u32::try_from(beyond(on_switch) + beyond(on_node)).ok()
     }
 
+    /// How many of these devices it takes so that each GPU has one as near as this rank; none: no
+    /// number is enough. Ranks are those of a tree: what is as near to one GPU is so to all that are
+    /// as near to that one.
+    fn needed(&self, gpus: &[usize], among: &[usize], most: i32) -> Option<usize> {
+        let is_near = |gpu: usize, at: usize| rank(self.beside[gpu][at]) <= most;
+        let mut taken: Vec<usize> = Vec::new();
+        for &gpu in gpus {
+            if !taken.iter().any(|&at| is_near(gpu, at)) {
+                taken.push(*among.iter().find(|&&at| is_near(gpu, at))?);
+            }
+        }
+        Some(taken.len())
+    }
+
+    /// Fewer devices than GPUs: of those that are as near to a GPU of the guest as any, those from which
+    /// the worst GPU is nearest to one of them, then all GPUs together; the guest's own before all
+    /// others. Since ranks are those of a tree, taking the one that helps most each time is as good as
+    /// any choice among them.
+    fn covering(&self, gpus: &[usize], among: &[usize], wanted: &[[i32; 2]]) -> Choice {
+        let there = |gpu: usize, at: usize| rank(self.beside[gpu][at]);
+        let is_enough = |most: &i32| {
+            self.needed(gpus, among, *most).is_some_and(|needed| needed <= self.number)
+        };
+        let worst = (0..FARTHEST).find(is_enough).unwrap_or(FARTHEST);
+        let mut best: Vec<i32> = vec![FARTHEST + 1; gpus.len()];
+        let mut chosen: Choice = Vec::new();
+        while chosen.len() < self.number {
+            let cost = |&&at: &&usize| {
+                let candidate = &self.candidates[at];
+                let (mut reached, mut gain) = (0, 0);
+                for (&gpu, best) in gpus.iter().zip(&best) {
+                    let rank = there(gpu, at);
+                    reached += i32::from(*best > worst && rank <= worst);
+                    gain += (best - rank).max(0);
+                }
+                let own = gpus.iter().map(|&gpu| distance(self.beside[gpu][at])).min();
+                let [alone, shared] = wanted[at];
+                let rest = [alone, shared, candidate.crowd, candidate.along];
+                (!candidate.is_own, own, -reached, -gain, rest, at)
+            };
+            let is_left = |at: &&usize| chosen.iter().all(|(_, other)| other != *at);
+            let Some(&at) = among.iter().filter(is_left).min_by_key(cost) else { break };
+            let served: Vec<usize> = chosen.iter().filter_map(|(gpu, _)| *gpu).collect();
+            let free = gpus.iter().copied().filter(|gpu| !served.contains(gpu));
+            chosen.push((free.min_by_key(|&gpu| there(gpu, at)), at));
+            for (&gpu, best) in gpus.iter().zip(&mut best) {
+                *best = (*best).min(there(gpu, at));
+            }
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+
     /// The nearest devices, each with the index of the GPU that it is for.
     fn choose(&self, gpus: &[usize], outside: &[usize]) -> Result<Choice, PlanError> {
         let nearest = |at: usize| {
@@ -312,6 +368,9 @@ impl Wish {
             return Err(self.too_far(gpus, &near));
         }
         let wanted = self.wanted_outside(outside, &near);
+        if self.number < gpus.len() && !self.is_exact {
+            return Ok(self.covering(gpus, &near, &wanted));
+        }
         let rounds = self.number.div_ceil(gpus.len().max(1));
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
         let cost = |gpu: usize, round: usize, at: usize| {

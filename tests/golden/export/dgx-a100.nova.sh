@@ -4,7 +4,7 @@
 #   0, and 4 in the plan; the rest of its core stays free
 # lost: io-threads: 1 thread for disks, and the plan has 2
 # lost: devices: 0000:07:00.0 0000:0f:00.0 0000:47:00.0 0000:4e:00.0
-#   0000:0c:00.0 0000:12:00.0: Nova takes any that are free, however near they
+#   0000:0c:00.0 0000:4b:00.0: Nova takes any that are free, however near they
 #   are to each other
 # lost: partition: NVLink partition 1, NVSwitches 0000:c4:00.0 0000:c5:00.0
 #   0000:c6:00.0: Nova cannot be asked for GPUs of one partition, and

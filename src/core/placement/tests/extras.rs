@@ -125,6 +125,22 @@ fn a_dgx_2_pair_gets_its_own_nic_and_leaves_its_neighbours_theirs() {
 }
 
 #[test]
+fn fewer_nics_than_gpus_are_near_all_of_them() {
+    let all = |gpus: u32| (0..gpus).collect::<Vec<u32>>();
+    let h100 = host("dgx-h100");
+    let two = chosen(&h100, &request(&all(8), 2, 0, 2));
+    let node = |bdf: &Bdf| h100.device(*bdf).unwrap().node.unwrap().0;
+    assert_eq!(two.nics.iter().map(node).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(two.nvmes.iter().map(node).collect::<Vec<_>>(), [0, 1]);
+    let a100 = host("dgx-a100");
+    assert_eq!(buses(&chosen(&a100, &request(&all(4), 2, 0, 0)).nics), [0x0c, 0x4b]);
+    let dgx2 = host("dgx-2");
+    let nics = chosen(&dgx2, &request(&all(16), 2, 0, 2));
+    assert_eq!((buses(&nics.nics), buses(&nics.nvmes)), (vec![0x35, 0xb8], vec![0x2e, 0xb1]));
+    assert_eq!(buses(&chosen(&dgx2, &request(&all(4), 1, 0, 0)).nics), [0x35]);
+}
+
+#[test]
 fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
     let h100 = host("dgx-h100");
     let mut occupancy = Occupancy::default();
@@ -223,9 +239,9 @@ fn devices_stand_beside_the_gpu_of_their_switch() {
     let host = host("dgx-h100");
     let all: Vec<u32> = (0..8).collect();
     let place = plan(&host, &Occupancy::default(), &request(&all, 8, 0, 2)).unwrap();
-    // One group for each host bridge: eight of a GPU and its NIC, and one of the drives.
+    // One group for each host bridge: eight of a GPU and its NIC, and one of each drive.
     let groups = &place.guest_pcie.groups;
-    assert_eq!(groups.len(), 9);
+    assert_eq!(groups.len(), 10);
     for group in groups {
         let bridges: std::collections::BTreeSet<_> =
             group.devices.iter().map(|bdf| host.host_bridge(*bdf)).collect();
