@@ -145,7 +145,17 @@ fn no_verb_imports_a_verb() {
 /// The modules of core, and which of them each may use: imports point left along the pipeline.
 /// Modules that every module may use come first.
 const OF_ALL: [&str; 11] = [
-    "bdf", "cpuset", "ethernet", "finding", "memsize", "p2p", "shell", "user", "versions", "words",
+    "bdf",
+    "cpuset",
+    "ethernet",
+    "finding",
+    "host_device",
+    "memsize",
+    "p2p",
+    "shell",
+    "user",
+    "versions",
+    "words",
     "golden",
 ];
 const MODULES: [(&str, &[&str]); 24] = [

@@ -35,6 +35,7 @@ pub mod bdf;
 pub mod cpuset;
 pub mod ethernet;
 pub mod finding;
+pub mod host_device;
 pub mod memsize;
 pub mod p2p;
 pub mod shell;

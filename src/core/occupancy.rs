@@ -3,6 +3,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::fabric::Readiness;
+use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct Held {
     /// are not known.
     #[serde(skip)]
     pub unread: Vec<String>,
+    /// Devices of the host, other than PCI functions, that it has to itself.
+    #[serde(skip)]
+    pub host_devices: Vec<HostDevice>,
     /// Those of its devices that it holds since they are recorded for it, at other addresses than
     /// its definition has.
     #[serde(skip)]

@@ -8,6 +8,7 @@ pub use vf::{Guard, VfSettings};
 pub use wish::{VfWish, Which};
 
 use crate::bdf::Bdf;
+use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -503,6 +504,8 @@ pub struct Template {
     pub fixed_functions: Vec<Bdf>,
     /// Arguments of QEMU by which it may pass functions that cannot be determined, in words.
     pub unread: Vec<String>,
+    /// Devices of the host, other than PCI functions, that each guest made from it has.
+    pub host_devices: Vec<HostDevice>,
 }
 
 /// Whether a value is the default, so that it is not serialized.

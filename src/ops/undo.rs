@@ -14,7 +14,7 @@ use crate::discover::silent::Silent;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, VolumeRef};
 use crate::domain::{DomainXml, differences};
-use crate::domain_history::{boot, refuse_unread, tell_saved, when};
+use crate::domain_history::{boot, refuse_unread, starts_saved, tell_saved, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::guest::find;
@@ -315,10 +315,13 @@ fn unwritten_go(
     mut images: Vec<NewImage>,
     steps: &mut Vec<Step>,
 ) -> Result<Vec<NewImage>> {
-    if images.is_empty() || !world.is_here()? {
+    let hypervisor = &*world.hypervisor()?;
+    // A saved guest has its images, and may have written to them in its memory.
+    let stay =
+        images.is_empty() || !world.is_here()? || !starts_saved(hypervisor, &row.name).is_empty();
+    if stay {
         return Ok(images);
     }
-    let hypervisor = &*world.hypervisor()?;
     let (xml, uses) = (DomainXml::parse(now)?, Uses::read(hypervisor)?);
     let made = xml.made();
     let proof = Proof::of(&xml, &row.uuid, &uses, (hypervisor, world.state()));

@@ -1,7 +1,7 @@
 //! Devices and files that a domain has by arguments of QEMU (`<qemu:commandline>`) alone, which
 //! libvirt passes on unread, and devices that come along with a template.
 
-use super::devices::{GPU, Host, OTHER};
+use super::devices::{GPU, Host, OTHER, function};
 use super::uses::Ground;
 use std::fs;
 
@@ -234,6 +234,61 @@ fn a_disk_that_another_domain_names_in_an_argument_stays() {
     ground.stays("a file of settings", "domain `b` has argument -readconfig", |g| {
         g.define("b", &domain("b", &["-readconfig", "/srv/vm.cfg"]));
     });
+}
+
+#[test]
+fn usb_and_scsi_devices_of_a_template_go_to_one_guest() {
+    let Some(host) = Host::new() else { return };
+    let disks = host.place.disks.to_str().unwrap().to_owned();
+    let scsi = "<hostdev mode='subsystem' type='scsi'><source><adapter name='scsi_host0'/><address \
+                bus='0' target='0' unit='0'/></source></hostdev>";
+    let usb = "<hostdev mode='subsystem' type='usb'><source><vendor id='0x046d'/><product \
+               id='0xc52b'/></source></hostdev>";
+    let has = |devices: &str, arguments: &[&str]| {
+        domain("t", arguments).replace("<devices>", &format!("<devices>{devices}"))
+    };
+    let by_argument = ["-device", "usb-host,vendorid=0x046d,productid=0xc52b"];
+    let stick = "USB device 046d:c52b";
+    for (template, other, said) in [
+        (has(usb, &[]), has(usb, &[]), stick),
+        (has("", &by_argument), has(usb, &[]), stick),
+        (has(usb, &[]), has("", &by_argument), stick),
+        (has(scsi, &[]), has(scsi, &[]), "SCSI device scsi_host0:0:0:0"),
+    ] {
+        let template = host.file("template.xml", &template);
+        let of_verb = |verb: &'static str| -> Vec<&str> {
+            let more = ["--no-start", "--accept-shared-fabric", "--disk-dir", &disks];
+            let more = if verb == "create" { &more[..] } else { &[] };
+            [&[verb, "--name", "a", "--gpu", GPU, "--template", &template], more].concat()
+        };
+        // The first has it to itself.
+        host.place.done(&of_verb("plan"));
+        let other = host.file("other.xml", &other.replace("<name>t<", "<name>other<"));
+        host.place.virsh(&["define", &other]);
+        let said = format!("the template has {said}, which domain `other` has");
+        for verb in ["plan", "export", "create"] {
+            host.refused(&of_verb(verb), &said);
+            assert!(!host.place.has("a"));
+        }
+        host.place.virsh(&["undefine", "other"]);
+    }
+}
+
+#[test]
+fn functions_of_a_network_that_does_not_run_are_its_own() {
+    let Some(host) = Host::new() else { return };
+    let network = "<network><name>pool</name><forward mode='hostdev' managed='yes'><address \
+                   type='pci' domain='0x0000' bus='0x34' slot='0x00' function='0x0'/></forward>\
+                   </network>";
+    let network = host.file("pool.xml", network);
+    // libvirt takes virtual functions only, and looks once.
+    let physfn = host.path(&format!("{}/physfn", function(GPU)));
+    std::os::unix::fs::symlink("/sys/bus/pci/devices/0000:36:00.0", &physfn).unwrap();
+    host.place.virsh(&["net-define", &network]);
+    fs::remove_file(physfn).unwrap();
+    host.refused(&["plan", "--name", "a", "--gpu", GPU], "network `pool` hands it out");
+    host.place.virsh(&["net-undefine", "pool"]);
+    host.place.done(&["plan", "--name", "a", "--gpu", GPU]);
 }
 
 #[test]

@@ -219,7 +219,15 @@ fn tpm_state_that_an_administrator_placed_stays_with_its_command() {
     assert!(tpm("").0);
     let steps = place.done(&["delete", "x", "--dry-run"]);
     assert!(steps.contains("delete the TPM state of domain `x`"), "{steps}");
-    ground.delete("x");
+    // libvirt would empty what a link leads to.
+    let uuid = place.virsh(&["domuuid", "x"]).trim().to_owned();
+    let own = place.daemon.inside(&format!("/var/lib/libvirt/swtpm/{uuid}"));
+    std::fs::create_dir_all(own.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&state, &own).unwrap();
+    let said = ground.delete("x");
+    assert!(state.join("tpm2-00.permall").exists(), "the TPM's secrets are deleted: {said}");
+    assert!(said.contains("it is a link to another directory"), "{said}");
+    assert!(own.is_symlink(), "{said}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Host {
     }
 
     /// The path of one of its files.
-    fn path(&self, path: &str) -> PathBuf {
+    pub(super) fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join(path)
     }
 
@@ -130,7 +130,7 @@ impl Host {
 }
 
 /// The directory of a function.
-fn function(bdf: &str) -> String {
+pub(super) fn function(bdf: &str) -> String {
     format!("sys/bus/pci/devices/{bdf}")
 }
 

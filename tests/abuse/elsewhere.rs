@@ -233,6 +233,8 @@ fn a_file_of_hosts_runs_no_program_and_names_no_file() {
         "qemu+ssh://-oProxyCommand=x/system".to_owned(),
         "qemu+ssh://%2DoProxyCommand=x@host/system".to_owned(),
         "qemu+none://host/system".to_owned(),
+        "qemu+ssh://host/system?no_verify=1".to_owned(),
+        "qemu+libssh2://host/system?known_hosts_verify=ignore".to_owned(),
         format!("qemu:/system?command={at}"),
     ]);
     let file = dir.path().join("hosts.toml");

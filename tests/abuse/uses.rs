@@ -158,6 +158,28 @@ fn a_disk_that_another_guest_needs_stays() {
         std::fs::write(&file, xml).unwrap();
         g.place.virsh(&["create", "--paused", file.to_str().unwrap()]);
     });
+    let merged = ground.at("merged");
+    ground.stays("a file below an overlay file system", "domain `b` has it as a disk", |g| {
+        let (upper, below) = (g.at("upper"), g.place.disks.to_str().unwrap());
+        std::fs::create_dir(&upper).unwrap();
+        mount(&["-t", "tmpfs", "none", upper.to_str().unwrap()]);
+        let [changed, work] = ["changed", "work"].map(|name| upper.join(name));
+        for dir in [&changed, &work, &merged] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        let (changed, work) = (changed.to_str().unwrap(), work.to_str().unwrap());
+        let options = format!("lowerdir={below},upperdir={changed},workdir={work}");
+        mount(&["-t", "overlay", "-o", &options, "overlay", merged.to_str().unwrap()]);
+        g.other("b", &disk("raw", merged.join("a.raw").to_str().unwrap()));
+    });
+    let (code, _, err) = run(Command::new("umount").args([&merged, &ground.at("upper")]));
+    assert_eq!(code, 0, "{err}");
+}
+
+/// Mounts a file system.
+fn mount(args: &[&str]) {
+    let (code, _, err) = run(Command::new("mount").args(args));
+    assert_eq!(code, 0, "{args:?}: {err}");
 }
 
 #[test]
@@ -209,6 +231,15 @@ fn a_disk_that_a_saved_state_has_is_its_guests() {
     assert!(code == 1 && err.contains("domain `b`"), "{err}");
     ground.place.virsh(&["managedsave-remove", "b"]);
     ground.gone("b");
+    // It may have written to a blank disk in its memory.
+    ground.place.done(&["disk", "add", "c", "size=2M"]);
+    let blank = ground.place.daemon.inside("/var/lib/libvirt/gpuvm-guests/c-vdb.raw");
+    assert!(blank.exists(), "{}", ground.xml("c"));
+    ground.start("c");
+    ground.place.virsh(&["managedsave", "c"]);
+    let (code, out, said) = ground.place.gpuvm(&["undo", "c", "--yes"]);
+    assert_eq!(code, 0, "{out}{said}");
+    assert!(blank.exists() && said.contains("stays with what the guest wrote"), "{said}");
 }
 
 #[test]

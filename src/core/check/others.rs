@@ -64,6 +64,16 @@ pub fn check<'t>(
             let hint = "pass another device, or take it from the other domain";
             report.add(&DEVICE, passed.bdf.spot, message, hint);
         }
+        for device in &guest.host_devices {
+            let Some(_) = held.host_devices.iter().find(|one| one.is(device)) else { continue };
+            let message = format!("{} has {}, too", name(held), device.value);
+            let hint = "give it to one of the two";
+            if held.active {
+                report.add(&DEVICE, device.spot, message, hint);
+            } else {
+                report.note(&DEVICE, device.spot, message);
+            }
+        }
         for mac in guest.macs.iter().filter(|mac| held.macs.contains(&mac.value)) {
             let message = format!("an interface of {} has {}, too", name(held), mac.value);
             let hint = "give each interface its own <mac address='...'/>";

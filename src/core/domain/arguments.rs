@@ -180,6 +180,19 @@ pub fn mediated(root: Element<'_>) -> Vec<String> {
     words.filter(|word| is_uuid(word)).map(str::to_owned).collect()
 }
 
+/// Returns the settings of the devices of a kind that arguments of QEMU add.
+pub fn devices<'t>(root: Element<'t>, driver: &str) -> Vec<At<'t, BTreeMap<String, String>>> {
+    let elements: Vec<Element<'t>> = arguments(root).collect();
+    let values: Vec<String> = elements.iter().map(|arg| value_of(*arg)).collect();
+    let read = |at| {
+        let (of, "device", value) = option(&values, at)? else { return None };
+        let settings: BTreeMap<String, String> = pairs(value, "driver").into_iter().collect();
+        let is_its = settings.get("driver").is_some_and(|name| name == driver);
+        is_its.then(|| At { value: settings, spot: Spot::attribute(elements[of], "value") })
+    };
+    (0..values.len()).filter_map(read).collect()
+}
+
 /// Returns the places that arguments give to devices of their own: `-device x,bus=pcie.0,addr=0x2`.
 pub fn guest_places(root: Element<'_>) -> Vec<At<'_, GuestAddress>> {
     let elements: Vec<Element<'_>> = arguments(root).collect();

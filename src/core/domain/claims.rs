@@ -4,9 +4,11 @@
 use super::DomainXml;
 use super::Element;
 use super::arguments::Arguments;
+use super::host_devices::host_devices;
 use super::read::{At, Fault, GuestAddress, Reader, Spot, memory, number, set};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
+use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use std::collections::BTreeMap;
 
@@ -161,6 +163,8 @@ pub struct Claims<'t> {
     /// Passed-through functions: those of devices in document order, then those of QEMU's
     /// arguments.
     pub passed: Vec<Passed<'t>>,
+    /// Devices of the host, other than PCI functions, that it has to itself.
+    pub host_devices: Vec<At<'t, HostDevice>>,
     /// Arguments of QEMU that may name functions, and why these cannot be determined.
     pub unread: Vec<Fault<'t>>,
     /// Values that could not be parsed.
@@ -206,6 +210,7 @@ impl<'t> Claims<'t> {
             modules: modules(devices, &mut reader),
             huge_pages: huge_pages(root, &mut reader),
             passed,
+            host_devices: host_devices(root),
             unread,
             faults: reader.faults,
         }

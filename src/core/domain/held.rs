@@ -63,6 +63,7 @@ impl DomainXml {
                 .collect(),
             vcpus: claims.vcpus.value,
             uuid: self.uuid(),
+            host_devices: claims.host_devices.into_iter().map(|one| one.value).collect(),
             unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
             moved: Vec::new(),
             domain: claims.name,

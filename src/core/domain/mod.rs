@@ -15,6 +15,7 @@ mod element;
 mod fragment;
 pub mod guest;
 mod held;
+mod host_devices;
 pub mod live;
 pub mod nics;
 pub mod order;
@@ -183,6 +184,7 @@ impl DomainXml {
             functions: functions_of(functions),
             fixed_functions: functions_of(fixed),
             unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
+            host_devices: claims.host_devices.into_iter().map(|one| one.value).collect(),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::caches::needs_remapping;
 use super::reason::{Topic, TreeReason};
 use super::window::window;
-use super::{Placement, PlanError, Reason};
+use super::{Held, Occupancy, Placement, PlanError, Reason};
 use crate::request::{CellWish, PinPolicy, Request, Template};
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 
@@ -137,6 +137,23 @@ fn refuse_functions(
     Err(PlanError::Impossible { what, hint })
 }
 
+/// Refuses other devices of the host that the guest would get from its template while another
+/// domain has them: one template makes many guests.
+pub(super) fn refuse_host_devices(
+    occupancy: &Occupancy,
+    request: &Request,
+) -> Result<(), PlanError> {
+    for device in &request.template.host_devices {
+        let has = |held: &&Held| held.host_devices.iter().any(|one| one.is(device));
+        if let Some(held) = occupancy.domains.iter().find(has) {
+            let what = format!("the template has {device}, which domain `{}` has", held.domain);
+            let hint = "remove it from the template".to_owned();
+            return Err(PlanError::Impossible { what, hint });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +171,7 @@ mod tests {
                 remaps_interrupts: true,
                 functions: functions.to_vec(),
                 fixed_functions: fixed.to_vec(),
+                host_devices: Vec::new(),
                 unread: unread.iter().map(|why| (*why).to_owned()).collect(),
             };
             let request = Request {
@@ -161,7 +179,7 @@ mod tests {
                 template,
                 ..Request::for_gpus(1)
             };
-            match crate::placement::plan(&host, &crate::placement::Occupancy::default(), &request) {
+            match crate::placement::plan(&host, &Occupancy::default(), &request) {
                 Ok(_) => String::new(),
                 Err(PlanError::Impossible { what, hint }) => format!("{what}; {hint}"),
                 Err(error) => panic!("{error}"),
@@ -207,7 +225,7 @@ mod tests {
         }
         let said = |vcpus, request: Request| {
             let request = Request { vcpus: Some(vcpus), ..request };
-            let held = crate::placement::Occupancy::default();
+            let held = Occupancy::default();
             match crate::placement::plan(&host, &held, &request) {
                 Err(PlanError::Impossible { hint, .. }) => hint,
                 other => panic!("{other:?}"),
@@ -216,7 +234,7 @@ mod tests {
         assert_eq!(said(256, plain(floating(1, 1))), "--vcpus 255, or leave --template out");
         assert_eq!(said(512, plain(floating(128, 2))), "leave --template out");
         let many = Request { vcpus: Some(256), ..floating(1, 1) };
-        let held = crate::placement::Occupancy::default();
+        let held = Occupancy::default();
         let placed = crate::placement::plan(&host, &held, &many).unwrap();
         let says = |r: &Reason| r.because.to_string().contains("remaps interrupts");
         assert!(placed.reasons.iter().any(says), "{:?}", placed.reasons);

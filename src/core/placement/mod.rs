@@ -304,6 +304,7 @@ impl Placement {
             vcpus: self.vcpus(),
             uuid: None,
             unread: Vec::new(),
+            host_devices: Vec::new(),
             moved: Vec::new(),
         }
     }
@@ -397,6 +398,7 @@ pub fn plan(
     held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
+    limits::refuse_host_devices(held, request)?;
     short::plan(topology, held, request)
 }
 

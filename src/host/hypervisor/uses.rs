@@ -4,11 +4,12 @@
 //! It covers the live and the persistent definition of every domain: disks with their backing
 //! chains and mirrors, NVRAM, kernels and seeds; volumes with backing volumes; and loop devices.
 //! Backing files come both from libvirt and from the image's own header. Files are the same if
-//! their names, resolved names, inodes or device numbers are. An unreadable image may have any
+//! their names, resolved names, inodes (below an overlay file system, too) or device numbers are. An unreadable image may have any
 //! backing file, so everything possible counts as used.
 
 mod chain;
 mod document;
+mod layers;
 
 use super::storage::{Pool, Storage, Volume};
 use super::{
@@ -21,6 +22,7 @@ use chain::Walk;
 use document::Named;
 use gpuvm_core::domain::guest::VolumeRef;
 use gpuvm_core::domain::{DomainXml, arguments};
+use layers::Layers;
 use nix::sys::stat::makedev;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -168,6 +170,8 @@ struct Identity {
     real: Option<PathBuf>,
     /// File system and inode of a file.
     inode: Option<(u64, u64)>,
+    /// The same in the directory of an overlay file system that it comes from.
+    layer: Option<(u64, u64)>,
     /// Number of a device.
     device: Option<u64>,
 }
@@ -199,8 +203,13 @@ impl Identity {
     fn is(&self, other: &Identity) -> bool {
         self.named == other.named
             || (self.real.is_some() && self.real == other.real)
-            || (self.inode.is_some() && self.inode == other.inode)
+            || self.inodes().any(|one| other.inodes().any(|another| one == another))
             || (self.device.is_some() && self.device == other.device)
+    }
+
+    /// Its file systems and inodes.
+    fn inodes(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.inode.into_iter().chain(self.layer)
     }
 }
 
@@ -230,6 +239,8 @@ pub struct Uses {
     inactive: BTreeMap<String, PathBuf>,
     /// File systems that do not respond.
     silent: Silent,
+    /// File systems on which files have other inodes than where they come from.
+    layers: Layers,
 }
 
 impl Uses {
@@ -241,7 +252,8 @@ impl Uses {
         let inactive = pools.into_iter().filter(|pool| !pool.active);
         let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
         let silent = if here { Silent::read() } else { Silent::default() };
-        let mut uses = Uses { here, volumes, inactive, silent, ..Uses::default() };
+        let layers = if here { Layers::read() } else { Layers::default() };
+        let mut uses = Uses { here, volumes, inactive, silent, layers, ..Uses::default() };
         let both = |row: &DomainSummary| -> &'static [XmlOf] {
             if row.state.is_active() { &[XmlOf::Public, XmlOf::Live] } else { &[XmlOf::Public] }
         };
@@ -273,7 +285,10 @@ impl Uses {
 
     /// Reads the identity of a name.
     fn identity(&self, path: &Path) -> Identity {
-        Identity::of(path, self.here && self.silent.why(path).is_none())
+        let mut identity = Identity::of(path, self.here && self.silent.why(path).is_none());
+        let real = identity.real.as_deref().filter(|_| identity.inode.is_some());
+        identity.layer = real.and_then(|real| self.layers.inode(real));
+        identity
     }
 
     /// Returns the unresponsive file systems; none: no file is on this machine.
