@@ -83,6 +83,12 @@ impl Bdf {
     pub fn function(self) -> u8 {
         self.function
     }
+
+    /// Whether two functions are of one slot.
+    pub fn is_of_slot(self, other: Bdf) -> bool {
+        let slot = |bdf: Bdf| (bdf.segment, bdf.bus, bdf.device);
+        slot(self) == slot(other)
+    }
 }
 
 impl fmt::Display for Bdf {

@@ -85,7 +85,7 @@ pub fn describe(planned: &Planned) -> String {
         let bus = group
             .cell
             .map_or("a bus of no cell".to_owned(), |cell| format!("a bus of cell {cell}"));
-        format!("{} below {bus}", count(group.devices.len(), "root port"))
+        format!("{} below {bus}", count(placement.guest_pcie.ports_of(group), "root port"))
     });
     let spare = planned.request.spare_ports;
     let spare =

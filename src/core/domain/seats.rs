@@ -304,17 +304,29 @@ impl<'a> Seats<'a> {
     /// Returns the functions that share a slot with another function of the same card, as on the
     /// host, each with function 0 of that slot. They stay together.
     pub fn paired(&self, found: &BTreeMap<Bdf, PciAddress>) -> BTreeMap<Bdf, Bdf> {
-        let card = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
         let mut paired = BTreeMap::new();
         for (&bdf, at) in found.iter().filter(|(_, at)| at.function > 0) {
             let first = found.iter().find(|(other, place)| {
                 place.function == 0
                     && (place.bus, place.slot) == (at.bus, at.slot)
-                    && card(**other) == card(bdf)
+                    && other.is_of_slot(bdf)
             });
             paired.extend(first.map(|(first, _)| (bdf, *first)));
         }
         paired
+    }
+
+    /// Returns those of these functions that the plan puts into the slot of the GPU of their card,
+    /// each with that GPU.
+    fn beside<'b>(&self, devices: impl Iterator<Item = &'b Bdf>) -> BTreeMap<Bdf, Bdf> {
+        let devices: Vec<Bdf> = devices.copied().collect();
+        let first = |of: Bdf| {
+            let is_first = |bdf: &Bdf| bdf.function() == 0 && bdf.is_of_slot(of);
+            devices.iter().copied().find(is_first)
+        };
+        let planned = self.placement.guest_pcie.beside_gpu.iter().copied();
+        let planned = planned.filter(|bdf| devices.contains(bdf));
+        planned.filter_map(|bdf| Some((bdf, first(bdf)?))).collect()
     }
 
     /// Returns the addresses of the hostdevs of a document.
@@ -329,7 +341,8 @@ impl<'a> Seats<'a> {
         groups: &[(Option<u32>, Vec<Bdf>)],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
         let found = self.hostdev_addresses();
-        let paired = self.paired(&found);
+        let beside = self.beside(groups.iter().flat_map(|(_, devices)| devices));
+        let paired: BTreeMap<Bdf, Bdf> = beside.into_iter().chain(self.paired(&found)).collect();
         let alone = |devices: &[Bdf]| -> Vec<Bdf> {
             devices.iter().copied().filter(|bdf| !paired.contains_key(bdf)).collect()
         };
@@ -343,7 +356,8 @@ impl<'a> Seats<'a> {
                 let first = PciAddress { multifunction, ..PciAddress::behind(port.index) };
                 seated.insert(bdf, first);
                 for (mate, _) in paired.iter().filter(|(_, first)| **first == bdf) {
-                    let function = found[mate].function;
+                    let at = found.get(mate).filter(|at| at.function > 0);
+                    let function = at.map_or(mate.function(), |at| at.function);
                     seated.insert(*mate, PciAddress { function, multifunction: false, ..first });
                 }
             }
@@ -367,6 +381,7 @@ impl<'a> Seats<'a> {
         gone.iter().filter_map(|bdf| found.get(bdf)).for_each(|at| self.buses.release(*at));
         self.drop_left(gone);
         let mut seated = BTreeMap::new();
+        let mut beside: BTreeMap<Bdf, Bdf> = BTreeMap::new();
         let mut wanting: Vec<(Option<u32>, Vec<Bdf>)> = Vec::new();
         for (cell, devices) in groups {
             let (stay, come): (Vec<Bdf>, Vec<Bdf>) =
@@ -377,6 +392,9 @@ impl<'a> Seats<'a> {
             above.iter().for_each(|expander| self.move_to_cell(*expander, *cell));
             let free = above.iter().flat_map(|expander| self.buses.free_ports_below(*expander));
             let free: Vec<u8> = free.collect();
+            let paired = self.beside(come.iter());
+            beside.extend(paired.clone());
+            let come: Vec<Bdf> = come.into_iter().filter(|bdf| !paired.contains_key(bdf)).collect();
             seated.extend(
                 come.iter().copied().zip(free.iter().map(|port| PciAddress::behind(*port))),
             );
@@ -390,6 +408,12 @@ impl<'a> Seats<'a> {
             seated.extend(devices.into_iter().zip(places));
             self.controllers.push(expander);
             self.controllers.extend(ports);
+        }
+        for (bdf, first) in beside {
+            let Some(at) = seated.get_mut(&first) else { continue };
+            at.multifunction = true;
+            let at = PciAddress { function: bdf.function(), multifunction: false, ..*at };
+            seated.insert(bdf, at);
         }
         self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
         Ok(seated)

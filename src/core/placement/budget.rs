@@ -9,6 +9,7 @@ pub use node_memory::memory_node;
 
 use super::PlanError;
 use super::affinity::{self, Homes};
+use super::limits;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -379,6 +380,10 @@ impl Budget {
         let place = |id: NodeId| topology.nodes().iter().position(|node| node.os_index == id);
         let at: Vec<Option<usize>> = self.nodes.iter().map(|node| place(node.id)).collect();
         let usual = super::taken::ordinary(topology);
+        // On Arm a node without CPUs may be a GPU's memory; on x86 it is memory behind CXL, which
+        // the kernel takes by distance like any other.
+        let is_last =
+            |room: usize| !limits::is_x86_host(topology) && !usual(&topology.nodes()[room]);
         for (own, stock) in self.nodes.iter().enumerate() {
             let rank = affinity::rank(topology, stock.id);
             let far = |at: usize| rank(at, &topology.nodes()[at]);
@@ -386,7 +391,7 @@ impl Budget {
             others.sort_by_key(|other| at[*other].map(far));
             self.near.push(others);
             let mut rooms: Vec<usize> = (0..self.rooms.len()).collect();
-            rooms.sort_by_key(|&room| (!usual(&topology.nodes()[room]), far(room)));
+            rooms.sort_by_key(|&room| (is_last(room), far(room)));
             self.near_rooms.push(rooms);
         }
     }

@@ -82,21 +82,26 @@ fn order<'n>(
 }
 
 /// Pins of the emulator, and of the I/O threads of each node: on the core taken for them, otherwise
-/// on unused threads of the last core, otherwise over the guest's cores.
+/// on unused threads of the last core, otherwise as those of the nearest of its other nodes,
+/// otherwise over the guest's cores.
 fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
     let helper = |node: &NodeCores<'_>| match node.own {
         Some(seat) => seat.core.pcpus.clone(),
         None => node.spare(cores.threads),
     };
     let alone: Vec<CpuSet> = cores.nodes.iter().map(helper).collect();
-    let emulator = match alone.iter().fold(CpuSet::new(), |all, set| all.or(set)) {
-        none if none.is_empty() => cores.nodes.iter().fold(none, |all, node| all.or(&node.pcpus())),
-        some => some,
+    let all = alone.iter().fold(CpuSet::new(), |all, set| all.or(set));
+    if all.is_empty() {
+        let emulator = cores.nodes.iter().fold(all, |all, node| all.or(&node.pcpus()));
+        return (emulator, cores.nodes.iter().map(NodeCores::pcpus).collect());
+    }
+    let pin = |at: usize| {
+        let some = (0..alone.len()).filter(|other| !alone[*other].is_empty());
+        let nearest = some.min_by_key(|other| other.abs_diff(at));
+        nearest.map_or_else(CpuSet::new, |nearest| alone[nearest].clone())
     };
-    let pin = |(alone, node): (CpuSet, &NodeCores<'_>)| {
-        if alone.is_empty() { node.pcpus() } else { alone }
-    };
-    (emulator, alone.into_iter().zip(&cores.nodes).map(pin).collect())
+    let threads = (0..alone.len()).map(pin).collect();
+    (all, threads)
 }
 
 /// Returns the number of guest packages: one per host package if each has equally many of the

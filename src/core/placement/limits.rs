@@ -13,7 +13,7 @@ use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 pub const MOST_VCPUS: u32 = 255;
 
 /// Whether the host is one of x86, as those are whose record does not say.
-fn is_x86_host(topology: &Topology) -> bool {
+pub(super) fn is_x86_host(topology: &Topology) -> bool {
     matches!(topology.machine().architecture.as_deref(), None | Some("x86_64"))
 }
 

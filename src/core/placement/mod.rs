@@ -180,7 +180,7 @@ pub struct PcieGroup {
     /// Index of the guest cell that owns them: the only one, or the one on their node; none: that
     /// node has no cell.
     pub cell: Option<u32>,
-    /// Devices, one root port each, in guest order.
+    /// Devices, one root port each but for [`GuestPcie::beside_gpu`], in guest order.
     pub devices: Vec<Bdf>,
 }
 
@@ -196,6 +196,17 @@ pub struct GuestPcie {
     /// GPUs with peer-to-peer over PCIe, one clique each; empty unless requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cliques: Vec<Vec<Bdf>>,
+    /// Functions of a GPU's card, such as its audio, that keep their function numbers in the slot
+    /// of the GPU: drivers look for them there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside_gpu: Vec<Bdf>,
+}
+
+impl GuestPcie {
+    /// How many root ports the functions of a group have.
+    pub fn ports_of(&self, group: &PcieGroup) -> usize {
+        group.devices.iter().filter(|bdf| !self.beside_gpu.contains(bdf)).count()
+    }
 }
 
 /// Capacity of the host's whole path to a device: its slowest link.

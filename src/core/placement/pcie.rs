@@ -65,12 +65,29 @@ pub(super) fn tree(
         }
     }
     let groups = by_bridge(topology, groups);
-    let floats = cpus.cells.iter().all(|(node, _)| node.is_none());
-    for PcieGroup { cell, devices } in groups.iter().filter(|g| g.cell.is_some() || floats) {
-        reasons.say(Topic::Pcie, TreeReason::Bus { devices: devices.len(), cell: *cell });
-    }
     let links = devices.iter().filter_map(|&bdf| link(topology, bdf)).collect();
-    GuestPcie { groups, links, cliques: Vec::new() }
+    let beside_gpu = beside_gpu(topology, devices);
+    let tree = GuestPcie { groups, links, cliques: Vec::new(), beside_gpu };
+    let floats = cpus.cells.iter().all(|(node, _)| node.is_none());
+    for group in tree.groups.iter().filter(|group| group.cell.is_some() || floats) {
+        let (devices, ports, cell) = (group.devices.len(), tree.ports_of(group), group.cell);
+        reasons.say(Topic::Pcie, TreeReason::Bus { devices, ports, cell });
+    }
+    tree
+}
+
+/// Returns the functions of these that share the slot of a GPU which is its function 0.
+fn beside_gpu(topology: &Topology, devices: &[Bdf]) -> Vec<Bdf> {
+    let kind = |bdf: Bdf| topology.device(bdf).map(PciDevice::kind);
+    let is_first = |of: Bdf, bdf: Bdf| {
+        bdf.function() == 0 && bdf.is_of_slot(of) && kind(bdf) == Some(DeviceKind::Gpu)
+    };
+    let is_beside = |of: &Bdf| {
+        of.function() > 0
+            && kind(*of) == Some(DeviceKind::Other)
+            && devices.iter().any(|&bdf| is_first(*of, bdf))
+    };
+    devices.iter().copied().filter(is_beside).collect()
 }
 
 /// Divides the groups of cells by host bridge, the bridge of a cell's first device first; if these

@@ -415,8 +415,9 @@ fn only_own(
     placement.devices.retain(|bdf| own.contains(bdf));
     placement.devices.extend(&added);
     let cells = placement.cells.len();
-    let GuestPcie { groups, links, cliques } = &mut placement.guest_pcie;
+    let GuestPcie { groups, links, cliques, beside_gpu } = &mut placement.guest_pcie;
     links.retain(|link| own.contains(&link.device));
+    beside_gpu.retain(|bdf| own.contains(bdf));
     cliques.iter_mut().for_each(|clique| clique.retain(|bdf| own.contains(bdf)));
     groups.iter_mut().for_each(|group| group.devices.retain(|bdf| own.contains(bdf)));
     for bdf in added {

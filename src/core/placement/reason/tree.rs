@@ -26,6 +26,8 @@ pub enum TreeReason {
     Bus {
         /// How many.
         devices: usize,
+        /// How many root ports they have: a card's functions have one.
+        ports: usize,
         /// The bus's guest cell; none: cells are bound to no node.
         cell: Option<u32>,
     },
@@ -77,17 +79,32 @@ pub enum TreeReason {
     },
 }
 
+/// Says what is below an expander bus.
+fn bus(
+    f: &mut fmt::Formatter<'_>,
+    (devices, ports): (usize, usize),
+    cell: Option<u32>,
+) -> fmt::Result {
+    if ports == devices {
+        write!(f, "{}, a root port each, below an expander bus of ", count(devices, "device"))?;
+    } else {
+        write!(
+            f,
+            "{}, those of a card in one slot as on the host, at {} below an expander bus of ",
+            count(devices, "function"),
+            count(ports, "root port")
+        )?;
+    }
+    match cell {
+        Some(cell) => write!(f, "cell {cell}"),
+        None => f.write_str("no cell: cells are bound to no node"),
+    }
+}
+
 impl fmt::Display for TreeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TreeReason::Bus { devices, cell } => {
-                let devices = count(*devices, "device");
-                write!(f, "{devices}, a root port each, below an expander bus of ")?;
-                match cell {
-                    Some(cell) => write!(f, "cell {cell}"),
-                    None => f.write_str("no cell: cells are bound to no node"),
-                }
-            }
+            TreeReason::Bus { devices, ports, cell } => bus(f, (*devices, *ports), *cell),
             TreeReason::Away { devices } => {
                 write!(f, "{}: on another node than the guest's vCPUs", list(devices))
             }

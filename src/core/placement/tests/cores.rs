@@ -7,7 +7,7 @@ use crate::placement::budget::{Budget, Solution};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
-use crate::topology::{CoreKind, Speed};
+use crate::topology::{CoreKind, NumaNode, Speed};
 
 /// A request for this many vCPUs without GPUs.
 fn vcpus(number: u32) -> Request {
@@ -280,6 +280,55 @@ fn a_guest_is_never_given_fewer_threads_than_it_asks_for() {
         Ok(placed) => assert_eq!(placed.vcpus(), 2),
         Err(error) => assert!(matches!(error, PlanError::Taken { .. }), "{error}"),
     }
+}
+
+#[test]
+fn helpers_of_a_full_node_are_on_the_spare_core_of_another() {
+    let spec = HostSpec { gpus: vec![Some(0); 4], ..HostSpec::even(2, 16, 64, 0) };
+    let host = spec.build();
+    let request = Request {
+        vcpus: Some(62),
+        allow: Allow { remote: true, split: false },
+        ..Request::for_gpus(4)
+    };
+    let place = plan(&host, &Occupancy::default(), &request).unwrap();
+    let vcpus = place.vcpu_pins.iter().fold(CpuSet::new(), |all, pin| all.or(pin));
+    assert!(!place.emulator_pin.is_empty() && !place.emulator_pin.intersects(&vcpus));
+    for pin in &place.iothread_pins {
+        assert_eq!(pin, &place.emulator_pin, "{:?}", place.iothread_pins);
+    }
+}
+
+#[test]
+fn memory_of_other_nodes_comes_from_the_nearest_first() {
+    // Memory behind CXL without CPUs is nearer than that of the other package.
+    let mut parts = HostSpec::even(2, 8, 64, 2).parts();
+    let [near, far] = [2, 3].map(|id| {
+        let (os_index, pcpus) = (NodeId(id), CpuSet::new());
+        NumaNode { os_index, pcpus, ..parts.nodes[0].clone() }
+    });
+    parts.nodes.extend([near, far]);
+    let distances = [[10, 21, 14, 24], [21, 10, 24, 14], [14, 24, 10, 26], [24, 14, 26, 10]];
+    for (node, distances) in parts.nodes.iter_mut().zip(distances) {
+        node.distances = distances.to_vec();
+    }
+    let remote = Request {
+        memory_kib: Some(MemSize::from_gib(100)),
+        vcpus: Some(4),
+        allow: Allow { remote: true, split: false },
+        ..Request::for_gpus(1)
+    };
+    let nodes = |architecture: &str| {
+        let mut parts = parts.clone();
+        parts.machine.architecture = Some(architecture.into());
+        let host = Topology::new(parts).unwrap();
+        let place = plan(&host, &Occupancy::default(), &remote).unwrap();
+        let cells = place.cells.iter().map(|cell| cell.host_nodes.to_string());
+        cells.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(nodes("x86_64"), "0,2");
+    // On Arm it may be the memory of a GPU.
+    assert_eq!(nodes("aarch64"), "0-1");
 }
 
 /// One node with 4 cores of two threads and 8 slower ones of one, and a GPU.

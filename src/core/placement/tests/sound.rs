@@ -116,6 +116,8 @@ impl Case<'_> {
             assert!(self.admits("emulator and I/O threads float"), "{:?}", plan.reasons);
         } else {
             assert!(!self.admits("emulator and I/O threads float"), "{:?}", plan.reasons);
+            let is_apart = |pin: &CpuSet| pin.is_subset(&plan.emulator_pin);
+            assert!(plan.iothread_pins.iter().all(is_apart), "{:?}", plan.iothread_pins);
         }
         for pin in &plan.iothread_pins {
             assert!(pin.is_subset(&plan.emulator_pin) || pin.is_subset(&cores), "{pin}");

@@ -128,6 +128,42 @@ fn agreed(
     tuned.after
 }
 
+/// The place of a function in the guest: its bus, slot and function.
+fn place_of(xml: &DomainXml, bdf: &str) -> (u64, u64, u64) {
+    let claims = Claims::read(xml);
+    let passed = claims.passed.iter().find(|passed| passed.bdf.value.to_string() == bdf).unwrap();
+    let at = passed.at.as_ref().unwrap().value;
+    (at.controller.into(), at.slot.into(), at.function.into())
+}
+
+#[test]
+fn functions_of_a_card_share_a_slot_as_on_the_host() {
+    let topology = host("dual-socket");
+    let xml = ours(&topology, &request(2, 0, 0));
+    let cards: Vec<String> = topology.gpus().map(|gpu| gpu.bdf.to_string()).collect();
+    let mut ports = BTreeSet::new();
+    for gpu in &cards {
+        let (bus, slot, first) = place_of(&xml, gpu);
+        assert_eq!((slot, first), (0, 0), "{gpu}");
+        let audio = gpu.replace(".0", ".1");
+        assert_eq!(place_of(&xml, &audio), (bus, slot, 1), "{audio}");
+        ports.insert(bus);
+    }
+    assert_eq!(ports.len(), cards.len());
+    assert_eq!(xml.text().matches("multifunction='on'/>\n    </hostdev>").count(), cards.len());
+    let left = made(&xml, &topology, &Items::all()).unwrap();
+    assert_eq!(left.changes, [], "{}", xml.text());
+    // Those that have a root port each, as all had before, stay there.
+    let request = request(1, 0, 0);
+    let mut place = plan(&topology, &Occupancy::default(), &request).unwrap();
+    place.guest_pcie.beside_gpu.clear();
+    let apart = render(TEMPLATES[0].1, &guest("a", VirtType::Kvm, &request), &place, &topology);
+    let buses: BTreeSet<u64> =
+        place.devices.iter().map(|bdf| place_of(&apart, &bdf.to_string()).0).collect();
+    assert_eq!(buses.len(), place.devices.len());
+    assert_eq!(made(&apart, &topology, &Items::all()).unwrap().changes, []);
+}
+
 #[test]
 fn more_and_fewer_nics_and_drives_on_every_host() {
     let mut seen = 0;
