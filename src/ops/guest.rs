@@ -64,6 +64,8 @@ pub fn resolve(
         request = planned.exact(&topology)?;
     }
     request = with_template(world, wanted, request, &topology)?;
+    // No hint on the place is of use while this stands.
+    render::refuse_room(wanted, &request, &topology)?;
     let mut occupancy =
         taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
     let open = occupancy.clone();
@@ -98,7 +100,6 @@ pub fn resolve(
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     let planned = Planned { topology, request, placement, name, occupancy };
-    render::refuse_room(wanted, &planned)?;
     render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)
 }

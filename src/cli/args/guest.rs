@@ -177,6 +177,8 @@ pub struct ShapeArgs {
     #[arg(long, value_name = "SIZE", value_enum, help_heading = CPU)]
     pub huge_pages: Option<PagesArg>,
     /// vCPU pinning
+    ///
+    /// --profile nvidia-vm has its own.
     #[arg(long, value_name = "POLICY", value_enum, default_value = "auto")]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub pins: PinsArg,

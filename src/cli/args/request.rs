@@ -221,6 +221,13 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
         }
     }
     let floats = shape.pins == PinsArg::None;
+    let profile = shape.profile.unwrap_or_else(usual_profile);
+    if profile == ProfileArg::NvidiaVm && !matches!(shape.pins, PinsArg::None | PinsArg::Auto) {
+        return Err(usage(
+            "profile nvidia-vm has pins of its own: the first threads of all cores, then the others",
+            "leave --pins out, or --profile nvidia-vm",
+        ));
+    }
     if !floats && shape.threads.is_some() {
         return Err(usage(
             "--threads goes only with --pins none: a pinned guest takes it from its host cores",
@@ -281,6 +288,8 @@ mod tests {
         for line in [
             "--threads 2",
             "--pins thread --threads 2",
+            "--profile nvidia-vm --pins core --gpus 1",
+            "--profile nvidia-vm --pins thread --gpus 1",
             "--pins none --threads 0",
             "--pins none --gpus 1 --reserve-cores 1",
             "--pins none --gpus 1 --allow split,remote",

@@ -106,7 +106,7 @@ impl From<PagesArg> for HugePages {
 }
 
 /// A profile on the command line.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ProfileArg {
     /// Each GPU brings its share of the cores and memory of its node and of near nodes without GPUs
     Share,

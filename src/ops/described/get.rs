@@ -218,6 +218,8 @@ fn vf_words(settings: &VfSettings) -> String {
 fn shape(record: &Request, fields: &mut Vec<Field>) {
     match record.pins {
         PinPolicy::Auto => {}
+        // The profile has pins of its own.
+        PinPolicy::Core | PinPolicy::Thread if record.profile == Profile::NvidiaVm => {}
         PinPolicy::Core => fields.push(("pins", "core".into())),
         PinPolicy::Thread => fields.push(("pins", "thread".into())),
         PinPolicy::None => fields.push(("pins", "none".into())),

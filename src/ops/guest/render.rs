@@ -8,6 +8,7 @@ use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
+use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
 use std::path::Path;
 
@@ -103,10 +104,13 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
 }
 
 /// Refuses room for more vCPUs where the guest cannot get any while it runs.
-pub(super) fn refuse_room(wanted: &GuestRequest, planned: &Planned) -> Result<()> {
-    let vcpus = planned.placement.vcpus();
-    let has_room = planned.request.vcpus_at_start.is_some_and(|start| start < vcpus);
-    if has_room && !template_of(wanted, &planned.topology)?.is_x86() {
+pub(super) fn refuse_room(
+    wanted: &GuestRequest,
+    request: &Request,
+    topology: &Topology,
+) -> Result<()> {
+    let (Some(start), Some(vcpus)) = (request.vcpus_at_start, request.vcpus) else { return Ok(()) };
+    if start < vcpus && !template_of(wanted, topology)?.is_x86() {
         let hint = format!("--vcpus {vcpus}, without --max-vcpus");
         return Err(RenderError::NoHotplug.hint(hint));
     }
